@@ -1,0 +1,55 @@
+"""Recommendations that keep up with new data and stay fair to groups of users while they do.
+
+>>> import fairstream
+>>> stream = fairstream.synthetic_stream(n_users=150, n_items=80, n_events=4000)
+>>> log = fairstream.read_events(stream.events, users=stream.users, group="community", advantaged="majority")
+>>> len(log), log.groups.names
+(4000, ('majority', 'minority'))
+"""
+
+from fairstream._version import __version__
+from fairstream.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DataError,
+    FairstreamError,
+    ModelError,
+    UnknownUserError,
+)
+from fairstream.evaluation import GroupScores, Judgement
+from fairstream.events import EventLog, Groups, SyntheticStream, read_events, synthetic_stream
+from fairstream.experiment import PeriodResult, Run, RunConfig, run
+from fairstream.methods import METHODS, MethodConfig
+from fairstream.models import ItemTable, Scorer, UserTable
+from fairstream.recommender import FairRecommender, load
+from fairstream.strategies import Step, Update
+
+__all__ = [
+    "METHODS",
+    "CheckpointError",
+    "ConfigurationError",
+    "DataError",
+    "EventLog",
+    "FairRecommender",
+    "FairstreamError",
+    "GroupScores",
+    "Groups",
+    "ItemTable",
+    "Judgement",
+    "MethodConfig",
+    "ModelError",
+    "PeriodResult",
+    "Run",
+    "RunConfig",
+    "Scorer",
+    "Step",
+    "SyntheticStream",
+    "UnknownUserError",
+    "Update",
+    "UserTable",
+    "__version__",
+    "load",
+    "read_events",
+    "run",
+    "synthetic_stream",
+]

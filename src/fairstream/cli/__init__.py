@@ -1,0 +1,50 @@
+"""The command line: one thin file a command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fairstream._version import __version__
+from fairstream.cli.demo import demo
+from fairstream.cli.run import run
+from fairstream.errors import FairstreamError
+
+app = typer.Typer(
+    name="fairstream",
+    help="Recommendations that keep up with new data and stay fair to groups of users while they do.",
+    epilog="Start with `fairstream demo`; then `fairstream run FOLDER --group COLUMN` on data of your own.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command()(demo)
+app.command()(run)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fairstream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what a user can put right becomes one sentence and exit code 2."""
+    try:
+        app()
+    except FairstreamError as error:
+        Console(stderr=True).print(f"fairstream: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)

@@ -1,0 +1,45 @@
+"""Progress bars on a terminal, nothing anywhere else."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fairstream.experiment import Run
+
+
+class RunProgress:
+    """One bar per run: its periods, and the epochs of the period that is being learned."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description:<14}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[stage]:<26}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=quiet or not console.is_terminal,
+        )
+
+    def __enter__(self) -> RunProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def follow(self, run: Run) -> None:
+        """Carry `run` to its end under a bar of its own."""
+        bar = self._progress.add_task(run.config.method, total=run.periods.last, stage="")
+
+        def on_progress(t: int, done: int, total: int) -> None:
+            what = "pre-training" if t == 0 else f"period {t}"
+            self._progress.update(bar, completed=t, stage=f"{what}, epoch {done}/{total}")
+
+        run.on_progress = on_progress
+        for result in run:
+            self._progress.update(bar, completed=result.t + 1)
+        self._progress.update(bar, completed=run.periods.last, stage="done")

@@ -1,0 +1,118 @@
+"""`fairstream run`: one method over one log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fairstream.cli.progress import RunProgress
+from fairstream.cli.tables import period_table
+from fairstream.events import read_events
+from fairstream.experiment import Run, RunConfig, write_json
+
+
+def _option(field: str) -> Any:
+    """An option whose help and default are those of the configuration's field."""
+    info = RunConfig.model_fields[field]
+    default = "" if info.default is None else str(info.default)
+    return typer.Option(
+        f"--{field.replace('_', '-')}",
+        help=info.description,
+        show_default=default or False,
+        rich_help_panel="Method and protocol",
+    )
+
+
+def _reading(help_: str, default: str | bool = False) -> Any:
+    return typer.Option(help=help_, show_default=default, rich_help_panel="Reading the data")
+
+
+def run(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with `interactions` and `users` files (Parquet or CSV), the raw MovieLens-1M or -100K "
+            "folder, the raw ModCloth file, or `synthetic`."
+        ),
+    ],
+    group: Annotated[
+        str | None, _reading("Column of the users that makes the groups.", "the only one with two values")
+    ] = None,
+    advantaged: Annotated[str | None, _reading("Its value for the advantaged group.", "the larger group")] = None,
+    users: Annotated[Path | None, _reading("File with the users, where DATA is a single file.")] = None,
+    user_column: Annotated[str | None, _reading("Column with the user's id.", "recognised")] = None,
+    item_column: Annotated[str | None, _reading("Column with the item's id.", "recognised")] = None,
+    time_column: Annotated[str | None, _reading("Column with the time.", "recognised")] = None,
+    rating_column: Annotated[str | None, _reading("Column with the rating, if any.", "recognised")] = None,
+    rating_above: Annotated[float, _reading("Keep events with a rating above this.", "2.0")] = 2.0,
+    method: Annotated[str | None, _option("method")] = None,
+    model: Annotated[str | None, _option("model")] = None,
+    protocol: Annotated[str | None, _option("protocol")] = None,
+    fairness_weight: Annotated[float | None, _option("fairness_weight")] = None,
+    temperature: Annotated[float | None, _option("temperature")] = None,
+    n_negatives: Annotated[int | None, _option("n_negatives")] = None,
+    n_fairness_negatives: Annotated[int | None, _option("n_fairness_negatives")] = None,
+    pretrain_epochs: Annotated[int | None, _option("pretrain_epochs")] = None,
+    update_epochs: Annotated[int | None, _option("update_epochs")] = None,
+    pretrain_ratio: Annotated[float | None, _option("pretrain_ratio")] = None,
+    n_periods: Annotated[int | None, _option("n_periods")] = None,
+    n_blocks: Annotated[int | None, _option("n_blocks")] = None,
+    restart: Annotated[str | None, _option("restart")] = None,
+    restart_every: Annotated[int | None, _option("restart_every")] = None,
+    optimizer: Annotated[str | None, _option("optimizer")] = None,
+    embedding_dim: Annotated[int | None, _option("embedding_dim")] = None,
+    batch_size: Annotated[int | None, _option("batch_size")] = None,
+    learning_rate: Annotated[float | None, _option("learning_rate")] = None,
+    l2: Annotated[float | None, _option("l2")] = None,
+    k: Annotated[int | None, _option("k")] = None,
+    seed: Annotated[int | None, _option("seed")] = None,
+    device: Annotated[str | None, _option("device")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the whole result to this file.", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Carry one method through a log, period by period, and show how well and how fairly it does.
+
+    The log is cut into pre-training data and periods; after each update the model is judged on
+    what comes next, for each group of users. PD is the advantaged group's value minus the
+    disadvantaged group's.
+
+    The paper's headline run: `fairstream run movielens-1m --group gender --advantaged M --method FADE --protocol paper`
+    """
+    asked = {name: value for name, value in locals().items() if name in RunConfig.model_fields and value is not None}
+    config = RunConfig.of(**asked)
+    log = read_events(
+        data,
+        users=users,
+        group=group,
+        advantaged=advantaged,
+        user_column=user_column,
+        item_column=item_column,
+        time_column=time_column,
+        rating_column=rating_column,
+        rating_above=rating_above,
+    )
+    job = Run(log, config)
+    console = Console(quiet=quiet)
+    _introduce(job, console)
+    with RunProgress(quiet=quiet) as progress:
+        progress.follow(job)
+    for task in ("remain", "next"):
+        console.print(period_table(job, task))
+    if json is not None:
+        write_json(job.document(), json)
+        console.print(f"Written to {json}", highlight=False)
+
+
+def _introduce(job: Run, console: Console) -> None:
+    log, (first, second) = job.log, job.groups.names
+    name = f" (the paper's {job.dataset})" if job.dataset else ""
+    lines = [
+        f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items; "
+        f"{job.groups.attribute}: {first} (advantaged) against {second}",
+        *log.notes,
+    ]
+    for line in lines:
+        console.print(line, highlight=False)

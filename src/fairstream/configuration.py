@@ -1,0 +1,54 @@
+"""The base of every configuration object, and how its complaints are worded."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from fairstream.errors import ConfigurationError
+
+_WORDING = {
+    "greater_than": "must be > {gt:g}",
+    "greater_than_equal": "must be >= {ge:g}",
+    "less_than": "must be < {lt:g}",
+    "less_than_equal": "must be <= {le:g}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be one of {expected}",
+}
+
+
+class Configuration(BaseModel):
+    """Frozen, strict about names, and documented field by field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """Build from keyword options; what does not fit becomes one `ConfigurationError`."""
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            sentences = (cls._sentence(detail) for detail in error.errors())
+            raise ConfigurationError("; ".join(sentences)) from None
+
+    def replaced(self, **options: Any) -> Self:
+        """The same configuration with some options changed, checked again."""
+        return type(self).of(**{**self.model_dump(), **options})
+
+    @classmethod
+    def _sentence(cls, detail: ErrorDetails) -> str:
+        name = str(detail["loc"][0]) if detail["loc"] else ""
+        kind, found = detail["type"], detail["input"]
+        if kind == "extra_forbidden":
+            known = ", ".join(sorted(cls.model_fields))
+            return f"{name} is not an option; the options are {known}"
+        if kind == "value_error":  # raised by a validator of ours, worded as it should be
+            return str(detail["ctx"]["error"])
+        field = cls.model_fields.get(name)
+        default = "" if field is None or field.is_required() else f" (the default is {field.default!r})"
+        wording = _WORDING.get(kind)
+        if wording is None:
+            return f"{name}: {detail['msg'].lower()}, got {found!r}{default}"
+        return f"{name} {wording.format(**detail['ctx']) if detail.get('ctx') else wording}, got {found!r}{default}"

@@ -1,0 +1,37 @@
+"""Everything that fairstream raises on purpose.
+
+```
+FairstreamError
+├── ConfigurationError   an option that cannot be honoured
+├── DataError            events, users or groups that cannot be used as given
+│   └── UnknownUserError     a user that no event has shown yet
+├── ModelError           a model that scores with NaN or has diverged
+└── CheckpointError      a checkpoint that cannot be written or read
+```
+
+Each message is one sentence for a person: what was expected, what was found, what to do.
+"""
+
+
+class FairstreamError(Exception):
+    """The root of the tree: catch this to catch all of them."""
+
+
+class ConfigurationError(FairstreamError, ValueError):
+    """An option, or a combination of options, that cannot be honoured."""
+
+
+class DataError(FairstreamError, ValueError):
+    """Events, users or groups that cannot be used as given."""
+
+
+class UnknownUserError(DataError):
+    """A user that no event has shown yet."""
+
+
+class ModelError(FairstreamError, ArithmeticError):
+    """A model that returns NaN or infinity; that is never a score."""
+
+
+class CheckpointError(FairstreamError, OSError):
+    """A checkpoint that cannot be written or read."""

@@ -1,0 +1,54 @@
+"""Data sets in their original layouts, prepared folders, and the synthetic stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fairstream.errors import DataError
+from fairstream.events.datasets.dataset import Dataset
+from fairstream.events.datasets.modcloth import is_modcloth, read_modcloth
+from fairstream.events.datasets.movielens import (
+    is_movielens_1m,
+    is_movielens_100k,
+    read_movielens_1m,
+    read_movielens_100k,
+)
+from fairstream.events.datasets.synthetic import synthetic_stream
+from fairstream.events.tables import find_file, read_file
+
+__all__ = ["Dataset", "open_dataset", "synthetic_stream"]
+
+
+def open_dataset(source: Any) -> Dataset | None:
+    """The data set behind a name or path, or None where `source` is a plain file or a table."""
+    if not isinstance(source, str | Path):
+        return None
+    if source == "synthetic":
+        stream = synthetic_stream()
+        return Dataset(stream.events, stream.users)
+    path = Path(source)
+    if path.is_file():
+        return read_modcloth(path) if is_modcloth(path) else None
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}; give a data folder, a file, or 'synthetic'")
+    if is_movielens_1m(path):
+        return read_movielens_1m(path)
+    if is_movielens_100k(path):
+        return read_movielens_100k(path)
+    return _read_folder(path)
+
+
+def _read_folder(folder: Path) -> Dataset:
+    """A folder with `interactions` and, beside it, `users`, each Parquet or CSV."""
+    events, users = find_file(folder, "interactions"), find_file(folder, "users")
+    if events is None:
+        inside = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+        raise DataError(
+            f"{folder} must hold interactions.parquet or interactions.csv (and users.parquet or users.csv), "
+            f"or be a raw MovieLens folder; it holds {inside}"
+        )
+    return Dataset(
+        read_file(events, what="the events"),
+        None if users is None else read_file(users, what="the users"),
+    )

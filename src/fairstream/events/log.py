@@ -1,0 +1,113 @@
+"""The event log: who, what, when, and which group."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fairstream.errors import DataError
+from fairstream.events.groups import ADVANTAGED, Groups
+from fairstream.events.vocabulary import Rows, Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class EventLog:
+    """Interactions in chronological order, as dense rows, one per (user, item) pair.
+
+    Rows are given in the order of first appearance, so the users and items known after the
+    first n events are exactly the rows below `n_users_after(n)` and `n_items_after(n)`.
+
+    Make one with `fairstream.read_events`.
+    """
+
+    users: Rows
+    items: Rows
+    times: np.ndarray[Any, Any]
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+    groups: Groups | None = None
+    notes: tuple[str, ...] = field(default=())
+    """What reading did to the events: one sentence for each thing left out or moved."""
+
+    @classmethod
+    def from_columns(cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any]) -> EventLog:
+        """Order the events, drop repeated pairs, and give rows to the ids."""
+        if len(times) == 0:
+            raise DataError("the log has no events; at least one is needed")
+        notes = []
+        if not bool(np.all(times[:-1] <= times[1:])):
+            order = np.argsort(times, kind="stable")
+            user_ids, item_ids, times = user_ids.take(order), item_ids.take(order), times[order]
+            notes.append("the events were not in chronological order and have been sorted by time")
+        users, items = Vocabulary(), Vocabulary()
+        user_rows, item_rows = users.extend(user_ids), items.extend(item_ids)
+        first = first_of_each_pair(user_rows, item_rows)
+        if len(first) < len(times):
+            notes.append(
+                f"{len(times) - len(first)} repeated (user, item) pair(s) left out: the first event of a pair counts"
+            )
+            user_rows, item_rows, times = user_rows[first], item_rows[first], times[first]
+        return cls(user_rows, item_rows, times, users, items, None, tuple(notes))
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_users(self) -> int:
+        """Users in the whole log."""
+        return len(self.user_ids)
+
+    @property
+    def n_items(self) -> int:
+        """Items in the whole log."""
+        return len(self.item_ids)
+
+    def n_users_after(self, n_events: int) -> int:
+        """Users that the first `n_events` events have shown."""
+        return int(self.users[:n_events].max(initial=-1)) + 1
+
+    def n_items_after(self, n_events: int) -> int:
+        """Items that the first `n_events` events have shown."""
+        return int(self.items[:n_events].max(initial=-1)) + 1
+
+    def need_groups(self) -> Groups:
+        """The groups, both of them present, or a sentence that says how to get them."""
+        if self.groups is None:
+            raise DataError(
+                "the log has no groups, so no disparity can be judged; "
+                "read it with a users table and group=COLUMN (on the command line: --group COLUMN)"
+            )
+        if not self.groups.both_occur():
+            there = self.groups.names[0 if (self.groups.codes == ADVANTAGED).any() else 1]
+            raise DataError(
+                f"two groups are compared, but every user with events whose {self.groups.attribute} is known "
+                f"has {there!r}; use events of both groups"
+            )
+        return self.groups
+
+    def fingerprint(self) -> str:
+        """A SHA-256 of the events, their order, and the groups: equal logs, equal hashes."""
+        digest = hashlib.sha256()
+        for ids in (self.user_ids.ids, self.item_ids.ids):
+            digest.update("\n".join(map(str, ids.to_pylist())).encode())
+        columns = [self.users, self.items, self.times]
+        if self.groups is not None:
+            digest.update(repr((self.groups.attribute, self.groups.names)).encode())
+            columns.append(self.groups.codes)
+        for column in columns:
+            digest.update(np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()
+
+
+def first_of_each_pair(users: Rows, items: Rows) -> Rows:
+    """The positions, in order, at which a (user, item) pair is seen for the first time."""
+    _, first = np.unique(pair_keys(users, items), return_index=True)
+    return np.sort(first)
+
+
+def pair_keys(users: Rows, items: Rows) -> Rows:
+    """One integer per (user, item) pair, ordered by user and then by item."""
+    return (users << 32) | items

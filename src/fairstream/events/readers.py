@@ -1,0 +1,149 @@
+"""From whatever holds the events to an `EventLog`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairstream.errors import DataError
+from fairstream.events.columns import Columns
+from fairstream.events.datasets import open_dataset
+from fairstream.events.groups import Groups, encode_groups, name_groups
+from fairstream.events.log import EventLog
+from fairstream.events.tables import to_table
+from fairstream.events.vocabulary import Vocabulary
+
+
+def read_events(
+    source: Any,
+    *,
+    users: Any = None,
+    group: str | None = None,
+    advantaged: object = None,
+    user_column: str | None = None,
+    item_column: str | None = None,
+    time_column: str | None = None,
+    rating_column: str | None = None,
+    rating_above: float = 2.0,
+) -> EventLog:
+    """Read events, and the groups of their users, into an `EventLog`.
+
+    `source` is a table (pandas, Polars, DuckDB, Arrow), a Parquet or CSV file, a folder with
+    `interactions` and `users` files, the raw MovieLens-1M or -100K folder, the raw ModCloth
+    file, or "synthetic". `users` is a table or file with a user column and the group column;
+    without it, the group column is looked for among the events. Where `group` is not given, the
+    only column with two values is taken; where `advantaged` is not given, the larger group.
+
+    Usual column names are recognised, others are given. Where there are ratings, only events
+    with rating > `rating_above` are kept (the paper binarises at 2).
+
+    >>> import pyarrow as pa
+    >>> events = pa.table({"user": ["a", "b", "a"], "item": [5, 5, 9], "time": [1, 2, 3]})
+    >>> people = pa.table({"user": ["a", "b"], "gender": ["F", "M"]})
+    >>> log = read_events(events, users=people, group="gender", advantaged="M")
+    >>> len(log), log.n_users, log.n_items, log.groups.names
+    (3, 2, 2, ('M', 'F'))
+    """
+    columns = Columns(user_column, item_column, time_column, rating_column)
+    dataset = open_dataset(source)
+    if dataset is not None:
+        events, users = dataset.events, dataset.users if users is None else users
+    else:
+        events = to_table(source, what="the events")
+    log = _read_log(events, columns, rating_above)
+    people = None if users is None else to_table(users, what="the users")
+    return replace(log, groups=_read_groups(log, events, people, columns, group, advantaged))
+
+
+def _read_log(events: pa.Table, columns: Columns, rating_above: float) -> EventLog:
+    what = "the events table"
+    user, item, time = (columns.find(role, events, what=what) for role in ("user", "item", "time"))
+    rating = columns.find_optional("rating", events, what=what)
+    notes: tuple[str, ...] = ()
+    if rating is not None:
+        kept = events.filter(pc.greater(events[rating].cast(pa.float64()), rating_above))
+        notes = (f"{len(kept)} of {len(events)} events have {rating} > {rating_above:g} and are kept",)
+        events = kept
+    log = EventLog.from_columns(_one(events[user]), _one(events[item]), _times(events[time], time))
+    return replace(log, notes=notes + log.notes)
+
+
+def _times(column: pa.ChunkedArray, name: str) -> np.ndarray[Any, Any]:
+    """Integers, floats or timestamps as a NumPy array that sorts."""
+    kind = column.type
+    if column.null_count:
+        raise DataError(f"every event needs a time, but {column.null_count} of {len(column)} are missing in {name!r}")
+    if pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("us"))
+    elif pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", tz=kind.tz), safe=False)
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise DataError(f"times must be integers, floats or timestamps, but {name!r} holds {kind}; convert it first")
+    times: np.ndarray[Any, Any] = column.to_numpy()
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        raise DataError(f"every event needs a time, but {name!r} holds NaN or infinity")
+    return times
+
+
+def _read_groups(
+    log: EventLog, events: pa.Table, people: pa.Table | None, columns: Columns, group: str | None, advantaged: object
+) -> Groups | None:
+    table, what = (events, "the events table") if people is None else (people, "the users table")
+    if group is None:
+        if people is None:
+            return None
+        group = _only_two_valued(table, skip=columns.find("user", table, what=what))
+    elif group not in table.column_names:
+        raise DataError(f"{what} has no column {group!r} to group by; its columns are {', '.join(table.column_names)}")
+    names = name_groups(group, table[group], advantaged=advantaged)
+    return Groups(group, names, encode_groups(group, group_values(log, table, group, columns), names))
+
+
+def group_values(log: EventLog, table: pa.Table, group: str, columns: Columns | None = None) -> pa.Array:
+    """The value of column `group` for each user row of `log`, null where `table` does not say."""
+    user = (columns or Columns()).find("user", table, what="the users table")
+    known = Vocabulary()
+    rows = known.extend(_one(table[user]))
+    values = _one(table[group])
+    _need_one_value_each(rows, values, group)
+    if len(known) and log.user_ids.ids.type != known.ids.type:
+        raise DataError(
+            f"user ids must be of one kind in both tables: the events have {log.user_ids.ids.type}, "
+            f"the users {known.ids.type}; convert one of the columns"
+        )
+    if not len(known):
+        return pa.nulls(log.n_users, values.type)
+    first_row = np.zeros(len(known), dtype=np.int64)
+    first_row[rows[::-1]] = np.arange(len(rows))[::-1]
+    at = known.lookup(log.user_ids.ids)
+    return values.take(pa.array(first_row[np.maximum(at, 0)], mask=at < 0))
+
+
+def _need_one_value_each(rows: np.ndarray[Any, Any], values: pa.Array, group: str) -> None:
+    codes = pc.fill_null(values.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
+    pairs = np.unique(np.stack([rows, codes]), axis=1)
+    if pairs.shape[1] > len(np.unique(rows)):
+        raise DataError(f"a user has one group, but {group!r} gives some users several values; keep one row a user")
+
+
+def _only_two_valued(table: pa.Table, *, skip: str) -> str:
+    two_valued = [name for name in table.column_names if name != skip and _n_values(table[name]) == 2]
+    if len(two_valued) != 1:
+        raise DataError(
+            f"say which column makes the groups with group=COLUMN (on the command line: --group COLUMN); "
+            f"the columns with two values are {', '.join(two_valued) or 'none'}"
+        )
+    return two_valued[0]
+
+
+def _n_values(column: pa.ChunkedArray) -> int:
+    return int(pc.count_distinct(column, mode="only_valid").as_py())
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    chunk = column.combine_chunks()
+    return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)

@@ -1,0 +1,120 @@
+"""The paper's methods in one table: name → strategy × objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from pydantic import Field, field_validator, model_validator
+
+from fairstream.models import ScorerFactory, built_in_model
+from fairstream.objectives import FairnessLoss, Objective
+from fairstream.randomness import Randomness
+from fairstream.strategies import (
+    FineTune,
+    Keep,
+    Knowledge,
+    Learner,
+    RestartEvery,
+    RestartOnDegradation,
+    Retrain,
+    Strategy,
+)
+from fairstream.training import Hyperparameters
+
+
+@dataclass(frozen=True)
+class Method:
+    """A strategy and a fairness loss (None: recommendation loss alone)."""
+
+    name: str
+    strategy: type[Strategy]
+    fairness: FairnessLoss | None
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("Pretrain", Keep, None),
+        Method("Pretrain-Fair", Keep, "signed"),
+        Method("Retrain", Retrain, None),
+        Method("Retrain-Fair", Retrain, "signed"),
+        Method("Finetune", FineTune, None),
+        Method("FADE-Abs", FineTune, "absolute"),
+        Method("FADE", FineTune, "signed"),
+    )
+}
+"""All methods by the names that the paper gives them."""
+
+
+class MethodConfig(Hyperparameters):
+    """A method and its hyperparameters."""
+
+    method: str = "FADE"
+    """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs or FADE (in any case)."""
+    restart: Literal["never", "on-degradation"] = "never"
+    """on-degradation: retrain on all data once the model in service does worse, two periods running, \
+than after its last restart."""
+    restart_every: int | None = Field(None, ge=1)
+    """Retrain on all data every R-th period, fine-tune in between."""
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, name: str) -> str:
+        by_lower_case = {known.lower(): known for known in METHODS}
+        if name.lower() not in by_lower_case:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
+        return by_lower_case[name.lower()]
+
+    @model_validator(mode="after")
+    def _restart_fits(self) -> Self:
+        if self.restart != "never" and self.restart_every is not None:
+            raise ValueError("restart and restart_every are two ways to restart; give one of them")
+        if self.restarts and METHODS[self.method].strategy is not FineTune:
+            raise ValueError(f"only fine-tuning methods restart (Finetune, FADE-Abs, FADE), {self.method} does not")
+        return self
+
+    @property
+    def restarts(self) -> bool:
+        """Whether there is any restart at all."""
+        return self.restart != "never" or self.restart_every is not None
+
+    def objective(self) -> Objective:
+        """The loss to train on."""
+        fairness = METHODS[self.method].fairness
+        return Objective(
+            lambda_=0.0 if fairness is None else self.fairness_weight,
+            tau=self.temperature,
+            n=self.n_negatives,
+            mu=self.n_fairness_negatives,
+            fairness=fairness or "signed",
+        )
+
+    def strategy(self) -> Strategy:
+        """How to go from period to period."""
+        if self.restart_every is not None:
+            return RestartEvery(self.restart_every)
+        if self.restart == "on-degradation":
+            return RestartOnDegradation()
+        return METHODS[self.method].strategy()
+
+
+def make_learner(
+    config: MethodConfig,
+    *,
+    factory: ScorerFactory | None,
+    randomness: Randomness,
+    device: torch.device,
+    foresight: Knowledge | None = None,
+) -> Learner:
+    """The learner of a method; `factory` is the caller's own model where config.model is "custom"."""
+    return Learner(
+        factory or built_in_model(config.model, config.embedding_dim),
+        config,
+        config.objective(),
+        config.strategy(),
+        randomness=randomness,
+        device=device,
+        foresight=foresight,
+    )

@@ -1,0 +1,112 @@
+"""Checkpoints: a folder with one safetensors file and a JSON manifest that names it.
+
+The manifest is replaced last and in one step, so a folder always holds one whole checkpoint: the
+old one until that moment, the new one after it. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import safetensors
+import safetensors.torch
+import torch
+
+from fairstream.errors import CheckpointError
+from fairstream.events import Vocabulary
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+
+Tensors = dict[str, torch.Tensor]
+
+
+def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -> None:
+    """Write a checkpoint; on any failure the folder holds what it held before."""
+    content = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    digest = hashlib.sha256(content).hexdigest()
+    tensor_file = f"tensors-{digest[:16]}.safetensors"
+    manifest = {"format": FORMAT, **manifest, "tensors": {"file": tensor_file, "sha256": digest}}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / tensor_file, content)
+        _replace(folder / _MANIFEST, json.dumps(manifest, indent=2).encode())
+        _sync_folder(folder)
+        for stale in folder.glob("tensors-*.safetensors"):
+            if stale.name != tensor_file:
+                stale.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint could not be written to {folder}: {error.strerror or error}; "
+            f"what was saved there before is untouched"
+        ) from None
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
+    """The manifest and the tensors, or one sentence that says what is wrong with them."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{folder} has checkpoint format {manifest['format']}, this version reads {FORMAT}; "
+                f"use the version of fairstream that wrote it"
+            )
+        content = (folder / manifest["tensors"]["file"]).read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest["tensors"]["sha256"]:
+            raise CheckpointError(f"{folder} is damaged: its tensors do not match their checksum; use another copy")
+        return manifest, safetensors.torch.load(content)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} is not a whole checkpoint: {Path(error.filename).name} is missing") from None
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
+        raise CheckpointError(f"{folder} is damaged: its manifest or tensors are not what fairstream writes") from None
+
+
+def vocabulary_tensors(name: str, vocabulary: Vocabulary) -> Tensors:
+    """Ids as tensors: the integers themselves, or UTF-8 bytes and where each string ends."""
+    ids = vocabulary.ids
+    if pa.types.is_integer(ids.type):
+        return {f"{name}/integers": torch.from_numpy(ids.to_numpy(zero_copy_only=False).copy())}
+    encoded = [text.encode() for text in ids.to_pylist()]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    letters = np.frombuffer(b"".join(encoded), dtype=np.uint8).copy()
+    return {f"{name}/utf8": torch.from_numpy(letters), f"{name}/ends": torch.from_numpy(ends)}
+
+
+def vocabulary_from_tensors(name: str, tensors: Tensors) -> Vocabulary:
+    """What `vocabulary_tensors` took apart."""
+    if f"{name}/integers" in tensors:
+        return Vocabulary(pa.array(tensors[f"{name}/integers"].numpy()))
+    letters, ends = tensors[f"{name}/utf8"].numpy().tobytes(), tensors[f"{name}/ends"].tolist()
+    starts = [0, *ends[:-1]]
+    return Vocabulary(pa.array([letters[a:b].decode() for a, b in zip(starts, ends, strict=True)], pa.large_string()))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write under another name, flush to disk, rename: the file is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,271 @@
+"""A recommender that keeps up with new events and stays fair while it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fairstream._version import __version__
+from fairstream.errors import CheckpointError, ConfigurationError, DataError, UnknownUserError
+from fairstream.evaluation import Judge, Judgement, all_scores, user_chunks
+from fairstream.events import (
+    UNKNOWN,
+    EventLog,
+    Groups,
+    Rows,
+    Vocabulary,
+    encode_groups,
+    group_values,
+    read_events,
+    to_table,
+)
+from fairstream.methods import MethodConfig, make_learner
+from fairstream.models import Scorer, ScorerFactory
+from fairstream.randomness import Randomness
+from fairstream.recommender.checkpoint import (
+    Tensors,
+    read_checkpoint,
+    vocabulary_from_tensors,
+    vocabulary_tensors,
+    write_checkpoint,
+)
+from fairstream.strategies import Learner, Update
+from fairstream.training import resolve_device, restore_state, state_tensors
+
+
+class FairRecommender:
+    """Fit once, update with every period's new events, recommend at any time.
+
+    `model` is "mf", "ncf", or a function (n_users, n_items) → `Scorer` of your own; further
+    options are the fields of `MethodConfig` (method, fairness_weight, update_epochs …). Users
+    and items simply appear: nothing has to be known ahead.
+
+    >>> from fairstream import synthetic_stream, read_events
+    >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
+    >>> first, later = stream.events.slice(0, 1500), stream.events.slice(1500)
+    >>> rec = FairRecommender(fairness_weight=0.5, pretrain_epochs=2, update_epochs=2, device="cpu")
+    >>> rec.fit(read_events(first, users=stream.users)).step
+    <Step.RETRAIN: 'retrain'>
+    >>> judged = rec.disparity(later)
+    >>> sorted(judged["ndcg@20"].by_group)
+    ['majority', 'minority']
+    >>> rec.update(later).step
+    <Step.FINE_TUNE: 'fine-tune'>
+    >>> rec.recommend([3, 4], k=5).column_names
+    ['user_id', 'item_id', 'rank', 'score']
+    """
+
+    def __init__(
+        self, model: str | ScorerFactory = "mf", *, seed: int = 0, device: str = "auto", **options: Any
+    ) -> None:
+        is_own = not isinstance(model, str)
+        self.config = MethodConfig.of(model="custom" if is_own else model, **options)
+        if self.config.model == "custom" and not is_own:
+            raise ConfigurationError("model must be mf, ncf, or a function (n_users, n_items) -> Scorer of your own")
+        self._factory: ScorerFactory | None = model if callable(model) else None
+        self._device = resolve_device(device)
+        self._randomness = Randomness(seed)
+        self._learner: Learner | None = None
+        self._users, self._items = Vocabulary(), Vocabulary()
+        self._groups: Groups | None = None
+
+    # ── learning ─────────────────────────────────────────────────────────────────────────
+
+    def fit(self, events: Any, *, users: Any = None, on_epoch: Callable[[int, int], None] | None = None) -> Update:
+        """Train from scratch on `events` (an `EventLog`, or what `read_events` takes)."""
+        log = _as_log(events, users, None)
+        groups = log.need_groups()
+        learner = self._new_learner()
+        update = learner.fit(log.users, log.items, groups.codes, on_epoch)
+        self._learner, self._users, self._items = learner, log.user_ids.copy(), log.item_ids.copy()
+        self._groups = groups
+        return update
+
+    def update(self, events: Any, *, users: Any = None, on_epoch: Callable[[int, int], None] | None = None) -> Update:
+        """Learn from new events, by fine-tuning unless the method says otherwise.
+
+        Users that are new need a row in `users` to have a group; without one they are learned
+        from but have no part in the fairness loss. (user, item) pairs known already are left out.
+        """
+        learner, groups = self._fitted()
+        log = _as_log(events, users, groups)
+        user_ids, item_ids = self._users.copy(), self._items.copy()
+        user_rows, item_rows = (
+            user_ids.extend(log.user_ids.ids)[log.users],
+            item_ids.extend(log.item_ids.ids)[log.items],
+        )
+        codes = _merged_codes(groups, log, user_ids)
+        new = ~learner.known.seen.has(user_rows, item_rows)
+        if not new.any():
+            raise DataError("there is nothing to learn: every one of these events is known already")
+        user_rows, item_rows = user_rows[new], item_rows[new]
+        quality = None
+        if learner.strategy.needs_quality:
+            quality = self._judge(learner, groups.with_codes(codes), user_rows, item_rows, k=20)["ndcg@20"].overall
+        update = learner.update(user_rows, item_rows, codes, quality, on_epoch)
+        self._users, self._items, self._groups = user_ids, item_ids, groups.with_codes(codes)
+        return update
+
+    # ── serving ──────────────────────────────────────────────────────────────────────────
+
+    @torch.no_grad()
+    def recommend(self, user_ids: Any, k: int = 20) -> pa.Table:
+        """The k best items for each user, less what it has had: user_id, item_id, rank, score.
+
+        A user who has had nearly everything gets fewer than k.
+        """
+        learner, _ = self._fitted()
+        rows = self._users.lookup(user_ids)
+        if (rows < 0).any():
+            missing = [str(user) for user, row in zip(user_ids, rows, strict=True) if row < 0]
+            raise UnknownUserError(
+                f"{len(missing)} user(s) are not known ({', '.join(missing[:5])}); "
+                f"a user is known once an event shows it"
+            )
+        n_items = learner.known.n_items
+        if not 1 <= k <= n_items:
+            raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {k}")
+        parts = [self._top(learner, rows[chunk], k) for chunk in user_chunks(len(rows), n_items)]
+        scores = torch.cat([part.values for part in parts]).cpu().numpy()  # (U, k)
+        items = torch.cat([part.indices for part in parts]).cpu().numpy()
+        there = np.isfinite(scores)
+        user, rank = np.nonzero(there)
+        return pa.table(
+            {
+                "user_id": self._users.ids.take(rows[user]),
+                "item_id": self._items.ids.take(items[there]),
+                "rank": rank + 1,
+                "score": scores[there],
+            }
+        )
+
+    def disparity(self, events: Any, *, users: Any = None, k: int = 20) -> Judgement:
+        """Each group's quality and the signed PD on `events`, with the model as it is now.
+
+        Ask before `update`: events that the model has learned from cannot judge it.
+        """
+        learner, groups = self._fitted()
+        log = _as_log(events, users, groups)
+        user_ids, item_ids = self._users.copy(), self._items.copy()
+        user_rows, item_rows = (
+            user_ids.extend(log.user_ids.ids)[log.users],
+            item_ids.extend(log.item_ids.ids)[log.items],
+        )
+        new = ~learner.known.seen.has(user_rows, item_rows)
+        if not new.any():
+            raise DataError("the model has learned from every one of these events already; judge it on new ones")
+        judged_groups = groups.with_codes(_merged_codes(groups, log, user_ids))
+        return self._judge(learner, judged_groups, user_rows[new], item_rows[new], k=k)
+
+    # ── keeping ──────────────────────────────────────────────────────────────────────────
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint: after `load`, every update gives bit for bit what it would have given."""
+        learner, groups = self._fitted()
+        manifest = {
+            "fairstream": __version__,
+            "config": self.config.model_dump(),
+            "seed": self._randomness.seed,
+            "t": learner.t,
+            "strategy": learner.strategy.state(),
+            "groups": {"attribute": groups.attribute, "names": groups.names},
+        }
+        tensors: Tensors = {f"model/{name}": value for name, value in learner.model.state_dict().items()}
+        optimizer = state_tensors(learner.trainer.optimizer, learner.model)
+        tensors |= {f"optimizer/{name}": value for name, value in optimizer.items()}
+        tensors |= vocabulary_tensors("users", self._users) | vocabulary_tensors("items", self._items)
+        columns = {"events/users": learner.users, "events/items": learner.items, "groups/codes": groups.codes}
+        tensors |= {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+        write_checkpoint(Path(path), manifest, tensors)
+
+    @classmethod
+    def load(cls, path: str | Path, *, model: ScorerFactory | None = None, device: str = "auto") -> FairRecommender:
+        """Read a checkpoint; one with a model of your own needs its constructor again as `model`."""
+        manifest, tensors = read_checkpoint(Path(path))
+        options = dict(manifest["config"])
+        name = options.pop("model")
+        if (name == "custom") != (model is not None):
+            wanted = "a model of your own: pass its constructor" if name == "custom" else f"{name}: do not pass a model"
+            raise CheckpointError(f"{path} was saved with {wanted}")
+        recommender = cls(model or name, seed=manifest["seed"], device=device, **options)
+        try:
+            recommender._restore(manifest, tensors)
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(f"{path} does not fit this model: {str(error).splitlines()[0]}") from None
+        return recommender
+
+    def _restore(self, manifest: dict[str, Any], tensors: Tensors) -> None:
+        self._users, self._items = (vocabulary_from_tensors(name, tensors) for name in ("users", "items"))
+        first, second = manifest["groups"]["names"]
+        self._groups = Groups(manifest["groups"]["attribute"], (first, second), tensors["groups/codes"].numpy())
+        learner = self._new_learner()
+        trainer = learner.restore(manifest["t"], tensors["events/users"].numpy(), tensors["events/items"].numpy())
+        learner.strategy.restore(manifest["strategy"])
+        trainer.model.load_state_dict(_under("model/", tensors))
+        restore_state(trainer.optimizer, trainer.model, _under("optimizer/", tensors))
+        self._learner = learner
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def model(self) -> Scorer:
+        """The model in service."""
+        return self._fitted()[0].model
+
+    def _new_learner(self) -> Learner:
+        return make_learner(self.config, factory=self._factory, randomness=self._randomness, device=self._device)
+
+    def _fitted(self) -> tuple[Learner, Groups]:
+        if self._learner is None or self._groups is None:
+            raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
+        return self._learner, self._groups
+
+    def _judge(self, learner: Learner, groups: Groups, users: Rows, items: Rows, *, k: int) -> Judgement:
+        known = learner.known
+        return Judge("strict", k, groups, self._randomness).judge(
+            learner.model, users, items, seen=known.seen, n_users=known.n_users, n_items=known.n_items, t=learner.t
+        )
+
+    def _top(self, learner: Learner, rows: Rows, k: int) -> torch.return_types.topk:
+        return all_scores(learner.model, rows, learner.known.seen, learner.known.n_items).topk(k, dim=1)
+
+
+def load(path: str | Path, *, model: ScorerFactory | None = None, device: str = "auto") -> FairRecommender:
+    """Read what `FairRecommender.save` wrote."""
+    return FairRecommender.load(path, model=model, device=device)
+
+
+def _as_log(events: Any, users: Any, groups: Groups | None) -> EventLog:
+    """An event log; where the groups are settled already, its users are put into those."""
+    if isinstance(events, EventLog):
+        return events
+    if groups is None:
+        return read_events(events, users=users)
+    log = read_events(events)
+    table = to_table(events if users is None else users, what="the users")
+    if groups.attribute not in table.column_names:
+        return log
+    values = group_values(log, table, groups.attribute)
+    return replace(log, groups=groups.with_codes(encode_groups(groups.attribute, values, groups.names)))
+
+
+def _merged_codes(groups: Groups, log: EventLog, user_ids: Vocabulary) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """Known users keep their group; newcomers get theirs from the log, if it has one."""
+    codes = np.full(len(user_ids), UNKNOWN, dtype=np.int8)
+    codes[: len(groups.codes)] = groups.codes
+    if log.groups is not None:
+        rows = user_ids.lookup(log.user_ids.ids)
+        said = groups.recoded(log.groups)
+        fresh = codes[rows] == UNKNOWN
+        codes[rows[fresh]] = said[fresh]
+    return codes
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

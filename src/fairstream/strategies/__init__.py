@@ -1,0 +1,18 @@
+"""How W_{t−1} becomes W_t."""
+
+from fairstream.strategies.learner import Knowledge, Learner, Update
+from fairstream.strategies.restart import RestartEvery, RestartOnDegradation
+from fairstream.strategies.strategy import FineTune, Keep, Retrain, Step, Strategy
+
+__all__ = [
+    "FineTune",
+    "Keep",
+    "Knowledge",
+    "Learner",
+    "RestartEvery",
+    "RestartOnDegradation",
+    "Retrain",
+    "Step",
+    "Strategy",
+    "Update",
+]

@@ -1,0 +1,140 @@
+"""W_t, everything seen so far, and how to take the next step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fairstream.events import Rows, SeenItems
+from fairstream.events.groups import Codes
+from fairstream.models import Scorer, ScorerFactory
+from fairstream.objectives import Objective
+from fairstream.randomness import Randomness
+from fairstream.sampling import NegativeSampler
+from fairstream.strategies.strategy import Step, Strategy
+from fairstream.training import Hyperparameters, OnEpoch, Trainer, TrainingReport
+
+
+@dataclass(frozen=True)
+class Update:
+    """What became of one period."""
+
+    t: int
+    step: Step
+    seconds: float
+    report: TrainingReport | None
+    """None where the model was kept as it was."""
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What training may use beside the events it learns from: who exists, and who had what."""
+
+    seen: SeenItems
+    n_users: int
+    n_items: int
+
+
+class Learner:
+    """Carries a model through the periods.
+
+    What it knows after period t are the events of D_0 … D_t and nothing else, unless it is given
+    `foresight`: the paper's protocol lets the whole catalogue and every user's future in.
+    """
+
+    def __init__(
+        self,
+        factory: ScorerFactory,
+        hyper: Hyperparameters,
+        objective: Objective,
+        strategy: Strategy,
+        *,
+        randomness: Randomness,
+        device: torch.device,
+        foresight: Knowledge | None = None,
+    ) -> None:
+        self.factory, self.hyper, self.objective, self.strategy = factory, hyper, objective, strategy
+        self.randomness, self.device = randomness, device
+        self._foresight = foresight
+        self.t = -1
+        self.users: Rows = np.empty(0, dtype=np.int64)
+        self.items: Rows = np.empty(0, dtype=np.int64)
+        self.known = Knowledge(SeenItems.from_pairs(self.users, self.items), 0, 0)
+        self._trainer: Trainer | None = None
+
+    @property
+    def model(self) -> Scorer:
+        """The model in service, W_t."""
+        return self.trainer.model
+
+    @property
+    def trainer(self) -> Trainer:
+        if self._trainer is None:
+            raise RuntimeError("fit first")
+        return self._trainer
+
+    def fit(self, users: Rows, items: Rows, groups: Codes, on_epoch: OnEpoch | None = None) -> Update:
+        """Pre-train on D_0; `groups` holds the code of each user row."""
+        return self._take(Step.RETRAIN, users, items, groups, on_epoch)
+
+    def update(
+        self, users: Rows, items: Rows, groups: Codes, quality: float | None = None, on_epoch: OnEpoch | None = None
+    ) -> Update:
+        """Make W_t of W_{t−1} and D_t; `quality` is how W_{t−1} did on D_t, where known."""
+        return self._take(self.strategy.next_step(quality), users, items, groups, on_epoch)
+
+    def _take(self, step: Step, users: Rows, items: Rows, groups: Codes, on_epoch: OnEpoch | None) -> Update:
+        begin = time.perf_counter()
+        self.t += 1
+        self.users, self.items = np.concatenate([self.users, users]), np.concatenate([self.items, items])
+        self.known = Knowledge(
+            self.known.seen.union(SeenItems.from_pairs(users, items)),
+            max(self.known.n_users, int(users.max(initial=-1)) + 1),
+            max(self.known.n_items, int(items.max(initial=-1)) + 1),
+        )
+        report = None
+        room = self._foresight or self.known
+        if step is Step.RETRAIN:
+            self._trainer = self.new_trainer(room.n_users, room.n_items)
+            report = self._train(self.users, self.items, groups, self.hyper.pretrain_epochs, True, on_epoch)
+        else:
+            # A kept model makes room for newcomers too: it has to be able to score them.
+            self.trainer.grow(room.n_users, room.n_items, self.t)
+            if step is Step.FINE_TUNE:
+                report = self._train(users, items, groups, self.hyper.update_epochs, False, on_epoch)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return Update(self.t, step, time.perf_counter() - begin, report)
+
+    def new_trainer(self, n_users: int, n_items: int) -> Trainer:
+        """A freshly started model and optimizer."""
+        return Trainer(
+            self.factory,
+            self.hyper,
+            self.objective,
+            randomness=self.randomness,
+            device=self.device,
+            n_users=n_users,
+            n_items=n_items,
+            t=self.t,
+        )
+
+    def restore(self, t: int, users: Rows, items: Rows) -> Trainer:
+        """Stand where a saved learner stood; gives the trainer whose tensors are to be filled in."""
+        self.t, self.users, self.items = t, users, items
+        n_users, n_items = int(users.max(initial=-1)) + 1, int(items.max(initial=-1)) + 1
+        self.known = Knowledge(SeenItems.from_pairs(users, items), n_users, n_items)
+        self._trainer = self.new_trainer(n_users, n_items)
+        return self._trainer
+
+    def _train(
+        self, users: Rows, items: Rows, groups: Codes, epochs: int, shuffled: bool, on_epoch: OnEpoch | None
+    ) -> TrainingReport:
+        room = self._foresight or self.known
+        sampler = NegativeSampler(room.seen, n_users=room.n_users, n_items=room.n_items, device=self.device)
+        return self.trainer.train(
+            users, items, groups, sampler, t=self.t, epochs=epochs, shuffled=shuffled, on_epoch=on_epoch
+        )

@@ -1,0 +1,18 @@
+"""From W and a batch to the next W."""
+
+from fairstream.training.device import resolve_device
+from fairstream.training.hyperparameters import Hyperparameters
+from fairstream.training.optimizers import restore_state, state_tensors
+from fairstream.training.row_adam import RowAdam
+from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
+
+__all__ = [
+    "Hyperparameters",
+    "OnEpoch",
+    "RowAdam",
+    "Trainer",
+    "TrainingReport",
+    "resolve_device",
+    "restore_state",
+    "state_tensors",
+]

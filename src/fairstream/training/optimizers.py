@@ -1,0 +1,67 @@
+"""The two optimizers, and how their state grows with the tables."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from fairstream.models import Scorer
+from fairstream.training.row_adam import RowAdam
+
+
+def make_optimizer(
+    kind: Literal["row", "dense"], model: Scorer, *, learning_rate: float, l2: float
+) -> torch.optim.Optimizer:
+    """Dense Adam (the paper's: every row moves at every step) or row Adam.
+
+    Both put the L2 term inside the gradient. Row Adam needs to know which rows a batch touched,
+    which sparse gradients tell.
+    """
+    for table in model.tables():
+        table.sparse = kind == "row"
+    groups = [
+        {"params": [p for p, decayed in _parameters(model) if decayed], "weight_decay": l2},
+        {"params": [p for p, decayed in _parameters(model) if not decayed], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if kind == "dense":
+        return torch.optim.Adam(groups, lr=learning_rate, fused=True)
+    return RowAdam(groups, lr=learning_rate)
+
+
+def _parameters(model: Scorer) -> list[tuple[nn.Parameter, bool]]:
+    undecayed = {id(table.weight) for table in model.tables() if not table.decayed}
+    return [(p, id(p) not in undecayed) for p in model.parameters()]
+
+
+def grow_state(optimizer: torch.optim.Optimizer) -> None:
+    """Append zero rows to every moment whose parameter has grown: a new row has no past."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if value.dim() > 0 and len(value) < len(parameter):
+                missing = value.new_zeros(len(parameter) - len(value), *value.shape[1:])
+                state[name] = torch.cat([value, missing])
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> dict[str, torch.Tensor]:
+    """The optimizer's whole state as named tensors."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[id(parameter)]}/{key}": value
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def restore_state(optimizer: torch.optim.Optimizer, model: Scorer, tensors: dict[str, torch.Tensor]) -> None:
+    """Put back what `state_tensors` gave."""
+    for name, parameter in model.named_parameters():
+        state: dict[str, Any] = {
+            key.rpartition("/")[2]: value.to(parameter.device)
+            for key, value in tensors.items()
+            if key.rpartition("/")[0] == name
+        }
+        if state:
+            optimizer.state[parameter] = state

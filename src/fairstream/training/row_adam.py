@@ -1,0 +1,66 @@
+"""Adam that touches only the rows of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class RowAdam(torch.optim.Optimizer):
+    """Adam row by row: a row that the batch does not touch is left exactly as it is.
+
+    For each touched row w with gradient g, where n counts that row's own updates:
+
+        g ← g + weight_decay · w
+        m ← β₁ m + (1 − β₁) g,    v ← β₂ v + (1 − β₂) g²
+        w ← w − lr · m / (1 − β₁ⁿ) / (√(v / (1 − β₂ⁿ)) + ε)
+
+    Counting per row makes a newcomer's first update the same as anyone's first update. The cost
+    follows the batch, not the table. Parameters with dense gradients (the layers of a network)
+    have all rows touched, which is plain Adam.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update the rows whose gradients are there."""
+        if closure is not None:
+            raise TypeError("RowAdam takes no closure")
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, group)
+
+    def _step(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        grad = parameter.grad
+        assert grad is not None
+        rows: Tensor | slice = slice(None)
+        if grad.is_sparse:
+            grad = grad.coalesce()
+            rows, grad = grad.indices()[0], grad.values()
+        state = self.state[parameter]
+        if not state:
+            state["n_updates"] = parameter.new_zeros(len(parameter), *[1] * (parameter.dim() - 1))
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        beta1, beta2 = group["betas"]
+        n = state["n_updates"][rows] + 1
+        weight = parameter[rows]
+        grad = grad.add(weight, alpha=group["weight_decay"])
+        m = state["exp_avg"][rows].lerp(grad, 1 - beta1)
+        v = (state["exp_avg_sq"][rows] * beta2).addcmul(grad, grad, value=1 - beta2)
+        denominator = (v / (1 - beta2**n)).sqrt().add(group["eps"])
+        parameter[rows] = weight - group["lr"] * (m / (1 - beta1**n)) / denominator
+        state["n_updates"][rows], state["exp_avg"][rows], state["exp_avg_sq"][rows] = n, m, v

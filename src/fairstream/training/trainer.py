@@ -1,0 +1,129 @@
+"""The loop: batches of interactions in, an updated model out. This is the reference engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairstream.errors import ModelError
+from fairstream.events import ADVANTAGED, DISADVANTAGED, Rows
+from fairstream.models import Scorer, ScorerFactory
+from fairstream.objectives import Objective
+from fairstream.randomness import Randomness
+from fairstream.sampling import NegativeSampler
+from fairstream.training.hyperparameters import Hyperparameters
+from fairstream.training.optimizers import grow_state, make_optimizer
+
+OnEpoch = Callable[[int, int], None]
+"""Called after each epoch with (epochs done, epochs in all)."""
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """What one training did."""
+
+    n_interactions: int
+    n_batches: int
+    n_one_group_batches: int
+    """Batches (per epoch) with users of one group only; they trained on L_rec alone."""
+    n_without_negatives: int
+    """Interactions left out because their user has too few items left to draw negatives from."""
+    loss: float
+    """Mean loss of the last epoch."""
+
+
+class Trainer:
+    """A model, its optimizer, and the loss that they minimise."""
+
+    def __init__(
+        self,
+        factory: ScorerFactory,
+        hyper: Hyperparameters,
+        objective: Objective,
+        *,
+        randomness: Randomness,
+        device: torch.device,
+        n_users: int,
+        n_items: int,
+        t: int,
+    ) -> None:
+        self.hyper, self.objective = hyper, objective
+        self._randomness, self._device = randomness, device
+        with randomness.initialising("weights", t):
+            self.model: Scorer = factory(n_users, n_items).to(device)
+        self.optimizer = make_optimizer(hyper.optimizer, self.model, learning_rate=hyper.learning_rate, l2=hyper.l2)
+
+    def grow(self, n_users: int, n_items: int, t: int) -> None:
+        """Make room, in the tables and in the optimizer, for who and what appeared in period t."""
+        with self._randomness.initialising("growth", t):
+            self.model.grow(n_users, n_items)
+        grow_state(self.optimizer)
+
+    def train(
+        self,
+        users: Rows,
+        items: Rows,
+        groups: np.ndarray[Any, Any],
+        sampler: NegativeSampler,
+        *,
+        t: int,
+        epochs: int,
+        shuffled: bool,
+        on_epoch: OnEpoch | None = None,
+    ) -> TrainingReport:
+        """Train on interactions in chronological order; `groups` holds the code of each user row.
+
+        `shuffled` visits the batches in a new order and draws new negatives every epoch (the
+        paper's pre-training); otherwise the batches stay in order and keep the negatives drawn
+        once (its fine-tuning).
+        """
+        n_given = len(users)
+        enough = sampler.n_free(torch.from_numpy(users).to(self._device)) >= self.objective.n_drawn
+        users, items = users[enough.cpu().numpy()], items[enough.cpu().numpy()]
+        edges = list(range(0, len(users), self.hyper.batch_size))
+        both = _has_both_groups(groups[users], edges)
+        draws = self._randomness.torch("negatives", t, device=self._device)
+        orders = self._randomness.numpy("batch order", t)
+        user, item, group = (
+            torch.from_numpy(np.ascontiguousarray(column)).to(self._device) for column in (users, items, groups[users])
+        )
+        mean_loss = 0.0
+        for epoch in range(epochs):
+            if shuffled or epoch == 0:
+                negatives = sampler.draw(user, self.objective.n_drawn, draws)
+                candidates = torch.cat([item[:, None], negatives], dim=1)  # (N, 1 + max(n, μ))
+            order = orders.permutation(len(edges)) if shuffled else range(len(edges))
+            losses = [
+                self._step(slice(edges[b], edges[b] + self.hyper.batch_size), user, candidates, group, both[b])
+                for b in order
+            ]
+            mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
+            if not math.isfinite(mean_loss):
+                raise ModelError(
+                    f"training diverged: the loss of epoch {epoch + 1} is {mean_loss}; "
+                    f"lower learning_rate ({self.hyper.learning_rate:g}) or fairness_weight"
+                )
+            if on_epoch is not None:
+                on_epoch(epoch + 1, epochs)
+        return TrainingReport(n_given, len(edges), both.count(False), n_given - len(users), mean_loss)
+
+    def _step(self, at: slice, users: Tensor, candidates: Tensor, groups: Tensor, has_both_groups: bool) -> Tensor:
+        scores = self.model(users[at], candidates[at])  # (B, 1 + max(n, μ))
+        loss = self.objective.loss(scores, groups[at], has_both_groups=has_both_groups)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+
+def _has_both_groups(codes: np.ndarray[Any, Any], edges: list[int]) -> list[bool]:
+    if not edges:
+        return []
+    there = [np.logical_or.reduceat(codes == code, edges) for code in (ADVANTAGED, DISADVANTAGED)]
+    return [bool(both) for both in there[0] & there[1]]

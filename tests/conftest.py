@@ -1,0 +1,36 @@
+"""What many tests stand on: a small stream, its log, and the paper's data where it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+import fairstream
+
+settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("default")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def stream() -> fairstream.SyntheticStream:
+    return fairstream.synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=3)
+
+
+@pytest.fixture(scope="session")
+def log(stream: fairstream.SyntheticStream) -> fairstream.EventLog:
+    return fairstream.read_events(stream.events, users=stream.users, group="community", advantaged="majority")
+
+
+@pytest.fixture(scope="session")
+def paper_data() -> Path:
+    """The folder with movielens-1m and modcloth; tests that need it skip where it is not."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("FAIRSTREAM_DATA", beside))
+    if not (folder / "movielens-1m").is_dir():
+        pytest.skip("the paper's data sets are not on this machine")
+    return folder
