@@ -16,6 +16,12 @@ _WORDING = {
     "less_than_equal": "must be <= {le:g}",
     "finite_number": "must be a finite number",
     "literal_error": "must be one of {expected}",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "string_type": "must be a name",
 }
 
 
@@ -51,4 +57,4 @@ class Configuration(BaseModel):
         wording = _WORDING.get(kind)
         if wording is None:
             return f"{name}: {detail['msg'].lower()}, got {found!r}{default}"
-        return f"{name} {wording.format(**detail['ctx']) if detail.get('ctx') else wording}, got {found!r}{default}"
+        return f"{name} {wording.format(**detail.get('ctx', {}))}, got {found!r}{default}"

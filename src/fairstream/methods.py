@@ -8,6 +8,7 @@ from typing import Literal, Self
 import torch
 from pydantic import Field, field_validator, model_validator
 
+from fairstream.errors import ConfigurationError
 from fairstream.models import ScorerFactory, built_in_model
 from fairstream.objectives import FairnessLoss, Objective
 from fairstream.randomness import Randomness
@@ -109,6 +110,8 @@ def make_learner(
     foresight: Knowledge | None = None,
 ) -> Learner:
     """The learner of a method; `factory` is the caller's own model where config.model is "custom"."""
+    if config.model == "custom" and factory is None:
+        raise ConfigurationError("model must be mf, ncf, or a function (n_users, n_items) -> Scorer of your own")
     return Learner(
         factory or built_in_model(config.model, config.embedding_dim),
         config,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fairstream.errors import DataError
+from fairstream.errors import ConfigurationError, DataError
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ def cut_periods(n_events: int, *, pretrain_ratio: float, n_periods: int, n_block
     >>> paper.ends[0] // 256, (paper.ends[1] - paper.starts[1]) // 256, paper.last
     (1960, 130, 7)
     """
+    if not 1 <= n_periods <= n_blocks:
+        raise ConfigurationError(f"n_periods must be between 1 and n_blocks, {n_blocks}, got {n_periods}")
     n_units = math.ceil(n_events / unit)
-    first = math.floor(pretrain_ratio * n_units + 1e-9)  # 0.7 · 10 is 6.999… in floating point
+    first = math.floor(pretrain_ratio * n_units * (1 + 1e-12))  # 0.29 · 100 is 28.999… in floating point
     block = (n_units - first) // n_blocks
     if first < 1 or block < 1:
         raise DataError(

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+Device = torch.device | str
+
 
 @dataclass(frozen=True)
 class Randomness:
@@ -37,19 +39,22 @@ class Randomness:
         """A NumPy generator of its own for this name."""
         return np.random.default_rng(self._sequence(name, indices))
 
-    def torch(self, name: str, *indices: int, device: torch.device | str = "cpu") -> torch.Generator:
+    def torch(self, name: str, *indices: int, device: Device = "cpu") -> torch.Generator:
         """A PyTorch generator of its own for this name, on `device`."""
         generator = torch.Generator(device=device)
         generator.manual_seed(self._integer(name, indices))
         return generator
 
     @contextmanager
-    def initialising(self, name: str, *indices: int) -> Iterator[None]:
-        """Seed PyTorch's global CPU generator inside the block, and put it back after.
+    def governing(self, name: str, *indices: int, device: Device = "cpu") -> Iterator[None]:
+        """Seed PyTorch's global generators (CPU and `device`) inside the block, and put them back after.
 
-        Modules initialise themselves from the global generator; this makes any of them
-        reproducible, a user's own included, and disturbs nobody else's draws.
+        Modules draw from the global generators, for their first weights and for dropout; this
+        makes any of them reproducible, a user's own included, and disturbs nobody else's draws.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._integer(name, indices))
+        cuda = [device] if torch.device(device).type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            torch.default_generator.manual_seed(self._integer(name, indices))
+            if cuda:
+                torch.cuda.manual_seed(self._integer(name, indices))
             yield

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
 from fairstream.cli.tables import comparison_table
 from fairstream.events import read_events, synthetic_stream
@@ -14,7 +14,7 @@ from fairstream.experiment import Run, RunConfig
 
 METHODS = ("Pretrain", "Retrain", "Finetune", "FADE")
 TASK, METRIC = "remain", "ndcg@20"
-SETTINGS = {"pretrain_epochs": 20, "embedding_dim": 8, "fairness_weight": 1.0}
+SETTINGS = {"pretrain_epochs": 20, "embedding_dim": 8, "fairness_weight": 0.75, "temperature": 1.0}
 
 
 def demo(
@@ -27,7 +27,7 @@ def demo(
     Taste drifts from period to period, new users and items arrive, and one community is smaller
     and likes other things. Four methods go through the same stream.
     """
-    console = Console(quiet=quiet)
+    console = make_console(quiet=quiet)
     stream = synthetic_stream(seed=seed)
     log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
     n_minority = int((log.groups.codes == 1).sum()) if log.groups else 0

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
 from fairstream.cli.tables import period_table
 from fairstream.events import read_events
-from fairstream.experiment import Run, RunConfig, write_json
+from fairstream.experiment import Run, RunConfig, need_writable, write_json
 
 
 def _option(field: str) -> Any:
@@ -83,6 +84,8 @@ def run(
     """
     asked = {name: value for name, value in locals().items() if name in RunConfig.model_fields and value is not None}
     config = RunConfig.of(**asked)
+    if json is not None:
+        need_writable(json)
     log = read_events(
         data,
         users=users,
@@ -95,7 +98,7 @@ def run(
         rating_above=rating_above,
     )
     job = Run(log, config)
-    console = Console(quiet=quiet)
+    console = make_console(quiet=quiet)
     _introduce(job, console)
     with RunProgress(quiet=quiet) as progress:
         progress.follow(job)

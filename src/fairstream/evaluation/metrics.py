@@ -49,8 +49,8 @@ def f1(hits: Tensor, n_positives: Tensor) -> Tensor:
 
 def _over_ideal(hits: Tensor, n_ideal: Tensor) -> Tensor:
     k = hits.shape[1]
-    best = torch.cat([torch.zeros(1, dtype=hits.dtype), _discounts(k, hits).cumsum(0)])
-    ideal = best.to(hits.device)[n_ideal.long().clamp(max=k)]
+    best = torch.cat([hits.new_zeros(1), _discounts(k, hits).cumsum(0)])
+    ideal = best[n_ideal.long().clamp(max=k)]
     return torch.where(ideal > 0, dcg(hits) / ideal.clamp(min=0.1), 0.0)
 
 

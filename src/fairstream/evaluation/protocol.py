@@ -12,7 +12,7 @@ import torch
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.by_group import GroupScores, disaggregate
 from fairstream.evaluation.metrics import Metric, f1, retrieved_ndcg, true_ndcg
-from fairstream.evaluation.ranking import rank_all, rank_sampled
+from fairstream.evaluation.ranking import evaluating, rank_all, rank_sampled
 from fairstream.events import Groups, Rows, SeenItems
 from fairstream.models import Scorer
 from fairstream.randomness import Randomness
@@ -56,20 +56,18 @@ class Judge:
         self, model: Scorer, users: Rows, items: Rows, *, seen: SeenItems, n_users: int, n_items: int, t: int
     ) -> Judgement:
         """Test on the events (users, items), knowing `seen`, the first `n_users` and `n_items` rows."""
-        if self.k > n_items:
-            raise ConfigurationError(f"k must be at most the number of known items, {n_items}, got {self.k}")
+        if not 1 <= self.k <= n_items:
+            raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {self.k}")
         present = np.unique(users)
         tested = present[present < n_users]
         positives = SeenItems.from_pairs(users, items)
-        was_training = model.training
-        model.eval()
-        if self.protocol == "strict":
-            ranked = rank_all(model, tested, positives, seen, n_items=n_items, k=self.k)
-        else:
-            device = next(model.parameters()).device
-            generator = self.randomness.torch("candidates", t, len(users), device=device)
-            ranked = rank_sampled(model, tested, positives, seen, n_items=n_items, k=self.k, generator=generator)
-        model.train(was_training)
+        with evaluating(model):
+            if self.protocol == "strict":
+                ranked = rank_all(model, tested, positives, seen, n_items=n_items, k=self.k)
+            else:
+                device = next(model.parameters()).device
+                generator = self.randomness.torch("candidates", t, len(users), device=device)
+                ranked = rank_sampled(model, tested, positives, seen, n_items=n_items, k=self.k, generator=generator)
         scores = {
             f"{name}@{self.k}": disaggregate(metric(ranked.hits, ranked.n_positives).numpy(), tested, self.groups)
             for name, metric in _METRICS[self.protocol].items()

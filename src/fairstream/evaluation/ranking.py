@@ -7,6 +7,7 @@ so a model that gives all items one score finds nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,9 +81,9 @@ def all_scores(model: Scorer, users: Rows, seen: SeenItems, n_items: int) -> Ten
     """(B, n_items) scores of the known items, −∞ where the user has had the item."""
     device = _device(model)
     scores = finite(model.score_all(torch.from_numpy(users).to(device), n_items))
-    row, item = seen.below(n_items).of(users)
-    scores[torch.from_numpy(row).to(device), torch.from_numpy(item).to(device)] = -torch.inf
-    return scores
+    row, item = (torch.from_numpy(rows).to(device) for rows in seen.below(n_items).of(users))
+    # Into a copy: what a model returns may be a view of its own weights.
+    return scores.index_put((row, item), scores.new_tensor(-torch.inf))
 
 
 def finite(scores: Tensor) -> Tensor:
@@ -98,6 +99,17 @@ def user_chunks(n_users: int, width: int) -> Iterator[slice]:
     return (slice(start, min(start + step, n_users)) for start in range(0, n_users, step))
 
 
+@contextmanager
+def evaluating(model: Scorer) -> Iterator[None]:
+    """Put the model in evaluation mode, and back into the mode it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def _top_hits(scores: Tensor, is_positive: Tensor, k: int) -> Tensor:
     """(B, k) of 0 and 1: whether each of the k best-scored columns is a positive."""
     fine = scores.double()
@@ -105,7 +117,7 @@ def _top_hits(scores: Tensor, is_positive: Tensor, k: int) -> Tensor:
     step = fine.abs().clamp(min=1e-200) * 2.0**-40
     fine = torch.where(is_positive, fine - step, fine)
     best = fine.topk(min(k, fine.shape[1]), dim=1).indices
-    hits = is_positive.gather(1, best).double()
+    hits = (is_positive & scores.isfinite()).gather(1, best).double()
     return torch.nn.functional.pad(hits, (0, k - hits.shape[1]))
 
 

@@ -77,14 +77,15 @@ def name_groups(attribute: str, values: Any, *, advantaged: object = None) -> tu
     found = {entry["values"].as_py(): entry["counts"].as_py() for entry in counted}
     found.pop(None, None)
     shown = ", ".join(repr(name) for name in sorted(found)[:8]) or "none"
-    if advantaged is not None and str(advantaged) not in found:
-        raise DataError(f"no user has {attribute} = {str(advantaged)!r}; the values that occur are {shown}")
+    declared = None if advantaged is None else _labels([advantaged])[0].as_py()
+    if declared is not None and declared not in found:
+        raise DataError(f"no user has {attribute} = {declared!r}; the values that occur are {shown}")
     if len(found) != 2:
         raise DataError(
             f"two groups are compared, but {attribute!r} takes {len(found)} value(s) ({shown}); "
             f"choose a column with two values"
         )
-    first = str(advantaged) if advantaged is not None else max(sorted(found), key=found.__getitem__)
+    first = max(sorted(found), key=found.__getitem__) if declared is None else declared
     (second,) = set(found) - {first}
     return first, second
 
@@ -101,5 +102,13 @@ def encode_groups(attribute: str, values: Any, names: tuple[str, str]) -> Codes:
 
 
 def _labels(values: Any) -> pa.Array:
-    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-    return pc.cast(array, pa.string())
+    """The values as strings, null where nothing is known."""
+    try:
+        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        if pa.types.is_floating(array.type):
+            array = pc.if_else(pc.is_nan(array), None, array)
+        return pc.cast(array, pa.string())
+    except (pa.ArrowException, TypeError):
+        raise DataError(
+            "the values of a group must be strings, numbers or booleans; convert the column first"
+        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +93,7 @@ class EventLog:
         """A SHA-256 of the events, their order, and the groups: equal logs, equal hashes."""
         digest = hashlib.sha256()
         for ids in (self.user_ids.ids, self.item_ids.ids):
-            digest.update("\n".join(map(str, ids.to_pylist())).encode())
+            digest.update(json.dumps(ids.to_pylist()).encode())
         columns = [self.users, self.items, self.times]
         if self.groups is not None:
             digest.update(repr((self.groups.attribute, self.groups.names)).encode())

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 from fairstream.events.columns import Columns
-from fairstream.events.datasets import open_dataset
+from fairstream.events.datasets import Dataset, open_dataset
 from fairstream.events.groups import Groups, encode_groups, name_groups
 from fairstream.events.log import EventLog
-from fairstream.events.tables import to_table
+from fairstream.events.tables import first_sentence, to_table
 from fairstream.events.vocabulary import Vocabulary
 
 
@@ -49,14 +49,25 @@ def read_events(
     (3, 2, 2, ('M', 'F'))
     """
     columns = Columns(user_column, item_column, time_column, rating_column)
-    dataset = open_dataset(source)
-    if dataset is not None:
-        events, users = dataset.events, dataset.users if users is None else users
-    else:
-        events = to_table(source, what="the events")
-    log = _read_log(events, columns, rating_above)
-    people = None if users is None else to_table(users, what="the users")
-    return replace(log, groups=_read_groups(log, events, people, columns, group, advantaged))
+    tables = _open(source, users)
+    log = _read_log(tables.events, columns, rating_above)
+    return replace(log, groups=_read_groups(log, tables, columns, group, advantaged))
+
+
+def read_more_events(source: Any, groups: Groups, *, users: Any = None) -> EventLog:
+    """Read events into groups that are settled already; a user of no stated group has none yet."""
+    tables = _open(source, users)
+    log = _read_log(tables.events, Columns(), rating_above=2.0)
+    table = tables.events if tables.users is None else tables.users
+    if groups.attribute not in table.column_names:
+        return log
+    values = _group_values(log, table, groups.attribute, Columns())
+    return replace(log, groups=groups.with_codes(encode_groups(groups.attribute, values, groups.names)))
+
+
+def _open(source: Any, users: Any) -> Dataset:
+    dataset = open_dataset(source) or Dataset(to_table(source, what="the events"), None)
+    return dataset if users is None else replace(dataset, users=to_table(users, what="the users"))
 
 
 def _read_log(events: pa.Table, columns: Columns, rating_above: float) -> EventLog:
@@ -65,23 +76,41 @@ def _read_log(events: pa.Table, columns: Columns, rating_above: float) -> EventL
     rating = columns.find_optional("rating", events, what=what)
     notes: tuple[str, ...] = ()
     if rating is not None:
-        kept = events.filter(pc.greater(events[rating].cast(pa.float64()), rating_above))
+        kept = events.filter(pc.greater(_ratings(events[rating], rating), rating_above))
         notes = (f"{len(kept)} of {len(events)} events have {rating} > {rating_above:g} and are kept",)
+        if len(events) > 0 == len(kept):
+            raise DataError(f"none of the {len(events)} events has {rating} > {rating_above:g}; lower rating_above")
         events = kept
+    for role, name in (("user", user), ("item", item), ("time", time)):
+        if missing := events[name].null_count:
+            raise DataError(f"every event needs a {role}, but {missing} of {len(events)} are missing in {name!r}")
     log = EventLog.from_columns(_one(events[user]), _one(events[item]), _times(events[time], time))
     return replace(log, notes=notes + log.notes)
+
+
+def _ratings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    try:
+        return column.cast(pa.float64())
+    except pa.ArrowException:
+        raise DataError(f"ratings must be numbers, but {name!r} holds {column.type}; convert it first") from None
 
 
 def _times(column: pa.ChunkedArray, name: str) -> np.ndarray[Any, Any]:
     """Integers, floats or timestamps as a NumPy array that sorts."""
     kind = column.type
-    if column.null_count:
-        raise DataError(f"every event needs a time, but {column.null_count} of {len(column)} are missing in {name!r}")
+    if len(column) == 0:
+        return np.empty(0)
     if pa.types.is_date(kind):
         column = column.cast(pa.timestamp("us"))
-    elif pa.types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("us", tz=kind.tz), safe=False)
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    elif pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
+        wanted = pa.int64() if pa.types.is_integer(kind) else pa.timestamp("us", tz=kind.tz)
+        try:
+            column = pc.cast(column, options=pc.CastOptions(wanted, allow_time_truncate=True))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"the times in {name!r} are out of range: {first_sentence(error)}") from None
+    elif pa.types.is_floating(kind):
+        column = column.cast(pa.float64())
+    else:
         raise DataError(f"times must be integers, floats or timestamps, but {name!r} holds {kind}; convert it first")
     times: np.ndarray[Any, Any] = column.to_numpy()
     if times.dtype.kind == "f" and not np.isfinite(times).all():
@@ -90,23 +119,27 @@ def _times(column: pa.ChunkedArray, name: str) -> np.ndarray[Any, Any]:
 
 
 def _read_groups(
-    log: EventLog, events: pa.Table, people: pa.Table | None, columns: Columns, group: str | None, advantaged: object
+    log: EventLog, tables: Dataset, columns: Columns, group: str | None, advantaged: object
 ) -> Groups | None:
-    table, what = (events, "the events table") if people is None else (people, "the users table")
+    table, what = (tables.events, "the events table") if tables.users is None else (tables.users, "the users table")
     if group is None:
-        if people is None:
+        if tables.users is None:
+            if advantaged is not None:
+                raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
             return None
         group = _only_two_valued(table, skip=columns.find("user", table, what=what))
     elif group not in table.column_names:
         raise DataError(f"{what} has no column {group!r} to group by; its columns are {', '.join(table.column_names)}")
     names = name_groups(group, table[group], advantaged=advantaged)
-    return Groups(group, names, encode_groups(group, group_values(log, table, group, columns), names))
+    return Groups(group, names, encode_groups(group, _group_values(log, table, group, columns), names))
 
 
-def group_values(log: EventLog, table: pa.Table, group: str, columns: Columns | None = None) -> pa.Array:
+def _group_values(log: EventLog, table: pa.Table, group: str, columns: Columns) -> pa.Array:
     """The value of column `group` for each user row of `log`, null where `table` does not say."""
-    user = (columns or Columns()).find("user", table, what="the users table")
+    user = columns.find("user", table, what="the users table")
     known = Vocabulary()
+    if missing := table[user].null_count:
+        raise DataError(f"every row of users needs a user, but {missing} of {len(table)} are missing in {user!r}")
     rows = known.extend(_one(table[user]))
     values = _one(table[group])
     _need_one_value_each(rows, values, group)
@@ -141,9 +174,13 @@ def _only_two_valued(table: pa.Table, *, skip: str) -> str:
 
 
 def _n_values(column: pa.ChunkedArray) -> int:
+    kind = column.type
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        return 0
     return int(pc.count_distinct(column, mode="only_valid").as_py())
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece."""
     chunk = column.combine_chunks()
     return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)

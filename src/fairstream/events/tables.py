@@ -12,20 +12,22 @@ import pyarrow.parquet
 from fairstream.errors import DataError
 
 SUFFIXES = (".parquet", ".csv")
+_EMPTY_IS_MISSING = {"strings_can_be_null": True, "quoted_strings_can_be_null": True}
 
 
 def to_table(source: Any, *, what: str) -> pa.Table:
     """Any table that speaks the Arrow PyCapsule interface, or a Parquet or CSV file."""
     if isinstance(source, str | Path):
         return read_file(Path(source), what=what)
-    if isinstance(source, pa.Table):
-        return source
-    if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
-        return pa.table(source)
-    raise DataError(
-        f"{what} must be a path or a table (pandas, Polars, DuckDB, Arrow: anything with the Arrow "
-        f"PyCapsule interface), got {type(source).__name__}"
-    )
+    if not (hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")):
+        raise DataError(
+            f"{what} must be a path or a table (pandas, Polars, DuckDB, Arrow: anything with the Arrow "
+            f"PyCapsule interface), got {type(source).__name__}"
+        )
+    try:
+        return _plain(pa.table(source), what)
+    except pa.ArrowException as error:  # such as a pandas column of mixed objects
+        raise DataError(f"{what} cannot be read as an Arrow table: {first_sentence(error)}") from None
 
 
 def read_file(path: Path, *, what: str) -> pa.Table:
@@ -33,16 +35,46 @@ def read_file(path: Path, *, what: str) -> pa.Table:
     if not path.is_file():
         raise DataError(f"{what}: there is no file {path}")
     try:
-        if path.suffix == ".parquet":
-            return pyarrow.parquet.read_table(path)
-        if path.suffix == ".csv":
-            return pyarrow.csv.read_csv(path)
+        if path.suffix.lower() == ".parquet":
+            return _plain(pyarrow.parquet.read_table(path), what)
+        if path.suffix.lower() == ".csv":
+            return _plain(read_csv(path), what)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{what}: {path} cannot be read as {path.suffix[1:]}: {reason}") from None
+        raise DataError(f"{what}: {path} cannot be read as {path.suffix[1:]}: {first_sentence(error)}") from None
     raise DataError(f"{what}: {path.name} must end in {' or '.join(SUFFIXES)}")
+
+
+def read_csv(source: Any, *, types: dict[str, pa.DataType] | None = None, **options: Any) -> pa.Table:
+    """A CSV file in which an empty field is a missing value."""
+    convert = pyarrow.csv.ConvertOptions(column_types=types, **_EMPTY_IS_MISSING)
+    return pyarrow.csv.read_csv(source, convert_options=convert, **options)
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
     """`stem`.parquet or `stem`.csv in `folder`, whichever is there."""
     return next((folder / (stem + suffix) for suffix in SUFFIXES if (folder / (stem + suffix)).is_file()), None)
+
+
+def first_sentence(error: Exception) -> str:
+    """What another library says, without the advice that it adds."""
+    said = ", ".join(map(str, error.args))
+    return said.splitlines()[0].split(". ")[0].rstrip(".")
+
+
+def _plain(table: pa.Table, what: str) -> pa.Table:
+    """The same table with categories and string views as the strings that they stand for."""
+    twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{what} have the column {twice!r} more than once; keep one of them")
+    return pa.table({name: _plain_column(table[name]) for name in table.column_names})
+
+
+def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        parts = [_plain_strings(part.dictionary).take(part.indices) for part in column.chunks]
+        return pa.chunked_array(parts, None if parts else pa.large_string())
+    return _plain_strings(column)
+
+
+def _plain_strings(values: Any) -> Any:
+    return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values

@@ -93,7 +93,7 @@ def _as_id_array(ids: Any) -> pa.Array:
     if not isinstance(ids, pa.Array):
         try:
             ids = pa.array(ids)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
             raise DataError(f"ids must be all integers or all strings: {error}") from None
     if pa.types.is_dictionary(ids.type):
         ids = ids.dictionary_decode()
@@ -102,7 +102,10 @@ def _as_id_array(ids: Any) -> pa.Array:
     if ids.null_count:
         raise DataError(f"every event needs an id, but {ids.null_count} of {len(ids)} are missing")
     if pa.types.is_integer(ids.type):
-        return ids.cast(pa.int64())
+        try:
+            return ids.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise DataError("ids must be 64-bit integers or strings, got larger integers; use strings") from None
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type) or pa.types.is_string_view(ids.type):
         return ids.cast(pa.large_string())
     raise DataError(f"ids must be integers or strings, got {ids.type}; convert the column first")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from fairstream.evaluation import Protocol
 from fairstream.methods import MethodConfig
+from fairstream.training import Surroundings
 
 
-class RunConfig(MethodConfig):
-    """A method, a protocol, and how the log is cut."""
+class RunConfig(MethodConfig, Surroundings):
+    """A method, a protocol, how the log is cut, and where it runs."""
 
     protocol: Protocol = "strict"
     """strict: point in time, full ranking, true NDCG; paper: what produced the published numbers."""
@@ -23,10 +24,6 @@ class RunConfig(MethodConfig):
     """Equal blocks that the events after the pre-training data are cut in; the first T are the periods."""
     k: int = Field(20, ge=1)
     """Length of the recommended list that is judged."""
-    seed: int = Field(0, ge=0)
-    """Seed of every random draw of the run."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a CUDA device if there is one."""
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from typing import Any
 from fairstream._version import __version__
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Judgement
+from fairstream.files import replace_file
 from fairstream.strategies import Update
 
 TASKS = ("remain", "next")
@@ -84,11 +85,23 @@ def versions() -> dict[str, str]:
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:
     """Write whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    content = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    need_writable(path)
     try:
-        temporary.write_text(json.dumps(document, indent=2) + "\n")
-        temporary.replace(path)
+        replace_file(path, content.encode())
     except OSError as error:
-        raise ConfigurationError(f"the result could not be written to {path}: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise _not_written(path, error.strerror or str(error)) from None
+
+
+def need_writable(path: Path) -> None:
+    """Say now that a result cannot be written there, not after hours of work."""
+    if path.is_dir():
+        raise _not_written(path, "it is a folder")
+    if not path.parent.is_dir():
+        raise _not_written(path, f"there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise _not_written(path, f"the folder {path.parent} may not be written to")
+
+
+def _not_written(path: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"the result could not be written to {path}: {reason}; choose another file")

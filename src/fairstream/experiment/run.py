@@ -16,7 +16,6 @@ from fairstream.models import ScorerFactory
 from fairstream.periods import cut_periods
 from fairstream.randomness import Randomness
 from fairstream.strategies import Knowledge, Learner, Update
-from fairstream.training import resolve_device
 
 OnProgress = Callable[[int, int, int], None]
 """Called after each epoch with (period t, epochs done, epochs in all)."""
@@ -61,7 +60,7 @@ class Run(Iterator[PeriodResult]):
             self.config,
             factory=factory,
             randomness=randomness,
-            device=resolve_device(config.device),
+            device=config.torch_device(),
             foresight=foresight if is_paper else None,
         )
         self._judge = Judge(config.protocol, config.k, self.groups, randomness)

@@ -44,11 +44,13 @@ class Scorer(nn.Module, ABC):
 
     @property
     def n_users(self) -> int:
-        return next(table.num_embeddings for table in self.tables() if isinstance(table, UserTable))
+        """Users that there is room for (0 in a model without user tables)."""
+        return max((table.num_embeddings for table in self.tables() if isinstance(table, UserTable)), default=0)
 
     @property
     def n_items(self) -> int:
-        return next(table.num_embeddings for table in self.tables() if isinstance(table, ItemTable))
+        """Items that there is room for (0 in a model without item tables)."""
+        return max((table.num_embeddings for table in self.tables() if isinstance(table, ItemTable)), default=0)
 
     def grow(self, n_users: int, n_items: int) -> None:
         """Make room for users and items that have newly appeared."""

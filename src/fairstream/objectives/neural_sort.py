@@ -19,10 +19,13 @@ def relaxed_permutation(scores: Tensor, *, tau: float, n_rows: int | None = None
             [1., 0., 0.]])
     """
     n = scores.shape[-1]
+    n_rows = n if n_rows is None else n_rows
+    if not 1 <= n_rows <= n:
+        raise ValueError(f"there are ranks 1 to {n} among {n} candidates, but {n_rows} were asked for")
     # Adding a constant to all scores changes nothing in P̂, so the largest is moved to 0: the
     # differences that the softmax lives on are then not rounded away next to huge scores.
     s = scores - scores.amax(dim=-1, keepdim=True).detach()
     distance = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs().sum(dim=-1)  # A 1, (..., N)
-    k = torch.arange(1, (n if n_rows is None else n_rows) + 1, dtype=s.dtype, device=s.device)
+    k = torch.arange(1, n_rows + 1, dtype=s.dtype, device=s.device)
     logits = (n + 1 - 2 * k).unsqueeze(-1) * s.unsqueeze(-2) - distance.unsqueeze(-2)  # (..., k, N)
     return torch.softmax(logits / tau, dim=-1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 
 from fairstream.errors import CheckpointError
 from fairstream.events import Vocabulary
+from fairstream.files import replace_file
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -29,18 +29,23 @@ Tensors = dict[str, torch.Tensor]
 
 def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -> None:
     """Write a checkpoint; on any failure the folder holds what it held before."""
-    content = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    # Copies, because tied weights share memory and safetensors refuses those.
+    content = safetensors.torch.save({name: value.detach().to("cpu", copy=True) for name, value in tensors.items()})
     digest = hashlib.sha256(content).hexdigest()
-    tensor_file = f"tensors-{digest[:16]}.safetensors"
-    manifest = {"format": FORMAT, **manifest, "tensors": {"file": tensor_file, "sha256": digest}}
+    tensor_file = folder / f"tensors-{digest[:16]}.safetensors"
+    manifest = {"format": FORMAT, **manifest, "tensors": {"file": tensor_file.name, "sha256": digest}}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / tensor_file, content)
-        _replace(folder / _MANIFEST, json.dumps(manifest, indent=2).encode())
-        _sync_folder(folder)
-        for stale in folder.glob("tensors-*.safetensors"):
-            if stale.name != tensor_file:
-                stale.unlink(missing_ok=True)
+        was_there = tensor_file.exists()
+        replace_file(tensor_file, content)
+        try:
+            replace_file(folder / _MANIFEST, json.dumps(manifest, indent=2).encode())
+        except OSError:
+            if not was_there:
+                tensor_file.unlink()
+            raise
+        for stale in set(folder.glob("tensors-*.safetensors")) - {tensor_file}:
+            stale.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint could not be written to {folder}: {error.strerror or error}; "
@@ -89,24 +94,3 @@ def vocabulary_from_tensors(name: str, tensors: Tensors) -> Vocabulary:
     letters, ends = tensors[f"{name}/utf8"].numpy().tobytes(), tensors[f"{name}/ends"].tolist()
     starts = [0, *ends[:-1]]
     return Vocabulary(pa.array([letters[a:b].decode() for a, b in zip(starts, ends, strict=True)], pa.large_string()))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write under another name, flush to disk, rename: the file is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,15 @@ import torch
 
 from fairstream._version import __version__
 from fairstream.errors import CheckpointError, ConfigurationError, DataError, UnknownUserError
-from fairstream.evaluation import Judge, Judgement, all_scores, user_chunks
+from fairstream.evaluation import Judge, Judgement, all_scores, evaluating, user_chunks
 from fairstream.events import (
     UNKNOWN,
     EventLog,
     Groups,
     Rows,
     Vocabulary,
-    encode_groups,
-    group_values,
     read_events,
-    to_table,
+    read_more_events,
 )
 from fairstream.methods import MethodConfig, make_learner
 from fairstream.models import Scorer, ScorerFactory
@@ -36,7 +33,7 @@ from fairstream.recommender.checkpoint import (
     write_checkpoint,
 )
 from fairstream.strategies import Learner, Update
-from fairstream.training import resolve_device, restore_state, state_tensors
+from fairstream.training import Surroundings, restore_state, state_tensors
 
 
 class FairRecommender:
@@ -57,29 +54,28 @@ class FairRecommender:
     ['majority', 'minority']
     >>> rec.update(later).step
     <Step.FINE_TUNE: 'fine-tune'>
-    >>> rec.recommend([3, 4], k=5).column_names
+    >>> rec.recommend(later["user_id"][:2], k=5).column_names
     ['user_id', 'item_id', 'rank', 'score']
     """
 
     def __init__(
         self, model: str | ScorerFactory = "mf", *, seed: int = 0, device: str = "auto", **options: Any
     ) -> None:
-        is_own = not isinstance(model, str)
+        is_own = callable(model)
         self.config = MethodConfig.of(model="custom" if is_own else model, **options)
-        if self.config.model == "custom" and not is_own:
-            raise ConfigurationError("model must be mf, ncf, or a function (n_users, n_items) -> Scorer of your own")
         self._factory: ScorerFactory | None = model if callable(model) else None
-        self._device = resolve_device(device)
-        self._randomness = Randomness(seed)
+        surroundings = Surroundings.of(seed=seed, device=device)
+        self._device, self._randomness = surroundings.torch_device(), Randomness(surroundings.seed)
         self._learner: Learner | None = None
         self._users, self._items = Vocabulary(), Vocabulary()
         self._groups: Groups | None = None
+        self._new_learner()  # what cannot be honoured is said now, not at the first fit
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
     def fit(self, events: Any, *, users: Any = None, on_epoch: Callable[[int, int], None] | None = None) -> Update:
         """Train from scratch on `events` (an `EventLog`, or what `read_events` takes)."""
-        log = _as_log(events, users, None)
+        log = events if isinstance(events, EventLog) else read_events(events, users=users)
         groups = log.need_groups()
         learner = self._new_learner()
         update = learner.fit(log.users, log.items, groups.codes, on_epoch)
@@ -94,7 +90,7 @@ class FairRecommender:
         from but have no part in the fairness loss. (user, item) pairs known already are left out.
         """
         learner, groups = self._fitted()
-        log = _as_log(events, users, groups)
+        log = events if isinstance(events, EventLog) else read_more_events(events, groups, users=users)
         user_ids, item_ids = self._users.copy(), self._items.copy()
         user_rows, item_rows = (
             user_ids.extend(log.user_ids.ids)[log.users],
@@ -107,7 +103,8 @@ class FairRecommender:
         user_rows, item_rows = user_rows[new], item_rows[new]
         quality = None
         if learner.strategy.needs_quality:
-            quality = self._judge(learner, groups.with_codes(codes), user_rows, item_rows, k=20)["ndcg@20"].overall
+            k = min(20, learner.known.n_items)
+            quality = self._judge(learner, groups.with_codes(codes), user_rows, item_rows, k=k)[f"ndcg@{k}"].overall
         update = learner.update(user_rows, item_rows, codes, quality, on_epoch)
         self._users, self._items, self._groups = user_ids, item_ids, groups.with_codes(codes)
         return update
@@ -131,9 +128,11 @@ class FairRecommender:
         n_items = learner.known.n_items
         if not 1 <= k <= n_items:
             raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {k}")
-        parts = [self._top(learner, rows[chunk], k) for chunk in user_chunks(len(rows), n_items)]
-        scores = torch.cat([part.values for part in parts]).cpu().numpy()  # (U, k)
-        items = torch.cat([part.indices for part in parts]).cpu().numpy()
+        scores, items = np.empty((len(rows), k), np.float32), np.empty((len(rows), k), np.int64)
+        with evaluating(learner.model):
+            for chunk in user_chunks(len(rows), n_items):
+                best = all_scores(learner.model, rows[chunk], learner.known.seen, n_items).topk(k, dim=1)
+                scores[chunk], items[chunk] = best.values.cpu(), best.indices.cpu()
         there = np.isfinite(scores)
         user, rank = np.nonzero(there)
         return pa.table(
@@ -151,7 +150,7 @@ class FairRecommender:
         Ask before `update`: events that the model has learned from cannot judge it.
         """
         learner, groups = self._fitted()
-        log = _as_log(events, users, groups)
+        log = events if isinstance(events, EventLog) else read_more_events(events, groups, users=users)
         user_ids, item_ids = self._users.copy(), self._items.copy()
         user_rows, item_rows = (
             user_ids.extend(log.user_ids.ids)[log.users],
@@ -188,16 +187,20 @@ class FairRecommender:
     def load(cls, path: str | Path, *, model: ScorerFactory | None = None, device: str = "auto") -> FairRecommender:
         """Read a checkpoint; one with a model of your own needs its constructor again as `model`."""
         manifest, tensors = read_checkpoint(Path(path))
-        options = dict(manifest["config"])
-        name = options.pop("model")
-        if (name == "custom") != (model is not None):
-            wanted = "a model of your own: pass its constructor" if name == "custom" else f"{name}: do not pass a model"
-            raise CheckpointError(f"{path} was saved with {wanted}")
-        recommender = cls(model or name, seed=manifest["seed"], device=device, **options)
         try:
+            options = dict(manifest["config"])
+            name = options.pop("model")
+            if (name == "custom") != (model is not None):
+                wanted = (
+                    "a model of your own: pass its constructor" if model is None else f"{name}: do not pass a model"
+                )
+                raise CheckpointError(f"{path} was saved with {wanted}")
+            recommender = cls(model or name, seed=manifest["seed"], device=device, **options)
             recommender._restore(manifest, tensors)
-        except (KeyError, RuntimeError) as error:
-            raise CheckpointError(f"{path} does not fit this model: {str(error).splitlines()[0]}") from None
+        except RuntimeError:  # PyTorch's word for tensors of other names or shapes
+            raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} is damaged: its manifest is not what fairstream writes ({error})") from None
         return recommender
 
     def _restore(self, manifest: dict[str, Any], tensors: Tensors) -> None:
@@ -232,27 +235,10 @@ class FairRecommender:
             learner.model, users, items, seen=known.seen, n_users=known.n_users, n_items=known.n_items, t=learner.t
         )
 
-    def _top(self, learner: Learner, rows: Rows, k: int) -> torch.return_types.topk:
-        return all_scores(learner.model, rows, learner.known.seen, learner.known.n_items).topk(k, dim=1)
-
 
 def load(path: str | Path, *, model: ScorerFactory | None = None, device: str = "auto") -> FairRecommender:
     """Read what `FairRecommender.save` wrote."""
     return FairRecommender.load(path, model=model, device=device)
-
-
-def _as_log(events: Any, users: Any, groups: Groups | None) -> EventLog:
-    """An event log; where the groups are settled already, its users are put into those."""
-    if isinstance(events, EventLog):
-        return events
-    if groups is None:
-        return read_events(events, users=users)
-    log = read_events(events)
-    table = to_table(events if users is None else users, what="the users")
-    if groups.attribute not in table.column_names:
-        return log
-    values = group_values(log, table, groups.attribute)
-    return replace(log, groups=groups.with_codes(encode_groups(groups.attribute, values, groups.names)))
 
 
 def _merged_codes(groups: Groups, log: EventLog, user_ids: Vocabulary) -> np.ndarray[Any, np.dtype[np.int8]]:

@@ -83,11 +83,35 @@ class Learner:
     def update(
         self, users: Rows, items: Rows, groups: Codes, quality: float | None = None, on_epoch: OnEpoch | None = None
     ) -> Update:
-        """Make W_t of W_{t−1} and D_t; `quality` is how W_{t−1} did on D_t, where known."""
-        return self._take(self.strategy.next_step(quality), users, items, groups, on_epoch)
+        """Make W_t of W_{t−1} and D_t; `quality` is how W_{t−1} did on D_t, where known.
+
+        An update that fails or is interrupted leaves everything as it was.
+        """
+        memory = self.strategy.state()
+        try:
+            return self._take(self.strategy.next_step(quality), users, items, groups, on_epoch)
+        except BaseException:
+            self.strategy.restore(memory)
+            raise
 
     def _take(self, step: Step, users: Rows, items: Rows, groups: Codes, on_epoch: OnEpoch | None) -> Update:
         begin = time.perf_counter()
+        standing = (self.t, self.users, self.items, self.known, self._trainer)
+        spare = self.trainer.copied() if step is Step.FINE_TUNE else None
+        try:
+            self._learn_of(users, items)
+            report = self._act(step, users, items, groups, on_epoch)
+        except BaseException:
+            self.t, self.users, self.items, self.known, self._trainer = standing
+            if spare is not None:
+                self.trainer.model, self.trainer.optimizer = spare
+            raise
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return Update(self.t, step, time.perf_counter() - begin, report)
+
+    def _learn_of(self, users: Rows, items: Rows) -> None:
+        """Add the events to what is known."""
         self.t += 1
         self.users, self.items = np.concatenate([self.users, users]), np.concatenate([self.items, items])
         self.known = Knowledge(
@@ -95,19 +119,19 @@ class Learner:
             max(self.known.n_users, int(users.max(initial=-1)) + 1),
             max(self.known.n_items, int(items.max(initial=-1)) + 1),
         )
-        report = None
+
+    def _act(
+        self, step: Step, users: Rows, items: Rows, groups: Codes, on_epoch: OnEpoch | None
+    ) -> TrainingReport | None:
         room = self._foresight or self.known
         if step is Step.RETRAIN:
             self._trainer = self.new_trainer(room.n_users, room.n_items)
-            report = self._train(self.users, self.items, groups, self.hyper.pretrain_epochs, True, on_epoch)
-        else:
-            # A kept model makes room for newcomers too: it has to be able to score them.
-            self.trainer.grow(room.n_users, room.n_items, self.t)
-            if step is Step.FINE_TUNE:
-                report = self._train(users, items, groups, self.hyper.update_epochs, False, on_epoch)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return Update(self.t, step, time.perf_counter() - begin, report)
+            return self._train(self.users, self.items, groups, self.hyper.pretrain_epochs, True, on_epoch)
+        # A kept model makes room for newcomers too: it has to be able to score them.
+        self.trainer.grow(room.n_users, room.n_items, self.t)
+        if step is Step.KEEP:
+            return None
+        return self._train(users, items, groups, self.hyper.update_epochs, False, on_epoch)
 
     def new_trainer(self, n_users: int, n_items: int) -> Trainer:
         """A freshly started model and optimizer."""

@@ -1,6 +1,6 @@
 """From W and a batch to the next W."""
 
-from fairstream.training.device import resolve_device
+from fairstream.training.device import Surroundings
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import restore_state, state_tensors
 from fairstream.training.row_adam import RowAdam
@@ -10,9 +10,9 @@ __all__ = [
     "Hyperparameters",
     "OnEpoch",
     "RowAdam",
+    "Surroundings",
     "Trainer",
     "TrainingReport",
-    "resolve_device",
     "restore_state",
     "state_tensors",
 ]

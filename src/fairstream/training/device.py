@@ -1,15 +1,27 @@
-"""Where the numbers live."""
+"""Where, and from which seed: what changes a run without changing what it does."""
 
 from __future__ import annotations
 
-import torch
+from typing import Literal
 
+import torch
+from pydantic import Field
+
+from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
 
 
-def resolve_device(name: str) -> torch.device:
-    """auto: a CUDA device where there is one, else the CPU."""
-    has_cuda = torch.cuda.is_available()
-    if name == "cuda" and not has_cuda:
-        raise ConfigurationError("device='cuda' was asked for, but PyTorch finds no CUDA device; use auto or cpu")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and has_cuda) else "cpu")
+class Surroundings(Configuration):
+    """The seed and the device."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of every random draw of the run."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes a CUDA device if there is one."""
+
+    def torch_device(self) -> torch.device:
+        """The device that is meant."""
+        has_cuda = torch.cuda.is_available()
+        if self.device == "cuda" and not has_cuda:
+            raise ConfigurationError("device='cuda' was asked for, but PyTorch finds no CUDA device; use auto or cpu")
+        return torch.device("cuda" if has_cuda and self.device != "cpu" else "cpu")

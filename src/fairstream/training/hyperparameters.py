@@ -35,4 +35,5 @@ class Hyperparameters(Configuration):
     l2: float = Field(1e-4, ge=0)
     """L2 regularisation, inside Adam's gradient."""
     optimizer: Literal["row", "dense"] = "row"
-    """row: Adam on the rows that a batch touches; dense: on every row at every step, as in the paper."""
+    """row: Adam on the rows that a batch touches; dense: on every row at every step, as in the paper \
+(the default under its protocol)."""

@@ -59,7 +59,7 @@ def restore_state(optimizer: torch.optim.Optimizer, model: Scorer, tensors: dict
     """Put back what `state_tensors` gave."""
     for name, parameter in model.named_parameters():
         state: dict[str, Any] = {
-            key.rpartition("/")[2]: value.to(parameter.device)
+            key.rpartition("/")[2]: value.to(parameter.device, copy=True)
             for key, value in tensors.items()
             if key.rpartition("/")[0] == name
         }

@@ -46,13 +46,13 @@ class RowAdam(torch.optim.Optimizer):
     def _step(self, parameter: Tensor, group: dict[str, Any]) -> None:
         grad = parameter.grad
         assert grad is not None
-        rows: Tensor | slice = slice(None)
+        rows: Any = ...
         if grad.is_sparse:
             grad = grad.coalesce()
             rows, grad = grad.indices()[0], grad.values()
         state = self.state[parameter]
         if not state:
-            state["n_updates"] = parameter.new_zeros(len(parameter), *[1] * (parameter.dim() - 1))
+            state["n_updates"] = parameter.new_zeros(parameter.shape[:1] + (1,) * (parameter.dim() - 1))
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         beta1, beta2 = group["betas"]

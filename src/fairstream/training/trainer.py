@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.errors import ModelError
+from fairstream.errors import DataError, ModelError
 from fairstream.events import ADVANTAGED, DISADVANTAGED, Rows
 from fairstream.models import Scorer, ScorerFactory
 from fairstream.objectives import Objective
@@ -55,13 +57,17 @@ class Trainer:
     ) -> None:
         self.hyper, self.objective = hyper, objective
         self._randomness, self._device = randomness, device
-        with randomness.initialising("weights", t):
+        with randomness.governing("weights", t):
             self.model: Scorer = factory(n_users, n_items).to(device)
         self.optimizer = make_optimizer(hyper.optimizer, self.model, learning_rate=hyper.learning_rate, l2=hyper.l2)
 
+    def copied(self) -> tuple[Scorer, torch.optim.Optimizer]:
+        """The model and the optimizer that holds its parameters, as they are now."""
+        return copy.deepcopy((self.model, self.optimizer))
+
     def grow(self, n_users: int, n_items: int, t: int) -> None:
         """Make room, in the tables and in the optimizer, for who and what appeared in period t."""
-        with self._randomness.initialising("growth", t):
+        with self._randomness.governing("growth", t):
             self.model.grow(n_users, n_items)
         grow_state(self.optimizer)
 
@@ -86,6 +92,11 @@ class Trainer:
         n_given = len(users)
         enough = sampler.n_free(torch.from_numpy(users).to(self._device)) >= self.objective.n_drawn
         users, items = users[enough.cpu().numpy()], items[enough.cpu().numpy()]
+        if len(users) == 0:
+            raise DataError(
+                f"{self.objective.n_drawn} distinct negatives an interaction (the larger of n_negatives and "
+                f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
+            )
         edges = list(range(0, len(users), self.hyper.batch_size))
         both = _has_both_groups(groups[users], edges)
         draws = self._randomness.torch("negatives", t, device=self._device)
@@ -99,11 +110,12 @@ class Trainer:
                 negatives = sampler.draw(user, self.objective.n_drawn, draws)
                 candidates = torch.cat([item[:, None], negatives], dim=1)  # (N, 1 + max(n, μ))
             order = orders.permutation(len(edges)) if shuffled else range(len(edges))
-            losses = [
-                self._step(slice(edges[b], edges[b] + self.hyper.batch_size), user, candidates, group, both[b])
-                for b in order
-            ]
-            mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
+            with _one_thread(), self._randomness.governing("forward", t, epoch, device=self._device):
+                losses = [
+                    self._step(slice(edges[b], edges[b] + self.hyper.batch_size), user, candidates, group, both[b])
+                    for b in order
+                ]
+            mean_loss = float(torch.stack(losses).mean())
             if not math.isfinite(mean_loss):
                 raise ModelError(
                     f"training diverged: the loss of epoch {epoch + 1} is {mean_loss}; "
@@ -127,3 +139,18 @@ def _has_both_groups(codes: np.ndarray[Any, Any], edges: list[int]) -> list[bool
         return []
     there = [np.logical_or.reduceat(codes == code, edges) for code in (ADVANTAGED, DISADVANTAGED)]
     return [bool(both) for both in there[0] & there[1]]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one CPU thread inside the block.
+
+    A batch is too small to share out: threads gain nothing on an idle machine, cost dearly on a
+    busy one, and would make the rounding of sums depend on the number of cores.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairstream.errors import DataError
 from fairstream.events.datasets.dataset import Dataset
-from fairstream.events.tables import read_file
+from fairstream.events.tables import first_sentence, read_file
 
 _COLUMNS = {"user_id", "item_id", "rating", "timestamp", "user_attr", "model_attr"}
 
@@ -29,12 +30,19 @@ def read_modcloth(path: Path) -> Dataset:
     users without it.
     """
     table = read_file(path, what="the ModCloth file")
-    shape = pc.cast(table["user_attr"], pa.string())
-    known = pc.and_(pc.is_valid(table["user_id"]), pc.and_(pc.is_valid(shape), pc.not_equal(shape, "")))
-    table = table.filter(known)
+    table = table.filter(pc.and_(pc.is_valid(table["user_id"]), pc.is_valid(table["user_attr"])))
+    if len(table) == 0:
+        raise DataError(f"{path} has no events of users whose user_attr is known; use the whole ModCloth file")
     events = table.select(["user_id", "item_id", "rating", "timestamp"])
-    if pa.types.is_string(events["timestamp"].type):
-        times = pc.strptime(pc.utf8_slice_codeunits(events["timestamp"], 0, 19), "%Y-%m-%d %H:%M:%S", "us")
-        events = events.set_column(3, "timestamp", times)
+    if not pa.types.is_timestamp(events["timestamp"].type):
+        events = events.set_column(3, "timestamp", _times(events["timestamp"], path))
     people = table.group_by("user_id", use_threads=False).aggregate([("user_attr", "first")])
     return Dataset(events, people.rename_columns(["user_id", "body_shape"]))
+
+
+def _times(column: pa.ChunkedArray, path: Path) -> pa.ChunkedArray:
+    try:
+        seconds = pc.utf8_slice_codeunits(pc.cast(column, pa.string()), 0, 19)
+        return pc.strptime(seconds, "%Y-%m-%d %H:%M:%S", "us")
+    except pa.ArrowException as error:
+        raise DataError(f"{path} must have times like 2010-01-21 08:00:00+00:00: {first_sentence(error)}") from None

@@ -10,10 +10,20 @@ import pyarrow.csv
 
 from fairstream.errors import DataError
 from fairstream.events.datasets.dataset import Dataset
+from fairstream.events.tables import first_sentence, read_csv
 
 _EVENTS = ["user_id", "item_id", "rating", "timestamp"]
 _USERS_1M = ["user_id", "gender", "age", "occupation", "zip"]
 _USERS_100K = ["user_id", "age", "gender", "occupation", "zip"]
+_TYPES = {
+    "user_id": pa.int64(),
+    "item_id": pa.int64(),
+    "rating": pa.float64(),
+    "timestamp": pa.int64(),
+    "age": pa.int64(),
+    "gender": pa.string(),
+    "zip": pa.string(),
+}
 
 
 def is_movielens_1m(folder: Path) -> bool:
@@ -45,12 +55,13 @@ def read_movielens_100k(folder: Path) -> Dataset:
 def _read_delimited(path: Path, names: list[str], delimiter: str) -> pa.Table:
     content = path.read_bytes().replace(delimiter.encode(), b"\t")  # Arrow takes one-byte delimiters only
     try:
-        return pyarrow.csv.read_csv(
+        return read_csv(
             io.BytesIO(content),
+            types={name: _TYPES[name] for name in names if name in _TYPES},
             read_options=pyarrow.csv.ReadOptions(column_names=names),
             parse_options=pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
-            convert_options=pyarrow.csv.ConvertOptions(column_types={"zip": pa.string()} if "zip" in names else None),
         )
     except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path} must have the fields {', '.join(names)} between {delimiter!r}: {reason}") from None
+        raise DataError(
+            f"{path} must have the fields {', '.join(names)} between {delimiter!r}: {first_sentence(error)}"
+        ) from None

@@ -135,28 +135,42 @@ def _directions(rng: np.random.Generator, n: int) -> Floats:
 
 
 def _tastes(config: SyntheticConfig, group: Integers, rng: np.random.Generator) -> Floats:
-    """θ_u(t): the group's centre and the user's own direction, both turning from period to period."""
-    centres = np.stack([_directions(rng, 1)[0]] * 2)
-    apart = 0.5 * np.pi * config.disparity  # the angle between the two centres
-    centres[1] = _turn(centres[1:], np.array([apart]), rng)[0]
+    """θ_u(t): the group's centre and the user's own direction, both turning from period to period.
+
+    The centre of the smaller group moves along with the larger one's and drifts away from it too.
+    """
+    first = _directions(rng, 1)
+    second = _turn(first, 0.5 * np.pi * config.disparity, rng)
     own = _directions(rng, config.n_users)
-    speed = config.drift * np.array([1.0, 1.0 + config.disparity])
+    extra = config.drift * config.disparity
     tastes = []
     for t in range(config.n_periods + 1):
         if t > 0:
-            centres = _turn(centres, speed, rng)
-            own = _turn(own, speed[group], rng)
-        mixed = centres[group] + own
+            rotation = _rotation(first[0], config.drift, rng)
+            first, second = first @ rotation.T, _turn(second @ rotation.T, extra, rng)
+            own = _turn(own, config.drift + extra * group[:, None], rng)
+        mixed = np.concatenate([first, second])[group] + own
         tastes.append(mixed / np.linalg.norm(mixed, axis=1, keepdims=True))
     return np.stack(tastes)
 
 
-def _turn(directions: Floats, angle: Floats, rng: np.random.Generator) -> Floats:
+def _turn(directions: Floats, angle: Any, rng: np.random.Generator) -> Floats:
     """Turn each direction by its angle towards a random one at right angles to it."""
-    sideways = rng.normal(size=directions.shape)
-    sideways -= (sideways * directions).sum(axis=1, keepdims=True) * directions
-    sideways /= np.linalg.norm(sideways, axis=1, keepdims=True)
-    return np.cos(angle)[:, None] * directions + np.sin(angle)[:, None] * sideways
+    return np.cos(angle) * directions + np.sin(angle) * _sideways(directions, rng)
+
+
+def _rotation(direction: Floats, angle: float, rng: np.random.Generator) -> Floats:
+    """The rotation of space that turns `direction` by `angle` towards a random one."""
+    a, b = direction, _sideways(direction[None], rng)[0]
+    turning, plane = np.outer(b, a) - np.outer(a, b), np.outer(a, a) + np.outer(b, b)
+    return np.eye(len(a)) + np.sin(angle) * turning + (np.cos(angle) - 1.0) * plane
+
+
+def _sideways(directions: Floats, rng: np.random.Generator) -> Floats:
+    """A random direction at right angles to each."""
+    raw = rng.normal(size=directions.shape)
+    raw -= (raw * directions).sum(axis=1, keepdims=True) * directions
+    return raw / np.linalg.norm(raw, axis=1, keepdims=True)
 
 
 def _appeal(config: SyntheticConfig, group: Integers, popularity: Floats) -> Floats:

@@ -1,0 +1,312 @@
+"""The prequential run: which periods, which steps, which numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import fairstream
+from fairstream import (
+    METHODS,
+    ConfigurationError,
+    DataError,
+    EventLog,
+    ItemTable,
+    Run,
+    RunConfig,
+    Scorer,
+    Step,
+    UserTable,
+)
+from fairstream.strategies import RestartOnDegradation
+
+PROTOCOLS = ("strict", "paper")
+FAST = {
+    "pretrain_epochs": 2,
+    "update_epochs": 2,
+    "embedding_dim": 8,
+    "batch_size": 64,
+    "n_periods": 4,
+    "device": "cpu",
+}
+STEP_OF = {"Pretrain": Step.KEEP, "Retrain": Step.RETRAIN}
+
+
+@pytest.fixture(scope="module")
+def small() -> EventLog:
+    stream = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
+    return fairstream.read_events(stream.events, users=stream.users, group="community", advantaged="majority")
+
+
+def finished(log: EventLog, method: str = "FADE", **options: Any) -> Run:
+    run = fairstream.run(log, method, **{**FAST, **options})
+    list(run)
+    return run
+
+
+def numbers(run: Run) -> dict[str, Any]:
+    """The document without what differs from one day to the next, and without the method's name."""
+    document = run.document()
+    return {name: document[name] for name in ("data", "versions", "pretrained", "periods", "summary")}
+
+
+def weights(run: Run) -> dict[str, list[Any]]:
+    return {name: value.tolist() for name, value in run._learner.model.state_dict().items()}
+
+
+# ── periods ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("n_periods", [2, 3, 7])
+def test_a_run_yields_the_periods_up_to_the_one_before_last(small: EventLog, n_periods: int, protocol: str) -> None:
+    run = fairstream.run(small, **{**FAST, "n_periods": n_periods, "protocol": protocol})
+    assert run.pretrained is None
+    for t, result in enumerate(run, start=1):
+        assert result.t == result.update.t == t
+        assert run.pretrained is not None
+        assert run.pretrained.t == run.pretrained.update.t == 0
+        assert run.results[-1] is result
+    assert [result.t for result in run.results] == list(range(1, n_periods))
+    assert list(run) == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_period_is_learned_and_what_follows_is_judged(small: EventLog, protocol: str) -> None:
+    run = finished(small, "Finetune", protocol=protocol)
+    ends = run.periods.ends
+    assert run.pretrained is not None
+    for t, result in enumerate([run.pretrained, *run.results]):
+        begin = 0 if t == 0 else ends[t - 1]
+        assert result.update.report is not None
+        assert result.update.report.n_interactions == ends[t] - begin
+        known = set(small.users[: ends[t]])
+        for task, end in (("next", ends[t + 1]), ("remain", len(small))):
+            judged, there = result.tasks[task], set(small.users[ends[t] : end])
+            assert (judged.n_tested_users, judged.n_cold_users) == (len(there & known), len(there - known))
+
+
+def test_retraining_learns_from_everything_so_far(small: EventLog) -> None:
+    run = finished(small, "Retrain")
+    learned = [result.update.report.n_interactions for result in run.results if result.update.report]
+    assert learned == list(run.periods.ends[1:-1])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_progress_is_told_epoch_by_epoch(small: EventLog, protocol: str) -> None:
+    told: list[tuple[int, int, int]] = []
+    finished(small, protocol=protocol, pretrain_epochs=3, on_progress=lambda *progress: told.append(progress))
+    expected = [(0, epoch, 3) for epoch in (1, 2, 3)] + [(t, epoch, 2) for t in (1, 2, 3) for epoch in (1, 2)]
+    assert told == expected
+
+
+# ── methods and protocols ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(("method", "model"), [*((method, "mf") for method in METHODS), ("FADE", "ncf")])
+def test_every_method_runs_under_both_protocols(small: EventLog, method: str, model: str, protocol: str) -> None:
+    run = finished(small, method, model=model, protocol=protocol)
+    expected = STEP_OF.get(method.removesuffix("-Fair"), Step.FINE_TUNE)
+    assert [result.update.step for result in run.results] == [expected] * 3
+    for result in run.results:
+        for judgement in result.tasks.values():
+            for score in judgement.metrics.values():
+                assert score.overall is not None
+                assert 0 <= score.overall <= 1
+    assert all(torch.isfinite(value).all() for value in run._learner.model.state_dict().values())
+
+
+def test_methods_are_found_in_any_case_and_differ(small: EventLog) -> None:
+    assert numbers(finished(small, "fade-abs")) == numbers(finished(small, "FADE-Abs"))
+    found = {method: weights(finished(small, method, fairness_weight=4.0)) for method in METHODS}
+    assert all(found[a] != found[b] for a in METHODS for b in METHODS if a < b)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_without_a_fairness_weight_fade_is_finetune_bit_for_bit(small: EventLog, protocol: str) -> None:
+    plain = finished(small, "Finetune", protocol=protocol)
+    for method in ("FADE", "FADE-Abs"):
+        fair = finished(small, method, fairness_weight=0.0, protocol=protocol)
+        assert numbers(fair) == numbers(plain)
+        assert weights(fair) == weights(plain)
+    assert weights(finished(small, "FADE", fairness_weight=1.0, protocol=protocol)) != weights(plain)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_pretrain_never_changes_what_it_has_learned(small: EventLog, protocol: str) -> None:
+    pretrained: dict[str, torch.Tensor] = {}
+
+    def keep(t: int, done: int, total: int) -> None:
+        assert t == 0  # nothing is trained later
+        pretrained.update({name: value.clone() for name, value in run._learner.model.state_dict().items()})
+
+    run = fairstream.run(small, "Pretrain", **{**FAST, "n_periods": 7, "protocol": protocol}, on_progress=keep)
+    for result in run:
+        assert (result.update.step, result.update.report) == (Step.KEEP, None)
+        for name, value in run._learner.model.state_dict().items():
+            assert torch.equal(value[: len(pretrained[name])], pretrained[name])
+    # newcomers have a row under either protocol: from the start, or from the period on in which they come
+    n_users = {"strict": small.n_users_after(run.periods.ends[6]), "paper": small.n_users}
+    assert run._learner.model.n_users == n_users[protocol]
+
+
+@pytest.mark.parametrize(("protocol", "optimizer"), [("paper", "dense"), ("strict", "row")])
+def test_a_protocol_has_its_optimizer_unless_another_is_asked_for(protocol: str, optimizer: str) -> None:
+    assert RunConfig.of(protocol=protocol).optimizer == optimizer
+    for asked in ("row", "dense"):
+        assert RunConfig.of(protocol=protocol, optimizer=asked).optimizer == asked
+
+
+def test_the_optimizer_of_the_config_is_the_one_that_runs(small: EventLog) -> None:
+    assert type(finished(small, protocol="paper")._learner.trainer.optimizer) is torch.optim.Adam
+    assert type(finished(small)._learner.trainer.optimizer).__name__ == "RowAdam"
+
+
+def test_metrics_follow_the_protocol(small: EventLog) -> None:
+    assert list(finished(small, k=7).results[0].tasks["next"].metrics) == ["ndcg@7", "f1@7"]
+    paper = finished(small, k=7, protocol="paper").results[0].tasks["next"].metrics
+    assert list(paper) == ["ndcg@7", "f1@7", "true_ndcg@7"]
+
+
+# ── repeating ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("model", ["mf", "ncf"])
+def test_the_same_seed_gives_the_same_document_and_another_does_not(small: EventLog, model: str, protocol: str) -> None:
+    once, again, other = (finished(small, model=model, protocol=protocol, seed=seed) for seed in (5, 5, 6))
+    assert once.document()["config"] == again.document()["config"]
+    assert numbers(once) == numbers(again)
+    assert weights(once) == weights(again)
+    assert numbers(once)["periods"] != numbers(other)["periods"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("method", ["Finetune", "Pretrain"])
+def test_swapping_the_groups_changes_the_sign_of_every_disparity_and_nothing_else(
+    small: EventLog, method: str, protocol: str
+) -> None:
+    assert small.groups is not None
+    run = finished(small, method, protocol=protocol)
+    swapped = finished(replace(small, groups=small.groups.swapped()), method, protocol=protocol)
+    for ours, theirs in zip(run.results, swapped.results, strict=True):
+        for task in ("remain", "next"):
+            for metric, score in ours.tasks[task].metrics.items():
+                other = theirs.tasks[task][metric]
+                assert score.performance_disparity is not None
+                assert other.performance_disparity == -score.performance_disparity
+                assert (other.overall, other.by_group) == (score.overall, score.by_group)
+    assert any(result.tasks["next"]["ndcg@20"].performance_disparity for result in run.results)
+
+
+# ── restarting ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_restarts_come_every_rth_period(small: EventLog, every: int) -> None:
+    run = finished(small, n_periods=7, restart_every=every)
+    steps = [result.update.step for result in run.results]
+    assert steps == [Step.RETRAIN if t % every == 0 else Step.FINE_TUNE for t in range(1, 7)]
+    assert [period["step"] for period in run.document()["periods"]] == [str(step) for step in steps]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, protocol: str) -> None:
+    run = finished(small, n_periods=7, restart="on-degradation", protocol=protocol, update_epochs=1)
+    assert run.pretrained is not None
+    rule = RestartOnDegradation()
+    before = [run.pretrained, *run.results[:-1]]
+    expected = [rule.next_step(result.tasks["next"]["ndcg@20"].overall) for result in before]
+    assert [result.update.step for result in run.results] == expected
+
+
+def test_a_degrading_stream_restarts() -> None:
+    run = finished(_turning_log(), n_periods=7, restart="on-degradation", k=3)
+    assert Step.RETRAIN in [result.update.step for result in run.results]
+
+
+def _turning_log() -> EventLog:
+    """Everyone begins with the low items and, from the second period on, turns to the high ones."""
+    rng = np.random.default_rng(0)
+    low, high = ([(u, i) for u in range(40) for i in items] for items in (range(20), range(20, 40)))
+    rng.shuffle(low)
+    rng.shuffle(high)
+    spread = [(u, 20 + u % 20) for u in range(40)]  # every item is known from the start
+    pairs = np.array([*spread, *low[:660], *[pair for pair in high if pair not in set(spread)][:300]])
+    events = pa.table({"user_id": pairs[:, 0], "item_id": pairs[:, 1], "time": np.arange(len(pairs))})
+    users = pa.table({"user_id": np.arange(40), "side": ["left", "right"] * 20})
+    return fairstream.read_events(events, users=users)
+
+
+# ── a model of one's own, and what cannot be run ─────────────────────────────────────────
+
+
+class Popularity(Scorer):
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(n_users, 1), ItemTable(n_items, 1)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return self.item(items).squeeze(-1) + self.user(users)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_model_of_ones_own_runs(small: EventLog, protocol: str) -> None:
+    run = finished(small, model=Popularity, protocol=protocol)
+    assert isinstance(run._learner.model, Popularity)
+    assert run.document()["config"]["model"] == "custom"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"k": 1000}, "k must be at most the .* items of the pre-training data, got 1000"),
+        ({"k": 0}, "k must be >= 1, got 0"),
+        ({"n_periods": 11}, "n_periods must be at most n_blocks, 10, got 11"),
+        ({"n_periods": 1}, "n_periods must be >= 2, got 1"),
+        ({"pretrain_ratio": 1.0}, "pretrain_ratio must be < 1, got 1.0"),
+        ({"method": "fadee"}, "method must be one of .*, got 'fadee'"),
+        ({"protocol": "loose"}, "protocol must be one of 'paper' or 'strict', got 'loose'"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"device": "gpu"}, "device must be one of"),
+        ({"epochs": 3}, "epochs is not an option; the options are batch_size, "),
+        ({"restart": "on-degradation", "restart_every": 2}, "give one of them"),
+        ({"method": "Pretrain", "restart_every": 2}, "only fine-tuning methods restart"),
+        ({"temperature": 0.0}, r"temperature must be > 0, got 0.0 \(the default is 3.0\)"),
+        ({"model": "custom"}, "model must be"),
+    ],
+)
+def test_what_cannot_be_honoured_is_said_before_anything_is_trained(
+    small: EventLog, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        fairstream.run(small, **{**FAST, **options})
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_log_too_short_to_cut_is_refused(small: EventLog, protocol: str) -> None:
+    n = {"strict": 9, "paper": 9 * 64}[protocol]
+    short = replace(small, users=small.users[:n], items=small.items[:n], times=small.times[:n])
+    with pytest.raises(DataError, match=f"{n} events are too few .*; use more events or fewer blocks"):
+        fairstream.run(short, **{**FAST, "protocol": protocol})
+
+
+def test_groups_are_needed(small: EventLog) -> None:
+    assert small.groups is not None
+    with pytest.raises(DataError, match="no groups"):
+        fairstream.run(replace(small, groups=None), **FAST)
+    alone = small.groups.with_codes(np.zeros_like(small.groups.codes))
+    with pytest.raises(DataError, match="every user with events whose community is known has 'majority'"):
+        fairstream.run(replace(small, groups=alone), **FAST)
+
+
+def test_a_published_data_set_is_recognised_by_its_counts_alone(small: EventLog) -> None:
+    assert finished(small).document()["data"]["name"] is None
+    assert finished(small).config.pretrain_ratio == 0.6
+    assert finished(small, pretrain_ratio=0.5).config.pretrain_ratio == 0.5

@@ -1,0 +1,415 @@
+"""Save and load: bit for bit the same recommender, or one sentence and the old one untouched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import safetensors
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fairstream
+from fairstream import CheckpointError, FairRecommender, ItemTable, Scorer, UserTable
+from fairstream.events import Vocabulary
+from fairstream.recommender.checkpoint import vocabulary_from_tensors, vocabulary_tensors
+from fairstream.training import state_tensors
+
+FAST = {"pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"}
+STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
+
+
+class Biased(Scorer):
+    """A model of one's own, with a layer and a buffer beside its tables."""
+
+    def __init__(self, n_users: int, n_items: int, width: int = 4) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(n_users, width), ItemTable(n_items, width)
+        self.layer = torch.nn.Linear(width, width)
+        self.register_buffer("n_calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.n_calls += 1
+        return (self.layer(self.user(users)).unsqueeze(1) * self.item(items)).sum(-1)
+
+
+class Tied(Biased):
+    """Two layers that share their weights."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__(n_users, n_items)
+        self.again = self.layer
+
+
+def by_name(table: pa.Table) -> pa.Table:
+    """The same table with strings for ids, from several alphabets."""
+    for column in {"user_id", "item_id"} & set(table.column_names):
+        names = [f"{'aé漢🎬'[number % 4]}{number}" for number in table[column].to_pylist()]
+        table = table.set_column(table.column_names.index(column), column, [names])
+    return table
+
+
+def parts(named: bool = False) -> tuple[list[pa.Table], pa.Table]:
+    """Three periods' events, and the users."""
+    tables = [*(STREAM.events.slice(*at) for at in ((0, 1200), (1200, 400), (1600, 400))), STREAM.users]
+    *periods, users = map(by_name, tables) if named else tables
+    return periods, users
+
+
+def fitted(model: Any = "mf", *, named: bool = False, **options: Any) -> FairRecommender:
+    (first, *_), users = parts(named)
+    recommender = FairRecommender(model, **{**FAST, **options})
+    recommender.fit(fairstream.read_events(first, users=users, group="community", advantaged="majority"))
+    return recommender
+
+
+def through_a_file(recommender: FairRecommender, folder: Path, model: Any = None) -> FairRecommender:
+    recommender.save(folder)
+    return fairstream.load(folder, model=model, device="cpu")
+
+
+def recommended(recommender: FairRecommender) -> pa.Table:
+    return recommender.recommend(recommender._users.ids, k=10)
+
+
+def tensors(recommender: FairRecommender) -> dict[str, torch.Tensor]:
+    learner = recommender._learner
+    assert learner is not None
+    optimizer = state_tensors(learner.trainer.optimizer, learner.model)
+    return {**learner.model.state_dict(), **{f"optimizer/{name}": value for name, value in optimizer.items()}}
+
+
+def assert_same(one: FairRecommender, other: FairRecommender) -> None:
+    ours, theirs = tensors(one), tensors(other)
+    assert set(ours) == set(theirs)
+    different = [name for name, value in ours.items() if not torch.equal(value, theirs[name])]
+    assert not different
+    assert [value.dtype for value in ours.values()] == [theirs[name].dtype for name in ours]
+    assert one._learner is not None
+    assert other._learner is not None
+    assert one._learner.t == other._learner.t
+    assert one._learner.strategy.state() == other._learner.strategy.state()
+    assert one.config == other.config
+    assert recommended(one) == recommended(other)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def tensor_file(folder: Path) -> Path:
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+def the_sentence(use: Callable[[], object]) -> str:
+    """What a failure says; it must say it in one sentence."""
+    with pytest.raises(CheckpointError) as caught:
+        use()
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert not sentence.endswith((":", " "))
+    return sentence
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    fitted().save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+# ── bit for bit ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["integers", "strings"])
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+@pytest.mark.parametrize("model", ["mf", "ncf"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"restart_every": 2}, {"restart": "on-degradation"}, {"method": "Retrain"}, {"method": "Pretrain-Fair"}],
+    ids=lambda options: "-".join(map(str, options.values())) or "fade",
+)
+def test_saving_and_loading_changes_nothing_that_follows(
+    model: str, optimizer: str, options: dict[str, Any], named: bool, tmp_path: Path
+) -> None:
+    (_, *later), users = parts(named)
+    untouched = fitted(model, optimizer=optimizer, named=named, seed=3, **options)
+    travelled = through_a_file(untouched, tmp_path)
+    assert_same(untouched, travelled)
+    for events in later:
+        judged = [recommender.disparity(events, users=users) for recommender in (untouched, travelled)]
+        assert judged[0] == judged[1]
+        steps = [recommender.update(events, users=users).step for recommender in (untouched, travelled)]
+        assert steps[0] == steps[1]
+        assert_same(untouched, travelled)
+        travelled = through_a_file(travelled, tmp_path)
+        assert_same(untouched, travelled)
+
+
+def test_a_model_of_ones_own_is_saved_whole(tmp_path: Path) -> None:
+    (_, *later), users = parts()
+    untouched = fitted(Biased)
+    travelled = through_a_file(untouched, tmp_path, Biased)
+    for events in later:
+        for recommender in (untouched, travelled):
+            recommender.update(events, users=users)
+    assert int(travelled.model.state_dict()["n_calls"]) > 0
+    assert_same(untouched, travelled)
+
+
+def test_a_model_with_tied_weights_is_saved_too(tmp_path: Path) -> None:
+    untouched = fitted(Tied)
+    assert_same(untouched, through_a_file(untouched, tmp_path, Tied))
+
+
+def test_loading_leaves_the_loaded_checkpoint_alone(saved: Path) -> None:
+    before = contents(saved)
+    _, users = parts()
+    fairstream.load(saved, device="cpu").update(STREAM.events.slice(1200), users=users)
+    assert contents(saved) == before
+
+
+@given(st.lists(st.text(max_size=8), unique=True, min_size=1) | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_any_ids_come_back(ids: list[Any]) -> None:
+    vocabulary = Vocabulary(ids)
+    back = vocabulary_from_tensors("x", vocabulary_tensors("x", vocabulary))
+    assert back.ids == vocabulary.ids
+    assert back.lookup(ids).tolist() == vocabulary.lookup(ids).tolist()
+
+
+# ── what is in the folder ────────────────────────────────────────────────────────────────
+
+
+def test_a_checkpoint_is_json_and_safetensors_and_nothing_else(saved: Path) -> None:
+    assert {path.name for path in saved.iterdir()} == {"manifest.json", tensor_file(saved).name}
+    manifest = json.loads((saved / "manifest.json").read_text())
+    assert manifest["fairstream"] == fairstream.__version__
+    assert manifest["tensors"]["file"] == tensor_file(saved).name
+    with safetensors.safe_open(tensor_file(saved), framework="pt") as file:
+        assert "model/user.weight" in file.keys()  # noqa: SIM118 (the file is no mapping)
+
+
+def test_saving_again_replaces_the_checkpoint(saved: Path) -> None:
+    first = tensor_file(saved).name
+    recommender = fairstream.load(saved, device="cpu")
+    recommender.save(saved)
+    assert tensor_file(saved).name == first  # the same content, the same name
+    recommender.update(STREAM.events.slice(1200), users=STREAM.users)
+    recommender.save(str(saved))
+    assert {path.name for path in saved.iterdir()} == {"manifest.json", tensor_file(saved).name}
+    assert tensor_file(saved).name != first
+    assert_same(recommender, fairstream.load(saved, device="cpu"))
+
+
+def test_the_folder_is_made_and_other_files_in_it_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    fitted().save(folder)
+    fitted(seed=1).save(folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert len(contents(folder)) == 3
+
+
+# ── damage ───────────────────────────────────────────────────────────────────────────────
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_any_changed_byte_of_the_tensors_is_noticed(saved: Path, place: float, flip: int) -> None:
+    path = tensor_file(saved)
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[int(place * len(changed))] ^= flip
+    path.write_bytes(changed)
+    assert "do not match their checksum" in the_sentence(lambda: fairstream.load(saved))
+    path.write_bytes(whole)
+    assert_same(fairstream.load(saved, device="cpu"), fairstream.load(saved, device="cpu"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(share=st.floats(0, 1, exclude_max=True), which=st.sampled_from(["manifest.json", "tensors"]))
+def test_any_truncated_file_is_noticed(saved: Path, share: float, which: str) -> None:
+    path = saved / which if which == "manifest.json" else tensor_file(saved)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    assert "is damaged" in the_sentence(lambda: fairstream.load(saved))
+    path.write_bytes(whole)
+
+
+def test_missing_files_are_named(saved: Path, tmp_path: Path) -> None:
+    assert "manifest.json is missing" in the_sentence(lambda: fairstream.load(tmp_path / "nowhere"))
+    path = tensor_file(saved)
+    path.rename(tmp_path / path.name)
+    assert f"{path.name} is missing" in the_sentence(lambda: fairstream.load(saved))
+    (tmp_path / path.name).rename(path)
+    (saved / "manifest.json").unlink()
+    assert "manifest.json is missing" in the_sentence(lambda: fairstream.load(saved))
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 1}', b"{}"])
+def test_a_garbage_manifest_is_noticed(saved: Path, garbage: bytes) -> None:
+    (saved / "manifest.json").write_bytes(garbage)
+    assert "is damaged" in the_sentence(lambda: fairstream.load(saved))
+
+
+def _without(key: str) -> Callable[[dict[str, Any]], object]:
+    return lambda manifest: manifest.pop(key)
+
+
+def _with(**entries: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda manifest: manifest.update(entries)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _without("format"),
+        _without("tensors"),
+        _without("strategy"),
+        _without("groups"),
+        _without("t"),
+        _with(format=2),
+        _with(tensors="tensors.safetensors"),
+        _with(groups={"attribute": "community"}),
+        _without("config"),
+        _without("seed"),
+        _with(config={"model": "mf", "temperature": -1.0}),
+        _with(config={"model": "svd"}),
+        _with(config=None),
+        _with(seed="x"),
+        _with(seed=-1),
+        _with(t="x"),
+        _with(groups={"attribute": "community", "names": ["majority"]}),
+        _with(groups=None),
+    ],
+)
+def test_a_manifest_that_fairstream_did_not_write_is_refused(
+    saved: Path, spoil: Callable[[dict[str, Any]], object]
+) -> None:
+    manifest = json.loads((saved / "manifest.json").read_text())
+    spoil(manifest)
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+    assert str(saved) in the_sentence(lambda: fairstream.load(saved))
+
+
+def test_another_format_says_what_to_do(saved: Path) -> None:
+    manifest = json.loads((saved / "manifest.json").read_text())
+    (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 999}))
+    sentence = the_sentence(lambda: fairstream.load(saved))
+    assert "format 999, this version reads 1; use the version of fairstream that wrote it" in sentence
+
+
+def test_a_model_of_ones_own_needs_its_constructor_and_others_take_none(saved: Path, tmp_path: Path) -> None:
+    fitted(Biased).save(tmp_path / "own")
+    assert "pass its constructor" in the_sentence(lambda: fairstream.load(tmp_path / "own"))
+    assert "do not pass a model" in the_sentence(lambda: fairstream.load(saved, model=Biased))
+
+
+def test_the_wrong_model_is_refused(tmp_path: Path) -> None:
+    fitted(Biased).save(tmp_path)
+    sentence = the_sentence(lambda: fairstream.load(tmp_path, model=partial(Biased, width=5)))
+    assert "does not fit this model" in sentence
+
+
+# ── failing to write ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    recommender = fitted()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert f"could not be written to {folder}" in the_sentence(lambda folder=folder: recommender.save(folder))
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+_SAVE_ON_A_FULL_DISK = """
+import json, resource, signal, sys
+from pathlib import Path
+import fairstream
+
+folder, events, users = map(Path, sys.argv[1:])
+recommender = fairstream.load(folder, device="cpu")
+recommender.update(events, users=users)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+told = []
+for limit in json.load(sys.stdin):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # no file can grow beyond it, as on a full disk
+    try:
+        recommender.save(folder)
+    except fairstream.CheckpointError as error:
+        told.append(str(error))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print(json.dumps(told))
+"""
+
+
+class FullDisk(NamedTuple):
+    """What a save on a full disk met with."""
+
+    recommender: FairRecommender
+    folder: Path
+    before: dict[str, bytes]
+    told: list[str]
+
+
+@pytest.fixture(scope="module", params=["the tensors do not fit", "the manifest does not fit"])
+def full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FullDisk:
+    """A saved recommender, and another process that updates it and cannot save it over the first."""
+    if not hasattr(signal, "SIGXFSZ"):
+        pytest.skip("needs a limit on the size of files")
+    base = tmp_path_factory.mktemp("full-disk")
+    folder, (first, later, _) = base / "saved", parts()[0]
+    # Group names are in the manifest: very long ones make it larger than the tensors.
+    repeats, limits = (1, [0, 1, 4_096, 30_000]) if request.param == "the tensors do not fit" else (50_000, [150_000])
+    community = [name[:3] * repeats for name in STREAM.users["community"].to_pylist()]
+    users = STREAM.users.set_column(1, "community", [community])
+    pa.parquet.write_table(later, base / "later.parquet")
+    pa.parquet.write_table(users.slice(0, 10), base / "users.parquet")
+    recommender = FairRecommender(**FAST)
+    recommender.fit(fairstream.read_events(first, users=users))
+    recommender.save(folder)
+    before = contents(folder)
+    done = subprocess.run(
+        [sys.executable, "-c", _SAVE_ON_A_FULL_DISK, folder, base / "later.parquet", base / "users.parquet"],
+        input=json.dumps(limits),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert len(told) == len(limits)  # each of them failed
+    return FullDisk(recommender, folder, before, told)
+
+
+def test_a_full_disk_is_said_in_one_sentence(full_disk: FullDisk) -> None:
+    for sentence in full_disk.told:
+        assert f"could not be written to {full_disk.folder}: File too large" in sentence
+        assert "what was saved there before is untouched" in sentence
+        assert "\n" not in sentence
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint_as_it_was(full_disk: FullDisk) -> None:
+    after = contents(full_disk.folder)
+    assert {name: after.get(name) for name in full_disk.before} == full_disk.before
+    assert not [name for name in after if name.endswith("tmp")]
+    assert_same(full_disk.recommender, fairstream.load(full_disk.folder, device="cpu"))
+
+
+def test_a_full_disk_leaves_nothing_new_behind(full_disk: FullDisk) -> None:
+    assert set(contents(full_disk.folder)) == set(full_disk.before)

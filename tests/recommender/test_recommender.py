@@ -1,0 +1,585 @@
+"""Fit, update, recommend, judge: what an application may rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fairstream
+from fairstream import (
+    ConfigurationError,
+    DataError,
+    FairRecommender,
+    ItemTable,
+    ModelError,
+    Scorer,
+    Step,
+    UnknownUserError,
+    UserTable,
+)
+from fairstream.events import UNKNOWN
+from fairstream.strategies import RestartOnDegradation
+from fairstream.training import state_tensors
+
+FAST = {"pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"}
+STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
+FIRST, SECOND, THIRD = STREAM.events.slice(0, 1200), STREAM.events.slice(1200, 400), STREAM.events.slice(1600)
+USERS = STREAM.users
+
+
+class Popularity(Scorer):
+    """A model of one's own: how popular an item is, plus a user's own number."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(n_users, 1), ItemTable(n_items, 1)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return self.item(items).squeeze(-1) + self.user(users)
+
+
+class Forgetful(Scorer):
+    """Matrix factorisation with dropout: what it scores depends on whether it is training."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.user, self.item, self.dropout = UserTable(n_users, 8), ItemTable(n_items, 8), torch.nn.Dropout(0.5)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return (self.dropout(self.user(users)).unsqueeze(1) * self.item(items)).sum(-1)
+
+
+def read(events: Any, users: Any = USERS) -> fairstream.EventLog:
+    return fairstream.read_events(events, users=users, group="community", advantaged="majority")
+
+
+def fitted(model: Any = "mf", *, on: Any = FIRST, **options: Any) -> FairRecommender:
+    recommender = FairRecommender(model, **{**FAST, **options})
+    recommender.fit(read(on))
+    return recommender
+
+
+def ids(events: pa.Table, column: str) -> set[Any]:
+    return set(events[column].to_pylist())
+
+
+def newcomers(events: pa.Table, before: pa.Table, column: str) -> list[Any]:
+    return sorted(ids(events, column) - ids(before, column))
+
+
+def items_had(events: pa.Table) -> dict[Any, set[Any]]:
+    had: dict[Any, set[Any]] = {}
+    for user, item in zip(events["user_id"].to_pylist(), events["item_id"].to_pylist(), strict=True):
+        had.setdefault(user, set()).add(item)
+    return had
+
+
+def everything(recommender: FairRecommender) -> dict[str, Any]:
+    """All that a recommender is made of, as plain values that compare."""
+    learner = recommender._learner
+    assert learner is not None
+    assert recommender._groups is not None
+    tensors = {**learner.model.state_dict(), **state_tensors(learner.trainer.optimizer, learner.model)}
+    return {
+        "tensors": {name: value.tolist() for name, value in tensors.items()},
+        "t": learner.t,
+        "strategy": learner.strategy.state(),
+        "users": recommender._users.ids.to_pylist(),
+        "items": recommender._items.ids.to_pylist(),
+        "groups": recommender._groups.codes.tolist(),
+        "seen": learner.known.seen.keys.tolist(),
+        "events": (learner.users.tolist(), learner.items.tolist()),
+    }
+
+
+def groups_of(recommender: FairRecommender, users: list[Any]) -> list[str | None]:
+    assert recommender._groups is not None
+    names = {0: "majority", 1: "minority", UNKNOWN: None}
+    return [names[code] for code in recommender._groups.codes[recommender._users.lookup(users)].tolist()]
+
+
+@pytest.fixture(scope="module")
+def served() -> FairRecommender:
+    """A fitted recommender that no test changes."""
+    return fitted()
+
+
+# ── recommending ─────────────────────────────────────────────────────────────────────────
+
+
+@given(data=st.data())
+def test_each_user_gets_k_ranked_items_that_are_new_to_it(served: FairRecommender, data: st.DataObject) -> None:
+    known_items, had = ids(FIRST, "item_id"), items_had(FIRST)
+    users = data.draw(st.lists(st.sampled_from(sorted(had)), min_size=1, max_size=6, unique=True))
+    k = data.draw(st.integers(1, len(known_items)))
+    table = served.recommend(users, k=k)
+    assert table.column_names == ["user_id", "item_id", "rank", "score"]
+    assert list(dict.fromkeys(table["user_id"].to_pylist())) == [u for u in users if had[u] != known_items]
+    for user in users:
+        rows = table.filter(pc.equal(table["user_id"], user))
+        items, scores = rows["item_id"].to_pylist(), rows["score"].to_pylist()
+        assert len(items) == min(k, len(known_items - had[user]))
+        assert rows["rank"].to_pylist() == list(range(1, len(items) + 1))
+        assert scores == sorted(scores, reverse=True)
+        assert len(set(items)) == len(items)
+        assert set(items) <= known_items - had[user]
+
+
+def test_scores_are_the_models_and_nothing_better_is_left_out(served: FairRecommender) -> None:
+    user = FIRST["user_id"][0].as_py()
+    table = served.recommend([user], k=5)
+    row = torch.from_numpy(served._users.lookup([user]))
+    with torch.no_grad():
+        found = served.model.score_all(row, len(served._items))[0].tolist()
+    scores = dict(zip(served._items.ids.to_pylist(), found, strict=True))
+    assert table["score"].to_pylist() == [scores[item] for item in table["item_id"].to_pylist()]
+    free = set(scores) - items_had(FIRST)[user] - set(table["item_id"].to_pylist())
+    assert max(scores[item] for item in free) <= table["score"][-1].as_py()
+
+
+@pytest.mark.parametrize(
+    "kind", [list, tuple, np.array, pa.array, pd.Series, pl.Series, lambda users: pa.chunked_array([users])]
+)
+def test_users_can_be_asked_for_in_any_kind_of_list(
+    served: FairRecommender, kind: Callable[[list[int]], object]
+) -> None:
+    users = FIRST["user_id"].to_pylist()[:3]
+    assert served.recommend(kind(users), k=3) == served.recommend(users, k=3)
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=8))
+def test_unknown_users_are_named(served: FairRecommender, users: list[int]) -> None:
+    strangers = [user for user in users if user not in ids(FIRST, "user_id")]
+    if not strangers:
+        return
+    with pytest.raises(UnknownUserError) as caught:
+        served.recommend(users)
+    assert str(caught.value).startswith(f"{len(strangers)} user(s) are not known")
+    assert all(str(user) in str(caught.value) for user in strangers[:5])
+
+
+@pytest.mark.parametrize("k", [0, -1, 10_000])
+def test_k_must_fit_the_catalogue(served: FairRecommender, k: int) -> None:
+    n_items = len(ids(FIRST, "item_id"))
+    with pytest.raises(ConfigurationError, match=f"k must be between 1 and .* {n_items}, got {k}"):
+        served.recommend(FIRST["user_id"][:1], k=k)
+
+
+def test_nobody_asked_for_nothing_recommended(served: FairRecommender) -> None:
+    table = served.recommend([], k=5)
+    assert (table.num_rows, table.column_names) == (0, ["user_id", "item_id", "rank", "score"])
+
+
+def test_ids_are_only_names() -> None:
+    def renamed(table: pa.Table) -> pa.Table:
+        for column in {"user_id", "item_id"} & set(table.column_names):
+            names = [f"{column[0]}-{number}-é漢🎬" for number in table[column].to_pylist()]
+            table = table.set_column(table.column_names.index(column), column, [names])
+        return table
+
+    by_number, by_name = fitted(), FairRecommender(**FAST)
+    by_name.fit(read(renamed(FIRST), renamed(USERS)))
+    by_number.update(SECOND, users=USERS)
+    by_name.update(renamed(SECOND), users=renamed(USERS))
+    users = pa.table({"user_id": pc.unique(SECOND["user_id"])})
+    expected = renamed(by_number.recommend(users["user_id"]))
+    assert by_name.recommend(renamed(users)["user_id"]).to_pylist() == expected.to_pylist()
+
+
+def test_recommending_and_judging_change_nothing() -> None:
+    recommender = fitted()
+    before = everything(recommender)
+    recommender.recommend(FIRST["user_id"][:5])
+    recommender.disparity(SECOND, users=USERS)
+    assert everything(recommender) == before
+
+
+def test_a_model_with_dropout_recommends_the_same_twice() -> None:
+    recommender = fitted(Forgetful)
+    users = FIRST["user_id"][:5]
+    assert recommender.recommend(users) == recommender.recommend(users)
+
+
+# ── before fit, and what cannot be fitted ────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda recommender, _: recommender.recommend([1]),
+        lambda recommender, _: recommender.update(FIRST),
+        lambda recommender, _: recommender.disparity(FIRST),
+        lambda recommender, folder: recommender.save(folder),
+        lambda recommender, _: recommender.model,
+    ],
+    ids=["recommend", "update", "disparity", "save", "model"],
+)
+def test_nothing_works_before_fit(use: Callable[[FairRecommender, Path], object], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"not been fitted yet; call fit\(events\) first"):
+        use(FairRecommender(**FAST), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_log_without_groups_cannot_be_fitted() -> None:
+    with pytest.raises(DataError, match="no groups"):
+        FairRecommender(**FAST).fit(fairstream.read_events(FIRST))
+    with pytest.raises(DataError, match="no groups"):
+        FairRecommender(**FAST).fit(FIRST)
+
+
+def test_a_folder_a_frame_and_a_log_fit_alike(tmp_path: Path) -> None:
+    pa.parquet.write_table(FIRST, tmp_path / "interactions.parquet")
+    pa.parquet.write_table(USERS, tmp_path / "users.parquet")
+    expected = everything(fitted())
+    for events, users in ((tmp_path, None), (FIRST.to_pandas(), USERS.to_pandas()), (pl.from_arrow(FIRST), USERS)):
+        recommender = FairRecommender(**FAST)
+        recommender.fit(events, users=users)
+        assert everything(recommender) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"model": "custom"}, "model must be mf, ncf, or a function"),
+        ({"model": "svd"}, "model must be one of"),
+        ({"method": "fad"}, "method must be one of Pretrain, .*, got 'fad'"),
+        ({"fairness_weight": -0.1}, "fairness_weight must be >= 0, got -0.1"),
+        ({"temperature": float("nan")}, "temperature must be a finite number"),
+        ({"lambda_": 1.0}, "lambda_ is not an option; the options are batch_size, "),
+        ({"method": "Retrain", "restart_every": 2}, "only fine-tuning methods restart"),
+        ({"model": 123}, "model must be"),
+        ({"seed": -1}, "seed must be >= 0"),
+        ({"device": "gpu"}, "device must be one of"),
+    ],
+)
+def test_options_that_cannot_be_honoured_are_refused_at_once(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        FairRecommender(**{"device": "cpu", **options})
+
+
+def test_more_negatives_than_items_is_refused() -> None:
+    with pytest.raises(fairstream.FairstreamError, match="n_negatives"):
+        fitted(n_negatives=1000)
+
+
+# ── updating ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", ["mf", "ncf", Popularity])
+@pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
+def test_users_and_items_simply_appear(model: Any, method: str) -> None:
+    recommender = fitted(model, method=method)
+    arrived, there = newcomers(SECOND, FIRST, "user_id"), ids(FIRST, "item_id") | ids(SECOND, "item_id")
+    assert arrived
+    assert newcomers(SECOND, FIRST, "item_id")
+    with pytest.raises(UnknownUserError):
+        recommender.recommend(arrived)
+    recommender.update(SECOND, users=USERS)
+    table = recommender.recommend(arrived, k=len(there))
+    had = items_had(SECOND)
+    for user in arrived:
+        offered = table.filter(pc.equal(table["user_id"], user))["item_id"].to_pylist()
+        assert set(offered) == there - had[user]
+
+
+def test_updates_report_what_they_did() -> None:
+    recommender = FairRecommender(**FAST)
+    calls: list[tuple[int, int]] = []
+    updates = [
+        recommender.fit(read(FIRST), on_epoch=lambda *epoch: calls.append(epoch)),
+        recommender.update(SECOND, users=USERS, on_epoch=lambda *epoch: calls.append(epoch)),
+    ]
+    assert calls == [(1, 2), (2, 2)] * 2
+    assert [update.t for update in updates] == [0, 1]
+    assert [update.step for update in updates] == [Step.RETRAIN, Step.FINE_TUNE]
+    assert [update.report.n_interactions for update in updates if update.report] == [1200, 400]
+
+
+def test_a_kept_model_keeps_its_rows_and_has_no_report() -> None:
+    recommender = fitted(method="Pretrain")
+    before = {name: value.clone() for name, value in recommender.model.state_dict().items()}
+    update = recommender.update(SECOND, users=USERS)
+    assert (update.step, update.report) == (Step.KEEP, None)
+    after = recommender.model.state_dict()
+    assert all(torch.equal(after[name][: len(value)], value) for name, value in before.items())
+
+
+def test_events_known_already_are_left_out() -> None:
+    once, overlapping = fitted(), fitted()
+    once.update(SECOND, users=USERS)
+    overlapping.update(pa.concat_tables([FIRST, SECOND]), users=USERS)
+    # the same rows for the same newcomers: those of FIRST are known, those of SECOND come in order
+    assert everything(once) == everything(overlapping)
+
+
+def test_an_update_without_anything_new_is_refused(served: FairRecommender) -> None:
+    with pytest.raises(DataError, match="nothing to learn"):
+        served.update(FIRST.slice(100, 300), users=USERS)
+
+
+@pytest.mark.parametrize("frame", [pa.Table.to_pandas, pl.from_arrow], ids=["pandas", "polars"])
+def test_newcomers_of_a_plain_frame_have_no_group_and_known_users_keep_theirs(
+    frame: Callable[[pa.Table], Any],
+) -> None:
+    recommender = fitted()
+    known, arrived = sorted(ids(FIRST, "user_id")), newcomers(SECOND, FIRST, "user_id")
+    before = groups_of(recommender, known)
+    recommender.update(frame(SECOND.select(["user_id", "item_id", "time"])))
+    assert groups_of(recommender, known) == before
+    assert groups_of(recommender, arrived) == [None] * len(arrived)
+
+
+@pytest.mark.parametrize("frame", [pa.Table.to_pandas, pl.from_arrow], ids=["pandas", "polars"])
+def test_users_without_a_group_get_one_once_a_table_says_it(frame: Callable[[pa.Table], Any]) -> None:
+    recommender = fitted()
+    returned = sorted(set(newcomers(SECOND, FIRST, "user_id")) & ids(THIRD, "user_id"))
+    assert returned
+    recommender.update(SECOND)
+    assert groups_of(recommender, returned) == [None] * len(returned)
+    recommender.update(frame(THIRD), users=frame(USERS))
+    assert groups_of(recommender, returned) == USERS["community"].take(returned).to_pylist()
+
+
+def test_a_known_user_does_not_change_groups() -> None:
+    recommender = fitted()
+    known, arrived = sorted(ids(FIRST, "user_id")), newcomers(SECOND, FIRST, "user_id")
+    before = groups_of(recommender, known)
+    other = pc.if_else(pc.equal(USERS["community"], "majority"), "minority", "majority")
+    recommender.update(SECOND, users=USERS.set_column(1, "community", other))
+    assert groups_of(recommender, known) == before
+    assert groups_of(recommender, arrived) == other.take(arrived).to_pylist()
+
+
+def test_the_polarity_of_the_fit_holds_for_a_log_that_names_its_groups_the_other_way() -> None:
+    same, other = fitted(), fitted()
+    log = read(SECOND)
+    assert log.groups is not None
+    same.update(log)
+    other.update(replace(log, groups=log.groups.swapped()))
+    assert everything(same) == everything(other)
+
+
+@pytest.mark.parametrize("community", ["majority", "minority"])
+def test_an_update_may_hold_one_group_only(community: str) -> None:
+    recommender = fitted()
+    one = SECOND.filter(pc.equal(USERS["community"].take(SECOND["user_id"]), community))
+    judged = recommender.disparity(one, users=USERS)["ndcg@20"]
+    assert judged.performance_disparity is None
+    assert [name for name, value in judged.by_group.items() if value is not None] == [community]
+    report = recommender.update(one, users=USERS).report
+    assert report is not None
+    assert report.n_one_group_batches == report.n_batches > 0
+
+
+def test_a_column_among_the_events_gives_the_groups_too() -> None:
+    recommender = fitted()
+    arrived = newcomers(SECOND, FIRST, "user_id")
+    recommender.update(SECOND.append_column("community", USERS["community"].take(SECOND["user_id"])))
+    assert groups_of(recommender, arrived) == USERS["community"].take(arrived).to_pylist()
+
+
+def test_the_groups_of_a_stream_that_can_be_read_once_are_read() -> None:
+    recommender = fitted()
+    arrived = newcomers(SECOND, FIRST, "user_id")
+    events = SECOND.append_column("community", USERS["community"].take(SECOND["user_id"]))
+    recommender.update(events.to_reader())
+    assert groups_of(recommender, arrived) == USERS["community"].take(arrived).to_pylist()
+
+
+def test_an_update_can_come_from_a_folder(tmp_path: Path) -> None:
+    pa.parquet.write_table(SECOND, tmp_path / "interactions.parquet")
+    pa.parquet.write_table(USERS, tmp_path / "users.parquet")
+    from_folder, from_tables = fitted(), fitted()
+    from_folder.update(tmp_path)
+    from_tables.update(SECOND, users=USERS)
+    assert everything(from_folder) == everything(from_tables)
+
+
+# ── failing ──────────────────────────────────────────────────────────────────────────────
+
+BAD_EVENTS: dict[str, tuple[Any, Any, str]] = {
+    "nothing new": (FIRST, USERS, "known already|learned"),
+    "no events": (SECOND.slice(0, 0), USERS, "no events"),
+    "missing column": (SECOND.drop(["item_id"]), USERS, "item column"),
+    "string users": (SECOND.set_column(0, "user_id", SECOND["user_id"].cast(pa.string())), None, "one kind"),
+    "string items": (SECOND.set_column(1, "item_id", SECOND["item_id"].cast(pa.string())), USERS, "one kind"),
+    "missing id": (SECOND.set_column(0, "user_id", pa.nulls(400, pa.int64())), USERS, "400 of 400 are missing"),
+    "missing time": (SECOND.set_column(2, "time", pa.nulls(400, pa.float64())), USERS, "every event needs a time"),
+    "a third group": (SECOND, USERS.set_column(1, "community", [["other"] * 100]), "must be 'majority' or 'minority'"),
+    "another attribute": (
+        fairstream.read_events(SECOND, users=USERS.rename_columns(["user_id", "tribe"])),
+        None,
+        "groups must stay the same",
+    ),
+    "no table": ({"user_id": [1]}, USERS, "must be a path or a table"),
+    "no file": ("nowhere.csv", USERS, "no file"),
+}
+
+
+@pytest.mark.parametrize(("events", "users", "sentence"), BAD_EVENTS.values(), ids=BAD_EVENTS)
+@pytest.mark.parametrize("use", [FairRecommender.update, FairRecommender.disparity], ids=["update", "disparity"])
+def test_bad_events_are_refused_and_change_nothing(
+    use: Callable[..., Any], events: Any, users: Any, sentence: str
+) -> None:
+    recommender = fitted(restart="on-degradation")
+    asked = FIRST["user_id"][:10]
+    before, recommended = everything(recommender), recommender.recommend(asked)
+    with pytest.raises(DataError, match=sentence):
+        use(recommender, events, users=users)
+    assert everything(recommender) == before
+    assert recommender.recommend(asked) == recommended
+
+
+def test_a_failed_fit_leaves_the_earlier_one_in_service() -> None:
+    recommender = fitted()
+    before = everything(recommender)
+    for events, users in ((SECOND, None), (SECOND.drop(["item_id"]), USERS), (SECOND.slice(0, 0), USERS)):
+        with pytest.raises(DataError):
+            recommender.fit(events, users=users)
+    with pytest.raises(RuntimeError, match="stop"):
+        recommender.fit(read(SECOND), on_epoch=_stop)
+    assert everything(recommender) == before
+
+
+def test_an_interrupted_update_leaves_the_earlier_model_in_service() -> None:
+    recommender = fitted(restart_every=2)
+    before = everything(recommender)
+    with pytest.raises(RuntimeError, match="stop"):
+        recommender.update(SECOND, users=USERS, on_epoch=_stop)
+    assert everything(recommender) == before
+
+
+def _stop(done: int, total: int) -> None:
+    raise RuntimeError("stop")
+
+
+def test_a_training_that_diverges_says_so() -> None:
+    with pytest.raises(ModelError, match=r"training diverged.*lower learning_rate"):
+        fitted(learning_rate=1e30)
+
+
+# ── judging ──────────────────────────────────────────────────────────────────────────────
+
+
+@given(k=st.integers(1, 30))
+def test_disparity_is_the_advantaged_groups_value_less_the_others(served: FairRecommender, k: int) -> None:
+    judged = served.disparity(SECOND, users=USERS, k=k)
+    assert set(judged.metrics) == {f"ndcg@{k}", f"f1@{k}"}
+    for score in judged.metrics.values():
+        advantaged, disadvantaged = score.by_group["majority"], score.by_group["minority"]
+        assert None not in (advantaged, disadvantaged, score.overall)
+        assert score.performance_disparity == advantaged - disadvantaged
+        assert min(advantaged, disadvantaged) <= score.overall <= max(advantaged, disadvantaged)
+    assert judged.n_tested_users + judged.n_cold_users == len(ids(SECOND, "user_id"))
+    assert judged.n_cold_users == len(newcomers(SECOND, FIRST, "user_id"))
+
+
+def test_only_new_events_judge(served: FairRecommender) -> None:
+    both = pa.concat_tables([FIRST, SECOND])
+    assert served.disparity(both, users=USERS) == served.disparity(SECOND, users=USERS)
+    with pytest.raises(DataError, match="judge it on new ones"):
+        served.disparity(FIRST, users=USERS)
+
+
+def test_events_that_were_judged_on_cannot_judge_once_learned() -> None:
+    recommender = fitted()
+    recommender.disparity(SECOND, users=USERS)
+    recommender.update(SECOND, users=USERS)
+    with pytest.raises(DataError, match="judge it on new ones"):
+        recommender.disparity(SECOND, users=USERS)
+
+
+@pytest.mark.parametrize("k", [0, -1, 1000])
+def test_k_must_fit_the_catalogue_for_judging_too(served: FairRecommender, k: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"k must be .*, got {k}"):
+        served.disparity(SECOND, users=USERS, k=k)
+
+
+# ── restarting ───────────────────────────────────────────────────────────────────────────
+
+
+def test_every_other_update_restarts() -> None:
+    recommender = fitted(restart_every=2)
+    parts = [SECOND.slice(start, 80) for start in range(0, 400, 80)]
+    steps = [recommender.update(part, users=USERS).step for part in parts]
+    assert steps == [Step.FINE_TUNE, Step.RETRAIN, Step.FINE_TUNE, Step.RETRAIN, Step.FINE_TUNE]
+
+
+def test_restarting_every_time_is_retraining() -> None:
+    restarting, retraining = fitted(method="FADE", restart_every=1), fitted(method="Retrain-Fair")
+    for recommender in (restarting, retraining):
+        assert recommender.update(SECOND, users=USERS).step is Step.RETRAIN
+    ours, theirs = everything(restarting), everything(retraining)
+    assert ours.pop("strategy") != theirs.pop("strategy")
+    assert ours == theirs
+
+
+def test_a_model_that_does_worse_twice_restarts() -> None:
+    recommender, rule, steps, expected = fitted(restart="on-degradation"), RestartOnDegradation(), [], []
+    for t in range(4):
+        # The first update is an ordinary one; after it users take what the model holds least of.
+        events = SECOND if t == 0 else _least_recommended(recommender, t)
+        expected.append(rule.next_step(recommender.disparity(events, users=USERS)["ndcg@20"].overall))
+        steps.append(recommender.update(events, users=USERS).step)
+    assert steps == expected == [Step.FINE_TUNE, Step.FINE_TUNE, Step.RETRAIN, Step.FINE_TUNE]
+
+
+def _least_recommended(recommender: FairRecommender, t: int) -> pa.Table:
+    users = sorted(ids(FIRST, "user_id"))
+    ranked = recommender.recommend(users, k=len(recommender._items))
+    last = ranked.group_by("user_id").aggregate([("rank", "max")])
+    at_the_end = ranked.join(last, "user_id").filter(pc.field("rank") == pc.field("rank_max"))
+    ordered = at_the_end.filter(pc.field("rank") > 20).sort_by("user_id").select(["user_id", "item_id"])
+    return ordered.append_column("time", [[float(10 + t)] * len(ordered)])
+
+
+def test_restarting_on_degradation_works_with_a_small_catalogue() -> None:
+    few = STREAM.events.filter(pc.less(STREAM.events["item_id"], 15))
+    recommender = fitted(on=few.slice(0, 250), restart="on-degradation")
+    assert recommender.update(few.slice(250), users=USERS).step is Step.FINE_TUNE
+
+
+# ── repeating ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", ["mf", "ncf", Popularity, Forgetful])
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+def test_the_same_seed_and_events_give_the_same_recommender(model: Any, optimizer: str) -> None:
+    def carried(seed: int, disturbance: int) -> dict[str, Any]:
+        torch.manual_seed(disturbance)
+        recommender = fitted(model, optimizer=optimizer, seed=seed)
+        torch.manual_seed(disturbance + 1)
+        recommender.update(SECOND, users=USERS)
+        recommender.update(THIRD, users=USERS)
+        return everything(recommender)
+
+    assert carried(7, disturbance=1) == carried(7, disturbance=2)
+    assert carried(7, disturbance=1)["tensors"] != carried(8, disturbance=1)["tensors"]
+
+
+def test_nobody_elses_random_draws_are_disturbed() -> None:
+    torch.manual_seed(5)
+    undisturbed = torch.rand(3).tolist()
+    torch.manual_seed(5)
+    recommender = fitted()
+    recommender.update(SECOND, users=USERS)
+    recommender.recommend(FIRST["user_id"][:3])
+    assert torch.rand(3).tolist() == undisturbed
+
+
+def test_fairness_weighs_in() -> None:
+    assert everything(fitted(fairness_weight=0.0))["tensors"] == everything(fitted(method="Finetune"))["tensors"]
+    assert everything(fitted(fairness_weight=4.0))["tensors"] != everything(fitted(method="Finetune"))["tensors"]

@@ -1,0 +1,205 @@
+"""Options are checked one by one, and every complaint is a sentence for a person."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fairstream import METHODS, ConfigurationError, FairstreamError, MethodConfig, RunConfig
+
+CONFIGS = [RunConfig, MethodConfig]
+
+LOWER_BOUNDS = {  # field: (smallest value, whether it is allowed itself)
+    "embedding_dim": (1, True),
+    "fairness_weight": (0, True),
+    "temperature": (0, False),
+    "n_negatives": (1, True),
+    "n_fairness_negatives": (1, True),
+    "pretrain_epochs": (1, True),
+    "update_epochs": (1, True),
+    "batch_size": (1, True),
+    "learning_rate": (0, False),
+    "l2": (0, True),
+    "restart_every": (1, True),
+    "pretrain_ratio": (0, False),
+    "n_periods": (2, True),
+    "n_blocks": (1, True),
+    "k": (1, True),
+    "seed": (0, True),
+}
+FLOATS = ["fairness_weight", "temperature", "learning_rate", "l2", "pretrain_ratio"]
+INTEGERS = [name for name in LOWER_BOUNDS if name not in FLOATS]
+LITERALS = {
+    "model": ["mf", "ncf", "custom"],
+    "optimizer": ["row", "dense"],
+    "restart": ["never", "on-degradation"],
+    "protocol": ["strict", "paper"],
+    "device": ["auto", "cpu", "cuda"],
+}
+
+
+def complaint(config: type[MethodConfig] = RunConfig, **options: Any) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        config.of(**options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert ". " not in message
+    assert "pydantic" not in message
+    return message
+
+
+@given(st.sampled_from(sorted(LOWER_BOUNDS)), st.integers(0, 10**9))
+def test_numbers_below_their_bound_are_refused(name: str, below: int) -> None:
+    bound, allowed = LOWER_BOUNDS[name]
+    value = bound - below - (1 if allowed else 0)
+    sign = ">=" if allowed else ">"
+    assert complaint(**{name: value}).startswith(f"{name} must be {sign} {bound}, got {value} (the default is ")
+
+
+@given(st.sampled_from(sorted(LOWER_BOUNDS)))
+def test_the_smallest_allowed_number_is_taken(name: str) -> None:
+    bound, allowed = LOWER_BOUNDS[name]
+    value = bound if allowed else math.nextafter(bound, 1)
+    options = {"n_periods": 2, "n_blocks": 2, name: value}
+    if name == "n_blocks":
+        assert "n_periods must be at most n_blocks" in complaint(**options)
+    else:
+        assert getattr(RunConfig.of(**options), name) == value
+
+
+@pytest.mark.parametrize("name", sorted(LOWER_BOUNDS))
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
+def test_nan_and_infinity_are_no_numbers(name: str, value: float) -> None:
+    assert complaint(**{name: value}).startswith(f"{name} must be a finite number, got {value} (the default is ")
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", [2.5, "many", [1]], ids=repr)
+def test_a_count_is_a_whole_number(name: str, value: object) -> None:
+    assert complaint(**{name: value}).startswith(f"{name} must be a whole number, got {value!r} (the default is ")
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("value", ["much", [0.5]], ids=repr)
+def test_a_weight_is_a_number(name: str, value: object) -> None:
+    assert complaint(**{name: value}).startswith(f"{name} must be a number, got {value!r} (the default is ")
+
+
+@pytest.mark.parametrize("name", LITERALS)
+@pytest.mark.parametrize("value", ["none of them", 3, None], ids=repr)
+def test_a_choice_is_one_of_those_there_are(name: str, value: object) -> None:
+    message = complaint(**{name: value})
+    assert message.startswith(f"{name} must be one of ")
+    assert all(repr(choice) in message for choice in LITERALS[name])
+    assert f"got {value!r}" in message
+
+
+@pytest.mark.parametrize("name", LITERALS)
+def test_every_choice_can_be_chosen(name: str) -> None:
+    for value in LITERALS[name]:
+        assert getattr(RunConfig.of(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@given(name=st.from_regex(r"[a-z][a-z_]{0,15}", fullmatch=True), value=st.integers() | st.text())
+def test_an_unknown_option_is_refused_with_the_known_ones(config: type[MethodConfig], name: str, value: object) -> None:
+    assume(name not in config.model_fields)
+    message = complaint(config, **{name: value})
+    assert message.startswith(f"{name} is not an option; the options are ")
+    assert set(message.split(" are ")[1].split(", ")) == set(config.model_fields)
+
+
+def test_a_run_has_options_that_a_method_has_not() -> None:
+    assert "k is not an option" in complaint(MethodConfig, k=5)
+    assert RunConfig.of(k=5).k == 5
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_are_known_in_any_case(config: type[MethodConfig], name: str) -> None:
+    for spelled in (name, name.lower(), name.upper()):
+        assert config.of(method=spelled).method == name
+
+
+@pytest.mark.parametrize("value", ["FAED", "", 3, None], ids=repr)
+def test_an_unknown_method_is_refused(value: object) -> None:
+    message = complaint(method=value)
+    assert message.startswith("method must be ")
+    assert f"got {value!r}" in message
+    if isinstance(value, str):
+        assert all(name in message for name in METHODS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n_periods": 11}, ["n_periods", "n_blocks", "10", "11"]),
+        ({"n_periods": 5, "n_blocks": 4}, ["n_periods", "n_blocks", "4", "5"]),
+        ({"restart": "on-degradation", "restart_every": 3}, ["restart and restart_every", "one of them"]),
+        ({"restart": "on-degradation", "method": "Retrain"}, ["restart", "Retrain", "Finetune, FADE-Abs, FADE"]),
+        ({"restart_every": 3, "method": "Pretrain-Fair"}, ["restart", "Pretrain-Fair"]),
+        ({"pretrain_ratio": 1}, ["pretrain_ratio must be < 1", "got 1"]),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], words: list[str]) -> None:
+    message = complaint(**options)
+    assert all(word in message for word in words), message
+
+
+def test_several_wrong_options_are_all_named() -> None:
+    sentences = complaint(k=0, seed=-1, colour="red").split("; ")
+    for start in ("k must be >= 1, got 0", "seed must be >= 0, got -1", "colour is not an option"):
+        assert sum(sentence.startswith(start) for sentence in sentences) == 1
+
+
+def test_a_complaint_can_be_caught_as_ours_and_as_a_value_error() -> None:
+    for kind in (FairstreamError, ValueError):
+        with pytest.raises(kind):
+            RunConfig.of(k=0)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_configuration_is_frozen(config: type[MethodConfig]) -> None:
+    made = config.of()
+    with pytest.raises(ValidationError, match="frozen"):
+        made.temperature = 1.0  # type: ignore[misc]
+    assert made == config.of()
+    assert hash(made) == hash(config.of())
+
+
+@given(st.floats(0.1, 10), st.integers(2, 10), st.integers(0, 100))
+def test_replaced_changes_what_it_is_told_and_nothing_else(temperature: float, n_periods: int, seed: int) -> None:
+    made = RunConfig.of(seed=seed, method="finetune")
+    changed = made.replaced(temperature=temperature, n_periods=n_periods)
+    assert made == RunConfig.of(seed=seed, method="Finetune")
+    assert changed == RunConfig.of(seed=seed, method="Finetune", temperature=temperature, n_periods=n_periods)
+    assert changed.replaced() == changed
+
+
+def test_replaced_checks_again() -> None:
+    made = RunConfig.of(n_periods=4, n_blocks=4)
+    for options, words in (
+        ({"temperature": 0}, "temperature must be > 0, got 0"),
+        ({"n_blocks": 3}, "n_periods must be at most n_blocks, 3, got 4"),
+        ({"colour": "red"}, "colour is not an option"),
+        ({"method": "Retrain", "restart_every": 2}, "only fine-tuning methods restart"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            made.replaced(**options)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_field_is_documented(config: type[MethodConfig]) -> None:
+    assert all(field.description for field in config.model_fields.values())
+
+
+def test_the_papers_protocol_brings_the_papers_optimizer_unless_another_is_asked_for() -> None:
+    assert RunConfig.of().optimizer == "row"
+    assert RunConfig.of(protocol="paper").optimizer == "dense"
+    assert RunConfig.of(protocol="paper", optimizer="row").optimizer == "row"

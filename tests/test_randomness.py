@@ -1,0 +1,132 @@
+"""A generator is a pure function of (seed, name, indices)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fairstream.randomness import Randomness
+
+INDICES = st.lists(st.integers(0, 2**32 - 1), max_size=3).map(tuple)
+KEY = st.tuples(st.integers(0, 2**63 - 1), st.sampled_from(["weights", "growth", "batches", "negatives"]), INDICES)
+Key = tuple[int, str, tuple[int, ...]]
+
+
+def numpy_draws(key: Key) -> list[int]:
+    seed, name, indices = key
+    return Randomness(seed).numpy(name, *indices).integers(2**63, size=4).tolist()
+
+
+def torch_draws(key: Key) -> list[int]:
+    seed, name, indices = key
+    return torch.randint(2**62, (4,), generator=Randomness(seed).torch(name, *indices)).tolist()
+
+
+def initial_weights(key: Key) -> torch.Tensor:
+    seed, name, indices = key
+    with Randomness(seed).governing(name, *indices):
+        return torch.nn.Linear(3, 2).weight.detach()
+
+
+@given(KEY)
+def test_the_same_key_draws_the_same(key: Key) -> None:
+    assert numpy_draws(key) == numpy_draws(key)
+    assert torch_draws(key) == torch_draws(key)
+    assert torch.equal(initial_weights(key), initial_weights(key))
+
+
+@given(KEY, KEY)
+@example((0, "batches", ()), (0, "batches", (0,)))
+@example((0, "batches", (0,)), (0, "batches", (0, 0)))
+@example((0, "batches", (1, 2)), (0, "batches", (2, 1)))
+@example((0, "batches", (1,)), (1, "batches", (0,)))
+@example((0, "batches", (3,)), (0, "negatives", (3,)))
+@example((0, "batches", (3,)), (1, "batches", (3,)))
+@example((0, "weights", ()), (2**32, "weights", ()))
+def test_another_key_draws_something_else(key: Key, other: Key) -> None:
+    same = key == other
+    assert (numpy_draws(key) == numpy_draws(other)) is same
+    assert (torch_draws(key) == torch_draws(other)) is same
+    assert torch.equal(initial_weights(key), initial_weights(other)) is same
+
+
+@given(KEY, st.lists(KEY, max_size=3))
+def test_what_was_drawn_before_does_not_count(key: Key, before: list[Key]) -> None:
+    fresh = numpy_draws(key), torch_draws(key)
+    for earlier in before:
+        numpy_draws(earlier)
+        torch_draws(earlier)
+        initial_weights(earlier)
+    assert (numpy_draws(key), torch_draws(key)) == fresh
+
+
+def test_neighbouring_keys_share_nothing() -> None:
+    draws = [
+        draw
+        for seed in range(5)
+        for name in ("batches", "negatives")
+        for t in range(5)
+        for key in [(seed, name, (t,))]
+        for draw in (*numpy_draws(key), *torch_draws(key))
+    ]
+    assert len(set(draws)) == len(draws) == 5 * 2 * 5 * 8
+
+
+def test_draws_are_uniform_across_indices() -> None:
+    """The first draw of each of many generators is as good as many draws of one."""
+    firsts = np.array([Randomness(0).numpy("batches", t).random() for t in range(2000)])
+    counts, _ = np.histogram(firsts, bins=10, range=(0, 1))
+    assert np.abs(counts - 200).max() < 5 * np.sqrt(200)
+
+
+def test_the_generator_lives_where_asked() -> None:
+    generator = Randomness(0).torch("negatives", device="cpu")
+    assert generator.device == torch.device("cpu")
+
+
+@given(KEY, st.integers(0, 10**6))
+def test_governing_puts_the_global_generator_back(key: Key, outer: int) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(outer)
+        state = torch.get_rng_state()
+        undisturbed = torch.rand(3)
+        torch.set_rng_state(state)
+        initial_weights(key)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(torch.rand(3), undisturbed)
+
+
+def test_governing_puts_it_back_after_an_error_too() -> None:
+    def fail() -> None:
+        with Randomness(0).governing("weights"):
+            torch.rand(3)
+            raise ZeroDivisionError
+
+    state = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@given(KEY, st.integers(0, 10**6), st.integers(0, 10**6))
+def test_governing_does_not_depend_on_the_state_outside(key: Key, outer: int, other: int) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(outer)
+        first = initial_weights(key)
+        torch.default_generator.manual_seed(other)
+        assert torch.equal(initial_weights(key), first)
+
+
+def test_governing_nests() -> None:
+    with Randomness(0).governing("weights"):
+        alone = torch.rand(2), torch.rand(2)
+    with Randomness(0).governing("weights"):
+        first = torch.rand(2)
+        with Randomness(0).governing("growth", 1):
+            torch.rand(5)
+        second = torch.rand(2)
+    assert torch.equal(first, alone[0])
+    assert torch.equal(second, alone[1])
