@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream import DataError, EventLog, read_events
-from fairstream.events.readers import read_more_events
+from fairstream.events import Columns, read_more_events
 
 NOON = dt.datetime(2024, 5, 1, 12)
 
@@ -447,7 +447,7 @@ class TestMoreEvents:
 
     def codes(self, source: Any, users: Any = None) -> list[int] | None:
         assert self.SETTLED is not None
-        groups = read_more_events(source, self.SETTLED, users=users).groups
+        groups = read_more_events(source, self.SETTLED, Columns(), users=users).groups
         assert groups is None or groups.names == ("F", "M")
         return None if groups is None else groups.codes.tolist()
 
@@ -463,9 +463,40 @@ class TestMoreEvents:
         assert self.codes(self.NEW) is None
         assert self.codes(self.NEW, pa.table({"user": ["dee"], "age": [30]})) is None
 
+    def test_they_are_read_as_the_first_ones_were(self) -> None:
+        assert self.SETTLED is not None
+        table = pa.table({"who": ["dee", "ann"], "what": ["x", "z"], "when": [7, 8], "liked": [3, 5]})
+        read = read_more_events(table, self.SETTLED, Columns("who", "what", "when", "liked", rating_above=4.0))
+        assert read.user_ids.ids.to_pylist() == ["ann"]
+
     def test_a_third_value_is_refused(self) -> None:
         with pytest.raises(DataError, match=r"\A'gender' must be 'F' or 'M', got 'X'\Z"):
             self.codes(self.NEW, pa.table({"user": ["dee"], "gender": ["X"]}))
+
+
+def test_users_without_a_group_are_noted() -> None:
+    log = read_events(events_table(strings=True), users=users_table(strings=True).slice(0, 2))
+    assert log.groups is not None
+    n_unknown = int((log.groups.codes == -1).sum())
+    assert n_unknown > 0
+    assert any(note.startswith(f"{n_unknown} of {log.n_users} users have no gender") for note in log.notes)
+
+
+def test_the_larger_group_has_more_users_not_more_events() -> None:
+    events = pa.table({"user": [1, 1, 1, 2, 3], "item": [1, 2, 3, 1, 1], "time": [1, 2, 3, 4, 5], "g": list("bbbaa")})
+    groups = read_events(events, group="g").groups
+    assert groups is not None
+    assert groups.names == ("a", "b")
+
+
+def test_only_an_empty_field_of_a_csv_file_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("user,item,time\nNA,null,1\nNaN,x,2\n")
+    assert read_events(tmp_path / "events.csv").user_ids.ids.to_pylist() == ["NA", "NaN"]
+
+
+def test_a_date_is_the_time_before_an_order_number_is() -> None:
+    table = pa.table({"user": [1, 2], "item": [1, 2], "order": [1, 2], "date": [20.0, 10.0]})
+    assert read_events(table).times.tolist() == [10.0, 20.0]
 
 
 def test_one_log_has_one_shape(log: EventLog) -> None:

@@ -23,6 +23,7 @@ from fairstream import (
     Step,
     UserTable,
 )
+from fairstream.evaluation import Judge
 from fairstream.strategies import RestartOnDegradation
 
 PROTOCOLS = ("strict", "paper")
@@ -310,3 +311,28 @@ def test_a_published_data_set_is_recognised_by_its_counts_alone(small: EventLog)
     assert finished(small).document()["data"]["name"] is None
     assert finished(small).config.pretrain_ratio == 0.6
     assert finished(small, pretrain_ratio=0.5).config.pretrain_ratio == 0.5
+
+
+def test_a_period_whose_judging_was_interrupted_is_not_learned_twice(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, disturbed = (
+        fairstream.run(log, "FADE", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu") for _ in range(2)
+    )
+    expected = [result.to_dict() for result in undisturbed]
+    judge, calls = Judge.judge, iter(range(100))
+
+    def interrupted(self: Judge, *arguments: Any, **options: Any) -> Any:
+        if next(calls) == 2:  # the first judging after the first update
+            raise KeyboardInterrupt
+        return judge(self, *arguments, **options)
+
+    monkeypatch.setattr(Judge, "judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(disturbed)
+    assert [result.to_dict() for result in disturbed] == expected
+
+
+def test_a_run_takes_a_log() -> None:
+    with pytest.raises(fairstream.DataError, match="make one with read_events"):
+        fairstream.run({"user": [1]})  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -413,3 +414,34 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_as_it_was(full_disk: FullDisk
 
 def test_a_full_disk_leaves_nothing_new_behind(full_disk: FullDisk) -> None:
     assert set(contents(full_disk.folder)) == set(full_disk.before)
+
+
+def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def refusing(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(22, "Invalid argument")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    recommender = fitted()
+    recommender.save(tmp_path)
+    recommender.save(tmp_path)
+    assert_same(recommender, fairstream.load(tmp_path, device="cpu"))
+
+
+def test_files_of_ones_own_are_left_alone(saved: Path) -> None:
+    mine = saved / "tensors-mine.safetensors"
+    mine.write_bytes(b"mine")
+    fitted().save(saved)
+    assert mine.read_bytes() == b"mine"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_no_damage(saved: Path) -> None:
+    with pytest.raises(fairstream.ConfigurationError, match="finds no CUDA device"):
+        fairstream.load(saved, device="cuda")
+    with pytest.raises(fairstream.ConfigurationError, match="device must be one of"):
+        fairstream.load(saved, device="gpu")
+    assert fairstream.load(saved).model.state_dict()  # without a word, onto the device it was saved from

@@ -454,12 +454,21 @@ def test_a_failed_fit_leaves_the_earlier_one_in_service() -> None:
     assert everything(recommender) == before
 
 
-def test_an_interrupted_update_leaves_the_earlier_model_in_service() -> None:
-    recommender = fitted(restart_every=2)
+@pytest.mark.parametrize("model", ["mf", "ncf"])
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+@pytest.mark.parametrize(
+    "options", [{"restart_every": 2}, {"restart_every": 1}, {"restart": "on-degradation"}, {"method": "Retrain"}]
+)
+def test_an_interrupted_update_leaves_no_trace(model: str, optimizer: str, options: dict[str, Any]) -> None:
+    recommender, undisturbed = (fitted(model, optimizer=optimizer, **options) for _ in range(2))
     before = everything(recommender)
     with pytest.raises(RuntimeError, match="stop"):
         recommender.update(SECOND, users=USERS, on_epoch=_stop)
     assert everything(recommender) == before
+    for events in (SECOND, THIRD):  # and what follows is what would have followed
+        recommender.update(events, users=USERS)
+        undisturbed.update(events, users=USERS)
+        assert everything(recommender) == everything(undisturbed)
 
 
 def _stop(done: int, total: int) -> None:
@@ -583,3 +592,33 @@ def test_nobody_elses_random_draws_are_disturbed() -> None:
 def test_fairness_weighs_in() -> None:
     assert everything(fitted(fairness_weight=0.0))["tensors"] == everything(fitted(method="Finetune"))["tensors"]
     assert everything(fitted(fairness_weight=4.0))["tensors"] != everything(fitted(method="Finetune"))["tensors"]
+
+
+# ── reading as before ────────────────────────────────────────────────────────────────────
+
+
+def test_an_update_is_read_as_the_fit_was() -> None:
+    def rated(table: pa.Table) -> pa.Table:
+        liked = [5 if at % 2 else 3 for at in range(len(table))]
+        return table.rename_columns(["who", "what", "when"]).append_column("rating", [liked])
+
+    recommender = FairRecommender(**FAST)
+    people = USERS.rename_columns(["who", "community"])
+    named = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_above": 4.0}
+    recommender.fit(fairstream.read_events(rated(FIRST), users=people, group="community", **named))
+    report = recommender.update(rated(SECOND), users=people).report
+    assert report is not None
+    assert report.n_interactions == len(SECOND) // 2
+
+
+@pytest.mark.parametrize("use", ["fit", "update", "disparity"])
+def test_users_beside_a_log_are_refused(use: str) -> None:
+    with pytest.raises(ConfigurationError, match="give users to read_events"):
+        getattr(fitted(), use)(read(SECOND), users=USERS)
+
+
+def test_one_id_alone_and_half_a_list_are_refused(served: FairRecommender) -> None:
+    with pytest.raises(DataError, match="put it into a list"):
+        served.recommend("alice")
+    with pytest.raises(ConfigurationError, match="k must be between"):
+        served.recommend(FIRST["user_id"][:1], k=2.5)  # type: ignore[arg-type]

@@ -273,7 +273,7 @@ def test_a_restored_learner_goes_on_bit_for_bit(log: EventLog, periods: Periods,
     learner, restored = learner_of(method), learner_of(method)
     take(learner, log, periods, 0)
     take(learner, log, periods, 1)
-    trainer = restored.restore(learner.t, learner.users.copy(), learner.items.copy())
+    trainer = restored.restore(learner.t, learner.users.copy(), learner.items.copy(), started_at=0)
     trainer.model.load_state_dict(learner.model.state_dict())
     tensors = {name: value.clone() for name, value in state_tensors(learner.trainer.optimizer, learner.model).items()}
     restore_state(trainer.optimizer, trainer.model, tensors)

@@ -324,3 +324,18 @@ def test_a_grown_trainer_learns_newcomers(optimizer: str) -> None:
     users, items = np.full(4, N_USERS), np.arange(N_ITEMS, N_ITEMS + 4)
     trainer.train(users, items, np.zeros(N_USERS + 1, dtype=np.int8), sampler, t=1, epochs=1, shuffled=False)
     assert bool((trainer.model.get_parameter("item.weight") != grown)[N_ITEMS:].all())
+
+
+def test_a_model_of_another_kind_or_shape_is_told_apart_from_divergence() -> None:
+    class OneColumn(MatrixFactorization):
+        def forward(self, users: Tensor, items: Tensor) -> Tensor:
+            return super().forward(users, items)[:, :1]
+
+    users, items = np.arange(N_USERS), np.zeros(N_USERS, dtype=np.int64)
+    sampler = NegativeSampler(SeenItems.from_pairs(users, items), n_users=N_USERS, n_items=N_ITEMS)
+    with pytest.raises(ModelError, match="a score per candidate"):
+        trainer_of(OneColumn).train(
+            users, items, np.zeros(N_USERS, dtype=np.int8), sampler, t=0, epochs=1, shuffled=False
+        )
+    with pytest.raises(ModelError, match=r"must be a fairstream\.Scorer, got Linear"):
+        trainer_of(torch.nn.Linear)

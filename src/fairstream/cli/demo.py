@@ -46,7 +46,7 @@ def demo(
 
 def verdict(finetune: Run, fade: Run) -> str:
     """What the table shows, in one sentence that follows from its numbers."""
-    plain, fair = (job.document()["summary"][TASK][METRIC] for job in (finetune, fade))
+    plain, fair = (job.summary()[TASK][METRIC] for job in (finetune, fade))
     gap = _change(fair["abs_performance_disparity"], plain["abs_performance_disparity"])
     cost = _change(fair["mean"], plain["mean"])
     minority = fade.groups.names[1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -21,7 +23,7 @@ class RunProgress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
-            disable=quiet or not console.is_terminal,
+            disable=quiet or not sys.stderr.isatty(),
         )
 
     def __enter__(self) -> RunProgress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
 from fairstream.cli.tables import period_table
+from fairstream.errors import ConfigurationError
 from fairstream.events import read_events
 from fairstream.experiment import Run, RunConfig, need_writable, write_json
 
@@ -105,7 +107,12 @@ def run(
     for task in ("remain", "next"):
         console.print(period_table(job, task))
     if json is not None:
-        write_json(job.document(), json)
+        document = job.document()
+        try:
+            write_json(document, json)
+        except ConfigurationError:
+            typer.echo(dumps(document))  # so that a disk that has filled up does not cost the run
+            raise
         console.print(f"Written to {json}", highlight=False)
 
 

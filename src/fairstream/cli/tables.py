@@ -27,7 +27,7 @@ def period_table(run: Run, task: str) -> Table:
     for result in [run.pretrained, *run.results]:
         if result is not None:
             table.add_row(*_period_row(result, task, metrics))
-    summary = run.document()["summary"][task]
+    summary = run.summary()[task]
     means = [
         cell
         for metric in metrics
@@ -50,7 +50,7 @@ def comparison_table(runs: Sequence[Run], task: str, metric: str) -> Table:
     for heading in (metric, first, second, "PD", "mean |PD|", "s / update"):
         table.add_column(heading, justify="right")
     for run in runs:
-        row = run.document()["summary"][task][metric]
+        row = run.summary()[task][metric]
         table.add_row(
             run.config.method,
             number(row["mean"]),

@@ -32,7 +32,7 @@ class Judgement:
     metrics: Mapping[str, GroupScores]
     n_tested_users: int
     n_cold_users: int
-    """Users of the test events that training had never seen; they are not in the metrics."""
+    """Users of whom no earlier event was known; they are not in the metrics."""
 
     def __getitem__(self, metric: str) -> GroupScores:
         return self.metrics[metric]

@@ -38,10 +38,11 @@ def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, 
     Positives that are not among the known items cannot be found; they count as missed.
     """
     device, parts = _device(model), []
+    reachable = positives.below(n_items)
     for chunk in user_chunks(len(users), n_items):
         scores = all_scores(model, users[chunk], seen, n_items)
         is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=device)
-        row, item = positives.below(n_items).of(users[chunk])
+        row, item = reachable.of(users[chunk])
         is_positive[torch.from_numpy(row).to(device), torch.from_numpy(item).to(device)] = True
         parts.append(_top_hits(scores, is_positive, k))
     return _assemble(users, parts, positives, k)
@@ -81,7 +82,9 @@ def all_scores(model: Scorer, users: Rows, seen: SeenItems, n_items: int) -> Ten
     """(B, n_items) scores of the known items, −∞ where the user has had the item."""
     device = _device(model)
     scores = finite(model.score_all(torch.from_numpy(users).to(device), n_items))
-    row, item = (torch.from_numpy(rows).to(device) for rows in seen.below(n_items).of(users))
+    position, had = seen.of(users)
+    known = had < n_items
+    row, item = (torch.from_numpy(rows[known]).to(device) for rows in (position, had))
     # Into a copy: what a model returns may be a view of its own weights.
     return scores.index_put((row, item), scores.new_tensor(-torch.inf))
 
@@ -101,13 +104,14 @@ def user_chunks(n_users: int, width: int) -> Iterator[slice]:
 
 @contextmanager
 def evaluating(model: Scorer) -> Iterator[None]:
-    """Put the model in evaluation mode, and back into the mode it was in."""
-    was_training = model.training
+    """Put the model in evaluation mode, and each part of it back into the mode it was in."""
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for part, was_training in modes:
+            part.training = was_training
 
 
 def _top_hits(scores: Tensor, is_positive: Tensor, k: int) -> Tensor:

@@ -1,17 +1,19 @@
 """Who, what, when, and which group."""
 
+from fairstream.events.columns import Columns
 from fairstream.events.datasets import synthetic_stream
 from fairstream.events.datasets.synthetic import SyntheticConfig, SyntheticStream
 from fairstream.events.groups import ADVANTAGED, DISADVANTAGED, UNKNOWN, Groups
 from fairstream.events.log import EventLog, first_of_each_pair
 from fairstream.events.readers import read_events, read_more_events
 from fairstream.events.seen import SeenItems
-from fairstream.events.vocabulary import Rows, Vocabulary
+from fairstream.events.vocabulary import Rows, Vocabulary, id_column
 
 __all__ = [
     "ADVANTAGED",
     "DISADVANTAGED",
     "UNKNOWN",
+    "Columns",
     "EventLog",
     "Groups",
     "Rows",
@@ -20,6 +22,7 @@ __all__ = [
     "SyntheticStream",
     "Vocabulary",
     "first_of_each_pair",
+    "id_column",
     "read_events",
     "read_more_events",
     "synthetic_stream",

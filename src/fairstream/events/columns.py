@@ -11,27 +11,28 @@ from fairstream.errors import DataError
 _USUAL_NAMES = {
     "user": ("user_id", "user", "userid", "uid", "customer_id", "member_id", "visitor_id"),
     "item": ("item_id", "item", "itemid", "iid", "movie_id", "movieid", "product_id", "article_id"),
-    "time": ("timestamp", "time", "order", "datetime", "date", "event_time", "created_at", "ts"),
+    "time": ("timestamp", "time", "datetime", "date", "event_time", "created_at", "ts", "order"),
     "rating": ("rating", "stars"),
 }
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns to read; None means: recognise a usual name."""
+    """How to read events: the names of the columns (None: recognise a usual one), and which ratings count."""
 
     user: str | None = None
     item: str | None = None
     time: str | None = None
     rating: str | None = None
+    rating_above: float = 2.0
 
     def find(self, role: str, table: pa.Table, *, what: str) -> str:
         """The column of `table` that plays `role`, or one sentence that says how to name it."""
         found = self.find_optional(role, table, what=what)
         if found is None:
             raise DataError(
-                f"{what} needs a {role} column ({', '.join(_USUAL_NAMES[role][:4])} …), but has only "
-                f"{', '.join(table.column_names) or 'no columns'}; name it with {role}_column "
+                f"{what} needs {'an' if role == 'item' else 'a'} {role} column ({', '.join(_USUAL_NAMES[role][:4])} …), "
+                f"but has only {', '.join(table.column_names) or 'no columns'}; name it with {role}_column "
                 f"(on the command line: --{role}-column)"
             )
         return found

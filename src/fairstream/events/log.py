@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.errors import DataError
+from fairstream.events.columns import Columns
 from fairstream.events.groups import ADVANTAGED, Groups
 from fairstream.events.vocabulary import Rows, Vocabulary
 
@@ -30,7 +31,9 @@ class EventLog:
     user_ids: Vocabulary
     item_ids: Vocabulary
     groups: Groups | None = None
-    notes: tuple[str, ...] = field(default=())
+    columns: Columns = field(default_factory=Columns)
+    """How the events were read."""
+    notes: tuple[str, ...] = ()
     """What reading did to the events: one sentence for each thing left out or moved."""
 
     @classmethod
@@ -51,7 +54,7 @@ class EventLog:
                 f"{len(times) - len(first)} repeated (user, item) pair(s) left out: the first event of a pair counts"
             )
             user_rows, item_rows, times = user_rows[first], item_rows[first], times[first]
-        return cls(user_rows, item_rows, times, users, items, None, tuple(notes))
+        return cls(user_rows, item_rows, times, users, items, notes=tuple(notes))
 
     def __len__(self) -> int:
         return len(self.users)

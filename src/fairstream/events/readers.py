@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from fairstream.errors import DataError
 from fairstream.events.columns import Columns
 from fairstream.events.datasets import Dataset, open_dataset
-from fairstream.events.groups import Groups, encode_groups, name_groups
+from fairstream.events.groups import UNKNOWN, Groups, encode_groups, name_groups
 from fairstream.events.log import EventLog
 from fairstream.events.tables import first_sentence, to_table
 from fairstream.events.vocabulary import Vocabulary
@@ -48,21 +48,21 @@ def read_events(
     >>> len(log), log.n_users, log.n_items, log.groups.names
     (3, 2, 2, ('M', 'F'))
     """
-    columns = Columns(user_column, item_column, time_column, rating_column)
+    columns = Columns(user_column, item_column, time_column, rating_column, rating_above)
     tables = _open(source, users)
-    log = _read_log(tables.events, columns, rating_above)
-    return replace(log, groups=_read_groups(log, tables, columns, group, advantaged))
+    log = _read_log(tables.events, columns)
+    return _with_groups(log, _read_groups(log, tables, columns, group, advantaged))
 
 
-def read_more_events(source: Any, groups: Groups, *, users: Any = None) -> EventLog:
-    """Read events into groups that are settled already; a user of no stated group has none yet."""
+def read_more_events(source: Any, groups: Groups, columns: Columns, *, users: Any = None) -> EventLog:
+    """Read events as earlier ones were, into groups that are settled already."""
     tables = _open(source, users)
-    log = _read_log(tables.events, Columns(), rating_above=2.0)
+    log = _read_log(tables.events, columns)
     table = tables.events if tables.users is None else tables.users
     if groups.attribute not in table.column_names:
         return log
-    values = _group_values(log, table, groups.attribute, Columns())
-    return replace(log, groups=groups.with_codes(encode_groups(groups.attribute, values, groups.names)))
+    values = _group_values(log, table, groups.attribute, columns)
+    return _with_groups(log, groups.with_codes(encode_groups(groups.attribute, values, groups.names)))
 
 
 def _open(source: Any, users: Any) -> Dataset:
@@ -70,11 +70,20 @@ def _open(source: Any, users: Any) -> Dataset:
     return dataset if users is None else replace(dataset, users=to_table(users, what="the users"))
 
 
-def _read_log(events: pa.Table, columns: Columns, rating_above: float) -> EventLog:
+def _with_groups(log: EventLog, groups: Groups | None) -> EventLog:
+    if groups is None:
+        return log
+    n_unknown = int((groups.codes == UNKNOWN).sum())
+    note = f"{n_unknown} of {log.n_users} users have no {groups.attribute}: they count overall and in neither group"
+    return replace(log, groups=groups, notes=(*log.notes, note) if n_unknown else log.notes)
+
+
+def _read_log(events: pa.Table, columns: Columns) -> EventLog:
     what = "the events table"
     user, item, time = (columns.find(role, events, what=what) for role in ("user", "item", "time"))
     rating = columns.find_optional("rating", events, what=what)
     notes: tuple[str, ...] = ()
+    rating_above = columns.rating_above
     if rating is not None:
         kept = events.filter(pc.greater(_ratings(events[rating], rating), rating_above))
         notes = (f"{len(kept)} of {len(events)} events have {rating} > {rating_above:g} and are kept",)
@@ -85,7 +94,7 @@ def _read_log(events: pa.Table, columns: Columns, rating_above: float) -> EventL
         if missing := events[name].null_count:
             raise DataError(f"every event needs a {role}, but {missing} of {len(events)} are missing in {name!r}")
     log = EventLog.from_columns(_one(events[user]), _one(events[item]), _times(events[time], time))
-    return replace(log, notes=notes + log.notes)
+    return replace(log, columns=columns, notes=notes + log.notes)
 
 
 def _ratings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
@@ -130,8 +139,10 @@ def _read_groups(
         group = _only_two_valued(table, skip=columns.find("user", table, what=what))
     elif group not in table.column_names:
         raise DataError(f"{what} has no column {group!r} to group by; its columns are {', '.join(table.column_names)}")
-    names = name_groups(group, table[group], advantaged=advantaged)
-    return Groups(group, names, encode_groups(group, _group_values(log, table, group, columns), names))
+    # Of the users table all users count; among events only those who acted, each of them once.
+    values = _group_values(log, table, group, columns)
+    names = name_groups(group, table[group] if tables.users is not None else values, advantaged=advantaged)
+    return Groups(group, names, encode_groups(group, values, names))
 
 
 def _group_values(log: EventLog, table: pa.Table, group: str, columns: Columns) -> pa.Array:

@@ -29,7 +29,9 @@ class SeenItems:
         return cls(np.unique(pair_keys(users, items)))
 
     def union(self, other: SeenItems) -> SeenItems:
-        return SeenItems(np.union1d(self.keys, other.keys))
+        """Both together, by a merge of what is sorted already."""
+        new = other.keys[~self._holds(other.keys)]
+        return SeenItems(np.insert(self.keys, np.searchsorted(self.keys, new), new))
 
     def below(self, n_items: int) -> SeenItems:
         """Only the pairs whose item row is one of the first `n_items`."""
@@ -37,11 +39,13 @@ class SeenItems:
 
     def has(self, users: Rows, items: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether each pair is among them."""
-        wanted = pair_keys(users, items)
-        at = np.searchsorted(self.keys, wanted)
-        found = np.zeros(len(wanted), dtype=np.bool_)
+        return self._holds(pair_keys(users, items))
+
+    def _holds(self, keys: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        at = np.searchsorted(self.keys, keys)
+        found = np.zeros(len(keys), dtype=np.bool_)
         inside = at < len(self.keys)
-        found[inside] = self.keys[at[inside]] == wanted[inside]
+        found[inside] = self.keys[at[inside]] == keys[inside]
         return found
 
     def bounds(self, n_users: int) -> Rows:
@@ -62,4 +66,4 @@ class SeenItems:
         count = np.searchsorted(self.keys, (users + 1) << 32) - start
         position = np.repeat(np.arange(len(users)), count)
         within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        return position, self.items[np.repeat(start, count) + within]
+        return position, self.keys[np.repeat(start, count) + within] & _ITEM_BITS

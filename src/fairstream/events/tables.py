@@ -12,7 +12,7 @@ import pyarrow.parquet
 from fairstream.errors import DataError
 
 SUFFIXES = (".parquet", ".csv")
-_EMPTY_IS_MISSING = {"strings_can_be_null": True, "quoted_strings_can_be_null": True}
+_EMPTY_IS_MISSING = {"strings_can_be_null": True, "quoted_strings_can_be_null": True, "null_values": [""]}
 
 
 def to_table(source: Any, *, what: str) -> pa.Table:

@@ -49,11 +49,11 @@ class Vocabulary:
 
     def lookup(self, ids: Any) -> Rows:
         """The row of each id, −1 where the id is not known."""
-        return self._lookup(self._same_kind(_as_id_array(ids)))
+        return self._lookup(self._same_kind(id_column(ids)))
 
     def extend(self, ids: Any) -> Rows:
         """The row of each id; ids not seen before get the next free rows, in order."""
-        values = self._same_kind(_as_id_array(ids))
+        values = self._same_kind(id_column(ids))
         rows = self._lookup(values)
         unknown = rows < 0
         if unknown.any():
@@ -86,8 +86,10 @@ def _kind(kind: pa.DataType) -> str:
     return "integers" if pa.types.is_integer(kind) else "strings"
 
 
-def _as_id_array(ids: Any) -> pa.Array:
+def id_column(ids: Any) -> pa.Array:
     """One contiguous Arrow array of int64 or large_string, without nulls."""
+    if isinstance(ids, str | bytes):
+        raise DataError(f"ids must be a list or a column, got the single id {ids!r}; put it into a list")
     if isinstance(ids, pa.ChunkedArray):
         ids = ids.combine_chunks()
     if not isinstance(ids, pa.Array):

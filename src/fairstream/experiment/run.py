@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any, Self
 
-from fairstream.errors import ConfigurationError
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Judge
 from fairstream.events import EventLog, SeenItems
 from fairstream.events.datasets.published import recognise
@@ -55,16 +56,16 @@ class Run(Iterator[PeriodResult]):
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
         randomness = Randomness(config.seed)
-        foresight = Knowledge(SeenItems.from_pairs(log.users, log.items), log.n_users, log.n_items)
         self._learner: Learner = make_learner(
             self.config,
             factory=factory,
             randomness=randomness,
             device=config.torch_device(),
-            foresight=foresight if is_paper else None,
+            foresight=_everything(log) if is_paper else None,
         )
         self._judge = Judge(config.protocol, config.k, self.groups, randomness)
         self.on_progress = on_progress
+        self._unjudged: Update | None = None
         self.pretrained: PeriodResult | None = None
         self.results: list[PeriodResult] = []
 
@@ -91,12 +92,16 @@ class Run(Iterator[PeriodResult]):
             if self.on_progress is not None:
                 self.on_progress(t, done, total)
 
-        codes = self.groups.codes
-        if t == 0:
-            update = self._learner.fit(users, items, codes, on_epoch)
-        else:
-            update = self._learner.update(users, items, codes, quality, on_epoch)
-        return self._judged(t, update)
+        # An update that is done stays done, should the judging after it be interrupted.
+        if self._unjudged is None:
+            codes = self.groups.codes
+            if t == 0:
+                self._unjudged = self._learner.fit(users, items, codes, on_epoch)
+            else:
+                self._unjudged = self._learner.update(users, items, codes, quality, on_epoch)
+        result = self._judged(t, self._unjudged)
+        self._unjudged = None
+        return result
 
     def _judged(self, t: int, update: Update) -> PeriodResult:
         known = self._learner.known
@@ -115,6 +120,10 @@ class Run(Iterator[PeriodResult]):
         }
         return PeriodResult(t, update, tasks)
 
+    def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Task → metric → means over the periods so far."""
+        return summarise(self.results)
+
     def document(self) -> dict[str, Any]:
         """The run as JSON: its whole configuration, data, versions, results and times."""
         before = [] if self.pretrained is None else [self.pretrained]
@@ -129,17 +138,23 @@ class Run(Iterator[PeriodResult]):
                 "group": self.groups.attribute,
                 "advantaged": self.groups.names[0],
                 "disadvantaged": self.groups.names[1],
+                "columns": asdict(self.log.columns),
                 "period_ends": self.periods.ends,
             },
             "versions": {**versions(), "device": str(self._learner.device)},
             "pretrained": before[0].to_dict() if before else None,
             "periods": [result.to_dict() for result in self.results],
-            "summary": summarise(self.results),
+            "summary": self.summary(),
             "timing": {
                 "pretrain_s": before[0].update.seconds if before else None,
                 "update_s": [result.update.seconds for result in self.results],
             },
         }
+
+
+def _everything(log: EventLog) -> Knowledge:
+    """The paper's leak: what every user will ever have, and the whole catalogue."""
+    return Knowledge(SeenItems.from_pairs(log.users, log.items), log.n_users, log.n_items)
 
 
 def run(
@@ -162,6 +177,8 @@ def run(
     1 fine-tune ['next', 'remain']
     2 fine-tune ['next', 'remain']
     """
+    if not isinstance(log, EventLog):
+        raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")
     factory = None if isinstance(model, str) else model
     config = RunConfig.of(method=method, model=model if isinstance(model, str) else "custom", **options)
     return Run(log, config, factory=factory, on_progress=on_progress)

@@ -30,7 +30,9 @@ Tensors = dict[str, torch.Tensor]
 def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -> None:
     """Write a checkpoint; on any failure the folder holds what it held before."""
     # Copies, because tied weights share memory and safetensors refuses those.
-    content = safetensors.torch.save({name: value.detach().to("cpu", copy=True) for name, value in tensors.items()})
+    content = safetensors.torch.save(
+        {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    )
     digest = hashlib.sha256(content).hexdigest()
     tensor_file = folder / f"tensors-{digest[:16]}.safetensors"
     manifest = {"format": FORMAT, **manifest, "tensors": {"file": tensor_file.name, "sha256": digest}}
@@ -44,7 +46,7 @@ def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -
             if not was_there:
                 tensor_file.unlink()
             raise
-        for stale in set(folder.glob("tensors-*.safetensors")) - {tensor_file}:
+        for stale in set(folder.glob(f"tensors-{'[0-9a-f]' * 16}.safetensors")) - {tensor_file}:
             stale.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,12 @@ from fairstream.errors import CheckpointError, ConfigurationError, DataError, Un
 from fairstream.evaluation import Judge, Judgement, all_scores, evaluating, user_chunks
 from fairstream.events import (
     UNKNOWN,
+    Columns,
     EventLog,
     Groups,
     Rows,
     Vocabulary,
+    id_column,
     read_events,
     read_more_events,
 )
@@ -33,7 +35,7 @@ from fairstream.recommender.checkpoint import (
     write_checkpoint,
 )
 from fairstream.strategies import Learner, Update
-from fairstream.training import Surroundings, restore_state, state_tensors
+from fairstream.training import OnEpoch, Surroundings, restore_state, state_tensors
 
 
 class FairRecommender:
@@ -61,52 +63,46 @@ class FairRecommender:
     def __init__(
         self, model: str | ScorerFactory = "mf", *, seed: int = 0, device: str = "auto", **options: Any
     ) -> None:
-        is_own = callable(model)
-        self.config = MethodConfig.of(model="custom" if is_own else model, **options)
         self._factory: ScorerFactory | None = model if callable(model) else None
+        self.config = MethodConfig.of(model="custom" if callable(model) else model, **options)
         surroundings = Surroundings.of(seed=seed, device=device)
         self._device, self._randomness = surroundings.torch_device(), Randomness(surroundings.seed)
         self._learner: Learner | None = None
         self._users, self._items = Vocabulary(), Vocabulary()
         self._groups: Groups | None = None
+        self._columns = Columns()
         self._new_learner()  # what cannot be honoured is said now, not at the first fit
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
-    def fit(self, events: Any, *, users: Any = None, on_epoch: Callable[[int, int], None] | None = None) -> Update:
+    def fit(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Update:
         """Train from scratch on `events` (an `EventLog`, or what `read_events` takes)."""
-        log = events if isinstance(events, EventLog) else read_events(events, users=users)
+        log = _log_itself(events, users) or read_events(events, users=users)
         groups = log.need_groups()
         learner = self._new_learner()
         update = learner.fit(log.users, log.items, groups.codes, on_epoch)
         self._learner, self._users, self._items = learner, log.user_ids.copy(), log.item_ids.copy()
-        self._groups = groups
+        self._groups, self._columns = groups, log.columns
         return update
 
-    def update(self, events: Any, *, users: Any = None, on_epoch: Callable[[int, int], None] | None = None) -> Update:
+    def update(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Update:
         """Learn from new events, by fine-tuning unless the method says otherwise.
 
-        Users that are new need a row in `users` to have a group; without one they are learned
-        from but have no part in the fairness loss. (user, item) pairs known already are left out.
+        Tables are read as the fitted ones were: the same columns, the same ratings. Users that
+        are new need a row in `users` to have a group; without one they are learned from but have
+        no part in the fairness loss. (user, item) pairs known already are left out. An update
+        that fails or is interrupted leaves everything as it was.
         """
-        learner, groups = self._fitted()
-        log = events if isinstance(events, EventLog) else read_more_events(events, groups, users=users)
-        user_ids, item_ids = self._users.copy(), self._items.copy()
-        user_rows, item_rows = (
-            user_ids.extend(log.user_ids.ids)[log.users],
-            item_ids.extend(log.item_ids.ids)[log.items],
-        )
-        codes = _merged_codes(groups, log, user_ids)
-        new = ~learner.known.seen.has(user_rows, item_rows)
-        if not new.any():
+        learner, _ = self._fitted()
+        new = self._placed(events, users)
+        if len(new.users) == 0:
             raise DataError("there is nothing to learn: every one of these events is known already")
-        user_rows, item_rows = user_rows[new], item_rows[new]
         quality = None
         if learner.strategy.needs_quality:
             k = min(20, learner.known.n_items)
-            quality = self._judge(learner, groups.with_codes(codes), user_rows, item_rows, k=k)[f"ndcg@{k}"].overall
-        update = learner.update(user_rows, item_rows, codes, quality, on_epoch)
-        self._users, self._items, self._groups = user_ids, item_ids, groups.with_codes(codes)
+            quality = self._judge(new, k=k)[f"ndcg@{k}"].overall
+        update = learner.update(new.users, new.items, new.groups.codes, quality, on_epoch)
+        self._users, self._items, self._groups = new.user_ids, new.item_ids, new.groups
         return update
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
@@ -118,15 +114,16 @@ class FairRecommender:
         A user who has had nearly everything gets fewer than k.
         """
         learner, _ = self._fitted()
-        rows = self._users.lookup(user_ids)
+        wanted = id_column(user_ids)
+        rows = self._users.lookup(wanted)
         if (rows < 0).any():
-            missing = [str(user) for user, row in zip(user_ids, rows, strict=True) if row < 0]
+            missing = [str(user) for user in wanted.filter(rows < 0).to_pylist()]
             raise UnknownUserError(
                 f"{len(missing)} user(s) are not known ({', '.join(missing[:5])}); "
                 f"a user is known once an event shows it"
             )
         n_items = learner.known.n_items
-        if not 1 <= k <= n_items:
+        if not isinstance(k, int) or not 1 <= k <= n_items:
             raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {k}")
         scores, items = np.empty((len(rows), k), np.float32), np.empty((len(rows), k), np.int64)
         with evaluating(learner.model):
@@ -149,18 +146,10 @@ class FairRecommender:
 
         Ask before `update`: events that the model has learned from cannot judge it.
         """
-        learner, groups = self._fitted()
-        log = events if isinstance(events, EventLog) else read_more_events(events, groups, users=users)
-        user_ids, item_ids = self._users.copy(), self._items.copy()
-        user_rows, item_rows = (
-            user_ids.extend(log.user_ids.ids)[log.users],
-            item_ids.extend(log.item_ids.ids)[log.items],
-        )
-        new = ~learner.known.seen.has(user_rows, item_rows)
-        if not new.any():
+        new = self._placed(events, users)
+        if len(new.users) == 0:
             raise DataError("the model has learned from every one of these events already; judge it on new ones")
-        judged_groups = groups.with_codes(_merged_codes(groups, log, user_ids))
-        return self._judge(learner, judged_groups, user_rows[new], item_rows[new], k=k)
+        return self._judge(new, k=k)
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────
 
@@ -171,7 +160,10 @@ class FairRecommender:
             "fairstream": __version__,
             "config": self.config.model_dump(),
             "seed": self._randomness.seed,
+            "device": self._device.type,
+            "columns": asdict(self._columns),
             "t": learner.t,
+            "started_at": learner.trainer.t,
             "strategy": learner.strategy.state(),
             "groups": {"attribute": groups.attribute, "names": groups.names},
         }
@@ -184,9 +176,16 @@ class FairRecommender:
         write_checkpoint(Path(path), manifest, tensors)
 
     @classmethod
-    def load(cls, path: str | Path, *, model: ScorerFactory | None = None, device: str = "auto") -> FairRecommender:
-        """Read a checkpoint; one with a model of your own needs its constructor again as `model`."""
+    def load(
+        cls, path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None
+    ) -> FairRecommender:
+        """Read a checkpoint, onto the device that it was saved from unless another one is named.
+
+        One with a model of your own needs its constructor again as `model`.
+        """
         manifest, tensors = read_checkpoint(Path(path))
+        place = Surroundings.of(device=device or manifest.get("device", "auto"))
+        place.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
             options = dict(manifest["config"])
             name = options.pop("model")
@@ -195,7 +194,7 @@ class FairRecommender:
                     "a model of your own: pass its constructor" if model is None else f"{name}: do not pass a model"
                 )
                 raise CheckpointError(f"{path} was saved with {wanted}")
-            recommender = cls(model or name, seed=manifest["seed"], device=device, **options)
+            recommender = cls(model or name, seed=manifest["seed"], device=place.device, **options)
             recommender._restore(manifest, tensors)
         except RuntimeError:  # PyTorch's word for tensors of other names or shapes
             raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
@@ -207,8 +206,10 @@ class FairRecommender:
         self._users, self._items = (vocabulary_from_tensors(name, tensors) for name in ("users", "items"))
         first, second = manifest["groups"]["names"]
         self._groups = Groups(manifest["groups"]["attribute"], (first, second), tensors["groups/codes"].numpy())
+        self._columns = Columns(**manifest["columns"])
         learner = self._new_learner()
-        trainer = learner.restore(manifest["t"], tensors["events/users"].numpy(), tensors["events/items"].numpy())
+        events = (tensors["events/users"].numpy(), tensors["events/items"].numpy())
+        trainer = learner.restore(int(manifest["t"]), *events, started_at=int(manifest["started_at"]))
         learner.strategy.restore(manifest["strategy"])
         trainer.model.load_state_dict(_under("model/", tensors))
         restore_state(trainer.optimizer, trainer.model, _under("optimizer/", tensors))
@@ -229,28 +230,56 @@ class FairRecommender:
             raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
         return self._learner, self._groups
 
-    def _judge(self, learner: Learner, groups: Groups, users: Rows, items: Rows, *, k: int) -> Judgement:
+    def _placed(self, events: Any, users: Any) -> _NewEvents:
+        """The events that are not known yet, in this recommender's rows; changes nothing."""
+        learner, groups = self._fitted()
+        log = _log_itself(events, users) or read_more_events(events, groups, self._columns, users=users)
+        user_ids, item_ids = self._users.copy(), self._items.copy()
+        people = user_ids.extend(log.user_ids.ids)
+        user_rows, item_rows = people[log.users], item_ids.extend(log.item_ids.ids)[log.items]
+        codes = np.full(len(user_ids), UNKNOWN, dtype=np.int8)
+        codes[: len(groups.codes)] = groups.codes
+        if log.groups is not None:  # known users keep their group, newcomers get theirs
+            fresh = codes[people] == UNKNOWN
+            codes[people[fresh]] = groups.recoded(log.groups)[fresh]
+        new = ~learner.known.seen.has(user_rows, item_rows)
+        return _NewEvents(user_rows[new], item_rows[new], user_ids, item_ids, groups.with_codes(codes))
+
+    def _judge(self, new: _NewEvents, *, k: int) -> Judgement:
+        learner, _ = self._fitted()
         known = learner.known
-        return Judge("strict", k, groups, self._randomness).judge(
-            learner.model, users, items, seen=known.seen, n_users=known.n_users, n_items=known.n_items, t=learner.t
+        return Judge("strict", k, new.groups, self._randomness).judge(
+            learner.model,
+            new.users,
+            new.items,
+            seen=known.seen,
+            n_users=known.n_users,
+            n_items=known.n_items,
+            t=learner.t,
         )
 
 
-def load(path: str | Path, *, model: ScorerFactory | None = None, device: str = "auto") -> FairRecommender:
-    """Read what `FairRecommender.save` wrote."""
+class _NewEvents(NamedTuple):
+    """Events in a recommender's rows, and its vocabularies and groups as they will be with them."""
+
+    users: Rows
+    items: Rows
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+    groups: Groups
+
+
+def load(path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None) -> FairRecommender:
+    """Read what `FairRecommender.save` wrote; see `FairRecommender.load`."""
     return FairRecommender.load(path, model=model, device=device)
 
 
-def _merged_codes(groups: Groups, log: EventLog, user_ids: Vocabulary) -> np.ndarray[Any, np.dtype[np.int8]]:
-    """Known users keep their group; newcomers get theirs from the log, if it has one."""
-    codes = np.full(len(user_ids), UNKNOWN, dtype=np.int8)
-    codes[: len(groups.codes)] = groups.codes
-    if log.groups is not None:
-        rows = user_ids.lookup(log.user_ids.ids)
-        said = groups.recoded(log.groups)
-        fresh = codes[rows] == UNKNOWN
-        codes[rows[fresh]] = said[fresh]
-    return codes
+def _log_itself(events: Any, users: Any) -> EventLog | None:
+    if not isinstance(events, EventLog):
+        return None
+    if users is not None:
+        raise ConfigurationError("an EventLog has its groups already; give users to read_events instead")
+    return events
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

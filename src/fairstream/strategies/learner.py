@@ -125,7 +125,7 @@ class Learner:
     ) -> TrainingReport | None:
         room = self._foresight or self.known
         if step is Step.RETRAIN:
-            self._trainer = self.new_trainer(room.n_users, room.n_items)
+            self._trainer = self._new_trainer(room.n_users, room.n_items, self.t)
             return self._train(self.users, self.items, groups, self.hyper.pretrain_epochs, True, on_epoch)
         # A kept model makes room for newcomers too: it has to be able to score them.
         self.trainer.grow(room.n_users, room.n_items, self.t)
@@ -133,7 +133,7 @@ class Learner:
             return None
         return self._train(users, items, groups, self.hyper.update_epochs, False, on_epoch)
 
-    def new_trainer(self, n_users: int, n_items: int) -> Trainer:
+    def _new_trainer(self, n_users: int, n_items: int, t: int) -> Trainer:
         """A freshly started model and optimizer."""
         return Trainer(
             self.factory,
@@ -143,15 +143,18 @@ class Learner:
             device=self.device,
             n_users=n_users,
             n_items=n_items,
-            t=self.t,
+            t=t,
         )
 
-    def restore(self, t: int, users: Rows, items: Rows) -> Trainer:
-        """Stand where a saved learner stood; gives the trainer whose tensors are to be filled in."""
+    def restore(self, t: int, users: Rows, items: Rows, *, started_at: int) -> Trainer:
+        """Stand where a saved learner stood; gives the trainer whose tensors are to be filled in.
+
+        `started_at` is the period in which its model was (re)started.
+        """
         self.t, self.users, self.items = t, users, items
         n_users, n_items = int(users.max(initial=-1)) + 1, int(items.max(initial=-1)) + 1
         self.known = Knowledge(SeenItems.from_pairs(users, items), n_users, n_items)
-        self._trainer = self.new_trainer(n_users, n_items)
+        self._trainer = self._new_trainer(n_users, n_items, started_at)
         return self._trainer
 
     def _train(

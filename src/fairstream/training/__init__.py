@@ -1,9 +1,9 @@
 """From W and a batch to the next W."""
 
-from fairstream.training.device import Surroundings
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import restore_state, state_tensors
 from fairstream.training.row_adam import RowAdam
+from fairstream.training.surroundings import Surroundings
 from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
 
 __all__ = [

@@ -58,7 +58,11 @@ class Trainer:
         self.hyper, self.objective = hyper, objective
         self._randomness, self._device = randomness, device
         with randomness.governing("weights", t):
-            self.model: Scorer = factory(n_users, n_items).to(device)
+            model = factory(n_users, n_items)
+        if not isinstance(model, Scorer):
+            raise ModelError(f"a model must be a fairstream.Scorer, got {type(model).__name__}; see Scorer for how")
+        self.model: Scorer = model.to(device)
+        self.t = t
         self.optimizer = make_optimizer(hyper.optimizer, self.model, learning_rate=hyper.learning_rate, l2=hyper.l2)
 
     def copied(self) -> tuple[Scorer, torch.optim.Optimizer]:
@@ -90,8 +94,8 @@ class Trainer:
         once (its fine-tuning).
         """
         n_given = len(users)
-        enough = sampler.n_free(torch.from_numpy(users).to(self._device)) >= self.objective.n_drawn
-        users, items = users[enough.cpu().numpy()], items[enough.cpu().numpy()]
+        free = sampler.n_free(torch.from_numpy(users).to(self._device)).cpu().numpy()
+        users, items = users[free >= self.objective.n_drawn], items[free >= self.objective.n_drawn]
         if len(users) == 0:
             raise DataError(
                 f"{self.objective.n_drawn} distinct negatives an interaction (the larger of n_negatives and "
@@ -127,6 +131,11 @@ class Trainer:
 
     def _step(self, at: slice, users: Tensor, candidates: Tensor, groups: Tensor, has_both_groups: bool) -> Tensor:
         scores = self.model(users[at], candidates[at])  # (B, 1 + max(n, μ))
+        if scores.shape != candidates[at].shape:
+            raise ModelError(
+                f"a model must give a score per candidate: expected the shape {tuple(candidates[at].shape)}, "
+                f"got {tuple(scores.shape)}"
+            )
         loss = self.objective.loss(scores, groups[at], has_both_groups=has_both_groups)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
