@@ -50,7 +50,13 @@ METHODS: dict[str, Method] = {
 
 
 class MethodConfig(Hyperparameters):
-    """A method and its hyperparameters."""
+    """A method and its hyperparameters.
+
+    >>> MethodConfig.of(method="retrain-fair", fairness_weight=2).method
+    'Retrain-Fair'
+    >>> MethodConfig.of(method="Finetune", fairness_weight=2).objective().lambda_
+    0.0
+    """
 
     method: str = "FADE"
     """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs or FADE (in any case)."""

@@ -27,7 +27,12 @@ _METRICS: dict[Protocol, dict[str, Metric]] = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """How a model does on some events."""
+    """How a model does on some events: `judgement["ndcg@20"]` is one metric by group.
+
+    >>> score = GroupScores(0.5, {"M": 0.6, "F": 0.4}, 0.2)
+    >>> Judgement({"ndcg@20": score}, n_tested_users=10, n_cold_users=1)["ndcg@20"].by_group["F"]
+    0.4
+    """
 
     metrics: Mapping[str, GroupScores]
     n_tested_users: int

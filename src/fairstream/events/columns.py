@@ -30,8 +30,9 @@ class Columns:
         """The column of `table` that plays `role`, or one sentence that says how to name it."""
         found = self.find_optional(role, table, what=what)
         if found is None:
+            usual = ", ".join(_USUAL_NAMES[role][:4])
             raise DataError(
-                f"{what} needs {'an' if role == 'item' else 'a'} {role} column ({', '.join(_USUAL_NAMES[role][:4])} …), "
+                f"{what} needs {'an' if role == 'item' else 'a'} {role} column ({usual} …), "
                 f"but has only {', '.join(table.column_names) or 'no columns'}; name it with {role}_column "
                 f"(on the command line: --{role}-column)"
             )

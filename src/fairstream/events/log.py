@@ -23,6 +23,14 @@ class EventLog:
     first n events are exactly the rows below `n_users_after(n)` and `n_items_after(n)`.
 
     Make one with `fairstream.read_events`.
+
+    >>> from fairstream import read_events
+    >>> import pyarrow as pa
+    >>> log = read_events(pa.table({"user": ["a", "b", "a"], "item": [5, 5, 9], "time": [3, 1, 2]}))
+    >>> log.users.tolist(), log.items.tolist(), log.n_items_after(1)
+    ([0, 1, 1], [0, 1, 0], 1)
+    >>> log.notes
+    ('the events were not in chronological order and have been sorted by time',)
     """
 
     users: Rows

@@ -12,7 +12,11 @@ from fairstream.training import Surroundings
 
 
 class RunConfig(MethodConfig, Surroundings):
-    """A method, a protocol, how the log is cut, and where it runs."""
+    """A method, a protocol, how the log is cut, and where it runs.
+
+    >>> RunConfig.of().optimizer, RunConfig.of(protocol="paper").optimizer
+    ('row', 'dense')
+    """
 
     protocol: Protocol = "strict"
     """strict: point in time, full ranking, true NDCG; paper: what produced the published numbers."""

@@ -33,7 +33,13 @@ class Table(nn.Embedding):
 
 
 class UserTable(Table):
-    """A table with one row per user."""
+    """A table with one row per user.
+
+    >>> table = UserTable(2, 3)
+    >>> table.grow(5)
+    >>> tuple(table.weight.shape)
+    (5, 3)
+    """
 
 
 class ItemTable(Table):

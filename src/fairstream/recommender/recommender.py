@@ -270,7 +270,20 @@ class _NewEvents(NamedTuple):
 
 
 def load(path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None) -> FairRecommender:
-    """Read what `FairRecommender.save` wrote; see `FairRecommender.load`."""
+    """Read what `FairRecommender.save` wrote; see `FairRecommender.load`.
+
+    >>> import tempfile
+    >>> from fairstream import read_events, synthetic_stream
+    >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
+    >>> rec = FairRecommender(pretrain_epochs=1, device="cpu")
+    >>> _ = rec.fit(stream.events, users=stream.users)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rec.save(folder)
+    ...     again = load(folder)
+    >>> users = stream.events["user_id"][:3]
+    >>> again.recommend(users) == rec.recommend(users)
+    True
+    """
     return FairRecommender.load(path, model=model, device=device)
 
 
