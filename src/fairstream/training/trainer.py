@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -93,60 +93,75 @@ class Trainer:
         paper's pre-training); otherwise the batches stay in order and keep the negatives drawn
         once (its fine-tuning).
         """
-        n_given = len(users)
-        free = sampler.n_free(torch.from_numpy(users).to(self._device)).cpu().numpy()
-        users, items = users[free >= self.objective.n_drawn], items[free >= self.objective.n_drawn]
-        if len(users) == 0:
-            raise DataError(
-                f"{self.objective.n_drawn} distinct negatives an interaction (the larger of n_negatives and "
-                f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
-            )
-        edges = list(range(0, len(users), self.hyper.batch_size))
-        both = _has_both_groups(groups[users], edges)
+        batches = self._batches(users, items, groups, sampler)
         draws = self._randomness.torch("negatives", t, device=self._device)
         orders = self._randomness.numpy("batch order", t)
-        user, item, group = (
-            torch.from_numpy(np.ascontiguousarray(column)).to(self._device) for column in (users, items, groups[users])
-        )
-        mean_loss = 0.0
+        loss = math.nan
         for epoch in range(epochs):
             if shuffled or epoch == 0:
-                negatives = sampler.draw(user, self.objective.n_drawn, draws)
-                candidates = torch.cat([item[:, None], negatives], dim=1)  # (N, 1 + max(n, μ))
-            order = orders.permutation(len(edges)) if shuffled else range(len(edges))
+                negatives = sampler.draw(batches.users, self.objective.n_drawn, draws)
+                candidates = torch.cat([batches.items[:, None], negatives], dim=1)  # (N, 1 + max(n, μ))
+            order = orders.permutation(len(batches.spans)) if shuffled else range(len(batches.spans))
             with _one_thread(), self._randomness.governing("forward", t, epoch, device=self._device):
-                losses = [
-                    self._step(slice(edges[b], edges[b] + self.hyper.batch_size), user, candidates, group, both[b])
-                    for b in order
-                ]
-            mean_loss = float(torch.stack(losses).mean())
-            if not math.isfinite(mean_loss):
+                loss = float(torch.stack([self._step(batches, candidates, b) for b in order]).mean())
+            if not math.isfinite(loss):
                 raise ModelError(
-                    f"training diverged: the loss of epoch {epoch + 1} is {mean_loss}; "
+                    f"training diverged: the loss of epoch {epoch + 1} is {loss}; "
                     f"lower learning_rate ({self.hyper.learning_rate:g}) or fairness_weight"
                 )
             if on_epoch is not None:
                 on_epoch(epoch + 1, epochs)
-        return TrainingReport(n_given, len(edges), both.count(False), n_given - len(users), mean_loss)
+        return TrainingReport(
+            n_interactions=len(users),
+            n_batches=len(batches.spans),
+            n_one_group_batches=batches.has_both_groups.count(False),
+            n_without_negatives=len(users) - len(batches.users),
+            loss=loss,
+        )
 
-    def _step(self, at: slice, users: Tensor, candidates: Tensor, groups: Tensor, has_both_groups: bool) -> Tensor:
-        scores = self.model(users[at], candidates[at])  # (B, 1 + max(n, μ))
+    def _batches(self, users: Rows, items: Rows, groups: np.ndarray[Any, Any], sampler: NegativeSampler) -> _Batches:
+        """The interactions whose user has enough items left to draw from, cut into batches."""
+        free = sampler.n_free(torch.from_numpy(users).to(self._device)).cpu().numpy()
+        enough = free >= self.objective.n_drawn
+        if not enough.any():
+            raise DataError(
+                f"{self.objective.n_drawn} distinct negatives an interaction (the larger of n_negatives and "
+                f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
+            )
+        columns = (users[enough], items[enough], groups[users[enough]])
+        starts = range(0, len(columns[0]), self.hyper.batch_size)
+        spans = [slice(start, start + self.hyper.batch_size) for start in starts]
+        user, item, group = (torch.from_numpy(column).to(self._device) for column in columns)
+        return _Batches(user, item, group, spans, _has_both_groups(columns[2], list(starts)))
+
+    def _step(self, batches: _Batches, candidates: Tensor, b: int) -> Tensor:
+        at = batches.spans[b]
+        scores = self.model(batches.users[at], candidates[at])  # (B, 1 + max(n, μ))
         if scores.shape != candidates[at].shape:
             raise ModelError(
                 f"a model must give a score per candidate: expected the shape {tuple(candidates[at].shape)}, "
                 f"got {tuple(scores.shape)}"
             )
-        loss = self.objective.loss(scores, groups[at], has_both_groups=has_both_groups)
+        loss = self.objective.loss(scores, batches.groups[at], has_both_groups=batches.has_both_groups[b])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
 
 
-def _has_both_groups(codes: np.ndarray[Any, Any], edges: list[int]) -> list[bool]:
-    if not edges:
-        return []
-    there = [np.logical_or.reduceat(codes == code, edges) for code in (ADVANTAGED, DISADVANTAGED)]
+class _Batches(NamedTuple):
+    """Interactions in chronological order, and where each batch of them lies."""
+
+    users: Tensor
+    items: Tensor
+    groups: Tensor
+    spans: list[slice]
+    has_both_groups: list[bool]
+    """Decided on the host, once: asking the device at every step would make it wait."""
+
+
+def _has_both_groups(codes: np.ndarray[Any, Any], starts: list[int]) -> list[bool]:
+    there = [np.logical_or.reduceat(codes == code, starts) for code in (ADVANTAGED, DISADVANTAGED)]
     return [bool(both) for both in there[0] & there[1]]
 
 
