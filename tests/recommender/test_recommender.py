@@ -622,3 +622,20 @@ def test_one_id_alone_and_half_a_list_are_refused(served: FairRecommender) -> No
         served.recommend("alice")
     with pytest.raises(ConfigurationError, match="k must be between"):
         served.recommend(FIRST["user_id"][:1], k=2.5)  # type: ignore[arg-type]
+
+
+# ── one way to learn ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
+def test_a_recommender_learns_what_a_run_learns(method: str) -> None:
+    options = {"method": method, "pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "device": "cpu"}
+    run = fairstream.run(read(STREAM.events), n_periods=3, **options)
+    recommender = FairRecommender(**options)
+    recommender.fit(read(STREAM.events.slice(0, run.periods.ends[0])))
+    for result in run:
+        span = run.periods.span(result.t)
+        recommender.update(STREAM.events.slice(span.start, span.stop - span.start), users=USERS)
+        ours, theirs = recommender.model.state_dict(), run._learner.model.state_dict()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        assert set(ours) == set(theirs)
