@@ -45,7 +45,7 @@ LITERALS = {
 
 def complaint(config: type[MethodConfig] = RunConfig, **options: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        config.of(**options)
+        config(**options)
     message = str(caught.value)
     assert "\n" not in message
     assert ". " not in message
@@ -69,7 +69,7 @@ def test_the_smallest_allowed_number_is_taken(name: str) -> None:
     if name == "n_blocks":
         assert "n_periods must be at most n_blocks" in complaint(**options)
     else:
-        assert getattr(RunConfig.of(**options), name) == value
+        assert getattr(RunConfig(**options), name) == value
 
 
 @pytest.mark.parametrize("name", sorted(LOWER_BOUNDS))
@@ -102,7 +102,7 @@ def test_a_choice_is_one_of_those_there_are(name: str, value: object) -> None:
 @pytest.mark.parametrize("name", LITERALS)
 def test_every_choice_can_be_chosen(name: str) -> None:
     for value in LITERALS[name]:
-        assert getattr(RunConfig.of(**{name: value}), name) == value
+        assert getattr(RunConfig(**{name: value}), name) == value
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -116,14 +116,14 @@ def test_an_unknown_option_is_refused_with_the_known_ones(config: type[MethodCon
 
 def test_a_run_has_options_that_a_method_has_not() -> None:
     assert "k is not an option" in complaint(MethodConfig, k=5)
-    assert RunConfig.of(k=5).k == 5
+    assert RunConfig(k=5).k == 5
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_are_known_in_any_case(config: type[MethodConfig], name: str) -> None:
     for spelled in (name, name.lower(), name.upper()):
-        assert config.of(method=spelled).method == name
+        assert config(method=spelled).method == name
 
 
 @pytest.mark.parametrize("value", ["FAED", "", 3, None], ids=repr)
@@ -161,29 +161,29 @@ def test_several_wrong_options_are_all_named() -> None:
 def test_a_complaint_can_be_caught_as_ours_and_as_a_value_error() -> None:
     for kind in (FairstreamError, ValueError):
         with pytest.raises(kind):
-            RunConfig.of(k=0)
+            RunConfig(k=0)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_configuration_is_frozen(config: type[MethodConfig]) -> None:
-    made = config.of()
+    made = config()
     with pytest.raises(ValidationError, match="frozen"):
         made.temperature = 1.0  # type: ignore[misc]
-    assert made == config.of()
-    assert hash(made) == hash(config.of())
+    assert made == config()
+    assert hash(made) == hash(config())
 
 
 @given(st.floats(0.1, 10), st.integers(2, 10), st.integers(0, 100))
 def test_replaced_changes_what_it_is_told_and_nothing_else(temperature: float, n_periods: int, seed: int) -> None:
-    made = RunConfig.of(seed=seed, method="finetune")
+    made = RunConfig(seed=seed, method="finetune")
     changed = made.replaced(temperature=temperature, n_periods=n_periods)
-    assert made == RunConfig.of(seed=seed, method="Finetune")
-    assert changed == RunConfig.of(seed=seed, method="Finetune", temperature=temperature, n_periods=n_periods)
+    assert made == RunConfig(seed=seed, method="Finetune")
+    assert changed == RunConfig(seed=seed, method="Finetune", temperature=temperature, n_periods=n_periods)
     assert changed.replaced() == changed
 
 
 def test_replaced_checks_again() -> None:
-    made = RunConfig.of(n_periods=4, n_blocks=4)
+    made = RunConfig(n_periods=4, n_blocks=4)
     for options, words in (
         ({"temperature": 0}, "temperature must be > 0, got 0"),
         ({"n_blocks": 3}, "n_periods must be at most n_blocks, 3, got 4"),
@@ -200,6 +200,6 @@ def test_every_field_is_documented(config: type[MethodConfig]) -> None:
 
 
 def test_the_papers_protocol_brings_the_papers_optimizer_unless_another_is_asked_for() -> None:
-    assert RunConfig.of().optimizer == "row"
-    assert RunConfig.of(protocol="paper").optimizer == "dense"
-    assert RunConfig.of(protocol="paper", optimizer="row").optimizer == "row"
+    assert RunConfig().optimizer == "row"
+    assert RunConfig(protocol="paper").optimizer == "dense"
+    assert RunConfig(protocol="paper", optimizer="row").optimizer == "row"

@@ -33,19 +33,19 @@ def test_the_table_has_the_methods_of_the_paper() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_names_are_known_in_any_case(name: str) -> None:
     for spelled in (name, name.lower(), name.upper(), name.swapcase()):
-        assert MethodConfig.of(method=spelled).method == name
+        assert MethodConfig(method=spelled).method == name
 
 
 @pytest.mark.parametrize("name", ["", "FADE ", "fairer", "Retrain_Fair"])
 def test_an_unknown_method_is_answered_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        MethodConfig.of(method=name)
+        MethodConfig(method=name)
     assert str(caught.value) == f"method must be one of {', '.join(METHODS)}, got {name!r}"
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_a_strategy_and_an_objective(name: str) -> None:
-    config = MethodConfig.of(method=name, fairness_weight=0.7, temperature=2.0, n_negatives=3, n_fairness_negatives=5)
+    config = MethodConfig(method=name, fairness_weight=0.7, temperature=2.0, n_negatives=3, n_fairness_negatives=5)
     objective, method = config.objective(), METHODS[name]
     assert type(config.strategy()) is method.strategy
     assert objective.is_fair == (method.fairness is not None)
@@ -65,14 +65,14 @@ def test_a_method_is_a_strategy_and_an_objective(name: str) -> None:
     ],
 )
 def test_fine_tuning_can_restart(name: str, options: dict[str, Any], strategy: type[Strategy]) -> None:
-    config = MethodConfig.of(method=name, **options)
+    config = MethodConfig(method=name, **options)
     assert type(config.strategy()) is strategy
     assert config.restarts == (strategy is not FineTune)
     assert config.strategy() is not config.strategy()  # a strategy has a memory of its own
 
 
 def test_restart_every_r_means_r() -> None:
-    strategy = MethodConfig.of(restart_every=3).strategy()
+    strategy = MethodConfig(restart_every=3).strategy()
     assert [str(strategy.next_step(None)) for _ in range(6)] == ["fine-tune", "fine-tune", "retrain"] * 2
 
 
@@ -80,22 +80,22 @@ def test_restart_every_r_means_r() -> None:
 @pytest.mark.parametrize("options", [{"restart": "on-degradation"}, {"restart_every": 2}])
 def test_only_fine_tuning_restarts(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=rf"only fine-tuning methods restart .*, {name} does not"):
-        MethodConfig.of(method=name, **options)
+        MethodConfig(method=name, **options)
 
 
 def test_there_is_one_way_to_restart_at_a_time() -> None:
     with pytest.raises(ConfigurationError, match="two ways to restart; give one of them"):
-        MethodConfig.of(restart="on-degradation", restart_every=2)
+        MethodConfig(restart="on-degradation", restart_every=2)
 
 
 @pytest.mark.parametrize("options", [{"restart": "sometimes"}, {"restart_every": 0}, {"restart_evry": 2}])
 def test_what_is_not_an_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="restart"):
-        MethodConfig.of(**options)
+        MethodConfig(**options)
 
 
 def test_the_defaults_are_the_papers_method() -> None:
-    config = MethodConfig.of()
+    config = MethodConfig()
     assert (config.method, config.model, config.embedding_dim, config.restarts) == ("FADE", "mf", 64, False)
     assert (config.temperature, config.n_negatives, config.n_fairness_negatives) == (3.0, 4, 4)
     assert (config.pretrain_epochs, config.update_epochs, config.batch_size) == (100, 10, 256)
@@ -104,7 +104,7 @@ def test_the_defaults_are_the_papers_method() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("mf", MatrixFactorization), ("ncf", NeuralCollaborativeFiltering)])
 def test_a_learner_builds_the_model_that_was_asked_for(name: str, kind: type) -> None:
-    config = MethodConfig.of(model=name, embedding_dim=7)
+    config = MethodConfig(model=name, embedding_dim=7)
     learner = make_learner(config, factory=None, randomness=Randomness(0), device=torch.device("cpu"))
     model = learner.factory(3, 4)
     assert type(model) is kind
@@ -115,13 +115,11 @@ def test_a_learner_builds_the_model_that_was_asked_for(name: str, kind: type) ->
 
 
 def test_a_learner_takes_a_model_of_ones_own() -> None:
-    config = MethodConfig.of(model="custom")
+    config = MethodConfig(model="custom")
     learner = make_learner(config, factory=MatrixFactorization, randomness=Randomness(0), device=torch.device("cpu"))
     assert learner.factory is MatrixFactorization
 
 
 def test_a_model_of_ones_own_has_to_be_given() -> None:
     with pytest.raises(ConfigurationError, match="model"):
-        make_learner(
-            MethodConfig.of(model="custom"), factory=None, randomness=Randomness(0), device=torch.device("cpu")
-        )
+        make_learner(MethodConfig(model="custom"), factory=None, randomness=Randomness(0), device=torch.device("cpu"))

@@ -30,18 +30,17 @@ class Configuration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-    @classmethod
-    def of(cls, **options: Any) -> Self:
-        """Build from keyword options; what does not fit becomes one `ConfigurationError`."""
+    def __init__(self, **options: Any) -> None:
+        """What does not fit becomes one `ConfigurationError`."""
         try:
-            return cls(**options)
+            super().__init__(**options)
         except ValidationError as error:
-            sentences = (cls._sentence(detail) for detail in error.errors())
+            sentences = (self._sentence(detail) for detail in error.errors())
             raise ConfigurationError("; ".join(sentences)) from None
 
     def replaced(self, **options: Any) -> Self:
         """The same configuration with some options changed, checked again."""
-        return type(self).of(**{**self.model_dump(), **options})
+        return type(self)(**{**self.model_dump(), **options})
 
     @classmethod
     def _sentence(cls, detail: ErrorDetails) -> str:

@@ -52,9 +52,9 @@ METHODS: dict[str, Method] = {
 class MethodConfig(Hyperparameters):
     """A method and its hyperparameters.
 
-    >>> MethodConfig.of(method="retrain-fair", fairness_weight=2).method
+    >>> MethodConfig(method="retrain-fair", fairness_weight=2).method
     'Retrain-Fair'
-    >>> MethodConfig.of(method="Finetune", fairness_weight=2).objective().lambda_
+    >>> MethodConfig(method="Finetune", fairness_weight=2).objective().lambda_
     0.0
     """
 

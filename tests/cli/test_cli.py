@@ -344,6 +344,6 @@ def test_the_demo_tells_what_its_table_shows(command: Command) -> None:
     outcome = command("demo")
     assert (outcome.code, outcome.err, outcome.left) == (0, "", [])
     assert all(method in outcome.out for method in ("Pretrain", "Retrain", "Finetune", "FADE"))
-    rows = {line.split()[0]: line.split() for line in outcome.out.splitlines() if re.match(r"  (Finetune|FADE) ", line)}
+    rows = {line.split()[0]: line.split() for line in outcome.out.splitlines() if re.match(r" +(Finetune|FADE) ", line)}
     gap = {method: float(cells[5]) for method, cells in rows.items()}
     assert ("lowers the disparity" in outcome.out) == (gap["FADE"] < gap["Finetune"])

@@ -74,7 +74,7 @@ def test_the_document_says_what_made_it(finished: Run) -> None:
 
 
 def test_the_same_config_runs_again_from_its_document(finished: Run) -> None:
-    again = Run(finished.log, fairstream.RunConfig.of(**stored(finished.document())["config"]))
+    again = Run(finished.log, fairstream.RunConfig(**stored(finished.document())["config"]))
     list(again)
     for part in ("config", "data", "versions", "pretrained", "periods", "summary"):
         assert stored(again.document())[part] == stored(finished.document())[part]

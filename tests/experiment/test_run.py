@@ -159,9 +159,9 @@ def test_pretrain_never_changes_what_it_has_learned(small: EventLog, protocol: s
 
 @pytest.mark.parametrize(("protocol", "optimizer"), [("paper", "dense"), ("strict", "row")])
 def test_a_protocol_has_its_optimizer_unless_another_is_asked_for(protocol: str, optimizer: str) -> None:
-    assert RunConfig.of(protocol=protocol).optimizer == optimizer
+    assert RunConfig(protocol=protocol).optimizer == optimizer
     for asked in ("row", "dense"):
-        assert RunConfig.of(protocol=protocol, optimizer=asked).optimizer == asked
+        assert RunConfig(protocol=protocol, optimizer=asked).optimizer == asked
 
 
 def test_the_optimizer_of_the_config_is_the_one_that_runs(small: EventLog) -> None:

@@ -57,7 +57,7 @@ def learner_of(
     method: str, *, factory: ScorerFactory | None = Recorder, foresight: Knowledge | None = None, **options: Any
 ) -> Learner:
     defaults = {"pretrain_epochs": 2, "update_epochs": 2, "batch_size": 64, "embedding_dim": 4}
-    config = MethodConfig.of(method=method, model="mf" if factory is None else "custom", **{**defaults, **options})
+    config = MethodConfig(method=method, model="mf" if factory is None else "custom", **{**defaults, **options})
     return make_learner(config, factory=factory, randomness=Randomness(0), device=CPU, foresight=foresight)
 
 

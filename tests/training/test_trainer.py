@@ -53,7 +53,7 @@ class Interactions:
 def trainer_of(
     factory: ScorerFactory, *, seed: int = 0, lambda_: float = 0.5, n: int = 2, mu: int = 3, **options: Any
 ) -> Trainer:
-    hyper = Hyperparameters.of(batch_size=BATCH, **options)
+    hyper = Hyperparameters(batch_size=BATCH, **options)
     objective = Objective(lambda_=lambda_, tau=3.0, n=n, mu=mu)
     sizes = {"n_users": N_USERS, "n_items": N_ITEMS}
     return Trainer(factory, hyper, objective, randomness=Randomness(seed), device=CPU, t=0, **sizes)

@@ -85,7 +85,7 @@ def run(
     The paper's headline run: `fairstream run movielens-1m --group gender --advantaged M --method FADE --protocol paper`
     """
     asked = {name: value for name, value in locals().items() if name in RunConfig.model_fields and value is not None}
-    config = RunConfig.of(**asked)
+    config = RunConfig(**asked)
     if json is not None:
         need_writable(json)
     log = read_events(

@@ -14,7 +14,7 @@ from fairstream.training import Surroundings
 class RunConfig(MethodConfig, Surroundings):
     """A method, a protocol, how the log is cut, and where it runs.
 
-    >>> RunConfig.of().optimizer, RunConfig.of(protocol="paper").optimizer
+    >>> RunConfig().optimizer, RunConfig(protocol="paper").optimizer
     ('row', 'dense')
     """
 

@@ -180,5 +180,5 @@ def run(
     if not isinstance(log, EventLog):
         raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")
     factory = None if isinstance(model, str) else model
-    config = RunConfig.of(method=method, model=model if isinstance(model, str) else "custom", **options)
+    config = RunConfig(method=method, model=model if isinstance(model, str) else "custom", **options)
     return Run(log, config, factory=factory, on_progress=on_progress)

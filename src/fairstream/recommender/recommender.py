@@ -64,8 +64,8 @@ class FairRecommender:
         self, model: str | ScorerFactory = "mf", *, seed: int = 0, device: str = "auto", **options: Any
     ) -> None:
         self._factory: ScorerFactory | None = model if callable(model) else None
-        self.config = MethodConfig.of(model="custom" if callable(model) else model, **options)
-        surroundings = Surroundings.of(seed=seed, device=device)
+        self.config = MethodConfig(model="custom" if callable(model) else model, **options)
+        surroundings = Surroundings(seed=seed, device=device)
         self._device, self._randomness = surroundings.torch_device(), Randomness(surroundings.seed)
         self._learner: Learner | None = None
         self._users, self._items = Vocabulary(), Vocabulary()
@@ -184,7 +184,7 @@ class FairRecommender:
         One with a model of your own needs its constructor again as `model`.
         """
         manifest, tensors = read_checkpoint(Path(path))
-        place = Surroundings.of(device=device or manifest.get("device", "auto"))
+        place = Surroundings(device=device or manifest.get("device", "auto"))
         place.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
             options = dict(manifest["config"])

@@ -99,7 +99,7 @@ def synthetic_stream(**knobs: Any) -> SyntheticStream:
     >>> stream.events.num_rows, stream.events.column_names
     (4000, ['user_id', 'item_id', 'time'])
     """
-    config = SyntheticConfig.of(**knobs)
+    config = SyntheticConfig(**knobs)
     rng = Randomness(config.seed).numpy("synthetic stream")
     group = (rng.random(config.n_users) < config.disadvantaged_share).astype(np.int64)
     group[:2] = (0, 1)  # both groups always occur
