@@ -25,9 +25,8 @@ N_SAMPLED_CANDIDATES = 100
 
 @dataclass(frozen=True, eq=False)
 class RankedHits:
-    """hits (U, k) in ranked order and n_positives (U,), for the user rows `users`."""
+    """hits (U, k) in ranked order and n_positives (U,), one row for each user asked for."""
 
-    users: Rows
     hits: Tensor
     n_positives: Tensor
 
@@ -141,7 +140,7 @@ def _counts(pairs: SeenItems, users: Rows) -> Rows:
 
 def _assemble(users: Rows, parts: list[Tensor], positives: SeenItems, k: int) -> RankedHits:
     hits = torch.cat(parts).cpu() if parts else torch.zeros(0, k, dtype=torch.float64)
-    return RankedHits(users, hits, torch.from_numpy(_counts(positives, users)).double())
+    return RankedHits(hits, torch.from_numpy(_counts(positives, users)).double())
 
 
 def _device(model: Scorer) -> torch.device:
