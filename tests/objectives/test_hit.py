@@ -10,18 +10,9 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from fairstream.objectives import differentiable_hit, differentiable_hits, first_item_hit
+from support import DTYPES, EXTREME, ranked_lists
 
 TAUS = st.sampled_from([0.05, 0.3, 1.0, 3.0, 100.0])
-EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-
-
-@st.composite
-def ranked_lists(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Distinct scores up to ±1e4, and what is relevant."""
-    scores = draw(st.lists(st.integers(-10_000, 10_000), min_size=1, max_size=8, unique=True))
-    relevance = draw(st.lists(st.integers(0, 1), min_size=len(scores), max_size=len(scores)))
-    return scores, relevance
 
 
 def exact_hit(scores: list[int], relevance: list[int], k: int) -> int:

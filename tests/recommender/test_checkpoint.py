@@ -24,6 +24,8 @@ from hypothesis import strategies as st
 import fairstream
 from fairstream import CheckpointError, FairRecommender, ItemTable, Scorer, UserTable
 from fairstream.events import Vocabulary
+from fairstream.files import replace_file
+from fairstream.recommender import checkpoint
 from fairstream.recommender.checkpoint import vocabulary_from_tensors, vocabulary_tensors
 from fairstream.training import state_tensors
 
@@ -44,6 +46,17 @@ class Biased(Scorer):
         if self.training:
             self.n_calls += 1
         return (self.layer(self.user(users)).unsqueeze(1) * self.item(items)).sum(-1)
+
+
+class Lucky(Biased):
+    """A model that keeps something random which no checkpoint holds."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__(n_users, n_items)
+        self.register_buffer("luck", torch.rand(4), persistent=False)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return super().forward(users, items) + (self.item(items) * self.luck).sum(-1)
 
 
 class Tied(Biased):
@@ -173,6 +186,17 @@ def test_a_model_of_ones_own_is_saved_whole(tmp_path: Path) -> None:
 def test_a_model_with_tied_weights_is_saved_too(tmp_path: Path) -> None:
     untouched = fitted(Tied)
     assert_same(untouched, through_a_file(untouched, tmp_path, Tied))
+
+
+def test_a_restarted_model_is_made_again_as_it_was_started(tmp_path: Path) -> None:
+    (_, second, third), users = parts()
+    untouched = fitted(Lucky, restart_every=2)
+    for events in (second.slice(0, 100), second.slice(100)):  # fine-tune, then restart
+        untouched.update(events, users=users)
+    travelled = through_a_file(untouched, tmp_path, Lucky)
+    for recommender in (untouched, travelled):
+        recommender.update(third, users=users)
+    assert_same(untouched, travelled)
 
 
 def test_loading_leaves_the_loaded_checkpoint_alone(saved: Path) -> None:
@@ -445,3 +469,21 @@ def test_a_device_that_is_not_there_is_no_damage(saved: Path) -> None:
     with pytest.raises(fairstream.ConfigurationError, match="device must be one of"):
         fairstream.load(saved, device="gpu")
     assert fairstream.load(saved).model.state_dict()  # without a word, onto the device it was saved from
+
+
+def test_saving_the_same_again_keeps_its_tensors_where_the_manifest_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recommender = fitted()
+    recommender.save(tmp_path)
+    before = contents(tmp_path)
+
+    def full_for_manifests(path: Path, content: bytes) -> None:
+        if path.name == "manifest.json":
+            raise OSError(28, "No space left on device")
+        replace_file(path, content)
+
+    monkeypatch.setattr(checkpoint, "replace_file", full_for_manifests)
+    assert "No space left on device" in the_sentence(lambda: recommender.save(tmp_path))
+    assert contents(tmp_path) == before
+    assert_same(recommender, fairstream.load(tmp_path, device="cpu"))

@@ -13,33 +13,16 @@ from torch import Tensor
 from fairstream import EventLog
 from fairstream.events import SeenItems
 from fairstream.methods import MethodConfig, make_learner
-from fairstream.models import MatrixFactorization, ScorerFactory
+from fairstream.models import ScorerFactory
 from fairstream.periods import Periods, cut_periods
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.strategies import Knowledge, Learner, Step, Update
 from fairstream.training import Trainer, restore_state, state_tensors
+from support import Recorder
 
 CPU = torch.device("cpu")
 N_PERIODS = 3
-
-
-class Recorder(MatrixFactorization):
-    """Matrix factorisation that writes down what it was asked."""
-
-    def __init__(self, n_users: int, n_items: int) -> None:
-        super().__init__(n_users, n_items, embedding_dim=4)
-        self.asked: list[tuple[Tensor, Tensor]] = []
-
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        self.asked.append((users.clone(), items.clone()))
-        return super().forward(users, items)
-
-    def told(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The users (N,) and candidates (N, 1 + n) asked for since the last time."""
-        users, items = (torch.cat(column).numpy() for column in zip(*self.asked, strict=True))
-        self.asked.clear()
-        return users, items
 
 
 @pytest.fixture(scope="module")

@@ -19,21 +19,10 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.training import Hyperparameters, Trainer, TrainingReport
+from support import Recorder
 
 N_USERS, N_ITEMS, BATCH = 12, 30, 8
 CPU = torch.device("cpu")
-
-
-class Recorder(MatrixFactorization):
-    """Matrix factorisation that writes down what it was asked."""
-
-    def __init__(self, n_users: int, n_items: int) -> None:
-        super().__init__(n_users, n_items, embedding_dim=4)
-        self.asked: list[tuple[Tensor, Tensor]] = []
-
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        self.asked.append((users.clone(), items.clone()))
-        return super().forward(users, items)
 
 
 class Interactions:

@@ -19,6 +19,7 @@ class Scorer(nn.Module, ABC):
     To bring a model of one's own, subclass this, hold what belongs to a user in `UserTable`s and
     what belongs to an item in `ItemTable`s, and define `forward`; growth, training, evaluation
     and checkpoints then work as for the built-in models. The constructor takes (n_users, n_items).
+    A checkpoint holds parameters and persistent buffers; what a model keeps elsewhere is made anew.
 
     >>> class Popularity(Scorer):
     ...     def __init__(self, n_users, n_items):
