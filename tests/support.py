@@ -10,10 +10,36 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.models import MatrixFactorization
+from fairstream.evaluation import Tested
+from fairstream.events import Groups, SeenItems
+from fairstream.experiment import RunConfig
+from fairstream.models import ItemTable, MatrixFactorization, Scorer, UserTable
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+Pairs = set[tuple[int, int]]
+
+
+def rows(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array(values, dtype=np.int64)
+
+
+def pairs_of(pairs: Pairs) -> SeenItems:
+    """(user, item) pairs as the library holds them."""
+    columns = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+    return SeenItems.from_pairs(columns[:, 0], columns[:, 1])
+
+
+def items_of(pairs: Pairs, user: int) -> set[int]:
+    return {item for other, item in pairs if other == user}
+
+
+def coded(codes: Any, ahead: tuple[int, ...] = (0,)) -> Groups:
+    """Groups by their codes, −1 where not known."""
+    array = np.array(codes, dtype=np.int16)
+    return Groups("g", tuple(f"g{code}" for code in range(max(2, array.max(initial=-1) + 1))), array, ahead=ahead)
 
 
 @st.composite
@@ -40,3 +66,51 @@ class Recorder(MatrixFactorization):
         users, items = (torch.cat(column).numpy() for column in zip(*self.asked, strict=True))
         self.asked.clear()
         return users, items
+
+
+class Given(Scorer):
+    """Scores that are given (users × items), and a note of what was asked."""
+
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(len(scores), 1), ItemTable(scores.shape[1], 1)
+        self.scores = scores
+        self.asked: list[tuple[list[int], list[list[int]]]] = []
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        self.asked.append((users.tolist(), items.tolist()))
+        return self.scores[users[:, None], items]
+
+
+def made_run(
+    found: Any, groups: Any, *, names: Any = ("a", "b"), is_cold: Any = False, k: int = 4, **options: Any
+) -> dict[str, Any]:
+    """The document of a run in which user u found the first `found[p][u]` of k things in period p.
+
+    −1 there: the user was not tested. All metrics follow: precision@k, say, is found / k.
+    """
+    found, codes = np.array(found), np.array(groups, dtype=np.int16)
+    cold = np.broadcast_to(is_cold, found.shape)
+    config = RunConfig(k=k, **{"min_group_size": 1, "n_periods": len(found) + 1, "n_blocks": 100, **options})
+    periods = []
+    for p, row in enumerate(found):
+        users = np.flatnonzero(row >= 0)
+        hits = torch.from_numpy(np.arange(k) < row[users, None]).double()
+        tested = Tested(users, codes[users], cold[p, users], hits, torch.full((len(users),), float(k)))
+        periods.append({"t": p + 1, "tasks": {task: {"tested": tested.to_dict()} for task in ("remain", "next")}})
+    return {
+        "config": config.model_dump(),
+        "data": {
+            "sha256": "0" * 64,
+            "group": "side",
+            "groups": list(names),
+            "advantaged": names[0],
+            "advantaged_by": "declared",
+            "period_ends": list(range(len(found) + 2)),
+        },
+        "pretrained": periods[0],
+        "periods": periods,
+        "summary": {"remain": {}, "next": {}},
+        "slices": {},
+        "timing": {},
+    }

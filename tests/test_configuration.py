@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fairstream import METHODS, ConfigurationError, FairstreamError, MethodConfig, RunConfig
+from fairstream.evaluation import REPAIRS, Protocol
 
 CONFIGS = [RunConfig, MethodConfig]
 
@@ -30,6 +31,8 @@ LOWER_BOUNDS = {  # field: (smallest value, whether it is allowed itself)
     "n_periods": (2, True),
     "n_blocks": (1, True),
     "k": (1, True),
+    "min_group_size": (1, True),
+    "n_resamples": (0, True),
     "seed": (0, True),
 }
 FLOATS = ["fairness_weight", "temperature", "learning_rate", "l2", "pretrain_ratio"]
@@ -38,7 +41,6 @@ LITERALS = {
     "model": ["mf", "ncf", "custom"],
     "optimizer": ["row", "dense"],
     "restart": ["never", "on-degradation"],
-    "protocol": ["strict", "paper"],
     "device": ["auto", "cpu", "cuda"],
 }
 
@@ -199,7 +201,65 @@ def test_every_field_is_documented(config: type[MethodConfig]) -> None:
     assert all(field.description for field in config.model_fields.values())
 
 
-def test_the_papers_protocol_brings_the_papers_optimizer_unless_another_is_asked_for() -> None:
-    assert RunConfig().optimizer == "row"
-    assert RunConfig(protocol="paper").optimizer == "dense"
+# ── protocols ────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.lists(st.sampled_from(sorted(REPAIRS)), max_size=6))
+def test_any_repairs_make_a_protocol(repairs: list[str]) -> None:
+    name = "+".join(["paper", *repairs])
+    config, protocol = RunConfig(protocol=name), Protocol.named(name)
+    assert config.protocol == name
+    assert {repair for repair, field in REPAIRS.items() if getattr(protocol, field)} == set(repairs)
+    # who repairs nothing else still learns and judges as the paper does
+    assert config.optimizer == ("row" if "optimizer" in repairs else "dense")
+    assert config.min_group_size == 1
+
+
+def test_strict_is_every_repair_and_needs_groups_large_enough_to_judge() -> None:
+    assert Protocol.named("strict") == Protocol.named("+".join(["paper", *REPAIRS]))
+    assert (RunConfig().protocol, RunConfig().optimizer, RunConfig().min_group_size) == ("strict", "row", 20)
+
+
+@pytest.mark.parametrize("value", ["loose", "", "paper+", "paper+speed", "strict+ranking", "ranking+paper", "Paper"])
+def test_an_unknown_protocol_is_refused_with_the_known_ones(value: str) -> None:
+    message = complaint(protocol=value)
+    assert message.startswith("protocol must be strict, paper, or paper with repairs")
+    assert message.endswith(f"got {value!r}")
+    assert all(repair in message for repair in REPAIRS)
+
+
+@pytest.mark.parametrize("value", [3, None, ["paper"]], ids=repr)
+def test_a_protocol_is_a_name(value: object) -> None:
+    assert complaint(protocol=value).startswith(f"protocol must be a name, got {value!r}")
+
+
+def test_what_is_asked_for_beats_what_the_papers_protocol_brings() -> None:
     assert RunConfig(protocol="paper", optimizer="row").optimizer == "row"
+    assert RunConfig(protocol="paper+optimizer", optimizer="dense").optimizer == "dense"
+    assert RunConfig(protocol="paper", min_group_size=5).min_group_size == 5
+    made = RunConfig(protocol="paper", optimizer="row", min_group_size=5)
+    assert made.replaced(seed=1) == RunConfig(protocol="paper", optimizer="row", min_group_size=5, seed=1)
+
+
+# ── the length of a period ───────────────────────────────────────────────────────────────
+
+
+@given(st.from_regex(r"[1-9][0-9]{0,5}( ?(h|d|w|mo|y))?|[1-9][0-9]?(\.[0-9]{1,3})? ?%", fullmatch=True))
+def test_a_period_is_a_count_a_share_or_a_stretch_of_the_calendar(length: str) -> None:
+    assert RunConfig(period=length).period == length
+    assert RunConfig(period=f" {length} ").period == length
+    assert RunConfig(period=length, n_periods=50).n_periods == 50  # n_blocks has no say in it
+
+
+@pytest.mark.parametrize(
+    "length", ["", "soon", "0", "00", "-3", "1.5", "1.5d", "0d", "d", "3 weeks", "5%%", "%", "1e3"]
+)
+def test_what_is_no_length_is_refused(length: str) -> None:
+    message = complaint(period=length)
+    assert message.startswith("period must be a number of events (5000), a share of them (4%) or a stretch")
+    assert message.endswith(f"got {length!r}")
+
+
+@pytest.mark.parametrize("protocol", ["paper", "paper+leak"])
+def test_the_papers_protocol_has_its_own_periods(protocol: str) -> None:
+    assert "period goes with strict" in complaint(period="1d", protocol=protocol)

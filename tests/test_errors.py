@@ -56,7 +56,6 @@ def test_every_error_is_public_and_documented() -> None:
     [
         (errors.ConfigurationError, ValueError),
         (errors.DataError, ValueError),
-        (errors.UnknownUserError, ValueError),
         (errors.ModelError, ArithmeticError),
         (errors.CheckpointError, OSError),
     ],

@@ -15,14 +15,14 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = fairstream.synthetic_stream(n_users=60, n_items=50, n_events=1500, new_user_share=0.0, seed=0)
+    stream = fairstream.synthetic_stream(n_users=60, n_items=50, n_events=800, new_user_share=0.0, seed=0)
     gender = pc.if_else(pc.equal(stream.users["community"], "majority"), "M", "F")
-    pyarrow.parquet.write_table(stream.events.slice(0, 1200), tmp_path / "events.parquet")
+    pyarrow.parquet.write_table(stream.events.slice(0, 600), tmp_path / "events.parquet")
     pyarrow.parquet.write_table(stream.users.append_column("gender", gender), tmp_path / "users.parquet")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(blocks) >= 3
-    names = {"new_events": stream.events.slice(1200)}
+    names = {"new_events": stream.events.slice(600)}
     for block in blocks:
         exec(block, names)
     assert names["rec"].config.model == "custom"
@@ -30,6 +30,7 @@ def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_option_that_the_readme_names_exists() -> None:
-    help_ = (Path(__file__).parents[1] / "src/fairstream/cli/run.py").read_text()
+    commands = Path(__file__).parents[1] / "src/fairstream/cli"
+    help_ = "".join((commands / f"{name}.py").read_text() for name in ("run", "compare"))
     for option in set(re.findall(r"`?--([a-z][a-z-]+)", README.read_text())) - {"help", "constraint"}:
         assert option.replace("-", "_") in help_, option

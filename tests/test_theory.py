@@ -207,11 +207,12 @@ class Instance:
         return bpr_loss(self.scores(w)[:, : 1 + self.n])
 
     def dpd(self, w: Tensor) -> Tensor:
-        return differentiable_disparity(first_item_hit(self.scores(w)[:, : 1 + self.mu], tau=self.tau), self.groups)
+        dh = first_item_hit(self.scores(w)[:, : 1 + self.mu], tau=self.tau)
+        return differentiable_disparity(dh, self.groups).dpd[0]
 
     def total(self, w: Tensor, lambda_: float) -> Tensor:
         objective = Objective(lambda_=lambda_, tau=self.tau, n=self.n, mu=self.mu)
-        return objective.loss(self.scores(w), self.groups, has_both_groups=True)
+        return objective.loss(self.scores(w), self.groups, torch.tensor([1.0, -1.0]), has_two_groups=True)
 
 
 def gradient(loss: Tensor, w: Tensor) -> np.ndarray:

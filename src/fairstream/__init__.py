@@ -14,11 +14,10 @@ from fairstream.errors import (
     DataError,
     FairstreamError,
     ModelError,
-    UnknownUserError,
 )
-from fairstream.evaluation import GroupScores, Judgement
+from fairstream.evaluation import Estimate, GroupScores, Judgement, Slice
 from fairstream.events import EventLog, Groups, SyntheticStream, read_events, synthetic_stream
-from fairstream.experiment import PeriodResult, Run, RunConfig, run
+from fairstream.experiment import Comparison, PeriodResult, Record, Run, RunConfig, compare, run, run_seeds
 from fairstream.methods import METHODS, MethodConfig
 from fairstream.models import ItemTable, Scorer, UserTable
 from fairstream.recommender import FairRecommender, load
@@ -27,8 +26,10 @@ from fairstream.strategies import Step, Update
 __all__ = [
     "METHODS",
     "CheckpointError",
+    "Comparison",
     "ConfigurationError",
     "DataError",
+    "Estimate",
     "EventLog",
     "FairRecommender",
     "FairstreamError",
@@ -39,17 +40,20 @@ __all__ = [
     "MethodConfig",
     "ModelError",
     "PeriodResult",
+    "Record",
     "Run",
     "RunConfig",
     "Scorer",
+    "Slice",
     "Step",
     "SyntheticStream",
-    "UnknownUserError",
     "Update",
     "UserTable",
     "__version__",
+    "compare",
     "load",
     "read_events",
     "run",
+    "run_seeds",
     "synthetic_stream",
 ]

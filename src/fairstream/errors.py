@@ -4,7 +4,6 @@
 FairstreamError
 ├── ConfigurationError   an option that cannot be honoured
 ├── DataError            events, users or groups that cannot be used as given
-│   └── UnknownUserError     a user that no event has shown yet
 ├── ModelError           a model that scores with NaN or has diverged
 └── CheckpointError      a checkpoint that cannot be written or read
 ```
@@ -23,10 +22,6 @@ class ConfigurationError(FairstreamError, ValueError):
 
 class DataError(FairstreamError, ValueError):
     """Events, users or groups that cannot be used as given."""
-
-
-class UnknownUserError(DataError):
-    """A user that no event has shown yet."""
 
 
 class ModelError(FairstreamError, ArithmeticError):

@@ -9,13 +9,13 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from fairstream.errors import ConfigurationError
+from fairstream.events import Knowledge
 from fairstream.models import ScorerFactory, built_in_model
 from fairstream.objectives import FairnessLoss, Objective
 from fairstream.randomness import Randomness
 from fairstream.strategies import (
     FineTune,
     Keep,
-    Knowledge,
     Learner,
     RestartEvery,
     RestartOnDegradation,

@@ -7,9 +7,17 @@ period is a range of positions in the chronological log, so it cannot see a late
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from fairstream.errors import ConfigurationError, DataError
+
+_UNIX_UNITS = {"s": 4.1e9, "ms": 4.1e12, "us": 4.1e15, "ns": 4.1e18}
+"""In each unit, a number that is soon after the year 2099."""
+_CALENDAR = re.compile(r"(\d+)\s*(h|d|w|mo|y)")
 
 
 @dataclass(frozen=True)
@@ -58,3 +66,87 @@ def cut_periods(n_events: int, *, pretrain_ratio: float, n_periods: int, n_block
     starts = [0] + [(first + block * t) * unit for t in range(n_periods)]
     ends = [*starts[1:], (first + block * n_periods) * unit]
     return Periods(tuple(starts), tuple(min(end, n_events) for end in ends), n_events)
+
+
+def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length: str, n_periods: int | None) -> Periods:
+    """Periods of a given length after the first `pretrain_ratio` of the events.
+
+    `length` is a number of events ("5000"), a share of all events ("4%"), or a stretch of the
+    calendar: "6h", "1d", "1w" (from Monday), "1mo", "1y", in UTC. D_0 then ends where such a
+    stretch does, a stretch without events makes no period, and the last period, which is only
+    tested on, may be cut short by the end of the log. All periods that there are, or the first
+    `n_periods`.
+
+    >>> cut_by_length(np.arange(100), pretrain_ratio=0.5, length="20", n_periods=None).ends
+    (50, 70, 90)
+    >>> days = np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")
+    >>> cut_by_length(days, pretrain_ratio=0.5, length="1w", n_periods=3).ends  # Mondays
+    (35, 42, 49, 56)
+    """
+    n_events, first = len(times), math.floor(pretrain_ratio * len(times) * (1 + 1e-12))
+    if match := _CALENDAR.fullmatch(length):
+        number, unit = int(match[1]), match[2]
+        stretches = _since_epoch(times, unit) // max(1, number)
+        edges = np.flatnonzero(np.diff(stretches)) + 1
+        ends = [int(edge) for edge in edges if edge >= first > 0] + [n_events]
+    else:
+        size = _count(length, n_events)
+        ends = list(range(first, n_events + 1, size)) if first > 0 else []
+    if n_periods is not None:
+        ends = ends[: n_periods + 1]
+    if len(ends) < max(3, (n_periods or 0) + 1):
+        raise DataError(
+            f"{'2' if n_periods is None else n_periods} periods of {length} are needed after the first "
+            f"{pretrain_ratio:g} of the {n_events} events, but there are {max(0, len(ends) - 1)}; "
+            f"choose shorter or fewer periods, or a smaller pretrain_ratio"
+        )
+    return Periods((0, *ends[:-1]), tuple(ends), n_events)
+
+
+def is_calendar(length: str) -> bool:
+    """Whether a period's length is a stretch of the calendar."""
+    return _CALENDAR.fullmatch(length) is not None
+
+
+def need_length(length: str) -> str:
+    """The length itself, if it is one."""
+    match = re.fullmatch(r"(\d+)(\s*(h|d|w|mo|y))?|(\d+\.?\d*|\.\d+)\s*%", length.strip())
+    if match is None or float(match[1] or match[4]) == 0:
+        raise ConfigurationError(
+            f"period must be a number of events (5000), a share of them (4%) or a stretch of the calendar "
+            f"(6h, 1d, 1w, 1mo, 1y), got {length!r}"
+        )
+    return length.strip()
+
+
+def _count(length: str, n_events: int) -> int:
+    if length.endswith("%"):
+        return max(1, math.floor(float(length[:-1]) / 100 * n_events * (1 + 1e-12)))
+    return int(length)
+
+
+def _since_epoch(times: np.ndarray[Any, Any], unit: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Whole hours, days, weeks, months or years since 1970, a week beginning on Monday."""
+    moments = to_moments(times)
+    if unit == "w":
+        return (moments.astype("datetime64[D]").astype(np.int64) + 3) // 7  # 1 January 1970 was a Thursday
+    numpy_unit = {"h": "h", "d": "D", "mo": "M", "y": "Y"}[unit]
+    return moments.astype(f"datetime64[{numpy_unit}]").astype(np.int64)
+
+
+def to_moments(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.datetime64]]:
+    """Times as moments. Numbers are Unix time, in the unit that puts the last of them before 2100.
+
+    >>> to_moments(np.array([0, 978_300_760]))[1]
+    np.datetime64('2000-12-31T22:12:40.000000')
+    """
+    if times.dtype.kind == "M":
+        return times.astype("datetime64[us]")
+    last = float(np.abs(times.astype(np.float64)).max(initial=0))
+    unit = next((unit for unit, limit in _UNIX_UNITS.items() if last < limit), None)
+    if unit is None:
+        raise DataError(f"times must be timestamps or Unix time for periods by the calendar, got {last:g}")
+    if times.dtype.kind == "f":
+        times = np.floor(times * (4.1e15 / _UNIX_UNITS[unit]))
+        unit = "us"
+    return times.astype(np.int64).astype(f"datetime64[{unit}]").astype("datetime64[us]")

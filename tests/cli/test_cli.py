@@ -12,24 +12,42 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
 import fairstream
+from support import made_run
 
 STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
-FAST = ("--pretrain-epochs=1", "--update-epochs=1", "--embedding-dim=8", "--n-periods=3", "--device=cpu")
+SMALL = ("--pretrain-epochs=1", "--update-epochs=1", "--embedding-dim=8", "--device=cpu")
+SURE = ("--min-group-size=1", "--n-resamples=20")
+FAST = (*SMALL, "--n-periods=3", *SURE)
+PYTHON = {
+    "pretrain_epochs": 1,
+    "update_epochs": 1,
+    "embedding_dim": 8,
+    "n_periods": 3,
+    "min_group_size": 1,
+    "n_resamples": 20,
+    "device": "cpu",
+}
+AGES = (5, 18, 25, 35, 45, 50, 100)  # in another order as words
 
 _SERVER = """
-import json, os, sys, traceback
+import gc, json, os, sys, traceback
 import pandas, torch._dynamo  # what Arrow and the optimizers would import late, in every process anew
 from fairstream.cli import main
+
+gc.freeze()  # a collection would look through all of PyTorch, in every process anew
 
 for line in sys.stdin:
     asked = json.loads(line)
@@ -116,6 +134,25 @@ def write_folder(
     return folder
 
 
+def dates(times: pa.ChunkedArray) -> list[datetime]:
+    """The stream's own clock in days."""
+    return [datetime(2024, 1, 1) + timedelta(days=time) for time in times.to_pylist()]
+
+
+def unequal() -> tuple[pa.Table, pa.Table]:
+    """Half of the users all like the same things, the others each their own; odd and even are alike."""
+    rng = np.random.default_rng(0)
+    own = {user: range(30) if user < 40 else 30 + rng.permutation(100)[:30] for user in range(80)}
+    pairs = [(user, int(own[user][at])) for at in range(30) for user in rng.permutation(80)]
+    users, items = zip(*pairs, strict=True)
+    events = pa.table({"user_id": users, "item_id": items, "time": range(len(pairs))})
+    taste = ["common" if user < 40 else "own" for user in range(80)]
+    return events, pa.table({"user_id": range(80), "taste": taste, "parity": ["even", "odd"] * 40})
+
+
+UNEQUAL, UNEQUALS = unequal()
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders with data, good and bad; no command may change them."""
@@ -123,6 +160,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_folder(base / "csv")
     whole = write_folder(base / "parquet", "parquet") / "interactions.parquet"
     write_folder(base / "without items", events=STREAM.events.drop(["item_id"]))
+    people = {"gender": ["F", "M", "M"] * 33 + ["F"], "age": [AGES[user % 7] for user in range(100)]}
+    write_folder(base / "people", users=pa.table({"user_id": range(100), **people}))
+    write_folder(base / "dated", events=STREAM.events.set_column(2, "time", [dates(STREAM.events["time"])]))
+    write_folder(base / "unequal", events=UNEQUAL, users=UNEQUALS)
+    write_folder(
+        base / "too many groups", users=pa.table({"user_id": range(101), "name": [f"n{u}" for u in range(101)]})
+    )
     write_folder(base / "one group", users=STREAM.users.set_column(1, "community", [["all"] * 100]))
     write_folder(base / "without users", users=None)
     write_folder(base / "empty", "parquet", events=STREAM.events.slice(0, 0))
@@ -158,30 +202,34 @@ def test_help_names_the_commands(command: Command) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert re.search(r"\brun\b.*Carry one method", outcome.out)
     assert re.search(r"\bdemo\b.*synthetic stream", outcome.out)
+    assert re.search(r"\bcompare\b.*paired", outcome.out)
 
 
 def test_every_option_is_in_the_help_and_explained(command: Command) -> None:
     outcome = command("run", "--help")
     assert (outcome.code, outcome.err) == (0, "")
-    reading = ["group", "advantaged", "seed", "device", "json", "quiet"]
+    reading = ["group", "advantaged", "seed", "seeds", "device", "json", "quiet", "min-group-size", "n-resamples"]
     learning = ["method", "model", "protocol", "fairness-weight", "temperature", "n-negatives", "n-fairness-negatives"]
-    time = ["pretrain-epochs", "update-epochs", "pretrain-ratio", "n-periods", "restart", "restart-every"]
+    time = ["pretrain-epochs", "update-epochs", "pretrain-ratio", "n-periods", "period", "restart", "restart-every"]
     for option in reading + learning + time:
         # the name whole, and a word of explanation behind it
         assert re.search(rf"--{option}\s.*[a-z]{{2}}", outcome.out), option
 
 
-def test_help_of_the_demo(command: Command) -> None:
-    outcome = command("demo", "--help")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("demo", ("seed", "device", "quiet")), ("compare", ("metric", "task", "users", "against", "json", "quiet"))],
+)
+def test_help_of_the_other_commands(command: Command, name: str, options: tuple[str, ...]) -> None:
+    outcome = command(name, "--help")
     assert (outcome.code, outcome.err) == (0, "")
-    assert all(f"--{option} " in outcome.out for option in ("seed", "device", "quiet"))
+    assert all(f"--{option} " in outcome.out for option in options)
 
 
 # ── running ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("protocol", ["strict", "paper"])
+@pytest.mark.parametrize(("kind", "protocol"), [("csv", "strict"), ("parquet", "paper")])
 def test_a_run_writes_the_result_that_python_gives(command: Command, data: Path, kind: str, protocol: str) -> None:
     options = {"protocol": protocol, "batch_size": 64, "seed": 3, "fairness_weight": 1.5}
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
@@ -189,13 +237,11 @@ def test_a_run_writes_the_result_that_python_gives(command: Command, data: Path,
     assert (outcome.code, outcome.err, outcome.left) == (0, "", ["result.json"])
     document = json.loads((outcome.folder / "result.json").read_text(), parse_constant=pytest.fail)
     log = fairstream.read_events(STREAM.events, users=STREAM.users, group="community")
-    expected = fairstream.run(
-        log, pretrain_epochs=1, update_epochs=1, embedding_dim=8, n_periods=3, device="cpu", **options
-    )
+    expected = fairstream.run(log, **PYTHON, **options)
     list(expected)
     assert [period["t"] for period in document["periods"]] == [1, 2]
     assert document["config"] == expected.config.model_dump()
-    for part in ("pretrained", "periods", "summary", "versions"):
+    for part in ("data", "pretrained", "periods", "summary", "slices", "versions"):
         assert document[part] == json.loads(json.dumps(expected.document()[part]))
 
 
@@ -203,7 +249,8 @@ def test_the_tables_show_both_tasks_and_every_period(command: Command, data: Pat
     outcome = command("run", data / "csv", "--method=finetune", "--restart-every=2", *FAST)
     assert (outcome.code, outcome.err, outcome.left) == (0, "", [])
     n_users = len(STREAM.events["user_id"].unique())
-    assert f"2,000 events, {n_users} users, 60 items; community: majority (advantaged)" in outcome.out
+    groups = "community: majority (advantaged, the larger group) against minority"
+    assert f"2,000 events, {n_users} users, 60 items; {groups}" in outcome.out
     for task in ("Task-R", "Task-N"):
         table = outcome.out.partition(task)[2].partition("mean")[0]
         assert re.findall(r"^ +(\d) ", table, flags=re.MULTILINE) == ["0", "1", "2"]
@@ -215,10 +262,128 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
     for period in (document["pretrained"], *document["periods"]):
         assert period["step"] in outcome.out or period["t"] == 0
         for task in period["tasks"].values():
-            for metric in ("ndcg@20", "f1@20"):
-                assert metric in outcome.out
-                assert f"{task[metric]['overall']:.4f}" in outcome.out
-                assert f"{task[metric]['performance_disparity']:+.4f}" in outcome.out
+            score = task["ndcg@20"]
+            low, high = score["disparity"]["interval"]
+            for value in (score["overall"], *score["by_group"].values(), score["disparity"]["chance"]):
+                assert f"{value:.4f}" in outcome.out
+            assert f"{score['performance_disparity']:+.4f}" in outcome.out
+            assert f"{low:+.4f} … {high:+.4f}" in outcome.out
+    for metric, score in document["summary"]["remain"].items():  # every metric, averaged
+        assert re.search(rf"^ *{metric} +{score['mean']:.4f} ", outcome.out, flags=re.MULTILINE)
+    for name, shown in (("warm_users", "users seen before"), ("cold_users", "users not seen before")):
+        part = document["slices"]["remain"][name]
+        assert re.search(rf"{shown}.* {part['ndcg@20']['overall']:.4f} ", outcome.out)
+    assert "users without a group" not in outcome.out  # there are none
+
+
+def marks(out: str) -> list[str]:
+    """The mark behind each PD of the first table."""
+    return re.findall(r"^ *(?:\d|mean) .*?[+-]0\.\d{4}(.)", out.partition("Task-N")[0], flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("group", "is_chance"), [("taste", False), ("parity", True)])
+def test_what_cannot_be_told_from_chance_is_marked(command: Command, data: Path, group: str, is_chance: bool) -> None:
+    arguments = (f"--group={group}", "--method=finetune", "--pretrain-epochs=20", "--learning-rate=0.02")
+    outcome = command("run", data / "unequal", *FAST, *arguments, "--n-resamples=200", "--json=result.json")
+    document = json.loads((outcome.folder / "result.json").read_text())
+    results = [period["tasks"]["remain"] for period in (document["pretrained"], *document["periods"])]
+    p_values = [score["ndcg@20"]["disparity"]["p_value"] for score in (*results, document["summary"]["remain"])]
+    assert marks(outcome.out) == ["~" if p_value >= 0.05 else " " for p_value in p_values]
+    assert (p_values[-1] >= 0.05) == is_chance
+    assert "~ cannot be told from chance (permutation p ≥ 0.05)" in " ".join(outcome.out.split())
+
+
+def test_without_resamples_nothing_is_marked(command: Command, data: Path) -> None:
+    outcome = command("run", data / "csv", *SMALL, "--n-periods=3", "--min-group-size=1", "--n-resamples=0")
+    assert outcome.code == 0
+    assert set(marks(outcome.out)) == {" "}
+
+
+# ── any number of groups ─────────────────────────────────────────────────────────────────
+
+
+def test_seven_groups_have_a_table_of_their_own(command: Command, data: Path) -> None:
+    outcome = command("run", data / "people", "--group=age", "--advantaged=25", "--json=result.json", *FAST)
+    assert (outcome.code, outcome.err) == (0, "")
+    others = ", ".join(str(age) for age in AGES if age != 25)
+    assert f"age: 25 (advantaged) against {others}" in " ".join(outcome.out.split())
+    document = json.loads((outcome.folder / "result.json").read_text())
+    assert (document["data"]["groups"][0], len(document["data"]["groups"])) == ("25", 7)
+    score = document["summary"]["remain"]["ndcg@20"]
+    table = outcome.out.partition("ndcg@20 by age")[2].partition("All metrics")[0]
+    rows = re.findall(r"^ *(\d+) +(\d\.\d{4}) +([+-]\d\.\d{4})([~ ])", table, flags=re.MULTILINE)
+    assert [int(age) for age, *_ in rows] == list(AGES)  # numbers in the order of numbers
+    for age, value, gap, mark in rows:
+        assert value == f"{score['by_group'][age]:.4f}"
+        assert gap == f"{score['gaps'][age]['value']:+.4f}"
+        assert (mark == "~") == (score["gaps"][age]["p_value"] >= 0.05)
+
+
+def test_intersections_are_groups_and_small_ones_are_set_aside(command: Command, data: Path) -> None:
+    arguments = ("--group=gender,age", "--json=result.json", *SMALL, "--n-periods=3", "--min-group-size=6")
+    outcome = command("run", data / "people", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    document = json.loads((outcome.folder / "result.json").read_text())
+    assert set(document["data"]["groups"]) == {f"{gender},{age}" for gender in "FM" for age in AGES}
+    aside = {name for period in document["periods"] for name in period["tasks"]["remain"]["set_aside"]}
+    assert aside
+    line = re.search(r"too small to judge in some period \(fewer than 6\): (.*)", " ".join(outcome.out.split()))
+    assert line is not None
+    assert all(f"{name} (at most" in line[1] for name in aside)
+
+
+def test_auto_is_asked_for_and_found(command: Command, data: Path) -> None:
+    outcome = command("run", data / "people", "--group=age", "--advantaged=auto", "--json=result.json", *FAST)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "(advantaged until found otherwise)" in outcome.out
+    document = json.loads((outcome.folder / "result.json").read_text())
+    assert document["data"]["advantaged_by"] == "auto"
+    assert document["pretrained"]["advantaged"] == document["data"]["groups"][:1]
+    for before, period in zip([document["pretrained"], *document["periods"]], document["periods"], strict=False):
+        assert 0 < len(period["advantaged"]) < 7
+        assert before["tasks"]["next"]["n_tested_users"]
+
+
+# ── periods ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("period", "ends"),
+    [
+        ("200", [1200, 1400, 1600, 1800, 2000]),
+        ("12.5%", [1200, 1450, 1700, 1950]),
+        ("2d", [1200, 1360, 1520, 1680, 1840, 2000]),
+    ],
+)
+def test_a_period_has_the_length_asked_for(command: Command, data: Path, period: str, ends: list[int]) -> None:
+    outcome = command("run", data / "dated", f"--period={period}", "--json=result.json", *SMALL, *SURE)
+    assert (outcome.code, outcome.err) == (0, "")
+    document = json.loads((outcome.folder / "result.json").read_text())
+    assert document["data"]["period_ends"] == ends
+    assert (document["config"]["period"], document["config"]["n_periods"]) == (period, len(ends) - 1)
+    assert len(document["periods"]) == len(ends) - 2
+
+
+# ── several seeds ────────────────────────────────────────────────────────────────────────
+
+
+def test_several_seeds_write_a_result_each_and_show_their_mean(command: Command, data: Path) -> None:
+    arguments = ("run", data / "csv", "--method=finetune", *FAST)
+    outcome = command(*arguments, "--seed=3", "--seeds=2", "--json=result.json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.left == ["result-seed3.json", "result-seed4.json"]
+    documents = [json.loads((outcome.folder / name).read_text()) for name in outcome.left]
+    alone = command(*arguments, "--seed=4", "--json=r.json")
+    single = json.loads((alone.folder / "r.json").read_text())
+    assert {**documents[1], "timing": {}} == {**single, "timing": {}}
+    assert "mean of 2 seeds" in outcome.out
+    scores = [document["summary"]["remain"]["ndcg@20"] for document in documents]
+    for field in ("mean", "performance_disparity"):
+        one, other = (score[field] for score in scores)
+        form = ".4f" if field == "mean" else "+.4f"
+        assert re.search(
+            rf"{re.escape(format((one + other) / 2, form))}[~ ]* ± {abs(one - other) / 2**0.5:.4f}", outcome.out
+        )
 
 
 def test_single_files_and_other_column_names(command: Command, data: Path, tmp_path: Path) -> None:
@@ -242,13 +407,14 @@ def test_advantaged_decides_the_sign(command: Command, data: Path) -> None:
         arguments = ("--method=Finetune", f"--advantaged={advantaged}", "--json=r.json", *FAST)
         outcome = command("run", data / "csv", *arguments)
         summaries.append(json.loads((outcome.folder / "r.json").read_text())["summary"]["remain"]["ndcg@20"])
-    assert summaries[0]["performance_disparity"] == -summaries[1]["performance_disparity"] != 0
+    one, other = (summary["performance_disparity"] for summary in summaries)
+    assert one == pytest.approx(-other, abs=1e-12)
+    assert one != 0
 
 
 def test_quiet_prints_nothing(command: Command, data: Path) -> None:
-    for quiet in ("--quiet", "-q"):
-        outcome = command("run", data / "csv", quiet, "--json=result.json", *FAST)
-        assert (outcome.code, outcome.out, outcome.err, outcome.left) == (0, "", "", ["result.json"])
+    outcome = command("run", data / "csv", "-q", "--json=result.json", *FAST)
+    assert (outcome.code, outcome.out, outcome.err, outcome.left) == (0, "", "", ["result.json"])
 
 
 def test_without_a_terminal_there_are_no_bars_and_no_escape_codes(command: Command, data: Path) -> None:
@@ -280,7 +446,22 @@ BAD = [
     ("csv", ["--method=FOO"], "one of Pretrain, .*FADE, got 'FOO'"),
     ("csv", ["--model=svd"], "model must be one of .*, got 'svd'"),
     ("csv", ["--model=custom"], "model must be"),
-    ("csv", ["--protocol=loose"], "one of 'paper' or 'strict', got 'loose'"),
+    ("csv", ["--protocol=loose"], "protocol must be strict, paper, or paper with repairs .*, got 'loose'"),
+    ("csv", ["--protocol=paper+speed"], "there are leak, ranking, .*got 'paper.speed'"),
+    ("csv", ["--min-group-size=0"], "min_group_size must be >= 1, got 0"),
+    ("csv", ["--n-resamples=-1"], "n_resamples must be >= 0, got -1"),
+    ("csv", ["--period=soon"], "period must be a number of events .*, got 'soon'"),
+    ("csv", ["--period=0"], "period must be a number of events .*, got '0'"),
+    ("csv", ["--period=900"], "3 periods of 900 are needed .*, but there are 0; choose shorter"),
+    ("csv", ["--period=1mo"], "3 periods of 1mo are needed .*, but there are"),
+    ("csv", ["--period=1d", "--protocol=paper"], "period goes with strict"),
+    ("csv", ["--seeds=2", "--k=1000"], "k must be at most the .* items .*, got 1000"),
+    ("csv", ["--seeds=2", "--json=nowhere/result.json"], "could not be written to nowhere/result-seed0.json"),
+    ("csv", ["--seeds=2", "--group=height"], "no column 'height'"),
+    ("people", ["--group=gender,height"], "no column 'height'.*user_id, gender, age"),
+    ("people", ["--group=age", "--advantaged=99"], "age = '99'.*'18', '25'"),
+    ("unequal", ["--group=item"], "no column 'item'"),
+    ("too many groups", ["--group=name"], "at most 100 groups can be compared, but 'name' takes 101 values.*coarser"),
     ("csv", ["--fairness-weight=-1"], "fairness_weight must be >= 0, got -1.0"),
     ("csv", ["--temperature=nan"], "temperature must be a finite number, got nan"),
     ("csv", ["--temperature=0"], "temperature must be > 0, got 0.0"),
@@ -295,7 +476,7 @@ BAD = [
     ("csv", ["--restart=on-degradation", "--restart-every=2"], "give one of them"),
     ("csv", ["--group=height"], "no column 'height'.*user_id, community"),
     ("csv", ["--advantaged=tall"], "community = 'tall'.*'majority', 'minority'"),
-    ("one group", ["--group=community"], "two groups are compared, but 'community' takes 1 value"),
+    ("one group", ["--group=community"], "groups are compared, but 'community' takes 1 value"),
     ("one group", [], "--group COLUMN"),
     ("without users", [], "no groups.*--group COLUMN"),
     ("without users", ["--users=nowhere.csv"], "no file nowhere.csv"),
@@ -319,19 +500,154 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(
     command: Command, data: Path, folder: str, arguments: list[str], named: str
 ) -> None:
     before = sorted(data.rglob("*"))
-    outcome = command("run", data / folder, *FAST, "--quiet", *arguments)
-    assert outcome.code == 2
-    assert outcome.out == ""
+    need_one_sentence(command("run", data / folder, *FAST, "--quiet", *arguments), named)
+    assert sorted(data.rglob("*")) == before
+
+
+def need_one_sentence(outcome: Outcome, named: str) -> None:
+    """A command that could not be carried out."""
+    assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("fairstream: ")
     assert outcome.err.count("\n") == 1
     assert "Traceback" not in outcome.err
     assert not re.search(r"[.!?] [A-Z]", outcome.err)  # one sentence
     assert re.search(named, outcome.err)
     assert outcome.left == []
-    assert sorted(data.rglob("*")) == before
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["run", "csv", "--seed=x"], ["run", "csv", "--lambda=1"], ["rnu"]])
+# ── comparing ────────────────────────────────────────────────────────────────────────────
+
+
+def write_runs(folder: Path, **runs: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, document in runs.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders with stored runs, good and bad; no command may change them."""
+    base, rng, groups = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), np.arange(80) % 2
+    weak, strong = rng.integers(0, 2, (2, 2, 80)), rng.integers(2, 5, (2, 2, 80))
+    methods = {"fade": ("FADE", strong), "finetune": ("Finetune", weak)}
+    stored = {
+        f"{name}-{seed}": made_run(found[seed], groups, method=method, seed=seed)
+        for name, (method, found) in methods.items()
+        for seed in range(2)
+    }
+    write_runs(base / "good", **stored)
+    (base / "good" / "notes.txt").write_text("not a run, and not asked for")
+    cold = np.arange(80) < 20
+    newcomers = {name: made_run(f[0], groups, method=method, is_cold=cold) for name, (method, f) in methods.items()}
+    write_runs(base / "newcomers", **newcomers)
+    write_runs(base / "one kind", **{name: run for name, run in stored.items() if name.startswith("fade")})
+    write_runs(base / "seeds apart", a=stored["fade-0"], b=stored["finetune-1"])
+    other = made_run(weak[0], groups, method="Finetune")
+    other["data"]["sha256"] = "1" * 64
+    write_runs(base / "data apart", a=stored["fade-0"], b=other)
+    write_runs(base / "no run", a=stored["fade-0"], b={"verdicts": []})
+    write_runs(base / "no json")
+    (base / "no json" / "a.json").write_text("{")
+    (base / "empty").mkdir()
+    return base
+
+
+@pytest.mark.parametrize("how", ["folder", "files", "both"])
+def test_a_comparison_shows_what_python_gives(command: Command, runs: Path, how: str) -> None:
+    files = sorted((runs / "good").glob("*.json"))
+    asked = {"folder": [runs / "good"], "files": files, "both": [*files, runs / "good"]}[how]
+    outcome = command("compare", *asked, "--metric=precision@4", "--against=Finetune", "--json=comparison.json")
+    assert (outcome.code, outcome.err, outcome.left) == (0, "", ["comparison.json"])
+    expected = fairstream.compare([fairstream.Record.read(file) for file in files], metric="precision@4")
+    document = json.loads((outcome.folder / "comparison.json").read_text(), parse_constant=pytest.fail)
+    assert document.pop("verdicts") == expected.verdicts()
+    assert document == json.loads(json.dumps(asdict(expected)))
+    assert [contender.label for contender in expected.contenders] == ["FADE", "Finetune"]
+    for contender in expected.contenders:
+        row = next(line for line in outcome.out.splitlines() if re.match(rf"[● ]+{contender.label} ", line))
+        for part in (contender.performance, contender.disparity):
+            assert f"{part.value:.4f}  {part.low:.4f} … {part.high:.4f}" in re.sub(" {2,}", "  ", row)
+        assert ("●" in row) == contender.is_on_front
+        assert all(f"{value:.4f}" in row for value in contender.by_group.values())
+    (difference,) = expected.against("Finetune")
+    table = outcome.out.partition("The others minus Finetune")[2]
+    for part in (difference.performance, difference.disparity):
+        mark = " " if part.is_certain else "~"
+        assert f"{part.value:+.4f}{mark}" in table
+        assert f"{part.low:+.4f} … {part.high:+.4f}" in table
+    assert difference.performance.is_certain
+    assert not difference.disparity.is_certain
+    said = " ".join(outcome.out.split())
+    assert all(verdict in said for verdict in expected.verdicts())
+    assert "FADE wins on performance" in said
+    assert "precision@4" in outcome.out
+    assert "80 users, 2 seeds" in said
+
+
+def test_newcomers_can_be_compared_alone(command: Command, runs: Path) -> None:
+    n_users = {}
+    for part in ("all", "warm", "cold"):
+        outcome = command("compare", runs / "newcomers", f"--users={part}", "--task=next", "--json=c.json", "--quiet")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+        document = json.loads((outcome.folder / "c.json").read_text())
+        assert (document["part"], document["task"], document["metric"]) == (part, "next", "ndcg@4")
+        n_users[part] = document["n_users"]
+    assert n_users == {"all": 80, "warm": 60, "cold": 20}
+
+
+def test_runs_that_were_just_written_can_be_compared(command: Command, data: Path, tmp_path: Path) -> None:
+    for method in ("FADE", "Pretrain"):
+        outcome = command("run", data / "csv", f"--method={method}", "--json", tmp_path / f"{method}.json", *FAST)
+        assert outcome.code == 0
+    outcome = command("compare", tmp_path)
+    assert (outcome.code, outcome.err, outcome.left) == (0, "", [])
+    said = " ".join(outcome.out.split())
+    assert "The others minus FADE, on the same users and seeds" in said
+    assert re.search("(FADE|Pretrain) (wins|leads) on performance", said)
+    assert "On the Pareto front of the two: " in said
+
+
+BAD_COMPARISONS = [
+    # (folder or file, arguments, what the sentence must name)
+    ("nowhere.json", [], "nowhere.json cannot be read: No such file"),
+    ("empty", [], "empty holds no .json files"),
+    ("no json", [], "a.json is not JSON"),
+    ("no run", [], "b.json is not a finished run"),
+    ("good/fade-0.json", [], "differ in more than their seed, got 1 of that kind"),
+    ("one kind", [], "add runs of another method"),
+    ("seeds apart", [], "no seed in common"),
+    ("data apart", [], "only runs on the same data can be compared: sha256"),
+    ("good", ["--metric=auc"], "metric must be one of ndcg@4, .*, got 'auc'"),
+    ("good", ["--task=later"], "task must be one of remain, next, got 'later'"),
+    ("good", ["--users=tepid"], "users compared must be all, warm, cold, got 'tepid'"),
+    ("good", ["--users=cold"], "no cold users"),
+    ("good", ["--against=Retrain"], "against must be one of FADE, Finetune, got 'Retrain'"),
+    ("good", ["--json=nowhere/c.json"], "could not be written to nowhere/c.json"),
+]
+
+
+@pytest.mark.parametrize(("folder", "arguments", "named"), BAD_COMPARISONS)
+def test_what_cannot_be_compared_is_one_sentence_and_leaves_nothing_behind(
+    command: Command, runs: Path, folder: str, arguments: list[str], named: str
+) -> None:
+    before = sorted(runs.rglob("*"))
+    need_one_sentence(command("compare", runs / folder, "--quiet", *arguments), named)
+    assert sorted(runs.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run"],
+        ["run", "csv", "--seed=x"],
+        ["run", "csv", "--seeds=0"],
+        ["run", "csv", "--lambda=1"],
+        ["compare"],
+        ["compare", "csv", "--part=cold"],
+        ["rnu"],
+    ],
+)
 def test_what_click_refuses_is_refused_without_a_traceback(command: Command, arguments: list[str]) -> None:
     outcome = command(*arguments)
     assert outcome.code == 2

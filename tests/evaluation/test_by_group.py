@@ -1,28 +1,41 @@
-"""From users' values to groups' means to the disparity."""
+"""From users' values to groups' means to gaps, and what is said of their uncertainty."""
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairstream.evaluation import GroupScores, disaggregate
-from fairstream.events import Groups
+from fairstream.evaluation import Estimate, GroupScores, Panel, disaggregate
 
-NAMES = ("majority", "minority")
+NAMES = ("majority", "minority", "few", "fewer")
+Users = list[tuple[int, float]]
+"""(group, value) of each."""
 
 
 @st.composite
-def judged(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, Groups]:
-    """Values of some users, in any order, of a table in which groups may be unknown or empty."""
-    codes = draw(st.lists(st.sampled_from([-1, 0, 1]), max_size=12))
-    users = draw(st.permutations(range(len(codes))))[: draw(st.integers(0, len(codes)))]
-    values = draw(st.lists(st.floats(0, 1, width=32), min_size=len(users), max_size=len(users)))
-    groups = Groups("community", NAMES, np.array(codes, dtype=np.int8))
-    return np.array(values, dtype=np.float64), np.array(users, dtype=np.int64), groups
+def some_users(draw: st.DrawFn) -> tuple[Users, int]:
+    """Values of some users, in any order, of up to four groups, which may be unknown or empty."""
+    n_groups = draw(st.integers(1, 4))
+    user = st.tuples(st.integers(-1, n_groups - 1), st.floats(0, 1, width=32))
+    return draw(st.lists(user, max_size=14)), n_groups
+
+
+def panel_of(users: Users, n_groups: int, min_size: int = 1) -> Panel:
+    codes, values = [code for code, _ in users], [value for _, value in users]
+    table = np.array(values, dtype=np.float64).reshape(-1, 1, 1)
+    return Panel(table, np.array(codes, dtype=np.int16), n_groups, min_size)
+
+
+def scores_of(users: Users, n_groups: int = 2, min_size: int = 1, n_resamples: int = 0) -> GroupScores:
+    panel = panel_of(users, n_groups, min_size)
+    (scores,) = disaggregate(panel, NAMES[:n_groups], np.random.default_rng(0), n_resamples)
+    return scores
 
 
 def naive_mean(values: list[float]) -> float | None:
@@ -33,63 +46,162 @@ def same(found: float | None, expected: float | None) -> bool:
     return found is expected is None or found == pytest.approx(expected, abs=1e-12)
 
 
-@given(judged())
-def test_the_means_and_the_gap_are_what_they_say(data: tuple[np.ndarray, np.ndarray, Groups]) -> None:
-    values, users, groups = data
-    scores = disaggregate(*data)
-    of = {code: [v for v, u in zip(values.tolist(), users, strict=True) if groups.codes[u] == code] for code in (0, 1)}
-    assert same(scores.overall, naive_mean(values.tolist()))
-    assert list(scores.by_group) == list(NAMES)
-    assert same(scores.by_group["majority"], naive_mean(of[0]))
-    assert same(scores.by_group["minority"], naive_mean(of[1]))
-    if of[0] and of[1]:
-        gap = scores.by_group["majority"] - scores.by_group["minority"]
-        assert (scores.performance_disparity, scores.abs_performance_disparity) == (gap, abs(gap))
+@given(some_users(), st.integers(1, 3))
+def test_the_means_and_the_gaps_are_what_they_say(data: tuple[Users, int], min_size: int) -> None:
+    users, n_groups = data
+    scores = scores_of(users, n_groups, min_size)
+    of = {code: [value for group, value in users if group == code] for code in range(n_groups)}
+    judged = {code: values for code, values in of.items() if len(values) >= min_size}
+    assert same(scores.overall, naive_mean([value for _, value in users]))
+    assert list(scores.by_group) == list(NAMES[:n_groups])
+    for code, name in enumerate(NAMES[:n_groups]):
+        assert same(scores.by_group[name], naive_mean(judged.get(code, [])))
+    gaps = {
+        NAMES[code]: naive_mean(values) - naive_mean([v for other in judged if other != code for v in judged[other]])
+        for code, values in judged.items()
+        if len(judged) > 1
+    }
+    assert {name: gap.value for name, gap in scores.gaps.items()} == pytest.approx(gaps, abs=1e-12)
+    assert same(scores.performance_disparity, gaps.get("majority"))
+    assert same(scores.abs_performance_disparity, abs(gaps["majority"]) if "majority" in gaps else None)
+    if gaps:
+        heights = [naive_mean(values) for values in judged.values()]
+        assert scores.spread.value == pytest.approx(max(heights) - min(heights), abs=1e-12)
+        assert scores.largest_gap.value == pytest.approx(max(abs(gap) for gap in gaps.values()), abs=1e-12)
+        assert abs(scores.gaps[scores.furthest].value) == scores.largest_gap.value
     else:
-        assert (scores.performance_disparity, scores.abs_performance_disparity) == (None, None)
+        assert (scores.spread, scores.largest_gap, scores.furthest, scores.disparity) == (None, None, None, None)
+    assert scores.ahead == [name for name, gap in scores.gaps.items() if gap.value > 0]
 
 
-@given(judged())
-def test_swapping_the_groups_changes_the_sign_and_nothing_else(data: tuple[np.ndarray, np.ndarray, Groups]) -> None:
-    values, users, groups = data
-    scores, swapped = disaggregate(values, users, groups), disaggregate(values, users, groups.swapped())
-    assert swapped.overall == scores.overall
-    assert swapped.by_group == scores.by_group
-    assert swapped.abs_performance_disparity == scores.abs_performance_disparity
+@given(some_users())
+def test_without_resampling_nothing_is_said_of_uncertainty(data: tuple[Users, int]) -> None:
+    scores = scores_of(*data)
+    assert scores.interval is None
+    for estimate in (*scores.gaps.values(), scores.largest_gap, scores.spread, scores.disparity):
+        assert estimate is None or (estimate.interval, estimate.p_value, estimate.chance) == (None, None, None)
+        assert estimate is None or not estimate.may_be_chance
+    panel = panel_of(*data)
+    assert disaggregate(panel, NAMES[: data[1]], None, 100) == [scores]
+
+
+@given(some_users())
+def test_resampling_adds_to_the_numbers_and_changes_none(data: tuple[Users, int]) -> None:
+    plain, resampled = scores_of(*data), scores_of(*data, n_resamples=20)
+
+    def bare(estimate: Estimate | None) -> Estimate | None:
+        return None if estimate is None else Estimate(estimate.value)
+
+    assert plain == replace(
+        resampled,
+        interval=None,
+        gaps={name: bare(gap) for name, gap in resampled.gaps.items()},
+        largest_gap=bare(resampled.largest_gap),
+        spread=bare(resampled.spread),
+        disparity=bare(resampled.disparity),
+    )
+    assert (resampled.interval is None) == (not data[0])
+    for gap in resampled.gaps.values():
+        assert gap.interval is not None
+        assert 0 < gap.p_value <= 1
+
+
+@given(some_users())
+def test_swapping_two_groups_changes_the_sign_and_nothing_else(data: tuple[Users, int]) -> None:
+    users = [(min(code, 1), value) for code, value in data[0]]
+    scores, swapped = scores_of(users), scores_of([({0: 1, 1: 0}.get(code, -1), value) for code, value in users])
+    assert swapped.overall == pytest.approx(scores.overall)
+    assert same(swapped.by_group["majority"], scores.by_group["minority"])
+    assert same(swapped.abs_performance_disparity, scores.abs_performance_disparity)
     if scores.performance_disparity is not None:
-        assert swapped.performance_disparity == -scores.performance_disparity
+        assert swapped.performance_disparity == pytest.approx(-scores.performance_disparity, abs=1e-12)
 
 
-@given(judged(), st.lists(st.floats(0, 1), min_size=1, max_size=4))
-def test_users_of_unknown_group_count_in_the_overall_value_alone(
-    data: tuple[np.ndarray, np.ndarray, Groups], more: list[float]
-) -> None:
-    values, users, groups = data
-    n = len(groups.codes)
-    grown = groups.with_codes(np.append(groups.codes, [-1] * len(more)).astype(np.int8))
-    scores = disaggregate(values, users, groups)
-    joined = disaggregate(np.append(values, more), np.append(users, np.arange(n, n + len(more))), grown)
+@given(some_users(), st.lists(st.floats(0, 1), min_size=1, max_size=4))
+def test_users_of_unknown_group_count_in_the_overall_value_alone(data: tuple[Users, int], more: list[float]) -> None:
+    users, n_groups = data
+    scores, joined = scores_of(users, n_groups), scores_of([*users, *((-1, value) for value in more)], n_groups)
     assert joined.by_group == scores.by_group
-    assert joined.performance_disparity == scores.performance_disparity
-    assert same(joined.overall, naive_mean([*values.tolist(), *more]))
+    assert joined.gaps == scores.gaps
+    assert same(joined.overall, naive_mean([value for _, value in users] + more))
+
+
+@given(some_users(), st.integers(5, 60))
+def test_the_largest_gap_is_judged_more_strictly_than_the_gap_that_it_is(data: tuple[Users, int], n: int) -> None:
+    """Because one of several gaps is large more often than a certain one is."""
+    scores = scores_of(*data, n_resamples=n)
+    assume(scores.gaps)
+    assert scores.largest_gap.p_value >= scores.gaps[scores.furthest].p_value
+    assert scores.largest_gap.chance >= scores.gaps[scores.furthest].chance - 1e-12
+
+
+def test_for_several_groups_the_largest_of_gaps_that_are_not_there_is_rarely_found() -> None:
+    """Eight equal groups: one of eight gaps is below 0.05 often, the largest as rarely as it says."""
+    rng, names, n = np.random.default_rng(0), "abcdefgh", 300
+    values = np.where(rng.random((160, 1, n)) < 0.6, 0.0, rng.beta(1.2, 2.5, (160, 1, n)))
+    found = disaggregate(Panel(values, np.repeat(np.arange(8), 20).astype(np.int16), 8), names, rng, 399)
+    share = sum(not scores.largest_gap.may_be_chance for scores in found) / n
+    of_any = sum(any(not gap.may_be_chance for gap in scores.gaps.values()) for scores in found) / n
+    assert share < 0.1 < of_any
 
 
 def test_advantaged_minus_disadvantaged() -> None:
-    groups = Groups.from_values("gender", ["M", "F", "F"], advantaged="M")
-    assert disaggregate(np.array([1.0, 0.25, 0.25]), np.arange(3), groups).performance_disparity == 0.75
-    assert disaggregate(np.array([0.0, 0.25, 0.25]), np.arange(3), groups).performance_disparity == -0.25
+    assert scores_of([(0, 1.0), (1, 0.25), (1, 0.25)]).performance_disparity == 0.75
+    assert scores_of([(0, 0.0), (1, 0.25), (1, 0.25)]).performance_disparity == -0.25
+
+
+def test_of_equally_far_groups_the_first_is_named() -> None:
+    assert scores_of([(0, 0.0), (1, 1.0)]).furthest == "majority"
+    assert scores_of([(0, 0.5), (1, 0.5), (2, 1.0), (3, 0.0)], 4).furthest == "few"
 
 
 def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> None:
-    groups = Groups.from_values("gender", ["M", "F", "M"])
-    scores = disaggregate(np.array([0.5, 1.0]), np.array([0, 2]), groups)
-    assert scores == GroupScores(0.75, {"M": 0.75, "F": None}, None)
-    empty = disaggregate(np.array([]), np.array([], dtype=np.int64), groups)
-    assert empty == GroupScores(None, {"M": None, "F": None}, None)
+    nothing = GroupScores(None, None, {"majority": None, "minority": None}, {}, None, None, None, None, None)
+    assert scores_of([(0, 0.5), (0, 1.0)]) == replace(
+        nothing, overall=0.75, by_group={"majority": 0.75, "minority": None}
+    )
+    assert scores_of([]) == scores_of([], n_resamples=5) == nothing
 
 
-def test_the_dictionary_holds_the_signed_gap() -> None:
-    scores = GroupScores(0.5, {"M": 0.25, "F": 0.75}, -0.5)
-    assert scores.to_dict() == {"overall": 0.5, "by_group": {"M": 0.25, "F": 0.75}, "performance_disparity": -0.5}
-    scores.to_dict()["by_group"]["M"] = 9.0
-    assert scores.by_group["M"] == 0.25
+def test_where_nobodys_group_is_known_there_is_an_overall_value_and_no_more() -> None:
+    (scores,) = disaggregate(panel_of([(-1, 0.5), (-1, 1.0)], n_groups=0), ())
+    assert scores == GroupScores(0.75, None, {}, {}, None, None, None, None, None)
+
+
+@pytest.mark.parametrize(("p_value", "may_be"), [(None, False), (0.001, False), (0.05, True), (0.3, True), (1.0, True)])
+def test_what_cannot_be_told_from_chance(p_value: float | None, may_be: bool) -> None:
+    assert Estimate(0.1, p_value=p_value).may_be_chance is may_be
+
+
+@given(some_users(), st.sampled_from([0, 10]))
+def test_the_dictionary_says_the_same_as_json(data: tuple[Users, int], n_resamples: int) -> None:
+    scores = scores_of(*data, n_resamples=n_resamples)
+    document = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
+    assert document["overall"] == scores.overall
+    assert document["by_group"] == scores.by_group
+    assert document["performance_disparity"] == scores.performance_disparity
+    assert document["abs_performance_disparity"] == scores.abs_performance_disparity
+    assert document["gaps"] == {name: _as_json(gap) for name, gap in scores.gaps.items()}
+    assert document["disparity"] == _as_json(scores.disparity)
+    assert document["spread"] == _as_json(scores.spread)
+    largest = document["largest_gap"]
+    assert largest == (scores.largest_gap and {"group": scores.furthest, **_as_json(scores.largest_gap)})
+    assert document["interval"] == (scores.interval and list(scores.interval))
+
+
+def _as_json(estimate: Estimate | None) -> dict[str, object] | None:
+    if estimate is None:
+        return None
+    interval = estimate.interval and list(estimate.interval)
+    return {
+        "value": estimate.value,
+        "interval": interval,
+        "p_value": estimate.p_value,
+        "chance": estimate.chance,
+    }
+
+
+def test_the_dictionary_is_a_copy() -> None:
+    scores = scores_of([(0, 0.25), (1, 0.75)])
+    scores.to_dict()["by_group"]["majority"] = 9.0
+    assert scores.by_group["majority"] == 0.25

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.evaluation.metrics import Metric, dcg, f1, retrieved_ndcg, true_ndcg
+from fairstream.evaluation.metrics import Metric, dcg, f1, hit, mrr, precision, recall, retrieved_ndcg, true_ndcg
 
 
 @st.composite
@@ -34,23 +34,44 @@ def naive_retrieved_ndcg(row: list[int], _: int) -> float:
     return naive_dcg(row) / naive_dcg(sorted(row, reverse=True)) if any(row) else 0.0
 
 
+def naive_precision(row: list[int], _: int) -> float:
+    return sum(row) / len(row)
+
+
+def naive_recall(row: list[int], n_positives: int) -> float:
+    return sum(row) / n_positives
+
+
 def naive_f1(row: list[int], n_positives: int) -> float:
-    precision, recall = sum(row) / len(row), sum(row) / n_positives
-    return 2 * precision * recall / (precision + recall) if any(row) else 0.0
+    p, r = naive_precision(row, n_positives), naive_recall(row, n_positives)
+    return 2 * p * r / (p + r) if any(row) else 0.0
 
 
-METRICS: list[tuple[Metric, Callable[[list[int], int], float]]] = [
+def naive_hit(row: list[int], _: int) -> float:
+    return float(1 in row)
+
+
+def naive_mrr(row: list[int], _: int) -> float:
+    return 1 / (row.index(1) + 1) if 1 in row else 0.0
+
+
+NAIVE: list[tuple[Metric, Callable[[list[int], int], float]]] = [
     (true_ndcg, naive_true_ndcg),
     (retrieved_ndcg, naive_retrieved_ndcg),
+    (recall, naive_recall),
+    (precision, naive_precision),
     (f1, naive_f1),
+    (hit, naive_hit),
+    (mrr, naive_mrr),
 ]
+METRICS = [metric for metric, _ in NAIVE]
 
 
 def tensors(rows: list[list[int]], n_positives: list[int]) -> tuple[Tensor, Tensor]:
     return torch.tensor(rows, dtype=torch.float64), torch.tensor(n_positives, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("metric", "naive"), METRICS)
+@pytest.mark.parametrize(("metric", "naive"), NAIVE)
 @given(ranking=rankings())
 def test_a_metric_is_its_definition_user_by_user(
     metric: Metric, naive: Callable[[list[int], int], float], ranking: tuple[list[list[int]], list[int]]
@@ -71,6 +92,14 @@ def test_a_perfect_list_scores_one(k: int, n_positives: int) -> None:
     hits[:, :n_positives] = 1
     for metric in (true_ndcg, retrieved_ndcg):
         assert metric(hits, torch.tensor([n_positives])).item() == pytest.approx(1.0, rel=1e-14)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@given(ranking=rankings())
+def test_an_earlier_hit_never_scores_less(metric: Metric, ranking: tuple[list[list[int]], list[int]]) -> None:
+    hits, n_positives = tensors(*ranking)
+    sooner = hits.sort(dim=1, descending=True).values
+    assert bool((metric(sooner, n_positives) >= metric(hits, n_positives) - 1e-12).all())
 
 
 @given(rankings())
@@ -95,6 +124,6 @@ def test_the_papers_ndcg_flatters(ranking: tuple[list[list[int]], list[int]]) ->
     assert bool((retrieved_ndcg(hits, n_positives) >= true_ndcg(hits, n_positives) - 1e-12).all())
 
 
-@pytest.mark.parametrize("metric", [true_ndcg, retrieved_ndcg, f1])
+@pytest.mark.parametrize("metric", METRICS)
 def test_no_users_no_values(metric: Metric) -> None:
     assert metric(torch.zeros(0, 5, dtype=torch.float64), torch.zeros(0)).tolist() == []

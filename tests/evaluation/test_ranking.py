@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,35 +15,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.errors import ModelError
-from fairstream.evaluation import all_scores, ranking, user_chunks
-from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, RankedHits, rank_all, rank_sampled
+from fairstream.evaluation import best_items, ranking
+from fairstream.evaluation.ranking import (
+    N_SAMPLED_CANDIDATES,
+    RankedHits,
+    all_scores,
+    rank_all,
+    rank_sampled,
+    user_chunks,
+)
 from fairstream.events import SeenItems
-from fairstream.models import ItemTable, Scorer, UserTable
-
-Pairs = set[tuple[int, int]]
-
-
-class Given(Scorer):
-    """Scores that are given, and a note of what was asked."""
-
-    def __init__(self, scores: Tensor) -> None:
-        super().__init__()
-        self.user, self.item = UserTable(len(scores), 1), ItemTable(scores.shape[1], 1)
-        self.scores = scores
-        self.asked: list[tuple[list[int], list[list[int]]]] = []
-
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        self.asked.append((users.tolist(), items.tolist()))
-        return self.scores[users[:, None], items]
-
-
-def seen_items(pairs: Pairs) -> SeenItems:
-    columns = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-    return SeenItems.from_pairs(columns[:, 0], columns[:, 1])
-
-
-def rows(*users: int) -> np.ndarray:
-    return np.array(users, dtype=np.int64)
+from support import Given, Pairs, items_of, pairs_of, rows
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -60,10 +44,6 @@ def naive_hits(scores: list[float], candidates: set[int], positives: set[int], k
     ranked = sorted(candidates, key=lambda item: (-scores[item], item in positives))[:k]
     hits = [float(item in positives) for item in ranked]
     return hits + [0.0] * (k - len(hits))
-
-
-def of(pairs: Pairs, user: int) -> set[int]:
-    return {item for other, item in pairs if other == user}
 
 
 @st.composite
@@ -86,12 +66,19 @@ def tasks(draw: st.DrawFn) -> tuple[Tensor, Pairs, Pairs, list[int], int, int]:
 @given(tasks())
 def test_rank_all_against_a_list_made_by_hand(task: tuple[Tensor, Pairs, Pairs, list[int], int, int]) -> None:
     scores, positives, seen, users, n_items, k = task
-    ranked = rank_all(Given(scores), rows(*users), seen_items(positives), seen_items(seen), n_items=n_items, k=k)
+    ranked = rank_all(Given(scores), rows(*users), pairs_of(positives), pairs_of(seen), n_items=n_items, k=k)
     assert ranked.hits.shape == (len(users), k)
-    for user, hits, n_positives in zip(users, ranked.hits.tolist(), ranked.n_positives.tolist(), strict=True):
-        candidates = set(range(n_items)) - of(seen, user)
-        assert hits == naive_hits(scores[user].tolist(), candidates, of(positives, user), k)
-        assert n_positives == len(of(positives, user))  # the unknown ones are missed, not forgotten
+    assert ranked.items.shape == (len(users), k)
+    for place, user in enumerate(users):
+        candidates, wanted = set(range(n_items)) - items_of(seen, user), items_of(positives, user)
+        hits, items = ranked.hits[place].tolist(), ranked.items[place].tolist()[: len(candidates)]
+        assert hits == naive_hits(scores[user].tolist(), candidates, wanted, k)
+        assert ranked.n_positives[place] == len(wanted)  # the unknown ones are missed, not forgotten
+        assert [float(item in wanted) for item in items] == hits[: len(candidates)]
+        assert len(set(items)) == len(items)
+        assert set(items) <= candidates
+        best = sorted(scores[user, sorted(candidates)].tolist(), reverse=True)[:k]
+        assert scores[user, items].tolist() == best
 
 
 @pytest.mark.parametrize("at_once", [1, 100, 1 << 20])
@@ -102,11 +89,40 @@ def test_rank_all_over_many_users_a_few_at_a_time(at_once: int) -> None:
     seen = set(pairs[:200])
     positives, users = set(pairs[200:]) - seen, rng.permutation(30)
     with scores_at_once(at_once):
-        ranked = rank_all(Given(scores), users, seen_items(positives), seen_items(seen), n_items=40, k=8)
+        ranked = rank_all(Given(scores), users, pairs_of(positives), pairs_of(seen), n_items=40, k=8)
     for user, hits, n_positives in zip(users, ranked.hits.tolist(), ranked.n_positives.tolist(), strict=True):
-        candidates = set(range(40)) - of(seen, user)
-        assert hits == naive_hits(scores[user].tolist(), candidates, of(positives, user), 8)
-        assert n_positives == len(of(positives, user))
+        candidates = set(range(40)) - items_of(seen, user)
+        assert hits == naive_hits(scores[user].tolist(), candidates, items_of(positives, user), 8)
+        assert n_positives == len(items_of(positives, user))
+
+
+@given(tasks(), st.integers(1, 30))
+def test_the_best_items_are_those_with_the_highest_scores_that_were_not_had(
+    task: tuple[Tensor, Pairs, Pairs, list[int], int, int], at_once: int
+) -> None:
+    table, _, seen, users, n_items, k = task
+    with scores_at_once(at_once):
+        scores, items = best_items(Given(table), rows(*users), pairs_of(seen), n_items=n_items, k=k)
+    for user, found, ranked in zip(users, scores.tolist(), items.tolist(), strict=True):
+        candidates = sorted(set(range(n_items)) - items_of(seen, user))
+        best = sorted(table[user, candidates].tolist(), reverse=True)[:k]
+        assert found == best + [-np.inf] * (k - len(best))
+        assert table[user, ranked[: len(best)]].tolist() == best
+        assert set(ranked[: len(best)]) <= set(candidates)
+
+
+@given(st.integers(0, 8), st.integers(0, 1000))
+def test_two_rankings_behind_each_other_are_that_of_all_users(cut: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, users = torch.from_numpy(rng.random((8, 12))), rng.permutation(8)
+    positives, seen = (SeenItems.from_pairs(*rng.integers(8, size=(2, 20))) for _ in range(2))
+    together, first, second = (
+        rank_all(Given(scores), some, positives, seen, n_items=12, k=4) for some in (users, users[:cut], users[cut:])
+    )
+    joined = first.followed_by(second)
+    assert torch.equal(joined.hits, together.hits)
+    assert torch.equal(joined.n_positives, together.n_positives)
+    assert (joined.items == together.items).all()
 
 
 @given(tasks(), st.integers(1, 30))
@@ -116,9 +132,10 @@ def test_users_a_few_at_a_time_are_ranked_as_all_at_once(
     scores, positives, seen, users, n_items, k = task
 
     def both() -> tuple[RankedHits, RankedHits]:
-        given_pairs = (rows(*users), seen_items(positives), seen_items(seen))
+        given_pairs = (rows(*users), pairs_of(positives), pairs_of(seen))
         full = rank_all(Given(scores), *given_pairs, n_items=n_items, k=k)
-        return full, rank_sampled(Given(scores), *given_pairs, n_items=n_items, k=k, generator=generator())
+        sizes = {"n_items": n_items, "n_rankable": scores.shape[1]}
+        return full, rank_sampled(Given(scores), *given_pairs, **sizes, k=k, generator=generator())
 
     whole = both()
     with scores_at_once(at_once):
@@ -126,6 +143,7 @@ def test_users_a_few_at_a_time_are_ranked_as_all_at_once(
     for one, other in zip(whole, pieces, strict=True):
         assert torch.equal(one.hits, other.hits)
         assert torch.equal(one.n_positives, other.n_positives)
+        assert (one.items == other.items)[one.hits.bool().numpy()].all()
 
 
 @given(st.integers(0, 50), st.integers(0, 40), st.integers(1, 100))
@@ -138,25 +156,25 @@ def test_chunks_cover_everyone_once_within_their_memory(n_users: int, width: int
 
 
 def test_a_model_that_cannot_tell_items_apart_finds_nothing() -> None:
-    model, positives = Given(torch.full((1, 6), 0.3)), seen_items({(0, 1), (0, 2)})
-    ranked = rank_all(model, rows(0), positives, seen_items({(0, 0)}), n_items=6, k=3)
+    model, positives = Given(torch.full((1, 6), 0.3)), pairs_of({(0, 1), (0, 2)})
+    ranked = rank_all(model, rows(0), positives, pairs_of({(0, 0)}), n_items=6, k=3)
     assert ranked.hits.tolist() == [[0, 0, 0]]  # items 3, 4 and 5 are as good
-    ranked = rank_all(model, rows(0), positives, seen_items({(0, 0)}), n_items=6, k=4)
+    ranked = rank_all(model, rows(0), positives, pairs_of({(0, 0)}), n_items=6, k=4)
     assert ranked.hits.tolist() == [[0, 0, 0, 1]]
 
 
 def test_with_nothing_else_left_the_positives_are_found() -> None:
-    seen = seen_items({(0, item) for item in range(6) if item not in {1, 2}})
-    ranked = rank_all(Given(torch.zeros(1, 6)), rows(0), seen_items({(0, 1), (0, 2)}), seen, n_items=6, k=4)
+    seen = pairs_of({(0, item) for item in range(6) if item not in {1, 2}})
+    ranked = rank_all(Given(torch.zeros(1, 6)), rows(0), pairs_of({(0, 1), (0, 2)}), seen, n_items=6, k=4)
     assert ranked.hits.tolist() == [[1, 1, 0, 0]]
 
 
 @given(tasks())
 def test_what_the_user_has_had_is_never_ranked(task: tuple[Tensor, Pairs, Pairs, list[int], int, int]) -> None:
     scores, _, seen, users, n_items, _ = task
-    found = all_scores(Given(scores), rows(*users), seen_items(seen), n_items)
+    found = all_scores(Given(scores), rows(*users), pairs_of(seen), n_items)
     for user, row in zip(users, found.tolist(), strict=True):
-        had = of(seen, user)
+        had = items_of(seen, user)
         assert row == [-np.inf if item in had else scores[user, item].item() for item in range(n_items)]
 
 
@@ -172,14 +190,14 @@ class Popularity(Given):
 def test_masking_one_user_touches_neither_the_others_nor_the_model() -> None:
     model = Popularity(torch.zeros(2, 5))
     before = model.item.weight.clone()
-    found = all_scores(model, rows(0, 1), seen_items({(0, 3)}), 5)
+    found = all_scores(model, rows(0, 1), pairs_of({(0, 3)}), 5)
     assert torch.equal(model.item.weight, before)
     assert torch.isinf(found).tolist() == [[False, False, False, True, False], [False] * 5]
 
 
 def test_a_positive_that_the_user_has_had_is_no_hit() -> None:
-    seen = seen_items({(0, 0), (0, 1), (0, 2)})
-    ranked = rank_all(Given(torch.zeros(1, 4)), rows(0), seen_items({(0, 0), (0, 1)}), seen, n_items=4, k=4)
+    seen = pairs_of({(0, 0), (0, 1), (0, 2)})
+    ranked = rank_all(Given(torch.zeros(1, 4)), rows(0), pairs_of({(0, 0), (0, 1)}), seen, n_items=4, k=4)
     assert ranked.hits.tolist() == [[0, 0, 0, 0]]
 
 
@@ -192,9 +210,9 @@ def test_the_smallest_lead_is_a_lead(score: float, is_sampled: bool) -> None:
     above = float(np.nextafter(np.float32(score), np.float32(np.inf), dtype=np.float32))
     for positive, hit in ((above, 1.0), (score, 0.0)):
         model = Given(torch.tensor([[score, positive, score]]))
-        task = (model, rows(0), seen_items({(0, 1)}), seen_items(set()))
+        task = (model, rows(0), pairs_of({(0, 1)}), pairs_of(set()))
         if is_sampled:
-            ranked = rank_sampled(*task, n_items=3, k=1, generator=generator())
+            ranked = rank_sampled(*task, n_items=3, n_rankable=3, k=1, generator=generator())
         else:
             ranked = rank_all(*task, n_items=3, k=1)
         assert ranked.hits.tolist() == [[hit]]
@@ -204,9 +222,14 @@ def test_the_smallest_lead_is_a_lead(score: float, is_sampled: bool) -> None:
 
 
 @pytest.mark.parametrize("n_items", [40, 300])
-def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_nor_positive(n_items: int) -> None:
+@pytest.mark.parametrize("n_unrankable", [0, 3])
+def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_nor_positive(
+    n_items: int, n_unrankable: int
+) -> None:
+    """Positives that are not known yet may be found, but not those that the model has no row for."""
     rng = np.random.default_rng(0)
-    n_users, n_all = 6, n_items + 5  # 5 items that are not known yet, but may be positive
+    n_users, n_all = 6, n_items + 5
+    n_rankable = n_all - n_unrankable
     scores = torch.from_numpy(rng.integers(0, 4, size=(n_users, n_all))).float()
     drawn = {
         (int(u), int(i)) for u, i in zip(rng.integers(n_users, size=80), rng.integers(n_all, size=80), strict=True)
@@ -216,15 +239,22 @@ def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_no
     model, users, k = Given(scores), rows(4, 0, 1, 2, 3), 10
     with scores_at_once(300):
         ranked = rank_sampled(
-            model, users, seen_items(positives), seen_items(seen), n_items=n_items, k=k, generator=generator()
+            model,
+            users,
+            pairs_of(positives),
+            pairs_of(seen),
+            n_items=n_items,
+            n_rankable=n_rankable,
+            k=k,
+            generator=generator(),
         )
     assert len(model.asked) > 1
     asked = {user: items for chunk in model.asked for user, items in zip(*chunk, strict=True)}
     for user, hits, n_positives in zip(users, ranked.hits.tolist(), ranked.n_positives.tolist(), strict=True):
-        wanted, had = of(positives, user), of(seen, user)
+        wanted, had = items_of(positives, user), items_of(seen, user)
         candidates = set(asked[user]) - {0}  # everyone has had item 0: it only fills up
         negatives = candidates - wanted
-        assert wanted <= candidates
+        assert candidates & wanted == {item for item in wanted if item < n_rankable}
         assert not negatives & had
         assert max(negatives) < n_items
         n_available = len(set(range(n_items)) - had - wanted)
@@ -239,8 +269,9 @@ def test_the_generator_decides_the_candidates() -> None:
     asked = []
     for seed in (1, 1, 2):
         model = Given(scores)
-        positives = seen_items({(0, 7), (2, 8)})
-        rank_sampled(model, rows(0, 1, 2), positives, seen_items(set()), n_items=400, k=5, generator=generator(seed))
+        positives = pairs_of({(0, 7), (2, 8)})
+        task = (model, rows(0, 1, 2), positives, pairs_of(set()))
+        rank_sampled(*task, n_items=400, n_rankable=400, k=5, generator=generator(seed))
         asked.append(model.asked)
     assert asked[0] == asked[1] != asked[2]
 
@@ -252,16 +283,60 @@ def test_the_generator_decides_the_candidates() -> None:
 def test_what_is_not_a_number_is_not_ranked(value: float) -> None:
     scores = torch.zeros(2, 5)
     scores[1, 3] = value
-    task = (Given(scores), rows(0, 1), seen_items({(0, 1), (1, 2)}), seen_items({(1, 3)}))
+    task = (Given(scores), rows(0, 1), pairs_of({(0, 1), (1, 2)}), pairs_of({(1, 3)}))
     with pytest.raises(ModelError, match="NaN or infinite"):
         rank_all(*task, n_items=5, k=2)
-    task = (Given(scores), rows(0, 1), seen_items({(0, 1), (1, 2)}), seen_items(set()))
+    task = (Given(scores), rows(0, 1), pairs_of({(0, 1), (1, 2)}), pairs_of(set()))
     with pytest.raises(ModelError, match="NaN or infinite"):
-        rank_sampled(*task, n_items=5, k=2, generator=generator())
+        rank_sampled(*task, n_items=5, n_rankable=5, k=2, generator=generator())
 
 
 def test_nobody_to_test() -> None:
-    task = (Given(torch.zeros(2, 5)), rows(), seen_items({(0, 1)}), seen_items(set()))
-    for ranked in (rank_all(*task, n_items=5, k=2), rank_sampled(*task, n_items=5, k=2, generator=generator())):
-        assert ranked.hits.shape == (0, 2)
+    task = (Given(torch.zeros(2, 5)), rows(), pairs_of({(0, 1)}), pairs_of(set()))
+    sampled = rank_sampled(*task, n_items=5, n_rankable=5, k=2, generator=generator())
+    for ranked in (rank_all(*task, n_items=5, k=2), sampled):
+        assert ranked.hits.shape == ranked.items.shape == (0, 2)
         assert ranked.n_positives.shape == (0,)
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────
+
+RANKING = """
+import resource, sys
+import numpy as np
+import torch
+from fairstream.evaluation.ranking import rank_all
+from fairstream.events import SeenItems
+from fairstream.models import MatrixFactorization
+
+torch.set_num_threads(1)
+n_tested = int(sys.argv[1])
+model = MatrixFactorization(100_000, 100_000, embedding_dim=64)
+pairs = np.random.default_rng(0).integers(100_000, size=(4, 30 * n_tested))
+pairs[[0, 2]] %= n_tested
+with torch.no_grad():
+    rank_all(
+        model,
+        np.arange(n_tested),
+        SeenItems.from_pairs(pairs[0], pairs[1]),
+        SeenItems.from_pairs(pairs[2], pairs[3]),
+        n_items=100_000,
+        k=20,
+    )
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # KiB
+"""
+
+
+def peak_mib(n_tested: int) -> float:
+    """The most memory resident in a process of its own that ranks 100,000 items for so many of 100,000 users."""
+    told = subprocess.run([sys.executable, "-c", RANKING, str(n_tested)], check=True, capture_output=True, text=True)
+    return int(told.stdout) / 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux alone")
+def test_ranking_more_users_takes_no_more_memory_than_their_results() -> None:
+    """What 100 users take and 1,000 do, too, 100,000 do: their results are 32 MB. The limit is 4 GiB."""
+    few, many = peak_mib(100), peak_mib(1000)
+    assert many < 4096
+    assert many - few < 64  # two runs of the same differ by 20

@@ -153,32 +153,57 @@ def test_strings_do_not_run_into_each_other_in_the_fingerprint(one: tuple[str, s
     assert logs[0].fingerprint() != logs[1].fingerprint()
 
 
-@given(st.lists(st.sampled_from([0, 1, -1]), min_size=4, max_size=4), st.integers(0, 3), st.sampled_from([0, 1, -1]))
-def test_a_changed_group_changes_the_fingerprint(codes: list[int], at: int, code: int) -> None:
-    assume(codes[at] != code)
+NAMES = ("x", "y", "z")
+VALUE = st.sampled_from([*NAMES, None])
+
+
+def groups_of(values: list[str | None], attribute: str = "g", advantaged: str | None = None) -> Groups:
+    return Groups.from_values(attribute, values, possible=NAMES, advantaged=advantaged)
+
+
+@given(st.lists(VALUE, min_size=4, max_size=4), st.integers(0, 3), VALUE)
+def test_a_changed_group_changes_the_fingerprint(values: list[str | None], at: int, value: str | None) -> None:
+    assume(values[at] != value)
     log = make_log([(user, "a", user) for user in range(4)])
-    groups = Groups("gender", ("M", "F"), np.array(codes, dtype=np.int8))
-    changed = groups.codes.copy()
-    changed[at] = code
-    prints = {
+    changed = [*values[:at], value, *values[at + 1 :]]
+    renamed = {"x": "y", "y": "z", "z": "x", None: None}
+    prints = [
         log.fingerprint(),
-        replace(log, groups=groups).fingerprint(),
-        replace(log, groups=groups.with_codes(changed)).fingerprint(),
-        replace(log, groups=replace(groups, attribute="sex")).fingerprint(),
-        replace(log, groups=replace(groups, names=("F", "M"))).fingerprint(),
+        replace(log, groups=groups_of(values)).fingerprint(),
+        replace(log, groups=groups_of(changed)).fingerprint(),
+        replace(log, groups=groups_of(values, attribute="h")).fingerprint(),
+    ]
+    assert len(set(prints)) == 4
+    others = replace(log, groups=groups_of([renamed[value] for value in values])).fingerprint()
+    assert (others == prints[1]) == (set(values) == {None})
+
+
+@given(st.lists(VALUE, min_size=4, max_size=4), st.none() | st.just("auto") | st.sampled_from(NAMES))
+def test_whose_advantage_is_looked_at_does_not_change_the_fingerprint(
+    values: list[str | None], advantaged: str | None
+) -> None:
+    log = make_log([(user, "a", user) for user in range(4)])
+    prints = {
+        replace(log, groups=groups).fingerprint()
+        for groups in (
+            groups_of(values),
+            groups_of(values, advantaged=advantaged),
+            groups_of(values).found_ahead(["y"]),
+        )
     }
-    assert len(prints) == 5
-    same = replace(log, groups=Groups("gender", ("M", "F"), np.array(codes, dtype=np.int8)))
-    assert same.fingerprint() in prints
+    assert len(prints) == 1
 
 
-def test_needed_groups_are_there_or_a_sentence_says_how_to_get_them() -> None:
+@given(st.lists(VALUE, min_size=2, max_size=2))
+def test_needed_groups_are_two_at_least_or_a_sentence_says_how_to_get_them(values: list[str | None]) -> None:
     log = make_log([(1, "a", 1), (2, "a", 2)])
     with pytest.raises(DataError, match=r"\A[^\n]*no groups[^\n]*group=COLUMN[^\n]*--group[^\n]*\Z"):
         log.need_groups()
-    groups = Groups("gender", ("M", "F"), np.array([0, 1], dtype=np.int8))
-    assert replace(log, groups=groups).need_groups() is groups
-    for code, name in ((0, "M"), (1, "F")):
-        alone = groups.with_codes(np.array([code, -1], dtype=np.int8))
-        with pytest.raises(DataError, match=rf"\A[^\n]*gender[^\n]*'{name}'[^\n]*both groups\Z"):
-            replace(log, groups=alone).need_groups()
+    groups = groups_of(values, attribute="gender")
+    there = set(values) - {None}
+    if len(there) == 2:
+        assert replace(log, groups=groups).need_groups() is groups
+    else:
+        found = repr(*there) if there else "nobody's is known"
+        with pytest.raises(DataError, match=rf"\A[^\n]*gender does not differ[^\n]*{found}; use events of two groups"):
+            replace(log, groups=groups).need_groups()

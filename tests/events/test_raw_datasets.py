@@ -90,8 +90,12 @@ def test_gender_is_the_group_of_movielens_unless_another_is_asked_for(
 ) -> None:
     folder = write(tmp_path)
     assert read_events(folder).fingerprint() == read_events(folder, group="gender", advantaged="M").fingerprint()
-    with pytest.raises(DataError, match="'age' takes 4 value"):
-        read_events(folder, group="age")
+    by_age = read_events(folder, group="age", advantaged=25).groups
+    assert by_age is not None
+    assert by_age.names == ("25", "56", "1", "45")  # users 3, 2, 1, and one without events
+    both = read_events(folder, group="gender,age", advantaged="F,1").groups
+    assert both is not None
+    assert both.names == ("F,1", "M,56", "M,25", "M,45")
 
 
 @pytest.mark.parametrize("write", [write_1m, write_100k])

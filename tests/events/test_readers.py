@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream import DataError, EventLog, read_events
+from fairstream import DataError, EventLog, Groups, read_events
 from fairstream.events import Columns, read_more_events
 
 NOON = dt.datetime(2024, 5, 1, 12)
@@ -355,11 +355,23 @@ class TestGroups:
         with pytest.raises(DataError, match="group=COLUMN"):
             log.need_groups()
 
-    def test_the_larger_group_of_the_users_table_is_the_advantaged_one(self) -> None:
-        users = pa.table({"user": ["ann", "bob", "cy", "dee"], "g": ["x", "y", "y", "x"]})
-        more = pa.concat_tables([users, pa.table({"user": ["eve"], "g": ["y"]})])
-        assert self.codes(users=more) == [0, 1, 0]
-        assert self.codes(users=more, advantaged="x") == [1, 0, 1]
+    def test_the_larger_group_of_the_users_with_events_is_the_advantaged_one(self) -> None:
+        users = pa.table({"user": ["ann", "bob", "cy", "dee", "eve", "flo"], "g": list("xyyxxx")})
+        assert self.codes(users=users) == [0, 1, 0]
+        assert self.codes(users=users, advantaged="x") == [1, 0, 1]
+
+    def test_with_auto_it_is_the_larger_group_to_begin_with(self) -> None:
+        users = pa.table({"user": ["ann", "bob", "cy"], "g": list("xyy")})
+        groups = read_events(self.EVENTS, users=users, advantaged="auto").groups
+        assert groups is not None
+        assert (groups.names, groups.choice) == (("y", "x"), "auto")
+
+    def test_any_number_of_values_makes_groups(self) -> None:
+        users = pa.table({"user": ["dee", "ann", "cy", "bob", "eve"], "age": [60, 20, 30, 40, 50]})
+        groups = read_events(self.EVENTS, users=users, group="age", advantaged=30).groups
+        assert groups is not None
+        assert groups.names == ("30", "40", "20", "50", "60")  # cy, bob, ann, and two without events
+        assert groups.codes.tolist() == [1, 2, 0]
 
     def test_who_is_not_in_the_users_table_is_not_known(self) -> None:
         assert self.codes(users=users_table(strings=True, genders=["F", "M", "M"]).slice(0, 2), advantaged="M") == [
@@ -391,8 +403,43 @@ class TestGroups:
         assert log.groups is not None
         assert log.groups.codes.tolist() == [0, 1, 0]
 
+    @pytest.mark.parametrize("group", ["gender,age", " gender , age", ["gender", "age"], ("gender", "age")], ids=str)
+    @pytest.mark.parametrize("beside", [False, True], ids=["users", "events"])
+    def test_several_columns_make_their_intersections(self, group: str | list[str], beside: bool) -> None:
+        people = {"ann": ("F", 18), "bob": ("M", 18), "cy": ("F", 25), "dee": ("M", 25)}
+        if beside:
+            rows = zip(*(people[user] for user in STRINGS["user"]), strict=True)
+            source = {"source": events_table(strings=True, **dict(zip(["gender", "age"], rows, strict=True)))}
+        else:
+            genders, ages = zip(*people.values(), strict=True)
+            users = pa.table({"user": list(people), "gender": genders, "age": ages})
+            source = {"source": self.EVENTS, "users": users}
+        groups = read_events(**source, group=group, advantaged="F,18").groups
+        assert groups is not None
+        assert groups.attribute == "gender,age"
+        assert groups.names == ("F,18", "M,18", "F,25") + (() if beside else ("M,25",))
+        assert groups.codes.tolist() == [1, 0, 2]
+
+    def test_who_lacks_a_part_of_an_intersection_is_in_none(self) -> None:
+        users = pa.table(
+            {"user": ["ann", "bob", "cy", "dee"], "gender": ["F", None, "M", "M"], "age": [18, 18, None, 25]}
+        )
+        log = read_events(self.EVENTS, users=users, group="gender,age")
+        assert log.groups is not None
+        assert (log.groups.names, log.groups.codes.tolist()) == (("F,18", "M,25"), [-1, 0, -1])
+        assert log.notes[-1] == "2 of 3 users have no gender,age: they count overall and in no group"
+
+    def test_a_column_with_a_comma_in_its_name_is_one_column(self) -> None:
+        users = users_table(strings=True).rename_columns(["user", "gender,age"])
+        assert self.codes(users=users, group="gender,age", advantaged="M") == [0, 1, -1]
+
+    def test_two_combinations_of_one_user_are_refused(self) -> None:
+        users = pa.table({"user": ["ann", "bob", "ann"], "gender": ["F", "M", "F"], "age": [18, 18, 25]})
+        refused("one group", "'gender,age'", "several values", source=self.EVENTS, users=users, group="gender,age")
+
     def test_a_missing_group_column_is_named(self) -> None:
         users = users_table(strings=True)
+        refused("users table", "no column 'age'", "user, gender", source=self.EVENTS, users=users, group="gender,age")
         refused("users table", "no column 'sex'", "user, gender", source=self.EVENTS, users=users, group="sex")
         refused("events table", "no column 'sex'", "user, item, time", source=self.EVENTS, group="sex")
 
@@ -420,14 +467,15 @@ class TestGroups:
         users = pa.table({"user": ["ann", "bob", None], "gender": ["F", "M", "M"]})
         refused("1 of 3", "missing", source=self.EVENTS, users=users, group="gender")
 
-    def test_values_that_make_no_two_groups_are_refused(self) -> None:
+    def test_values_that_make_no_groups_are_refused(self) -> None:
         for genders, words in (
-            (["F", "M", "X"], ["two groups", "3 value", "'gender'"]),
-            (["F", "F", None], ["two groups", "1 value", "'gender'"]),
-            ([None] * 3, ["two groups", "0 value", "'gender'"]),
+            (["F", "F", None], ["groups are compared", "1 value", "'gender'"]),
+            ([None] * 3, ["groups are compared", "0 value", "'gender'"]),
         ):
             users = users_table(strings=True, genders=genders)
             refused(*words, source=self.EVENTS, users=users, group="gender")
+        crowd = pa.table({"user": [str(n) for n in range(101)], "postcode": list(range(101))})
+        refused("101 value", "'postcode'", "coarser", source=self.EVENTS, users=crowd, group="postcode")
         users = users_table(strings=True)
         refused("gender = 'W'", "'F', 'M'", source=self.EVENTS, users=users, group="gender", advantaged="W")
 
@@ -445,9 +493,12 @@ class TestMoreEvents:
     SETTLED = read_events(events_table(strings=True), users=users_table(strings=True), advantaged="F").groups
     NEW = pa.table({"user": ["dee", "ann", "eve"], "item": ["x", "z", "z"], "time": [7, 8, 9]})
 
-    def codes(self, source: Any, users: Any = None) -> list[int] | None:
+    def groups(self, source: Any, users: Any = None) -> Groups | None:
         assert self.SETTLED is not None
-        groups = read_more_events(source, self.SETTLED, Columns(), users=users).groups
+        return read_more_events(source, self.SETTLED, Columns(), users=users).groups
+
+    def codes(self, source: Any, users: Any = None) -> list[int] | None:
+        groups = self.groups(source, users)
         assert groups is None or groups.names == ("F", "M")
         return None if groups is None else groups.codes.tolist()
 
@@ -469,9 +520,23 @@ class TestMoreEvents:
         read = read_more_events(table, self.SETTLED, Columns("who", "what", "when", "liked", rating_above=4.0))
         assert read.user_ids.ids.to_pylist() == ["ann"]
 
-    def test_a_third_value_is_refused(self) -> None:
-        with pytest.raises(DataError, match=r"\A'gender' must be 'F' or 'M', got 'X'\Z"):
-            self.codes(self.NEW, pa.table({"user": ["dee"], "gender": ["X"]}))
+    def test_a_value_that_nobody_had_becomes_a_group_of_its_own(self) -> None:
+        groups = self.groups(self.NEW, pa.table({"user": ["dee", "ann", "eve"], "gender": ["X", "F", "D"]}))
+        assert groups is not None
+        assert groups.names == ("F", "M", "X", "D")
+        assert groups.codes.tolist() == [2, 0, 3]
+
+    def test_intersections_are_made_again(self) -> None:
+        users = pa.table({"user": ["ann", "bob"], "gender": ["F", "M"], "age": [18, 25]})
+        settled = read_events(events_table(strings=True), users=users, group="gender,age", advantaged="M,25").groups
+        assert settled is not None
+        later = pa.table({"user": ["dee", "ann", "eve"], "age": [25, 18, 18], "gender": ["M", "F", "M"]})
+        groups = read_more_events(self.NEW, settled, Columns(), users=later).groups
+        assert groups is not None
+        assert groups.names == ("M,25", "F,18", "M,18")
+        assert groups.codes.tolist() == [0, 1, 2]
+        half = later.drop_columns(["age"])
+        assert read_more_events(self.NEW, settled, Columns(), users=half).groups is None
 
 
 def test_users_without_a_group_are_noted() -> None:
@@ -507,3 +572,11 @@ def test_one_log_has_one_shape(log: EventLog) -> None:
     assert log.users.max() == log.n_users - 1
     assert log.items.max() == log.n_items - 1
     assert (np.diff(log.times) >= 0).all()
+
+
+@pytest.mark.parametrize("group", [[], 3, ["gender,age"], ["gender", 1]])
+def test_what_names_no_columns_is_refused_in_one_sentence(group: object) -> None:
+    events = pa.table({"user": ["a", "b"], "item": [1, 2], "time": [1, 2]})
+    users = pa.table({"user": ["a", "b"], "gender": ["F", "M"]})
+    with pytest.raises(DataError, match="group must be a column"):
+        read_events(events, users=users, group=group)  # type: ignore[arg-type]

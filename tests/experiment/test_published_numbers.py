@@ -26,9 +26,42 @@ def carried(folder: Path, name: str, method: str, **options: Any) -> dict[str, A
 
 def test_a_quick_run_on_modcloth_gives_what_it_gave(paper_data: Path) -> None:
     golden = json.loads(GOLDEN.read_text())
-    found = carried(paper_data, "modcloth", **golden["arguments"])
+    found = carried(paper_data, "modcloth", **golden["arguments"], n_resamples=0)
     for metric, value in golden["mean"].items():
         assert found[metric]["mean"] == pytest.approx(value, abs=2e-3)
+
+
+@pytest.mark.parametrize(("group", "n_groups"), [("age", 7), ("gender,age", 14)])
+def test_movielens_has_more_than_two_groups(paper_data: Path, group: str, n_groups: int) -> None:
+    log = fairstream.read_events(paper_data / "movielens-1m", group=group)
+    run = fairstream.run(
+        log,
+        "FADE",
+        pretrain_epochs=1,
+        update_epochs=1,
+        embedding_dim=8,
+        batch_size=8192,
+        n_periods=3,
+        n_resamples=100,
+        min_group_size=40,
+        device="cpu",
+    )
+    assert [result.t for result in run] == [1, 2]
+    document = json.loads(json.dumps(run.document(), allow_nan=False))  # no NaN anywhere
+    assert len(document["data"]["groups"]) == n_groups
+    assert run.groups.names[0] == {"age": "25", "gender,age": "M,25"}[group]  # the larger one
+    for period in document["periods"]:
+        for task in period["tasks"].values():
+            assert 0 < task["n_cold_users"] < task["n_tested_users"]
+            for metric in (name for name in task if "@" in name):
+                judged = {name for name, value in task[metric]["by_group"].items() if value is not None}
+                assert judged == set(task[metric]["gaps"])
+                assert judged.isdisjoint(task["set_aside"])
+                assert all(0 < gap["p_value"] <= 1 for gap in task[metric]["gaps"].values())
+                assert 0 < task[metric]["overall"] < 1
+        assert period["tasks"]["next"]["set_aside"]  # some groups are too small to judge
+        assert len(period["tasks"]["remain"]["ndcg@20"]["gaps"]) >= 7
+    assert document["slices"]["remain"]["cold_users"]["ndcg@20"]["overall"] > 0.05  # the fallback is worth something
 
 
 @pytest.mark.slow

@@ -6,14 +6,18 @@ import copy
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fairstream.models import (
     ItemTable,
     MatrixFactorization,
     NeuralCollaborativeFiltering,
+    Popularity,
     Scorer,
     ScorerFactory,
     UserTable,
@@ -214,6 +218,24 @@ def test_ncf_has_the_layers_of_the_paper() -> None:
     assert [tuple(layer.get_parameter("weight").shape) for layer in model.layers] == [(64, 128)] + 3 * [(64, 64)]
     assert tuple(model.output.weight.shape) == (1, 128)
     assert not any(name.endswith(".bias") for name, _ in model.named_parameters())
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.integers(0, 3), st.integers(0, 2**31))
+def test_popularity_is_what_was_given_whoever_asks_and_0_for_items_beyond_it(
+    values: list[float], n_more: int, user: int
+) -> None:
+    popularity, n_items = np.array(values), len(values) + n_more
+    model = Popularity(popularity, n_items=n_items)
+    expected = [values + [0.0] * n_more] * 2
+    users = torch.tensor([user, 0])
+    assert model(users, torch.arange(n_items).expand(2, -1)).tolist() == expected
+    assert model.score_all(users, n_items).tolist() == expected
+    popularity += 1  # what becomes of the numbers later is no concern of the model
+    assert model.score_all(users, n_items).tolist() == expected
+
+
+def test_popularity_has_nothing_to_learn() -> None:
+    assert not any(parameter.requires_grad for parameter in Popularity(np.ones(3), n_items=3).parameters())
 
 
 @pytest.mark.parametrize(("name", "undecayed"), [("mf", set()), ("ncf", {"user_bias", "item_bias"})])

@@ -13,7 +13,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from fairstream.objectives import FairnessLoss, Objective, bpr_loss, differentiable_disparity, first_item_hit
+from support import EXTREME
 
+N_GROUPS = 4
+SIGNS = torch.tensor([1.0, -1.0, -1.0, -1.0])
 KINDS: st.SearchStrategy[FairnessLoss] = st.sampled_from(["signed", "absolute"])
 OBJECTIVES = st.builds(
     Objective,
@@ -27,8 +30,9 @@ OBJECTIVES = st.builds(
 
 @st.composite
 def batches(draw: st.DrawFn, n_columns: int) -> tuple[Tensor, Tensor]:
-    """Scores (B, n_columns) and the groups (B,), both of which occur."""
-    codes = [0, 1, *draw(st.lists(st.sampled_from([0, 1, -1]), max_size=5))]
+    """Scores (B, n_columns) and the groups (B,), of which at least two occur."""
+    two = draw(st.lists(st.integers(0, N_GROUPS - 1), min_size=2, max_size=2, unique=True))
+    codes = two + draw(st.lists(st.integers(-1, N_GROUPS - 1), max_size=5))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
     scores = torch.randn(len(codes), n_columns, dtype=torch.float64, generator=generator)
     return scores, torch.tensor(draw(st.permutations(codes)))
@@ -41,7 +45,7 @@ def cases(draw: st.DrawFn) -> tuple[Objective, Tensor, Tensor]:
 
 
 def naive(objective: Objective, rows: list[list[float]], groups: list[int]) -> float:
-    """Algorithm 1, lines 10 to 13, number by number."""
+    """Algorithm 1, lines 10 to 13, number by number, with each group against the rest."""
     l_rec, dh = [], []
     for row in rows:
         l_rec += [math.log1p(math.exp(other - row[0])) / objective.n for other in row[1 : 1 + objective.n]]
@@ -49,15 +53,21 @@ def naive(objective: Objective, rows: list[list[float]], groups: list[int]) -> f
         size = len(candidates)
         logits = [(size - 1) * s - sum(abs(s - other) for other in candidates) for s in candidates]
         dh.append(1 / sum(math.exp((x - logits[0]) / objective.tau) for x in logits))
-    mean = {a: fmean(x for x, g in zip(dh, groups, strict=True) if g == a) for a in (0, 1)}
-    dpd = mean[0] - mean[1]
-    l_fair = math.log1p(math.exp(dpd if objective.fairness == "signed" else abs(dpd)))
+    terms = []
+    for code in set(groups) - {-1}:
+        ours, rest = (
+            fmean(x for x, g in zip(dh, groups, strict=True) if g >= 0 and (g == code) == inside)
+            for inside in (True, False)
+        )
+        ahead = ours - rest if code == 0 else rest - ours
+        terms.append(math.log1p(math.exp(ahead if objective.fairness == "signed" else abs(ahead))))
+    l_fair = fmean(terms)
     return sum(l_rec) / len(rows) + objective.lambda_ * l_fair
 
 
-def value_and_gradient(objective: Objective, scores: Tensor, groups: Tensor, *, both: bool) -> tuple[Tensor, Tensor]:
+def value_and_gradient(objective: Objective, scores: Tensor, groups: Tensor, *, two: bool) -> tuple[Tensor, Tensor]:
     scores = scores.clone().requires_grad_()
-    loss = objective.loss(scores, groups, has_both_groups=both)
+    loss = objective.loss(scores, groups, SIGNS, has_two_groups=two)
     (grad,) = torch.autograd.grad(loss, scores)
     return loss.detach(), grad
 
@@ -72,7 +82,7 @@ def bpr_alone(n: int, scores: Tensor) -> tuple[Tensor, Tensor]:
 @given(cases())
 def test_it_is_algorithm_1(case: tuple[Objective, Tensor, Tensor]) -> None:
     objective, scores, groups = case
-    loss = objective.loss(scores, groups, has_both_groups=True)
+    loss = objective.loss(scores, groups, SIGNS, has_two_groups=True)
     assert loss.item() == pytest.approx(naive(objective, scores.tolist(), groups.tolist()), rel=1e-10)
 
 
@@ -87,7 +97,7 @@ def test_without_fairness_it_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Te
     objective = Objective(lambda_=0.0, tau=fair.tau, n=fair.n, mu=fair.mu, fairness=fair.fairness)
     assert not objective.is_fair
     scores = scores.to(torch.float32)
-    loss, grad = value_and_gradient(objective, scores, groups, both=True)
+    loss, grad = value_and_gradient(objective, scores, groups, two=True)
     expected_loss, expected_grad = bpr_alone(objective.n, scores)
     assert torch.equal(loss, expected_loss)
     assert torch.equal(grad, expected_grad)
@@ -97,16 +107,17 @@ def test_without_fairness_it_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Te
 def test_without_fairness_dpd_is_not_even_computed(case: tuple[Objective, Tensor, Tensor]) -> None:
     fair, scores, groups = case
     objective = Objective(lambda_=0.0, tau=fair.tau, n=fair.n, mu=fair.mu, fairness=fair.fairness)
-    loss = objective.loss(scores, torch.full_like(groups, -1), has_both_groups=True)  # DPD would be NaN, and so 0 · DPD
+    nobody = torch.full_like(groups, -1)  # whose fairness loss is NaN, and so is 0 times it
+    loss = objective.loss(scores, nobody, SIGNS, has_two_groups=True)
     assert torch.equal(loss, bpr_loss(scores[:, : 1 + objective.n]))
 
 
-@given(cases(), st.sampled_from([0, 1, -1]))
+@given(cases(), st.integers(-1, N_GROUPS - 1))
 def test_a_batch_with_one_group_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Tensor], only: int) -> None:
     objective, scores, groups = case
     scores, groups = scores.to(torch.float32), torch.full_like(groups, only)
-    assert differentiable_disparity(first_item_hit(scores, tau=objective.tau), groups).isnan()
-    loss, grad = value_and_gradient(objective, scores, groups, both=False)
+    assert not differentiable_disparity(first_item_hit(scores, tau=objective.tau), groups, N_GROUPS).is_there.any()
+    loss, grad = value_and_gradient(objective, scores, groups, two=False)
     expected_loss, expected_grad = bpr_alone(objective.n, scores)
     assert torch.equal(loss, expected_loss)
     assert torch.equal(grad, expected_grad)
@@ -117,8 +128,8 @@ def test_l_rec_sees_the_first_n_negatives_only(case: tuple[Objective, Tensor, Te
     objective, scores, groups = case
     changed = scores.clone()
     changed[:, 1 + objective.n :] += torch.randn((), generator=torch.Generator().manual_seed(seed))
-    loss, grad = value_and_gradient(objective, scores, groups, both=False)
-    assert torch.equal(objective.loss(changed, groups, has_both_groups=False), loss)
+    loss, grad = value_and_gradient(objective, scores, groups, two=False)
+    assert torch.equal(objective.loss(changed, groups, SIGNS, has_two_groups=False), loss)
     assert not grad[:, 1 + objective.n :].any()
 
 
@@ -127,10 +138,10 @@ def test_l_fair_sees_the_first_mu_negatives_only(case: tuple[Objective, Tensor, 
     objective, scores, groups = case
     changed = scores.clone()
     changed[:, 1 + objective.mu :] += 1
-    loss, grad = value_and_gradient(objective, scores, groups, both=True)
+    loss, grad = value_and_gradient(objective, scores, groups, two=True)
     l_rec, l_rec_grad = bpr_alone(objective.n, scores)
     changed_l_rec, _ = bpr_alone(objective.n, changed)
-    changed_loss = objective.loss(changed, groups, has_both_groups=True)
+    changed_loss = objective.loss(changed, groups, SIGNS, has_two_groups=True)
     torch.testing.assert_close(changed_loss - changed_l_rec, loss - l_rec)
     torch.testing.assert_close(grad[:, 1 + objective.mu :], l_rec_grad[:, 1 + objective.mu :])
 
@@ -139,31 +150,31 @@ def test_l_fair_sees_the_first_mu_negatives_only(case: tuple[Objective, Tensor, 
 def test_every_negative_of_the_draw_is_used_by_one_of_the_losses(n: int, mu: int) -> None:
     scores = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
     objective = Objective(lambda_=1.0, tau=3.0, n=n, mu=mu)
-    _, grad = value_and_gradient(objective, scores, torch.tensor([0, 1, 0, 1]), both=True)
+    _, grad = value_and_gradient(objective, scores, torch.tensor([0, 1, 0, 1]), two=True)
     assert (grad != 0).all()
 
 
 @given(cases())
 def test_unknown_groups_train_on_l_rec_alone(case: tuple[Objective, Tensor, Tensor]) -> None:
     objective, scores, groups = case
-    _, grad = value_and_gradient(objective, scores, groups, both=True)
+    _, grad = value_and_gradient(objective, scores, groups, two=True)
     _, l_rec_grad = bpr_alone(objective.n, scores)
     torch.testing.assert_close(grad[groups < 0], l_rec_grad[groups < 0])
 
 
-@given(cases())
-def test_swapping_the_groups_of_the_absolute_loss_changes_nothing(case: tuple[Objective, Tensor, Tensor]) -> None:
+@given(cases(), st.lists(st.sampled_from([1.0, -1.0]), min_size=N_GROUPS, max_size=N_GROUPS))
+def test_who_is_ahead_matters_to_the_signed_loss_alone(
+    case: tuple[Objective, Tensor, Tensor], signs: list[float]
+) -> None:
     objective, scores, groups = case
-    swapped = torch.where(groups < 0, groups, 1 - groups)
-    loss, other = (objective.loss(scores, g, has_both_groups=True) for g in (groups, swapped))
+    ours, theirs = torch.tensor(signs), -torch.tensor(signs)
+    loss, other = (objective.loss(scores, groups, a, has_two_groups=True) for a in (ours, theirs))
     if objective.fairness == "absolute":
         assert torch.equal(loss, other)
     else:  # softplus(x) − softplus(−x) = x
-        dpd = differentiable_disparity(first_item_hit(scores[:, : 1 + objective.mu], tau=objective.tau), groups)
-        torch.testing.assert_close(loss - other, objective.lambda_ * dpd)
-
-
-EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
+        dh = first_item_hit(scores[:, : 1 + objective.mu], tau=objective.tau)
+        dpd, is_there = differentiable_disparity(dh, groups, N_GROUPS)
+        torch.testing.assert_close(loss - other, objective.lambda_ * (ours * dpd)[is_there].mean())
 
 
 @given(
@@ -179,27 +190,27 @@ def test_value_and_gradient_are_finite_at_extreme_scores(
 ) -> None:
     n, mu = sizes
     objective = Objective(lambda_=5.0, tau=tau, n=n, mu=mu, fairness=kind)
-    groups = torch.tensor([0, 1, -1, 0, 1][: len(rows)])
-    loss, grad = value_and_gradient(objective, torch.tensor(rows, dtype=torch.float32), groups, both=True)
+    groups = torch.tensor([0, 1, -1, 3, 1][: len(rows)])
+    loss, grad = value_and_gradient(objective, torch.tensor(rows, dtype=torch.float32), groups, two=True)
     assert loss.isfinite()
     assert grad.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["signed", "absolute"])
 @pytest.mark.parametrize(("n", "mu"), [(1, 3), (3, 1), (2, 2)])
-@pytest.mark.parametrize("has_both_groups", [True, False])
+@pytest.mark.parametrize("has_two_groups", [True, False])
 def test_gradient_through_a_factorisation_agrees_with_finite_differences(
-    n: int, mu: int, kind: FairnessLoss, has_both_groups: bool
+    n: int, mu: int, kind: FairnessLoss, has_two_groups: bool
 ) -> None:
     generator = torch.Generator().manual_seed(4)
     p = torch.randn(4, 3, dtype=torch.float64, generator=generator, requires_grad=True)  # users
     q = torch.randn(7, 3, dtype=torch.float64, generator=generator, requires_grad=True)  # items
-    users, groups = torch.tensor([0, 1, 2, 3, 1]), torch.tensor([0, 1, -1, 0, 1])
+    users, groups = torch.tensor([0, 1, 2, 3, 1, 3]), torch.tensor([0, 1, -1, 3, 1, 3])
     items = torch.stack([torch.randperm(7, generator=generator)[: 1 + max(n, mu)] for _ in users])
     objective = Objective(lambda_=2.0, tau=1.0, n=n, mu=mu, fairness=kind)
 
     def total(p: Tensor, q: Tensor) -> Tensor:
         scores = torch.einsum("bd,bcd->bc", p[users], q[items])  # s_ui = ⟨p_u, q_i⟩
-        return objective.loss(scores, groups, has_both_groups=has_both_groups)
+        return objective.loss(scores, groups, SIGNS, has_two_groups=has_two_groups)
 
     assert gradcheck(total, (p, q), atol=1e-7)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
 import safetensors
@@ -95,7 +96,11 @@ def through_a_file(recommender: FairRecommender, folder: Path, model: Any = None
 
 
 def recommended(recommender: FairRecommender) -> pa.Table:
-    return recommender.recommend(recommender._users.ids, k=10)
+    """For everyone who is known, and for somebody who is not."""
+    stranger = pa.array(
+        [10**6 if pa.types.is_integer(recommender._users.ids.type) else "?"], recommender._users.ids.type
+    )
+    return recommender.recommend(pa.concat_arrays([recommender._users.ids, stranger]), k=10)
 
 
 def tensors(recommender: FairRecommender) -> dict[str, torch.Tensor]:
@@ -115,6 +120,14 @@ def assert_same(one: FairRecommender, other: FairRecommender) -> None:
     assert other._learner is not None
     assert one._learner.t == other._learner.t
     assert one._learner.strategy.state() == other._learner.strategy.state()
+    assert one._learner.n_learned_users == other._learner.n_learned_users
+    assert one._learner.known.n_items_before == other._learner.known.n_items_before
+    assert one._learner.known.popularity().tolist() == other._learner.known.popularity().tolist()
+    assert one._groups is not None
+    assert other._groups is not None
+    for field in ("attribute", "names", "choice", "ahead"):
+        assert getattr(one._groups, field) == getattr(other._groups, field)
+    assert one._groups.codes.tolist() == other._groups.codes.tolist()
     assert one.config == other.config
     assert recommended(one) == recommended(other)
 
@@ -147,9 +160,7 @@ def saved(tmp_path: Path) -> Path:
 # ── bit for bit ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["integers", "strings"])
-@pytest.mark.parametrize("optimizer", ["row", "dense"])
-@pytest.mark.parametrize("model", ["mf", "ncf"])
+@pytest.mark.parametrize(("model", "optimizer", "named"), [("mf", "row", True), ("ncf", "dense", False)])
 @pytest.mark.parametrize(
     "options",
     [{}, {"restart_every": 2}, {"restart": "on-degradation"}, {"method": "Retrain"}, {"method": "Pretrain-Fair"}],
@@ -163,13 +174,40 @@ def test_saving_and_loading_changes_nothing_that_follows(
     travelled = through_a_file(untouched, tmp_path)
     assert_same(untouched, travelled)
     for events in later:
-        judged = [recommender.disparity(events, users=users) for recommender in (untouched, travelled)]
+        judged = [
+            recommender.disparity(events, users=users, min_group_size=1, n_resamples=20).to_dict()
+            for recommender in (untouched, travelled)
+        ]
         assert judged[0] == judged[1]
         steps = [recommender.update(events, users=users).step for recommender in (untouched, travelled)]
         assert steps[0] == steps[1]
         assert_same(untouched, travelled)
         travelled = through_a_file(travelled, tmp_path)
         assert_same(untouched, travelled)
+
+
+@pytest.mark.parametrize("advantaged", ["g2", None, "auto"])
+def test_any_number_of_groups_and_who_is_ahead_are_kept(advantaged: str | None, tmp_path: Path) -> None:
+    (first, second, third), users = parts()
+    names = [None if user % 6 == 5 else f"g{user % 6}" for user in range(100)]
+    arrived = set(second["user_id"].to_pylist()) - set(first["user_id"].to_pylist())
+    names = ["late" if user in arrived else name for user, name in enumerate(names)]  # a group that only comes later
+    users = users.set_column(1, "community", [names])
+    early = users.filter(pc.is_in(users["user_id"], pc.unique(first["user_id"])))
+    untouched = FairRecommender(**FAST)
+    untouched.fit(fairstream.read_events(first, users=early, group="community", advantaged=advantaged))
+    travelled = through_a_file(untouched, tmp_path)
+    assert untouched._groups is not None
+    began = untouched._groups
+    for events in (second, third):
+        for recommender in (untouched, travelled):
+            recommender.update(events, users=users)
+        assert_same(untouched, travelled)
+        travelled = through_a_file(travelled, tmp_path)
+        assert_same(untouched, travelled)
+    assert len(began.names) == 5
+    assert untouched._groups.names == (*began.names, "late")
+    assert (untouched._groups.ahead != began.ahead) == (advantaged == "auto")
 
 
 def test_a_model_of_ones_own_is_saved_whole(tmp_path: Path) -> None:
@@ -284,7 +322,7 @@ def test_missing_files_are_named(saved: Path, tmp_path: Path) -> None:
     assert "manifest.json is missing" in the_sentence(lambda: fairstream.load(saved))
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 1}', b"{}"])
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 2}', b"{}"])
 def test_a_garbage_manifest_is_noticed(saved: Path, garbage: bytes) -> None:
     (saved / "manifest.json").write_bytes(garbage)
     assert "is damaged" in the_sentence(lambda: fairstream.load(saved))
@@ -306,7 +344,12 @@ def _with(**entries: Any) -> Callable[[dict[str, Any]], object]:
         _without("strategy"),
         _without("groups"),
         _without("t"),
-        _with(format=2),
+        _with(format=3),
+        _without("n_learned_users"),
+        _without("n_items_before"),
+        _without("columns"),
+        _with(groups={"attribute": "community", "names": ["majority", "minority"]}),
+        _with(groups={"attribute": "community", "names": ["majority", "minority"], "choice": "declared"}),
         _with(tensors="tensors.safetensors"),
         _with(groups={"attribute": "community"}),
         _without("config"),
@@ -334,7 +377,19 @@ def test_another_format_says_what_to_do(saved: Path) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 999}))
     sentence = the_sentence(lambda: fairstream.load(saved))
-    assert "format 999, this version reads 1; use the version of fairstream that wrote it" in sentence
+    assert "format 999, this version reads 2; use the version of fairstream that wrote it" in sentence
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_checkpoint_of_the_first_format_says_what_to_do(saved: Path, whole: bool) -> None:
+    manifest = json.loads((saved / "manifest.json").read_text()) if whole else {}
+    for name in ("n_learned_users", "n_items_before"):
+        manifest.pop(name, None)
+    (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
+    sentence = the_sentence(lambda: fairstream.load(saved))
+    assert sentence == (
+        f"{saved} has checkpoint format 1, this version reads 2; use the version of fairstream that wrote it"
+    )
 
 
 def test_a_model_of_ones_own_needs_its_constructor_and_others_take_none(saved: Path, tmp_path: Path) -> None:
@@ -365,19 +420,21 @@ import json, resource, signal, sys
 from pathlib import Path
 import fairstream
 
-folder, events, users = map(Path, sys.argv[1:])
-recommender = fairstream.load(folder, device="cpu")
-recommender.update(events, users=users)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 told = []
-for limit in json.load(sys.stdin):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # no file can grow beyond it, as on a full disk
-    try:
-        recommender.save(folder)
-    except fairstream.CheckpointError as error:
-        told.append(str(error))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+for base, limits in json.load(sys.stdin):
+    folder = Path(base) / "saved"
+    recommender = fairstream.load(folder, device="cpu")
+    recommender.update(Path(base) / "later.parquet", users=Path(base) / "users.parquet")
+    told.append([])
+    for limit in limits:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # no file can grow beyond it, as on a full disk
+        try:
+            recommender.save(folder)
+        except fairstream.CheckpointError as error:
+            told[-1].append(str(error))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 print(json.dumps(told))
 """
 
@@ -391,26 +448,31 @@ class FullDisk(NamedTuple):
     told: list[str]
 
 
-@pytest.fixture(scope="module", params=["the tensors do not fit", "the manifest does not fit"])
-def full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FullDisk:
-    """A saved recommender, and another process that updates it and cannot save it over the first."""
+# Group names are in the manifest: very long ones make it larger than the tensors.
+_FULL = {"the tensors do not fit": (1, [0, 1, 4_096, 30_000]), "the manifest does not fit": (50_000, [150_000])}
+
+
+@pytest.fixture(scope="module")
+def full_disks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FullDisk]:
+    """Saved recommenders, and another process that updates them and cannot save them over the first."""
     if not hasattr(signal, "SIGXFSZ"):
         pytest.skip("needs a limit on the size of files")
-    base = tmp_path_factory.mktemp("full-disk")
-    folder, (first, later, _) = base / "saved", parts()[0]
-    # Group names are in the manifest: very long ones make it larger than the tensors.
-    repeats, limits = (1, [0, 1, 4_096, 30_000]) if request.param == "the tensors do not fit" else (50_000, [150_000])
-    community = [name[:3] * repeats for name in STREAM.users["community"].to_pylist()]
-    users = STREAM.users.set_column(1, "community", [community])
-    pa.parquet.write_table(later, base / "later.parquet")
-    pa.parquet.write_table(users.slice(0, 10), base / "users.parquet")
-    recommender = FairRecommender(**FAST)
-    recommender.fit(fairstream.read_events(first, users=users))
-    recommender.save(folder)
-    before = contents(folder)
+    first, later, _ = parts()[0]
+    saved, jobs = [], []
+    for repeats, limits in _FULL.values():
+        base = tmp_path_factory.mktemp("full-disk")
+        community = [name[:3] * repeats for name in STREAM.users["community"].to_pylist()]
+        users = STREAM.users.set_column(1, "community", [community])
+        pa.parquet.write_table(later, base / "later.parquet")
+        pa.parquet.write_table(users.slice(0, 10), base / "users.parquet")
+        recommender = FairRecommender(**FAST)
+        recommender.fit(fairstream.read_events(first, users=users))
+        recommender.save(base / "saved")
+        saved.append((recommender, base / "saved", contents(base / "saved")))
+        jobs.append((str(base), limits))
     done = subprocess.run(
-        [sys.executable, "-c", _SAVE_ON_A_FULL_DISK, folder, base / "later.parquet", base / "users.parquet"],
-        input=json.dumps(limits),
+        [sys.executable, "-c", _SAVE_ON_A_FULL_DISK],
+        input=json.dumps(jobs),
         capture_output=True,
         text=True,
         check=False,
@@ -418,8 +480,13 @@ def full_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert len(told) == len(limits)  # each of them failed
-    return FullDisk(recommender, folder, before, told)
+    assert [len(said) for said in told] == [len(limits) for _, limits in jobs]  # each of them failed
+    return {name: FullDisk(*disk, said) for name, disk, said in zip(_FULL, saved, told, strict=True)}
+
+
+@pytest.fixture(params=_FULL)
+def full_disk(full_disks: dict[str, FullDisk], request: pytest.FixtureRequest) -> FullDisk:
+    return full_disks[request.param]
 
 
 def test_a_full_disk_is_said_in_one_sentence(full_disk: FullDisk) -> None:

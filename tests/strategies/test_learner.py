@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairstream import EventLog
-from fairstream.events import SeenItems
+from fairstream import EventLog, Groups
+from fairstream.events import Knowledge, SeenItems
 from fairstream.methods import MethodConfig, make_learner
 from fairstream.models import ScorerFactory
 from fairstream.periods import Periods, cut_periods
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
-from fairstream.strategies import Knowledge, Learner, Step, Update
-from fairstream.training import Trainer, restore_state, state_tensors
+from fairstream.strategies import Learner, Step, Update
+from fairstream.training import OnEpoch, Trainer, restore_state, state_tensors
 from support import Recorder
 
 CPU = torch.device("cpu")
@@ -44,11 +44,20 @@ def learner_of(
     return make_learner(config, factory=factory, randomness=Randomness(0), device=CPU, foresight=foresight)
 
 
-def take(learner: Learner, log: EventLog, periods: Periods, t: int, quality: float | None = None) -> Update:
-    at, codes = periods.span(t), log.need_groups().codes
+def take(
+    learner: Learner,
+    log: EventLog,
+    periods: Periods,
+    t: int,
+    quality: float | None = None,
+    *,
+    groups: Groups | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Update:
+    at, groups = periods.span(t), groups or log.need_groups()
     if t == 0:
-        return learner.fit(log.users[at], log.items[at], codes)
-    return learner.update(log.users[at], log.items[at], codes, quality)
+        return learner.fit(log.users[at], log.items[at], groups, on_epoch)
+    return learner.update(log.users[at], log.items[at], groups, quality, on_epoch)
 
 
 def state(learner: Learner) -> dict[str, Tensor]:
@@ -93,7 +102,7 @@ def test_with_foresight_negatives_are_never_what_the_user_will_ever_have(
     log: EventLog, periods: Periods, method: str
 ) -> None:
     everything = SeenItems.from_pairs(log.users, log.items)
-    learner = learner_of(method, foresight=Knowledge(everything, log.n_users, log.n_items))
+    learner = learner_of(method, foresight=Knowledge.of(log.users, log.items))
     drawn_unknown = 0
     for t in range(N_PERIODS + 1):
         take(learner, log, periods, t)
@@ -118,8 +127,41 @@ def test_what_is_known_after_a_period_is_what_its_events_have_shown(
         assert learner.known.n_users == learner.model.n_users == log.n_users_after(end)
         assert learner.known.n_items == learner.model.n_items == log.n_items_after(end)
         assert pairs(learner.known.seen.users, learner.known.seen.items) == pairs(log.users[:end], log.items[:end])
-        assert learner.users.tolist() == log.users[:end].tolist()
-        assert learner.items.tolist() == log.items[:end].tolist()
+        assert learner.known.users.tolist() == log.users[:end].tolist()
+        assert learner.known.items.tolist() == log.items[:end].tolist()
+        assert learner.known.n_items_before == (log.n_items_after(periods.ends[t - 1]) if t else 0)
+
+
+@pytest.mark.parametrize("method", ["Pretrain", "FADE", "Retrain", "Pretrain-Fair"])
+def test_learned_users_are_those_whom_the_model_in_service_was_trained_on(
+    log: EventLog, periods: Periods, method: str
+) -> None:
+    learner = learner_of(method)
+    assert learner.n_learned_users == 0
+    for t in range(N_PERIODS + 1):
+        take(learner, log, periods, t)
+        last_trained = 0 if method.startswith("Pretrain") else t
+        assert learner.n_learned_users == log.n_users_after(periods.ends[last_trained])
+        assert learner.known.n_users == log.n_users_after(periods.ends[t])
+
+
+@pytest.mark.parametrize("method", ["FADE", "FADE-Abs", "Retrain-Fair"])
+def test_nothing_is_learned_from_the_groups_of_users_who_are_still_to_come(
+    log: EventLog, periods: Periods, method: str
+) -> None:
+    """A new group opens with every eighth user; the learner is told of all of them, or of those that there are."""
+    cohorts = [str(row // 8) for row in range(log.n_users)]
+    whole = Groups.from_values("cohort", cohorts, advantaged="1")
+    told_all, told_present = learner_of(method), learner_of(method)
+    n_groups = []
+    for t in range(N_PERIODS + 1):
+        n_users = log.n_users_after(periods.ends[t])
+        present = Groups.from_values("cohort", cohorts[:n_users], advantaged="1")
+        n_groups.append(len(present.names))
+        take(told_all, log, periods, t, groups=whole)
+        take(told_present, log, periods, t, groups=present)
+        assert_same(told_all, told_present)
+    assert n_groups[0] < n_groups[-1] < len(whole.names)
 
 
 # ── the steps ────────────────────────────────────────────────────────────────────────────
@@ -211,12 +253,13 @@ def test_retraining_starts_anew_and_uses_everything(log: EventLog, periods: Peri
     assert update.step is Step.RETRAIN
     assert learner.model is not old
 
-    end, codes = periods.ends[1], log.need_groups().codes
+    end, groups = periods.ends[1], log.need_groups()
     users, items = log.users[:end], log.items[:end]
     sizes = {"n_users": log.n_users_after(end), "n_items": log.n_items_after(end)}
     alone = Trainer(Recorder, learner.hyper, learner.objective, randomness=learner.randomness, device=CPU, t=1, **sizes)
     sampler = NegativeSampler(SeenItems.from_pairs(users, items), **sizes)
-    report = alone.train(users, items, codes, sampler, t=1, epochs=learner.hyper.pretrain_epochs, shuffled=True)
+    epochs = learner.hyper.pretrain_epochs
+    report = alone.train(users, items, groups, sampler, n_groups=2, t=1, epochs=epochs, shuffled=True)
     assert report == update.report
     expected = {**alone.model.state_dict(), **state_tensors(alone.optimizer, alone.model)}
     assert all(torch.equal(value, expected[name]) for name, value in state(learner).items())
@@ -256,7 +299,8 @@ def test_a_restored_learner_goes_on_bit_for_bit(log: EventLog, periods: Periods,
     learner, restored = learner_of(method), learner_of(method)
     take(learner, log, periods, 0)
     take(learner, log, periods, 1)
-    trainer = restored.restore(learner.t, learner.users.copy(), learner.items.copy(), started_at=0)
+    known = Knowledge.of(learner.known.users.copy(), learner.known.items.copy())
+    trainer = restored.restore(learner.t, known, n_learned_users=learner.n_learned_users, started_at=0)
     trainer.model.load_state_dict(learner.model.state_dict())
     tensors = {name: value.clone() for name, value in state_tensors(learner.trainer.optimizer, learner.model).items()}
     restore_state(trainer.optimizer, trainer.model, tensors)
@@ -264,16 +308,42 @@ def test_a_restored_learner_goes_on_bit_for_bit(log: EventLog, periods: Periods,
     for t in (2, 3):
         ours, theirs = (take(one, log, periods, t) for one in (learner, restored))
         assert (ours.t, ours.step, ours.report) == (theirs.t, theirs.step, theirs.report)
+        assert restored.n_learned_users == learner.n_learned_users
     assert_same(restored, learner)
+
+
+class Interrupted(BaseException):
+    """Somebody has lost patience."""
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "FADE"}, {"method": "Retrain-Fair"}, {"method": "FADE", "restart_every": 2}]
+)
+def test_an_update_that_fails_has_not_been(log: EventLog, periods: Periods, options: dict[str, Any]) -> None:
+    def give_up(done: int, total: int) -> None:
+        raise Interrupted
+
+    learner, undisturbed = learner_of(**options), learner_of(**options)
+    with pytest.raises(Interrupted):
+        take(learner, log, periods, 0, on_epoch=give_up)
+    assert (learner.t, learner.n_learned_users, learner.known.n_users) == (-1, 0, 0)
+    for t in range(N_PERIODS + 1):
+        take(learner, log, periods, t)
+        take(undisturbed, log, periods, t)
+        if t < N_PERIODS:
+            with pytest.raises(Interrupted):
+                take(learner, log, periods, t + 1, on_epoch=give_up)
+        assert (learner.t, learner.n_learned_users) == (t, undisturbed.n_learned_users)
+        assert learner.known.users.tolist() == undisturbed.known.users.tolist()
+        assert learner.known.seen.keys.tolist() == undisturbed.known.seen.keys.tolist()
+        assert learner.strategy.state() == undisturbed.strategy.state()
+        assert_same(learner, undisturbed)
 
 
 def test_epochs_are_told(log: EventLog, periods: Periods) -> None:
     told: list[tuple[int, int]] = []
-    learner, codes = learner_of("FADE", pretrain_epochs=2, update_epochs=1), log.need_groups().codes
-    first, second = periods.span(0), periods.span(1)
-    learner.fit(log.users[first], log.items[first], codes, lambda done, total: told.append((done, total)))
-    update = learner.update(
-        log.users[second], log.items[second], codes, on_epoch=lambda done, total: told.append((done, total))
-    )
+    learner = learner_of("FADE", pretrain_epochs=2, update_epochs=1)
+    for t in (0, 1):
+        update = take(learner, log, periods, t, on_epoch=lambda done, total: told.append((done, total)))
     assert told == [(1, 2), (2, 2), (1, 1)]
     assert update.seconds > 0

@@ -19,7 +19,7 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.training import Hyperparameters, Trainer, TrainingReport
-from support import Recorder
+from support import Recorder, coded
 
 N_USERS, N_ITEMS, BATCH = 12, 30, 8
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ class Interactions:
         rng = np.random.default_rng(seed)
         pairs = rng.permutation(N_USERS * N_ITEMS)[:n].astype(np.int64)
         self.users, self.items = pairs // N_ITEMS, pairs % N_ITEMS
-        self.groups = (np.arange(N_USERS) % 2).astype(np.int8)
+        self.groups = coded(np.arange(N_USERS) % 3)
         self.seen = SeenItems.from_pairs(self.users, self.items)
 
     def sampler(self) -> NegativeSampler:
@@ -51,8 +51,9 @@ def trainer_of(
 def train(
     trainer: Trainer, data: Interactions, *, epochs: int = 3, shuffled: bool = False, **options: Any
 ) -> TrainingReport:
+    defaults = {"t": 0, "n_groups": len(data.groups.names)}
     return trainer.train(
-        data.users, data.items, data.groups, data.sampler(), epochs=epochs, shuffled=shuffled, **{"t": 0, **options}
+        data.users, data.items, data.groups, data.sampler(), epochs=epochs, shuffled=shuffled, **{**defaults, **options}
     )
 
 
@@ -188,7 +189,7 @@ def test_interactions_without_enough_free_items_are_left_out_and_counted() -> No
     assert n_left_out > 0
     trainer = trainer_of(Recorder, n=2, mu=3)
     before = trainer.model.get_parameter("user.weight")[crowded].detach().clone()
-    report = trainer.train(data.users, data.items, data.groups, sampler, t=0, epochs=1, shuffled=False)
+    report = trainer.train(data.users, data.items, data.groups, sampler, n_groups=3, t=0, epochs=1, shuffled=False)
     assert report.n_without_negatives == n_left_out
     assert report.n_interactions == len(data.users)
     assert isinstance(trainer.model, Recorder)
@@ -203,19 +204,19 @@ def test_with_nobody_left_to_learn_from_it_says_so_and_changes_nothing() -> None
     trainer = trainer_of(Recorder)
     before = weights(trainer)
     with pytest.raises(DataError, match="distinct negatives"):
-        trainer.train(users, items, np.zeros(N_USERS, dtype=np.int8), sampler, t=0, epochs=2, shuffled=True)
+        trainer.train(users, items, coded([0] * N_USERS), sampler, n_groups=2, t=0, epochs=2, shuffled=True)
     assert torch.equal(weights(trainer), before)
 
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────
 
 
-@given(st.lists(st.sampled_from([-1, 0, 1]), min_size=N_USERS, max_size=N_USERS))
-def test_batches_without_both_groups_are_counted(codes: list[int]) -> None:
+@given(st.lists(st.integers(-1, 3), min_size=N_USERS, max_size=N_USERS))
+def test_batches_without_two_groups_are_counted(codes: list[int]) -> None:
     data = Interactions(n=40)
-    data.groups = np.array(codes, dtype=np.int8)
+    data.groups = coded(codes)
     n_one_group = sum(
-        not {0, 1} <= {codes[user] for user in users}
+        len({codes[user] for user in users} - {-1}) < 2
         for users, _ in batches_of(data.users.tolist(), data.items.tolist())
     )
     report = train(trainer_of(Recorder), data, epochs=1)
@@ -223,20 +224,37 @@ def test_batches_without_both_groups_are_counted(codes: list[int]) -> None:
     assert report.n_batches == 5
 
 
-@pytest.mark.parametrize("code", [-1, 0, 1])
+@pytest.mark.parametrize("code", [-1, 0, 1, 7])
 def test_one_group_alone_trains_on_the_recommendation_loss_alone(code: int) -> None:
     data = Interactions()
-    data.groups = np.full(N_USERS, code, dtype=np.int8)
+    data.groups = coded([code] * N_USERS)
     fair, unfair = trainer_of(Recorder, lambda_=4.0), trainer_of(Recorder, lambda_=0.0)
     assert train(fair, data) == train(unfair, data)
     assert torch.equal(weights(fair), weights(unfair))
 
 
-def test_both_groups_together_feel_the_fairness_loss() -> None:
+@pytest.mark.parametrize("codes", [[0, 1], [1, 2], [0, 2, -1], [2, 0, 1]])
+def test_two_groups_together_feel_the_fairness_loss(codes: list[int]) -> None:
+    data = Interactions()
+    data.groups = coded(np.resize(codes, N_USERS))
     fair, unfair = trainer_of(Recorder, lambda_=4.0), trainer_of(Recorder, lambda_=0.0)
-    train(fair, Interactions())
-    train(unfair, Interactions())
+    train(fair, data)
+    train(unfair, data)
     assert not torch.equal(weights(fair), weights(unfair))
+
+
+def test_who_is_ahead_decides_where_the_fairness_loss_pulls() -> None:
+    """The group that is held to be ahead ends up lower."""
+    data = Interactions()
+    below = []
+    for ahead in ((0,), (1,), (2,)):
+        data.groups = coded(np.arange(N_USERS) % 3, ahead)
+        trainer = trainer_of(Recorder, lambda_=50.0, learning_rate=0.05, l2=0.0)
+        train(trainer, data, epochs=10)
+        users, candidates = torch.from_numpy(data.users), torch.from_numpy(data.items)[:, None]
+        scores = trainer.model(users, candidates)[:, 0]
+        below.append(int(torch.stack([scores[users % 3 == code].mean() for code in range(3)]).argmin()))
+    assert below == [0, 1, 2]
 
 
 # ── the loss ─────────────────────────────────────────────────────────────────────────────
@@ -247,12 +265,12 @@ def test_the_reported_loss_is_the_mean_over_the_batches_of_the_last_epoch() -> N
     trainer = trainer_of(Recorder, lambda_=0.5, learning_rate=1e-30)  # a model that stands still can be asked again
     loss = train(trainer, data, epochs=1).loss
     assert isinstance(trainer.model, Recorder)
-    losses = []
+    losses, signs = [], torch.tensor([1.0, -1.0, -1.0])
     for users, candidates in list(trainer.model.asked):
-        groups = torch.from_numpy(data.groups)[users]
+        groups = torch.from_numpy(data.groups.codes)[users]
         with torch.no_grad():
             scores = trainer.model(users, candidates)
-            losses.append(float(trainer.objective.loss(scores, groups, has_both_groups=len(groups.unique()) == 2)))
+            losses.append(float(trainer.objective.loss(scores, groups, signs, has_two_groups=len(groups.unique()) > 1)))
     assert len(losses) == 3
     assert loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
 
@@ -311,7 +329,7 @@ def test_a_grown_trainer_learns_newcomers(optimizer: str) -> None:
     grown = trainer.model.get_parameter("item.weight").detach().clone()
     sampler = NegativeSampler(data.seen, n_users=N_USERS + 1, n_items=N_ITEMS + 4)
     users, items = np.full(4, N_USERS), np.arange(N_ITEMS, N_ITEMS + 4)
-    trainer.train(users, items, np.zeros(N_USERS + 1, dtype=np.int8), sampler, t=1, epochs=1, shuffled=False)
+    trainer.train(users, items, coded([0] * (N_USERS + 1)), sampler, n_groups=2, t=1, epochs=1, shuffled=False)
     assert bool((trainer.model.get_parameter("item.weight") != grown)[N_ITEMS:].all())
 
 
@@ -324,7 +342,7 @@ def test_a_model_of_another_kind_or_shape_is_told_apart_from_divergence() -> Non
     sampler = NegativeSampler(SeenItems.from_pairs(users, items), n_users=N_USERS, n_items=N_ITEMS)
     with pytest.raises(ModelError, match="a score per candidate"):
         trainer_of(OneColumn).train(
-            users, items, np.zeros(N_USERS, dtype=np.int8), sampler, t=0, epochs=1, shuffled=False
+            users, items, coded([0] * N_USERS), sampler, n_groups=2, t=0, epochs=1, shuffled=False
         )
     with pytest.raises(ModelError, match=r"must be a fairstream\.Scorer, got Linear"):
         trainer_of(torch.nn.Linear)

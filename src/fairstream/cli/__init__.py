@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fairstream._version import __version__
+from fairstream.cli.compare import compare
 from fairstream.cli.demo import demo
 from fairstream.cli.run import run
 from fairstream.errors import FairstreamError
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(run)
+app.command()(compare)
 
 
 def _print_version(asked: bool) -> None:

@@ -8,8 +8,8 @@ import typer
 
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
-from fairstream.cli.tables import comparison_table
-from fairstream.events import DISADVANTAGED, read_events, synthetic_stream
+from fairstream.cli.tables import Document, method_table
+from fairstream.events import ADVANTAGED, read_events, synthetic_stream
 from fairstream.experiment import Run, RunConfig
 
 METHODS = ("Pretrain", "Retrain", "Finetune", "FADE")
@@ -31,7 +31,7 @@ def demo(
     console = make_console(quiet=quiet)
     stream = synthetic_stream(seed=seed)
     log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
-    n_minority = int((log.need_groups().codes == DISADVANTAGED).sum())
+    n_minority = int((log.need_groups().codes != ADVANTAGED).sum())
     console.print(
         f"A synthetic stream: {len(log):,} events, {log.n_users:,} users ({n_minority} of them in the minority), "
         f"{log.n_items} items, drifting taste.",
@@ -41,16 +41,17 @@ def demo(
     with RunProgress(quiet=quiet) as progress:
         for job in runs:
             progress.follow(job)
-    console.print(comparison_table(runs, TASK, METRIC))
-    console.print(verdict(runs[METHODS.index("Finetune")], runs[METHODS.index("FADE")]), highlight=False)
+    documents = [job.document() for job in runs]
+    console.print(method_table(documents, TASK, METRIC))
+    console.print(verdict(documents[METHODS.index("Finetune")], documents[METHODS.index("FADE")]), highlight=False)
 
 
-def verdict(finetune: Run, fade: Run) -> str:
+def verdict(finetune: Document, fade: Document) -> str:
     """What the table shows, in one sentence that follows from its numbers."""
-    plain, fair = (job.summary()[TASK][METRIC] for job in (finetune, fade))
+    plain, fair = (document["summary"][TASK][METRIC] for document in (finetune, fade))
     gap = _change(fair["abs_performance_disparity"], plain["abs_performance_disparity"])
     cost = _change(fair["mean"], plain["mean"])
-    minority = fade.groups.names[1]
+    minority = fade["data"]["groups"][1]
     group = _change(fair["by_group"][minority], plain["by_group"][minority])
     return (
         f"Next to plain fine-tuning, FADE {_moved(gap, 'the disparity')}, "

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fairstream.experiment import Run
+from fairstream.experiment.run import OnProgress
 
 
 class RunProgress:
@@ -35,13 +36,18 @@ class RunProgress:
 
     def follow(self, run: Run) -> None:
         """Carry `run` to its end under a bar of its own."""
-        bar = self._progress.add_task(run.config.method, total=run.periods.last, stage="")
+        run.on_progress = self.bar(run.config.method, run.periods.last)
+        for _ in run:
+            pass
+        run.on_progress(run.periods.last, 0, 0)
+
+    def bar(self, label: str, n_periods: int) -> OnProgress:
+        """A bar of its own for one run, and what to call as it goes on."""
+        bar = self._progress.add_task(label, total=n_periods, stage="")
 
         def on_progress(t: int, done: int, total: int) -> None:
             what = "pre-training" if t == 0 else f"period {t}"
-            self._progress.update(bar, completed=t, stage=f"{what}, epoch {done}/{total}")
+            stage = "done" if t == n_periods else f"{what}, epoch {done}/{total}"
+            self._progress.update(bar, completed=t, stage=stage)
 
-        run.on_progress = on_progress
-        for result in run:
-            self._progress.update(bar, completed=result.t + 1)
-        self._progress.update(bar, completed=run.periods.last, stage="done")
+        return on_progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +12,10 @@ from rich.console import Console
 
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
-from fairstream.cli.tables import period_table
+from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, slice_table
 from fairstream.errors import ConfigurationError
 from fairstream.events import read_events
-from fairstream.experiment import Run, RunConfig, need_writable, write_json
+from fairstream.experiment import Record, Run, RunConfig, need_writable, pooled, run_seeds, write_json
 
 
 def _option(field: str) -> Any:
@@ -42,9 +43,19 @@ def run(
         ),
     ],
     group: Annotated[
-        str | None, _reading("Column of the users that makes the groups.", "the only one with two values")
+        str | None,
+        _reading(
+            "Column of the users that makes the groups; several (`gender,age`) make intersections.",
+            "the only one with two values",
+        ),
     ] = None,
-    advantaged: Annotated[str | None, _reading("Its value for the advantaged group.", "the larger group")] = None,
+    advantaged: Annotated[
+        str | None,
+        _reading(
+            "Its value for the advantaged group, or `auto`: found from the period before each update.",
+            "the larger group",
+        ),
+    ] = None,
     users: Annotated[Path | None, _reading("File with the users, where DATA is a single file.")] = None,
     user_column: Annotated[str | None, _reading("Column with the user's id.", "recognised")] = None,
     item_column: Annotated[str | None, _reading("Column with the item's id.", "recognised")] = None,
@@ -61,6 +72,7 @@ def run(
     pretrain_epochs: Annotated[int | None, _option("pretrain_epochs")] = None,
     update_epochs: Annotated[int | None, _option("update_epochs")] = None,
     pretrain_ratio: Annotated[float | None, _option("pretrain_ratio")] = None,
+    period: Annotated[str | None, _option("period")] = None,
     n_periods: Annotated[int | None, _option("n_periods")] = None,
     n_blocks: Annotated[int | None, _option("n_blocks")] = None,
     restart: Annotated[str | None, _option("restart")] = None,
@@ -71,23 +83,34 @@ def run(
     learning_rate: Annotated[float | None, _option("learning_rate")] = None,
     l2: Annotated[float | None, _option("l2")] = None,
     k: Annotated[int | None, _option("k")] = None,
+    min_group_size: Annotated[int | None, _option("min_group_size")] = None,
+    n_resamples: Annotated[int | None, _option("n_resamples")] = None,
     seed: Annotated[int | None, _option("seed")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="So many seeds from `--seed` on, each in a process of its own.")
+    ] = 1,
     device: Annotated[str | None, _option("device")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the whole result to this file.", show_default=False)] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the whole result to this file; of several seeds, each to its own.", show_default=False
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Carry one method through a log, period by period, and show how well and how fairly it does.
 
     The log is cut into pre-training data and periods; after each update the model is judged on
-    what comes next, for each group of users. PD is the advantaged group's value minus the
-    disadvantaged group's.
+    what comes next, for each group of users. PD is the advantaged group's value minus that of
+    the rest; what cannot be told from chance is marked.
 
     The paper's headline run: `fairstream run movielens-1m --group gender --advantaged M --method FADE --protocol paper`
     """
     asked = {name: value for name, value in locals().items() if name in RunConfig.model_fields and value is not None}
     config = RunConfig(**asked)
-    if json is not None:
-        need_writable(json)
+    files = _files(json, _seeds(config, seeds))
+    for file in files.values():
+        need_writable(file)
     log = read_events(
         data,
         users=users,
@@ -103,25 +126,62 @@ def run(
     console = make_console(quiet=quiet)
     _introduce(job, console)
     with RunProgress(quiet=quiet) as progress:
-        progress.follow(job)
+        if seeds == 1:
+            progress.follow(job)
+            records = [Record(job.document())]
+        else:
+            bars = {s: progress.bar(f"{config.method}, seed {s}", job.periods.last) for s in _seeds(config, seeds)}
+            records = run_seeds(
+                log, list(bars), on_progress=lambda s, *at: bars[s](*at), **config.model_dump(exclude={"seed"})
+            )
+    _show(pooled(records), console)
+    for record in records:
+        if record.seed in files:
+            _write(record.document, files[record.seed], console)
+
+
+def _seeds(config: RunConfig, n: int) -> range:
+    return range(config.seed, config.seed + n)
+
+
+def _files(json: Path | None, seeds: Sequence[int]) -> dict[int, Path]:
+    """Where the result of each seed goes: result.json, or result-seed0.json, result-seed1.json …"""
+    if json is None:
+        return {}
+    if len(seeds) == 1:
+        return {seeds[0]: json}
+    return {seed: json.with_name(f"{json.stem}-seed{seed}{json.suffix}") for seed in seeds}
+
+
+def _show(document: Document, console: Console) -> None:
     for task in ("remain", "next"):
-        console.print(period_table(job, task))
-    if json is not None:
-        document = job.document()
-        try:
-            write_json(document, json)
-        except ConfigurationError:
-            typer.echo(dumps(document))  # so that a disk that has filled up does not cost the run
-            raise
-        console.print(f"Written to {json}", highlight=False)
+        console.print(period_table(document, task))
+    if len(document["data"]["groups"]) > 2:
+        console.print(group_table(document, "remain"))
+    console.print(metric_table(document, "remain"))
+    console.print(slice_table(document, "remain"))
+
+
+def _write(document: Document, file: Path, console: Console) -> None:
+    try:
+        write_json(document, file)
+    except ConfigurationError:
+        typer.echo(dumps(document))  # so that a disk that has filled up does not cost the run
+        raise
+    console.print(f"Written to {file}", highlight=False)
 
 
 def _introduce(job: Run, console: Console) -> None:
-    log, (first, second) = job.log, job.groups.names
+    log, (first, *others) = job.log, job.groups.names
     name = f" (the paper's {job.dataset})" if job.dataset else ""
+    how = {
+        "declared": "advantaged",
+        "larger": "advantaged, the larger group",
+        "auto": "advantaged until found otherwise",
+    }
     lines = [
         f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items; "
-        f"{job.groups.attribute}: {first} (advantaged) against {second}",
+        f"{job.groups.attribute}: {first} ({how[job.groups.choice]}) against {', '.join(ordered(others))}",
         *log.notes,
     ]
     for line in lines:

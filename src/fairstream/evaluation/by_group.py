@@ -1,48 +1,178 @@
-"""Disaggregate, then compare: from users' values to groups' means to the disparity."""
+"""Disaggregate, then compare: from users' values to groups' means, to gaps, to how sure they are."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from fairstream.events import ADVANTAGED, DISADVANTAGED, Groups, Rows
+from fairstream.evaluation.resampling import Array, Panel, Statistics
+
+CONFIDENCE = 0.95
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, and what is known of its uncertainty (None where it was not asked for)."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    """The 95 % bootstrap interval over users."""
+    p_value: float | None = None
+    """How often a number of this size or more comes up when the groups are dealt out at random."""
+    chance: float | None = None
+    """The size that it has on average when the groups are dealt out at random."""
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether it cannot be told from chance: p ≥ 0.05."""
+        return self.p_value is not None and self.p_value >= SIGNIFICANCE
+
+    def to_dict(self) -> dict[str, Any]:
+        interval = None if self.interval is None else list(self.interval)
+        return {"value": self.value, "interval": interval, "p_value": self.p_value, "chance": self.chance}
 
 
 @dataclass(frozen=True)
 class GroupScores:
-    """One metric: over all tested users, by group, and the gap. None: nobody was there to test."""
+    """One metric: over all tested users, by group, and the gaps. None: nobody was there to judge."""
 
     overall: float | None
-    by_group: dict[str, float | None]
-    performance_disparity: float | None
-    """PD = Perf(a = 0) − Perf(a = 1), advantaged minus disadvantaged   (Section 2)."""
+    interval: tuple[float, float] | None
+    """The 95 % bootstrap interval of `overall`."""
+    by_group: Mapping[str, float | None]
+    """Each group's mean, the advantaged group first; None where too few of its users were tested."""
+    gaps: Mapping[str, Estimate]
+    """Of each judged group: its value minus that of the users of all other judged groups."""
+    largest_gap: Estimate | None
+    """The largest |gap|; its p-value allows for having looked at every group."""
+    furthest: str | None
+    """Whose gap that is."""
+    spread: Estimate | None
+    """The best group's value minus the worst's."""
+    disparity: Estimate | None
+    """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2)."""
+    abs_performance_disparity: float | None
+    """|PD|; over several periods the mean of each period's, as in the paper."""
 
     @property
-    def abs_performance_disparity(self) -> float | None:
-        return None if self.performance_disparity is None else abs(self.performance_disparity)
+    def performance_disparity(self) -> float | None:
+        """The value of PD."""
+        return None if self.disparity is None else self.disparity.value
+
+    @property
+    def ahead(self) -> list[str]:
+        """The groups that do better than the rest."""
+        return [name for name, gap in self.gaps.items() if gap.value > 0]
 
     def to_dict(self) -> dict[str, Any]:
+        disparity = self.disparity
         return {
             "overall": self.overall,
+            "interval": None if self.interval is None else list(self.interval),
             "by_group": dict(self.by_group),
             "performance_disparity": self.performance_disparity,
+            "abs_performance_disparity": self.abs_performance_disparity,
+            "disparity": None if disparity is None else disparity.to_dict(),
+            "gaps": {name: gap.to_dict() for name, gap in self.gaps.items()},
+            "largest_gap": None if self.largest_gap is None else {"group": self.furthest, **self.largest_gap.to_dict()},
+            "spread": None if self.spread is None else self.spread.to_dict(),
         }
 
 
-def disaggregate(values: np.ndarray[Any, Any], users: Rows, groups: Groups) -> GroupScores:
-    """The mean of `values` (one per tested user) over everyone and over each group.
+def disaggregate(
+    panel: Panel, names: Sequence[str], rng: np.random.Generator | None = None, n_resamples: int = 0
+) -> list[GroupScores]:
+    """The scores of each metric of the panel; with `n_resamples`, also how sure they are.
 
-    >>> groups = Groups.from_values("gender", ["M", "F", "M"], advantaged="M")
-    >>> disaggregate(np.array([0.5, 0.25, 1.0]), np.array([0, 1, 2]), groups)
-    GroupScores(overall=0.5833333333333334, by_group={'M': 0.75, 'F': 0.25}, performance_disparity=0.5)
+    >>> panel = Panel(np.array([[[0.5]], [[0.25]], [[1.0]]]), np.array([0, 1, 0], dtype=np.int16), n_groups=2)
+    >>> (score,) = disaggregate(panel, ["M", "F"])
+    >>> score.by_group, score.performance_disparity
+    ({'M': 0.75, 'F': 0.25}, 0.5)
     """
-    codes = groups.codes[users]
-    advantaged, disadvantaged = (_mean(values[codes == code]) for code in (ADVANTAGED, DISADVANTAGED))
-    gap = None if advantaged is None or disadvantaged is None else advantaged - disadvantaged
-    return GroupScores(_mean(values), dict(zip(groups.names, (advantaged, disadvantaged), strict=True)), gap)
+    found = panel.observed()
+    drawn = dealt = None
+    if n_resamples and rng is not None:
+        drawn, dealt = panel.bootstrapped(rng, n_resamples), panel.permuted(rng, n_resamples)
+    n_users = np.bincount(panel.codes[panel.codes >= 0], minlength=panel.n_groups)
+    # What an interval rests on: the users of a group or of its rest, whichever are fewer; last, everyone.
+    fewest = np.append(np.minimum(n_users, n_users.sum() - n_users), len(panel.codes))
+    return [_scores(m, names, found, drawn, dealt, fewest) for m in range(panel.values.shape[2])]
 
 
-def _mean(values: np.ndarray[Any, Any]) -> float | None:
-    return float(values.mean()) if len(values) else None
+def _scores(
+    m: int,
+    names: Sequence[str],
+    found: Statistics,
+    drawn: Statistics | None,
+    dealt: Statistics | None,
+    fewest: np.ndarray[Any, np.dtype[np.int64]],
+) -> GroupScores:
+    def of(name: str, *at: int) -> Estimate | None:
+        """The statistic `name` of metric m (of group `at`) with its interval and what chance does."""
+        value = float(getattr(found, name)[*at, m])
+        if np.isnan(value):
+            return None
+        every: Any = (slice(None), *at, m)
+        interval = None
+        if drawn is not None and name in ("overall", "gap"):
+            interval = _interval(value, getattr(drawn, name)[every], int(fewest[at[0] if at else -1]))
+        if dealt is None or name == "overall":
+            return Estimate(value, interval)
+        by_chance = np.abs(getattr(dealt, name)[every])
+        size = dealt.abs_gap[every] if name == "gap" else by_chance
+        return Estimate(value, interval, _p_value(abs(value), by_chance), float(np.nanmean(size)))
+
+    gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
+    sizes = np.nan_to_num(found.abs_gap[:, m], nan=-1.0)
+    overall = of("overall")
+    return GroupScores(
+        overall=None if overall is None else overall.value,
+        interval=None if overall is None else overall.interval,
+        by_group={name: _or_none(found.by_group[code, m]) for code, name in enumerate(names)},
+        gaps=gaps,
+        largest_gap=of("largest"),
+        furthest=names[int(sizes.argmax())] if gaps else None,
+        spread=of("spread") if gaps else None,
+        disparity=of("gap", 0) if len(names) else None,
+        abs_performance_disparity=_or_none(found.abs_gap[0, m]) if len(names) else None,
+    )
+
+
+def _interval(value: float, drawn: Array, n: int) -> tuple[float, float]:
+    """The percentiles of the draws, their distance from the value widened for few users.
+
+    The bootstrap draws from n users, not from the population behind them, and so comes out
+    narrower than it should by √((n − 1) / n), and by what tells the normal from Student's t.
+    """
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.nanquantile(drawn, [tail, 1 - tail])
+    factor = _widening(n)
+    return value - factor * (value - float(low)), value + factor * (float(high) - value)
+
+
+def _widening(n: int) -> float:
+    """√(n / (n − 1)) t_{n−1} / z, with the quantile of t from its expansion in 1 / (n − 1).
+
+    >>> round(_widening(20), 3), round(_widening(1000), 3)
+    (1.095, 1.002)
+    """
+    n, z = max(n, 3), NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    f = n - 1
+    t = z + (z**3 + z) / (4 * f) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * f**2)
+    return math.sqrt(n / f) * t / z
+
+
+def _p_value(size: float, by_chance: Array) -> float:
+    """(1 + how often chance does at least as much) / (1 + draws): valid, and never 0."""
+    less = by_chance < size - 1e-12  # a deal that tells nothing is not less
+    return float((1 + (~less).sum()) / (1 + len(by_chance)))
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -38,6 +38,31 @@ def retrieved_ndcg(hits: Tensor, n_positives: Tensor) -> Tensor:
     return _over_ideal(hits, hits.sum(dim=1))
 
 
+def recall(hits: Tensor, n_positives: Tensor) -> Tensor:
+    """Hits / positives: how much of what there was to find was found."""
+    return hits.sum(dim=1) / n_positives
+
+
+def precision(hits: Tensor, n_positives: Tensor) -> Tensor:
+    """Hits / k: how much of the list was worth its place."""
+    return hits.sum(dim=1) / hits.shape[1]
+
+
+def hit(hits: Tensor, n_positives: Tensor) -> Tensor:
+    """1 if anything was found, else 0."""
+    return hits.amax(dim=1)
+
+
+def mrr(hits: Tensor, n_positives: Tensor) -> Tensor:
+    """1 / rank of the first hit, 0 where there is none.
+
+    >>> mrr(torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([2, 2]))
+    tensor([0.5000, 0.0000])
+    """
+    ranks = torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
+    return (hits / ranks).amax(dim=1)
+
+
 def f1(hits: Tensor, n_positives: Tensor) -> Tensor:
     """The harmonic mean of precision (hits / k) and recall (hits / positives) = 2 hits / (k + positives).
 

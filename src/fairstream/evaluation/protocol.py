@@ -1,80 +1,59 @@
-"""The two protocols, `paper` and `strict`: what is ranked, and what NDCG means."""
+"""The protocols: what training may know, who is tested, what is ranked, and what NDCG means.
+
+`paper` is what produced the published numbers; `strict` repairs all of it, and `paper+ranking`,
+say, repairs one thing at a time, to show what it does to the numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
 
-import numpy as np
-import torch
-
-from fairstream.errors import ConfigurationError
-from fairstream.evaluation.by_group import GroupScores, disaggregate
-from fairstream.evaluation.metrics import Metric, f1, retrieved_ndcg, true_ndcg
-from fairstream.evaluation.ranking import evaluating, rank_all, rank_sampled
-from fairstream.events import Groups, Rows, SeenItems
-from fairstream.models import Scorer
-from fairstream.randomness import Randomness
-
-Protocol = Literal["paper", "strict"]
-
-_METRICS: dict[Protocol, dict[str, Metric]] = {
-    "paper": {"ndcg": retrieved_ndcg, "f1": f1, "true_ndcg": true_ndcg},
-    "strict": {"ndcg": true_ndcg, "f1": f1},
-}
+from fairstream.evaluation.metrics import Metric, f1, hit, mrr, precision, recall, retrieved_ndcg, true_ndcg
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """How a model does on some events: `judgement["ndcg@20"]` is one metric by group.
+class Protocol:
+    """Five things that the published protocol does otherwise; each is repaired where it is True.
 
-    >>> score = GroupScores(0.5, {"M": 0.6, "F": 0.4}, 0.2)
-    >>> Judgement({"ndcg@20": score}, n_tested_users=10, n_cold_users=1)["ndcg@20"].by_group["F"]
-    0.4
+    >>> Protocol.named("strict").full_ranking, Protocol.named("paper+ndcg")
+    (True, Protocol(point_in_time=False, full_ranking=False, true_ndcg=True, cold_users=False, row_updates=False))
     """
 
-    metrics: Mapping[str, GroupScores]
-    n_tested_users: int
-    n_cold_users: int
-    """Users of whom no earlier event was known; they are not in the metrics."""
+    point_in_time: bool = False
+    """+leak: negatives and catalogue as of the period; else the user's future is excluded and all
+    items are known ahead."""
+    full_ranking: bool = False
+    """+ranking: against all items known, less the user's own; else against 100 sampled ones."""
+    true_ndcg: bool = False
+    """+ndcg: over the best possible list; else over the best order of what was found."""
+    cold_users: bool = False
+    """+cold-users: newcomers are tested too, on the fallback; else they are left out."""
+    row_updates: bool = False
+    """+optimizer: only the rows that a batch touches move; else every row at every step."""
 
-    def __getitem__(self, metric: str) -> GroupScores:
-        return self.metrics[metric]
+    @classmethod
+    def named(cls, name: str) -> Protocol:
+        """The protocol of a name such as `strict`, `paper` or `paper+leak+ndcg`."""
+        base, *repairs = name.split("+")
+        if base not in ("paper", "strict") or (base == "strict" and repairs) or set(repairs) - set(REPAIRS):
+            raise ValueError(
+                f"protocol must be strict, paper, or paper with repairs such as paper+ranking "
+                f"(there are {', '.join(REPAIRS)}), got {name!r}"
+            )
+        if base == "strict":
+            return cls(**dict.fromkeys(REPAIRS.values(), True))
+        return replace(cls(), **dict.fromkeys((REPAIRS[repair] for repair in repairs), True))
 
-    def to_dict(self) -> dict[str, Any]:
-        scores = {name: score.to_dict() for name, score in self.metrics.items()}
-        return {**scores, "n_tested_users": self.n_tested_users, "n_cold_users": self.n_cold_users}
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics by name, the main one first."""
+        rest: dict[str, Metric] = {"recall": recall, "precision": precision, "f1": f1, "hit": hit, "mrr": mrr}
+        if self.true_ndcg:
+            return {"ndcg": true_ndcg, **rest}
+        return {"ndcg": retrieved_ndcg, **rest, "true_ndcg": true_ndcg}
 
 
-@dataclass(frozen=True, eq=False)
-class Judge:
-    """Judges a model on events that it has not been trained on."""
-
-    protocol: Protocol
-    k: int
-    groups: Groups
-    randomness: Randomness
-
-    @torch.no_grad()
-    def judge(
-        self, model: Scorer, users: Rows, items: Rows, *, seen: SeenItems, n_users: int, n_items: int, t: int
-    ) -> Judgement:
-        """Test on the events (users, items), knowing `seen`, the first `n_users` and `n_items` rows."""
-        if not 1 <= self.k <= n_items:
-            raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {self.k}")
-        present = np.unique(users)
-        tested = present[present < n_users]
-        positives = SeenItems.from_pairs(users, items)
-        with evaluating(model):
-            if self.protocol == "strict":
-                ranked = rank_all(model, tested, positives, seen, n_items=n_items, k=self.k)
-            else:
-                device = next(model.parameters()).device
-                generator = self.randomness.torch("candidates", t, len(users), device=device)
-                ranked = rank_sampled(model, tested, positives, seen, n_items=n_items, k=self.k, generator=generator)
-        scores = {
-            f"{name}@{self.k}": disaggregate(metric(ranked.hits, ranked.n_positives).numpy(), tested, self.groups)
-            for name, metric in _METRICS[self.protocol].items()
-        }
-        return Judgement(scores, len(tested), len(present) - len(tested))
+REPAIRS = dict(
+    zip(("leak", "ranking", "ndcg", "cold-users", "optimizer"), (field.name for field in fields(Protocol)), strict=True)
+)
+"""What each repair is called → the field that it sets."""

@@ -25,10 +25,37 @@ N_SAMPLED_CANDIDATES = 100
 
 @dataclass(frozen=True, eq=False)
 class RankedHits:
-    """hits (U, k) in ranked order and n_positives (U,), one row for each user asked for."""
+    """The top k of each user asked for, one row each, and what there was to find."""
 
     hits: Tensor
+    """(U, k) of 0 and 1 in ranked order."""
+    items: Rows
+    """(U, k) the items in these places; what stands behind the end of a short list means nothing."""
     n_positives: Tensor
+    """(U,)"""
+
+    @classmethod
+    def empty(cls, users: Rows, positives: SeenItems, k: int) -> RankedHits:
+        """Nothing found yet for any of `users`.
+
+        Room is made once, and filled chunk by chunk: small results kept between large and
+        passing ones would hold on to the memory of all of them.
+        """
+        n_positives = torch.from_numpy(_counts(positives, users)).double()
+        return cls(torch.zeros(len(users), k, dtype=torch.float64), np.zeros((len(users), k), np.int64), n_positives)
+
+    def fill(self, chunk: slice, hits: Tensor, items: Tensor) -> None:
+        """Put in what was found for a chunk of the users."""
+        self.hits[chunk] = hits.cpu()
+        self.items[chunk] = items.cpu().numpy()
+
+    def followed_by(self, other: RankedHits) -> RankedHits:
+        """These users, then the others."""
+        return RankedHits(
+            torch.cat([self.hits, other.hits]),
+            np.concatenate([self.items, other.items]),
+            torch.cat([self.n_positives, other.n_positives]),
+        )
 
 
 def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, *, n_items: int, k: int) -> RankedHits:
@@ -36,15 +63,16 @@ def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, 
 
     Positives that are not among the known items cannot be found; they count as missed.
     """
-    device, parts = _device(model), []
+    device, found = _device(model), RankedHits.empty(users, positives, k)
     reachable = positives.below(n_items)
     for chunk in user_chunks(len(users), n_items):
         scores = all_scores(model, users[chunk], seen, n_items)
         is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=device)
         row, item = reachable.of(users[chunk])
         is_positive[torch.from_numpy(row).to(device), torch.from_numpy(item).to(device)] = True
-        parts.append(_top_hits(scores, is_positive, k))
-    return _assemble(users, parts, positives, k)
+        hits, best = _top(scores, is_positive, k)
+        found.fill(chunk, hits, best)
+    return found
 
 
 def rank_sampled(
@@ -54,27 +82,44 @@ def rank_sampled(
     seen: SeenItems,
     *,
     n_items: int,
+    n_rankable: int,
     k: int,
     generator: torch.Generator,
 ) -> RankedHits:
     """Rank the positives among 100 items that are known, not had by the user, and not positive.
 
-    The way of the paper; sampled candidates make every model look better than it is.
+    The way of the paper; sampled candidates make every model look better than it is. Positives
+    from `n_rankable` on are items that the model has no row for; they count as missed.
     """
-    device, parts = _device(model), []
+    device, found = _device(model), RankedHits.empty(users, positives, k)
     sampler = NegativeSampler(
         seen.union(positives), n_users=int(users.max(initial=-1)) + 1, n_items=n_items, device=device
     )
     negatives = sampler.draw(torch.from_numpy(users).to(device), N_SAMPLED_CANDIDATES, generator)
-    width = N_SAMPLED_CANDIDATES + int(_counts(positives, users).max(initial=0))
+    reachable = positives.below(n_rankable)
+    width = N_SAMPLED_CANDIDATES + int(_counts(reachable, users).max(initial=0))
     for chunk in user_chunks(len(users), width):
-        row, item = positives.of(users[chunk])
+        row, item = reachable.of(users[chunk])
         candidates = _with_positives(negatives[chunk], row, item)  # (B, W), −1 where there is none
         scores = finite(model(torch.from_numpy(users[chunk]).to(device), candidates.clamp(min=0)))
         is_positive = torch.zeros(candidates.shape, dtype=torch.bool, device=device)
         is_positive[:, N_SAMPLED_CANDIDATES:] = candidates[:, N_SAMPLED_CANDIDATES:] >= 0
-        parts.append(_top_hits(scores.masked_fill(candidates < 0, -torch.inf), is_positive, k))
-    return _assemble(users, parts, positives, k)
+        hits, best = _top(scores.masked_fill(candidates < 0, -torch.inf), is_positive, k)
+        found.fill(chunk, hits, candidates.gather(1, best))
+    return found
+
+
+@torch.no_grad()
+def best_items(
+    model: Scorer, users: Rows, seen: SeenItems, *, n_items: int, k: int
+) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], Rows]:
+    """(U, k) scores and item rows, best first; a score of −∞ marks the end of a short list."""
+    scores, items = np.empty((len(users), k)), np.empty((len(users), k), dtype=np.int64)
+    with evaluating(model):
+        for chunk in user_chunks(len(users), n_items):
+            best = all_scores(model, users[chunk], seen, n_items).topk(k, dim=1)
+            scores[chunk], items[chunk] = best.values.cpu(), best.indices.cpu()
+    return scores, items
 
 
 def all_scores(model: Scorer, users: Rows, seen: SeenItems, n_items: int) -> Tensor:
@@ -113,15 +158,16 @@ def evaluating(model: Scorer) -> Iterator[None]:
             part.training = was_training
 
 
-def _top_hits(scores: Tensor, is_positive: Tensor, k: int) -> Tensor:
-    """(B, k) of 0 and 1: whether each of the k best-scored columns is a positive."""
+def _top(scores: Tensor, is_positive: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(B, k) of 0 and 1: whether each of the k best-scored columns is a positive; and the columns."""
     fine = scores.double()
     # A step far below float32's resolution: enough to lose a tie, too small to lose anything else.
     step = fine.abs().clamp(min=1e-200) * 2.0**-40
     fine = torch.where(is_positive, fine - step, fine)
     best = fine.topk(min(k, fine.shape[1]), dim=1).indices
     hits = (is_positive & scores.isfinite()).gather(1, best).double()
-    return torch.nn.functional.pad(hits, (0, k - hits.shape[1]))
+    short = (0, k - hits.shape[1])
+    return torch.nn.functional.pad(hits, short), torch.nn.functional.pad(best, short)
 
 
 def _with_positives(negatives: Tensor, row: Rows, item: Rows) -> Tensor:
@@ -136,11 +182,6 @@ def _with_positives(negatives: Tensor, row: Rows, item: Rows) -> Tensor:
 
 def _counts(pairs: SeenItems, users: Rows) -> Rows:
     return np.bincount(pairs.of(users)[0], minlength=len(users))
-
-
-def _assemble(users: Rows, parts: list[Tensor], positives: SeenItems, k: int) -> RankedHits:
-    hits = torch.cat(parts).cpu() if parts else torch.zeros(0, k, dtype=torch.float64)
-    return RankedHits(hits, torch.from_numpy(_counts(positives, users)).double())
 
 
 def _device(model: Scorer) -> torch.device:

@@ -3,7 +3,8 @@
 from fairstream.events.columns import Columns
 from fairstream.events.datasets import synthetic_stream
 from fairstream.events.datasets.synthetic import SyntheticConfig, SyntheticStream
-from fairstream.events.groups import ADVANTAGED, DISADVANTAGED, UNKNOWN, Groups
+from fairstream.events.groups import ADVANTAGED, UNKNOWN, Groups
+from fairstream.events.knowledge import Knowledge
 from fairstream.events.log import EventLog, first_of_each_pair
 from fairstream.events.readers import read_events, read_more_events
 from fairstream.events.seen import SeenItems
@@ -11,11 +12,11 @@ from fairstream.events.vocabulary import Rows, Vocabulary, id_column
 
 __all__ = [
     "ADVANTAGED",
-    "DISADVANTAGED",
     "UNKNOWN",
     "Columns",
     "EventLog",
     "Groups",
+    "Knowledge",
     "Rows",
     "SeenItems",
     "SyntheticConfig",

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairstream.errors import DataError
 from fairstream.events.columns import Columns
-from fairstream.events.groups import ADVANTAGED, Groups
+from fairstream.events.groups import Groups
 from fairstream.events.vocabulary import Rows, Vocabulary
 
 
@@ -86,29 +86,33 @@ class EventLog:
         return int(self.items[:n_events].max(initial=-1)) + 1
 
     def need_groups(self) -> Groups:
-        """The groups, both of them present, or a sentence that says how to get them."""
+        """The groups, at least two of them present, or a sentence that says how to get them."""
         if self.groups is None:
             raise DataError(
                 "the log has no groups, so no disparity can be judged; "
                 "read it with a users table and group=COLUMN (on the command line: --group COLUMN)"
             )
-        if not self.groups.both_occur():
-            there = self.groups.names[0 if (self.groups.codes == ADVANTAGED).any() else 1]
+        if self.groups.n_occurring() < 2:
+            there = self.groups.codes.max(initial=-1)
+            found = "nobody's is known" if there < 0 else f"everybody's that is known is {self.groups.names[there]!r}"
             raise DataError(
-                f"two groups are compared, but every user with events whose {self.groups.attribute} is known "
-                f"has {there!r}; use events of both groups"
+                f"groups are compared, but among the users with events {self.groups.attribute} does not differ: "
+                f"{found}; use events of two groups at least"
             )
         return self.groups
 
     def fingerprint(self) -> str:
-        """A SHA-256 of the events, their order, and the groups: equal logs, equal hashes."""
+        """A SHA-256 of the events, their order, and who is in which group: equal logs, equal hashes."""
         digest = hashlib.sha256()
         for ids in (self.user_ids.ids, self.item_ids.ids):
             digest.update(json.dumps(ids.to_pylist()).encode())
         columns = [self.users, self.items, self.times]
         if self.groups is not None:
-            digest.update(repr((self.groups.attribute, self.groups.names)).encode())
-            columns.append(self.groups.codes)
+            # By name, not by code: whose advantage is looked at does not make it other data.
+            order = sorted(self.groups.names)
+            place = np.array([*(order.index(name) for name in self.groups.names), -1], dtype=np.int16)
+            digest.update(repr((self.groups.attribute, order)).encode())
+            columns.append(place[self.groups.codes])
         for column in columns:
             digest.update(np.ascontiguousarray(column).tobytes())
         return digest.hexdigest()

@@ -78,3 +78,9 @@ def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _plain_strings(values: Any) -> Any:
     return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values
+
+
+def in_one_piece(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
+    chunk = column.combine_chunks()
+    return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)

@@ -27,6 +27,8 @@ class PeriodResult:
 
     t: int
     update: Update
+    advantaged: tuple[str, ...]
+    """The groups that the fairness loss took to be ahead."""
     tasks: Mapping[str, Judgement]
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,32 +47,26 @@ class PeriodResult:
             "t": self.t,
             "step": str(self.update.step),
             "training": training,
+            "advantaged": list(self.advantaged),
             "tasks": {name: judgement.to_dict() for name, judgement in self.tasks.items()},
         }
 
 
-def summarise(periods: Sequence[PeriodResult]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The paper's averages: over the periods, of each metric, of each group, of PD, and of |PD|."""
-    return {
-        task: {metric: _summarise_metric(periods, task, metric) for metric in periods[0].tasks[task].metrics}
-        for task in TASKS
-        if periods
-    }
+def mean_of(parts: Sequence[Any]) -> Any:
+    """The mean, number by number, of several documents of one shape; of the numbers that are there.
 
-
-def _summarise_metric(periods: Sequence[PeriodResult], task: str, metric: str) -> dict[str, Any]:
-    scores = [period.tasks[task][metric] for period in periods]
-    return {
-        "mean": _mean([score.overall for score in scores]),
-        "by_group": {name: _mean([score.by_group[name] for score in scores]) for name in scores[0].by_group},
-        "performance_disparity": _mean([score.performance_disparity for score in scores]),
-        "abs_performance_disparity": _mean([score.abs_performance_disparity for score in scores]),
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
+    >>> mean_of([{"a": 1, "b": [2]}, {"a": 3, "b": [None]}])
+    {'a': 2.0, 'b': [2.0]}
+    """
+    parts = [part for part in parts if part is not None]
+    if not parts:
+        return None
+    if isinstance(parts[0], Mapping):
+        names = dict.fromkeys(name for part in parts for name in part)
+        return {name: mean_of([part.get(name) for part in parts]) for name in names}
+    if isinstance(parts[0], list):
+        return [mean_of(column) for column in zip(*parts, strict=True)]
+    return sum(parts) / len(parts)
 
 
 def versions() -> dict[str, str]:
@@ -85,7 +81,9 @@ def versions() -> dict[str, str]:
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:
     """Write whole or not at all."""
-    content = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    # A part to a line: the configuration can be read, the thousands of users stay out of its way.
+    parts = (f"{json.dumps(name)}: {json.dumps(part, allow_nan=False)}" for name, part in document.items())
+    content = "{\n" + ",\n".join(parts) + "\n}\n"
     need_writable(path)
     try:
         replace_file(path, content.encode())

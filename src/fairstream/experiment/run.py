@@ -7,21 +7,21 @@ from dataclasses import asdict
 from typing import Any, Self
 
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Judge
-from fairstream.events import EventLog, SeenItems
+from fairstream.evaluation import Judge, Protocol
+from fairstream.events import EventLog, Knowledge
 from fairstream.events.datasets.published import recognise
 from fairstream.experiment.config import RunConfig
-from fairstream.experiment.results import PeriodResult, summarise, versions
+from fairstream.experiment.results import TASKS, PeriodResult, mean_of, versions
 from fairstream.methods import make_learner
 from fairstream.models import ScorerFactory
-from fairstream.periods import cut_periods
+from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
-from fairstream.strategies import Knowledge, Learner, Update
+from fairstream.strategies import Learner, Update
 
 OnProgress = Callable[[int, int, int], None]
 """Called after each epoch with (period t, epochs done, epochs in all)."""
 
-_PAPER_RATIO = 0.6
+_PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
 
 
 class Run(Iterator[PeriodResult]):
@@ -41,29 +41,24 @@ class Run(Iterator[PeriodResult]):
     ) -> None:
         known = recognise(log)
         ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
-        self.log, self.config = log, config.replaced(pretrain_ratio=ratio)
-        self.dataset = known.name if known else None
-        self.groups = log.need_groups()
-        is_paper = config.protocol == "paper"
-        self.periods = cut_periods(
-            len(log),
-            pretrain_ratio=ratio,
-            n_periods=config.n_periods,
-            n_blocks=config.n_blocks,
-            unit=config.batch_size if is_paper else 1,
-        )
+        self.log, self.dataset = log, known.name if known else None
+        self.periods = _cut(log, config.replaced(pretrain_ratio=ratio))
+        self.config = config.replaced(pretrain_ratio=ratio, n_periods=self.periods.last)
         n_first = log.n_items_after(self.periods.ends[0])
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
-        randomness = Randomness(config.seed)
+        # Where the advantaged group is not declared, the pre-training data say which is the larger.
+        self.groups = log.need_groups().as_of(log.n_users_after(self.periods.ends[0]))
+        randomness, protocol = Randomness(config.seed), Protocol.named(config.protocol)
+        self._foresight = None if protocol.point_in_time else Knowledge.of(log.users, log.items)
         self._learner: Learner = make_learner(
             self.config,
             factory=factory,
             randomness=randomness,
             device=config.torch_device(),
-            foresight=_everything(log) if is_paper else None,
+            foresight=self._foresight,
         )
-        self._judge = Judge(config.protocol, config.k, self.groups, randomness)
+        self._judge = Judge(protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples)
         self.on_progress = on_progress
         self._unjudged: Update | None = None
         self.pretrained: PeriodResult | None = None
@@ -78,13 +73,10 @@ class Run(Iterator[PeriodResult]):
         t = len(self.results) + 1
         if t >= self.periods.last:
             raise StopIteration
-        # How W_{t−1} did on D_t: known by the time that D_t is there to be learned from.
-        before = self.results[-1] if self.results else self.pretrained
-        quality = before.tasks["next"][f"ndcg@{self.config.k}"].overall
-        self.results.append(self._advance(t, quality))
+        self.results.append(self._advance(t, self.results[-1] if self.results else self.pretrained))
         return self.results[-1]
 
-    def _advance(self, t: int, quality: float | None) -> PeriodResult:
+    def _advance(self, t: int, before: PeriodResult | None) -> PeriodResult:
         at = self.periods.span(t)
         users, items = self.log.users[at], self.log.items[at]
 
@@ -94,35 +86,56 @@ class Run(Iterator[PeriodResult]):
 
         # An update that is done stays done, should the judging after it be interrupted.
         if self._unjudged is None:
-            codes = self.groups.codes
-            if t == 0:
-                self._unjudged = self._learner.fit(users, items, codes, on_epoch)
+            if before is None:
+                self._unjudged = self._learner.fit(users, items, self.groups, on_epoch)
             else:
-                self._unjudged = self._learner.update(users, items, codes, quality, on_epoch)
+                # How W_{t−1} did on D_t: known by the time that D_t is there to be learned from.
+                # For those it knew: what newcomers get is the fallback's merit.
+                main = before.tasks["next"].slices["warm_users"][f"ndcg@{self.config.k}"]
+                if self.groups.choice == "auto":
+                    self.groups = self.groups.found_ahead(main.ahead)
+                self._unjudged = self._learner.update(users, items, self.groups, main.overall, on_epoch)
         result = self._judged(t, self._unjudged)
         self._unjudged = None
         return result
 
     def _judged(self, t: int, update: Update) -> PeriodResult:
-        known = self._learner.known
         spans = {"remain": self.periods.remaining(t), "next": self.periods.span(t + 1)}
         tasks = {
             task: self._judge.judge(
                 self._learner.model,
                 self.log.users[span],
                 self.log.items[span],
-                seen=known.seen,
-                n_users=known.n_users,
-                n_items=known.n_items,
+                known=self._learner.known,
                 t=t,
+                n_learned_users=self._learner.n_learned_users,
+                n_rankable=None if self._foresight is None else self._foresight.n_items,
             )
             for task, span in spans.items()
         }
-        return PeriodResult(t, update, tasks)
+        return PeriodResult(t, update, tuple(self.groups.names[code] for code in self.groups.ahead), tasks)
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Task → metric → means over the periods so far."""
-        return summarise(self.results)
+        """Task → metric → means over the periods so far, as the paper averages, with their uncertainty."""
+        names = self.groups.names
+        return {
+            task: {
+                metric: {"mean": score.overall, **score.to_dict()}
+                for metric, score in self._judge.scores(
+                    [result.tasks[task].tested for result in self.results],
+                    len(names),
+                    Randomness(self.config.seed).numpy("resampling of the mean", len(self.results)),
+                )[0].items()
+            }
+            for task in TASKS
+            if self.results
+        }
+
+    def _begins(self) -> list[str] | None:
+        """When each period begins, where they follow the calendar."""
+        if self.config.period is None or not is_calendar(self.config.period):
+            return None
+        return [str(moment)[:16] for moment in to_moments(self.log.times)[list(self.periods.starts)]]
 
     def document(self) -> dict[str, Any]:
         """The run as JSON: its whole configuration, data, versions, results and times."""
@@ -137,14 +150,20 @@ class Run(Iterator[PeriodResult]):
                 "n_items": self.log.n_items,
                 "group": self.groups.attribute,
                 "advantaged": self.groups.names[0],
-                "disadvantaged": self.groups.names[1],
+                "advantaged_by": self.groups.choice,
+                "groups": list(self.groups.names),
                 "columns": asdict(self.log.columns),
-                "period_ends": self.periods.ends,
+                "period_ends": list(self.periods.ends),
+                "period_begins": self._begins(),
             },
             "versions": {**versions(), "device": str(self._learner.device)},
             "pretrained": before[0].to_dict() if before else None,
             "periods": [result.to_dict() for result in self.results],
             "summary": self.summary(),
+            "slices": {
+                task: mean_of([{n: part.to_dict() for n, part in r.tasks[task].slices.items()} for r in self.results])
+                for task in TASKS
+            },
             "timing": {
                 "pretrain_s": before[0].update.seconds if before else None,
                 "update_s": [result.update.seconds for result in self.results],
@@ -152,9 +171,19 @@ class Run(Iterator[PeriodResult]):
         }
 
 
-def _everything(log: EventLog) -> Knowledge:
-    """The paper's leak: what every user will ever have, and the whole catalogue."""
-    return Knowledge(SeenItems.from_pairs(log.users, log.items), log.n_users, log.n_items)
+def _cut(log: EventLog, config: RunConfig) -> Periods:
+    assert config.pretrain_ratio is not None
+    if config.period is not None:
+        return cut_by_length(
+            log.times, pretrain_ratio=config.pretrain_ratio, length=config.period, n_periods=config.n_periods
+        )
+    return cut_periods(
+        len(log),
+        pretrain_ratio=config.pretrain_ratio,
+        n_periods=config.n_periods or min(_PAPER_PERIODS, config.n_blocks),
+        n_blocks=config.n_blocks,
+        unit=1 if config.protocol == "strict" else config.batch_size,
+    )
 
 
 def run(

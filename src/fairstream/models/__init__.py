@@ -6,6 +6,7 @@ from functools import partial
 
 from fairstream.models.mf import MatrixFactorization
 from fairstream.models.ncf import NeuralCollaborativeFiltering
+from fairstream.models.popularity import Popularity
 from fairstream.models.scorer import Scorer, ScorerFactory
 from fairstream.models.tables import ItemTable, Table, UserTable
 
@@ -21,6 +22,7 @@ __all__ = [
     "ItemTable",
     "MatrixFactorization",
     "NeuralCollaborativeFiltering",
+    "Popularity",
     "Scorer",
     "ScorerFactory",
     "Table",

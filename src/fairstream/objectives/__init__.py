@@ -1,7 +1,7 @@
 """Tensors in, one number out; each loss of the paper in a file of its own."""
 
 from fairstream.objectives.bpr import bpr_loss
-from fairstream.objectives.disparity import differentiable_disparity
+from fairstream.objectives.disparity import Disparity, differentiable_disparity
 from fairstream.objectives.fairness import FairnessLoss, fairness_loss
 from fairstream.objectives.hit import differentiable_hit, differentiable_hits, first_item_hit
 from fairstream.objectives.ndcg import differentiable_ndcg
@@ -9,6 +9,7 @@ from fairstream.objectives.neural_sort import relaxed_permutation
 from fairstream.objectives.total import Objective
 
 __all__ = [
+    "Disparity",
     "FairnessLoss",
     "Objective",
     "bpr_loss",

@@ -1,26 +1,40 @@
-"""Differentiable performance disparity."""
+"""Differentiable performance disparity, of each group to the rest."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
-from fairstream.events import ADVANTAGED, DISADVANTAGED
+
+class Disparity(NamedTuple):
+    """DPD of each group, and which groups it can be told of."""
+
+    dpd: Tensor
+    """(G,)"""
+    is_there: Tensor
+    """(G,) whether the batch has users of the group and users of the rest; if not, dpd is void."""
 
 
-def differentiable_disparity(dh: Tensor, groups: Tensor) -> Tensor:
-    """DPD = mean of DH over {B | a = 0} − mean of DH over {B | a = 1}   (Section 3.4).
+def differentiable_disparity(dh: Tensor, groups: Tensor, n_groups: int = 2) -> Disparity:
+    """DPD_g = mean of DH over {B | a = g} − mean of DH over {B | a ≠ g}   (Section 3.4, each group to the rest).
 
-    dh (B,), groups (B,) of codes → scalar. Interactions of users whose group is not known have
-    no part in it. Both groups must occur: with one of them absent there is no disparity to speak
-    of and the result is NaN, so the caller looks first (`Objective` does).
+    dh (B,), groups (B,) of codes → (G,). For two groups this is the paper's DPD for code 0 and
+    −DPD for code 1, exactly. Interactions of users whose group is not known have no part in it.
 
-    >>> import torch
-    >>> differentiable_disparity(torch.tensor([0.9, 0.7, 0.5]), torch.tensor([0, 0, 1]))
-    tensor(0.3000)
+    >>> differentiable_disparity(torch.tensor([0.9, 0.7, 0.5]), torch.tensor([0, 0, 1])).dpd
+    tensor([ 0.3000, -0.3000])
     """
-    return _mean_over(dh, groups == ADVANTAGED) - _mean_over(dh, groups == DISADVANTAGED)
+    codes = torch.arange(n_groups, dtype=groups.dtype, device=groups.device)
+    inside = groups[:, None] == codes  # (B, G)
+    outside = (groups >= 0)[:, None] & ~inside
+    (mean_inside, n_inside), (mean_outside, n_outside) = _means(dh, inside), _means(dh, outside)
+    return Disparity(mean_inside - mean_outside, (n_inside > 0) & (n_outside > 0))
 
 
-def _mean_over(values: Tensor, mask: Tensor) -> Tensor:
-    weight = mask.to(values.dtype)
-    return (values * weight).sum() / weight.sum()
+def _means(values: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of `values` over each column's members, and their number."""
+    weight = members.to(values.dtype)
+    n = weight.sum(dim=0)
+    return (values[:, None] * weight).sum(dim=0) / n.clamp(min=1), n

@@ -36,15 +36,15 @@ class Objective:
         """Whether there is a fairness loss at all; with λ = 0 it is not even computed."""
         return self.lambda_ > 0
 
-    def loss(self, scores: Tensor, groups: Tensor, *, has_both_groups: bool) -> Tensor:
-        """Scores (B, 1 + max(n, μ)) with the positive in column 0, groups (B,) → scalar.
+    def loss(self, scores: Tensor, groups: Tensor, signs: Tensor, *, has_two_groups: bool) -> Tensor:
+        """Scores (B, 1 + max(n, μ)) with the positive in column 0, groups (B,), signs (G,) → scalar.
 
         A batch with one group only has no disparity: it trains on L_rec alone, and the trainer
         counts it.
         """
         l_rec = bpr_loss(scores[:, : 1 + self.n])
-        if not (self.is_fair and has_both_groups):
+        if not (self.is_fair and has_two_groups):
             return l_rec
         dh = first_item_hit(scores[:, : 1 + self.mu], tau=self.tau)  # (B,)
-        dpd = differentiable_disparity(dh, groups)
-        return l_rec + self.lambda_ * fairness_loss(dpd, self.fairness)
+        disparity = differentiable_disparity(dh, groups, len(signs))
+        return l_rec + self.lambda_ * fairness_loss(disparity, signs, self.fairness)

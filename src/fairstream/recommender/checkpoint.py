@@ -21,7 +21,7 @@ from fairstream.errors import CheckpointError
 from fairstream.events import Vocabulary
 from fairstream.files import replace_file
 
-FORMAT = 1
+FORMAT = 2
 _MANIFEST = "manifest.json"
 
 Tensors = dict[str, torch.Tensor]

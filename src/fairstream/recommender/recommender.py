@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ import pyarrow as pa
 import torch
 
 from fairstream._version import __version__
-from fairstream.errors import CheckpointError, ConfigurationError, DataError, UnknownUserError
-from fairstream.evaluation import Judge, Judgement, all_scores, evaluating, user_chunks
+from fairstream.errors import CheckpointError, ConfigurationError, DataError
+from fairstream.evaluation import Judge, Judgement, Protocol, best_items
 from fairstream.events import (
-    UNKNOWN,
     Columns,
     EventLog,
     Groups,
+    Knowledge,
     Rows,
     Vocabulary,
     id_column,
@@ -25,7 +25,7 @@ from fairstream.events import (
     read_more_events,
 )
 from fairstream.methods import MethodConfig, make_learner
-from fairstream.models import Scorer, ScorerFactory
+from fairstream.models import Popularity, Scorer, ScorerFactory
 from fairstream.randomness import Randomness
 from fairstream.recommender.checkpoint import (
     Tensors,
@@ -57,7 +57,7 @@ class FairRecommender:
     >>> rec.update(later).step
     <Step.FINE_TUNE: 'fine-tune'>
     >>> rec.recommend(later["user_id"][:2], k=5).column_names
-    ['user_id', 'item_id', 'rank', 'score']
+    ['user_id', 'item_id', 'rank', 'score', 'source']
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FairRecommender:
         log = _log_itself(events, users) or read_events(events, users=users)
         groups = log.need_groups()
         learner = self._new_learner()
-        update = learner.fit(log.users, log.items, groups.codes, on_epoch)
+        update = learner.fit(log.users, log.items, groups, on_epoch)
         self._learner, self._users, self._items = learner, log.user_ids.copy(), log.item_ids.copy()
         self._groups, self._columns = groups, log.columns
         return update
@@ -97,59 +97,60 @@ class FairRecommender:
         new = self._placed(events, users)
         if len(new.users) == 0:
             raise DataError("there is nothing to learn: every one of these events is known already")
-        quality = None
-        if learner.strategy.needs_quality:
+        groups, quality = new.groups, None
+        if learner.strategy.needs_quality or groups.choice == "auto":
             k = min(20, learner.known.n_items)
-            quality = self._judge(new, k=k)[f"ndcg@{k}"].overall
-        update = learner.update(new.users, new.items, new.groups.codes, quality, on_epoch)
-        self._users, self._items, self._groups = new.user_ids, new.item_ids, new.groups
+            main = self._judge(new, k=k).slices["warm_users"][f"ndcg@{k}"]
+            quality = main.overall
+            groups = groups.found_ahead(main.ahead) if groups.choice == "auto" else groups
+        update = learner.update(new.users, new.items, groups, quality, on_epoch)
+        self._users, self._items, self._groups = new.user_ids, new.item_ids, groups
         return update
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
-    @torch.no_grad()
     def recommend(self, user_ids: Any, k: int = 20) -> pa.Table:
-        """The k best items for each user, less what it has had: user_id, item_id, rank, score.
+        """The k best items for each user, less what it has had: user_id, item_id, rank, score, source.
 
-        A user who has had nearly everything gets fewer than k.
+        The source is "model", or "popularity" for users of whom no event has been seen: they get
+        what has been popular lately. A user who has had nearly everything gets fewer than k.
         """
         learner, _ = self._fitted()
+        known = learner.known
         wanted = id_column(user_ids)
         rows = self._users.lookup(wanted)
-        if (rows < 0).any():
-            missing = [str(user) for user in wanted.filter(rows < 0).to_pylist()]
-            raise UnknownUserError(
-                f"{len(missing)} user(s) are not known ({', '.join(missing[:5])}); "
-                f"a user is known once an event shows it"
-            )
-        n_items = learner.known.n_items
-        if not isinstance(k, int) or not 1 <= k <= n_items:
-            raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {k}")
-        scores, items = np.empty((len(rows), k), np.float32), np.empty((len(rows), k), np.int64)
-        with evaluating(learner.model):
-            for chunk in user_chunks(len(rows), n_items):
-                best = all_scores(learner.model, rows[chunk], learner.known.seen, n_items).topk(k, dim=1)
-                scores[chunk], items[chunk] = best.values.cpu(), best.indices.cpu()
+        if not isinstance(k, int) or not 1 <= k <= known.n_items:
+            raise ConfigurationError(f"k must be between 1 and the number of known items, {known.n_items}, got {k}")
+        by_model = (rows >= 0) & (rows < learner.n_learned_users)
+        rows = np.where(rows < 0, known.n_users, rows)  # a row that has had nothing
+        scores, items = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
+        fallback = Popularity(known.popularity(), n_items=known.n_items)
+        for model, chosen in ((learner.model, by_model), (fallback, ~by_model)):
+            scores[chosen], items[chosen] = best_items(model, rows[chosen], known.seen, n_items=known.n_items, k=k)
         there = np.isfinite(scores)
         user, rank = np.nonzero(there)
         return pa.table(
             {
-                "user_id": self._users.ids.take(rows[user]),
+                "user_id": wanted.take(user),
                 "item_id": self._items.ids.take(items[there]),
                 "rank": rank + 1,
-                "score": scores[there],
+                "score": scores[there].astype(np.float32),
+                "source": pa.array(np.where(by_model, "model", "popularity")[user]),
             }
         )
 
-    def disparity(self, events: Any, *, users: Any = None, k: int = 20) -> Judgement:
-        """Each group's quality and the signed PD on `events`, with the model as it is now.
+    def disparity(
+        self, events: Any, *, users: Any = None, k: int = 20, min_group_size: int = 20, n_resamples: int = 1000
+    ) -> Judgement:
+        """Each group's quality and the signed PD on `events` with its uncertainty, by `strict`.
 
-        Ask before `update`: events that the model has learned from cannot judge it.
+        Ask before `update`: events that the model has learned from cannot judge it. Groups with
+        fewer than `min_group_size` tested users are set aside.
         """
         new = self._placed(events, users)
         if len(new.users) == 0:
             raise DataError("the model has learned from every one of these events already; judge it on new ones")
-        return self._judge(new, k=k)
+        return self._judge(new, k=k, min_group_size=min_group_size, n_resamples=n_resamples)
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────
 
@@ -164,14 +165,22 @@ class FairRecommender:
             "columns": asdict(self._columns),
             "t": learner.t,
             "started_at": learner.trainer.t,
+            "n_learned_users": learner.n_learned_users,
+            "n_items_before": learner.known.n_items_before,
             "strategy": learner.strategy.state(),
-            "groups": {"attribute": groups.attribute, "names": groups.names},
+            "groups": {
+                "attribute": groups.attribute,
+                "names": groups.names,
+                "choice": groups.choice,
+                "ahead": groups.ahead,
+            },
         }
         tensors: Tensors = {f"model/{name}": value for name, value in learner.model.state_dict().items()}
         optimizer = state_tensors(learner.trainer.optimizer, learner.model)
         tensors |= {f"optimizer/{name}": value for name, value in optimizer.items()}
         tensors |= vocabulary_tensors("users", self._users) | vocabulary_tensors("items", self._items)
-        columns = {"events/users": learner.users, "events/items": learner.items, "groups/codes": groups.codes}
+        known = learner.known
+        columns = {"events/users": known.users, "events/items": known.items, "groups/codes": groups.codes}
         tensors |= {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
         write_checkpoint(Path(path), manifest, tensors)
 
@@ -204,12 +213,23 @@ class FairRecommender:
 
     def _restore(self, manifest: dict[str, Any], tensors: Tensors) -> None:
         self._users, self._items = (vocabulary_from_tensors(name, tensors) for name in ("users", "items"))
-        first, second = manifest["groups"]["names"]
-        self._groups = Groups(manifest["groups"]["attribute"], (first, second), tensors["groups/codes"].numpy())
+        groups = manifest["groups"]
+        self._groups = Groups(
+            groups["attribute"],
+            tuple(groups["names"]),
+            tensors["groups/codes"].numpy(),
+            groups["choice"],
+            tuple(groups["ahead"]),
+        )
         self._columns = Columns(**manifest["columns"])
         learner = self._new_learner()
-        events = (tensors["events/users"].numpy(), tensors["events/items"].numpy())
-        trainer = learner.restore(int(manifest["t"]), *events, started_at=int(manifest["started_at"]))
+        known = Knowledge.of(tensors["events/users"].numpy(), tensors["events/items"].numpy())
+        trainer = learner.restore(
+            int(manifest["t"]),
+            replace(known, n_items_before=int(manifest["n_items_before"])),
+            n_learned_users=int(manifest["n_learned_users"]),
+            started_at=int(manifest["started_at"]),
+        )
         learner.strategy.restore(manifest["strategy"])
         trainer.model.load_state_dict(_under("model/", tensors))
         restore_state(trainer.optimizer, trainer.model, _under("optimizer/", tensors))
@@ -237,25 +257,20 @@ class FairRecommender:
         user_ids, item_ids = self._users.copy(), self._items.copy()
         people = user_ids.extend(log.user_ids.ids)
         user_rows, item_rows = people[log.users], item_ids.extend(log.item_ids.ids)[log.items]
-        codes = np.full(len(user_ids), UNKNOWN, dtype=np.int8)
-        codes[: len(groups.codes)] = groups.codes
-        if log.groups is not None:  # known users keep their group, newcomers get theirs
-            fresh = codes[people] == UNKNOWN
-            codes[people[fresh]] = groups.recoded(log.groups)[fresh]
+        joined = groups.joined_by(people, len(user_ids), log.groups)
         new = ~learner.known.seen.has(user_rows, item_rows)
-        return _NewEvents(user_rows[new], item_rows[new], user_ids, item_ids, groups.with_codes(codes))
+        return _NewEvents(user_rows[new], item_rows[new], user_ids, item_ids, joined)
 
-    def _judge(self, new: _NewEvents, *, k: int) -> Judgement:
+    def _judge(self, new: _NewEvents, *, k: int, min_group_size: int = 1, n_resamples: int = 0) -> Judgement:
         learner, _ = self._fitted()
-        known = learner.known
-        return Judge("strict", k, new.groups, self._randomness).judge(
+        judge = Judge(Protocol.named("strict"), k, new.groups, self._randomness, min_group_size, n_resamples)
+        return judge.judge(
             learner.model,
             new.users,
             new.items,
-            seen=known.seen,
-            n_users=known.n_users,
-            n_items=known.n_items,
+            known=learner.known,
             t=learner.t,
+            n_learned_users=learner.n_learned_users,
         )
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fairstream.events import Rows, SeenItems
-from fairstream.events.groups import Codes
+from fairstream.events import Groups, Knowledge, Rows
 from fairstream.models import Scorer, ScorerFactory
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -27,15 +26,6 @@ class Update:
     seconds: float
     report: TrainingReport | None
     """None where the model was kept as it was."""
-
-
-@dataclass(frozen=True, eq=False)
-class Knowledge:
-    """What training may use beside the events it learns from: who exists, and who had what."""
-
-    seen: SeenItems
-    n_users: int
-    n_items: int
 
 
 class Learner:
@@ -60,9 +50,10 @@ class Learner:
         self.randomness, self.device = randomness, device
         self._foresight = foresight
         self.t = -1
-        self.users: Rows = np.empty(0, dtype=np.int64)
-        self.items: Rows = np.empty(0, dtype=np.int64)
-        self.known = Knowledge(SeenItems.from_pairs(self.users, self.items), 0, 0)
+        nobody: Rows = np.empty(0, dtype=np.int64)
+        self.known = Knowledge.of(nobody, nobody)
+        self.n_learned_users = 0
+        """Users whom the model in service has been trained on; later ones it has only made room for."""
         self._trainer: Trainer | None = None
 
     @property
@@ -76,12 +67,12 @@ class Learner:
             raise RuntimeError("fit first")
         return self._trainer
 
-    def fit(self, users: Rows, items: Rows, groups: Codes, on_epoch: OnEpoch | None = None) -> Update:
-        """Pre-train on D_0; `groups` holds the code of each user row."""
+    def fit(self, users: Rows, items: Rows, groups: Groups, on_epoch: OnEpoch | None = None) -> Update:
+        """Pre-train on D_0; `groups` tells of every user row."""
         return self._take(Step.RETRAIN, users, items, groups, on_epoch)
 
     def update(
-        self, users: Rows, items: Rows, groups: Codes, quality: float | None = None, on_epoch: OnEpoch | None = None
+        self, users: Rows, items: Rows, groups: Groups, quality: float | None = None, on_epoch: OnEpoch | None = None
     ) -> Update:
         """Make W_t of W_{t−1} and D_t; `quality` is how W_{t−1} did on D_t, where known.
 
@@ -94,15 +85,15 @@ class Learner:
             self.strategy.restore(memory)
             raise
 
-    def _take(self, step: Step, users: Rows, items: Rows, groups: Codes, on_epoch: OnEpoch | None) -> Update:
+    def _take(self, step: Step, users: Rows, items: Rows, groups: Groups, on_epoch: OnEpoch | None) -> Update:
         begin = time.perf_counter()
-        standing = (self.t, self.users, self.items, self.known, self._trainer)
+        standing = (self.t, self.known, self.n_learned_users, self._trainer)
         spare = self.trainer.copied() if step is Step.FINE_TUNE else None
         try:
-            self._learn_of(users, items)
+            self.t, self.known = self.t + 1, self.known.after(users, items)
             report = self._act(step, users, items, groups, on_epoch)
         except BaseException:
-            self.t, self.users, self.items, self.known, self._trainer = standing
+            self.t, self.known, self.n_learned_users, self._trainer = standing
             if spare is not None:
                 self.trainer.model, self.trainer.optimizer = spare
             raise
@@ -110,23 +101,13 @@ class Learner:
             torch.cuda.synchronize(self.device)
         return Update(self.t, step, time.perf_counter() - begin, report)
 
-    def _learn_of(self, users: Rows, items: Rows) -> None:
-        """Add the events to what is known."""
-        self.t += 1
-        self.users, self.items = np.concatenate([self.users, users]), np.concatenate([self.items, items])
-        self.known = Knowledge(
-            self.known.seen.union(SeenItems.from_pairs(users, items)),
-            max(self.known.n_users, int(users.max(initial=-1)) + 1),
-            max(self.known.n_items, int(items.max(initial=-1)) + 1),
-        )
-
     def _act(
-        self, step: Step, users: Rows, items: Rows, groups: Codes, on_epoch: OnEpoch | None
+        self, step: Step, users: Rows, items: Rows, groups: Groups, on_epoch: OnEpoch | None
     ) -> TrainingReport | None:
         room = self._foresight or self.known
         if step is Step.RETRAIN:
             self._trainer = self._new_trainer(room.n_users, room.n_items, self.t)
-            return self._train(self.users, self.items, groups, self.hyper.pretrain_epochs, True, on_epoch)
+            return self._train(self.known.users, self.known.items, groups, self.hyper.pretrain_epochs, True, on_epoch)
         # A kept model makes room for newcomers too: it has to be able to score them.
         self.trainer.grow(room.n_users, room.n_items, self.t)
         if step is Step.KEEP:
@@ -146,22 +127,29 @@ class Learner:
             t=t,
         )
 
-    def restore(self, t: int, users: Rows, items: Rows, *, started_at: int) -> Trainer:
+    def restore(self, t: int, known: Knowledge, *, n_learned_users: int, started_at: int) -> Trainer:
         """Stand where a saved learner stood; gives the trainer whose tensors are to be filled in.
 
         `started_at` is the period in which its model was (re)started.
         """
-        self.t, self.users, self.items = t, users, items
-        n_users, n_items = int(users.max(initial=-1)) + 1, int(items.max(initial=-1)) + 1
-        self.known = Knowledge(SeenItems.from_pairs(users, items), n_users, n_items)
-        self._trainer = self._new_trainer(n_users, n_items, started_at)
+        self.t, self.known, self.n_learned_users = t, known, n_learned_users
+        self._trainer = self._new_trainer(known.n_users, known.n_items, started_at)
         return self._trainer
 
     def _train(
-        self, users: Rows, items: Rows, groups: Codes, epochs: int, shuffled: bool, on_epoch: OnEpoch | None
+        self, users: Rows, items: Rows, groups: Groups, epochs: int, shuffled: bool, on_epoch: OnEpoch | None
     ) -> TrainingReport:
         room = self._foresight or self.known
         sampler = NegativeSampler(room.seen, n_users=room.n_users, n_items=room.n_items, device=self.device)
+        self.n_learned_users = self.known.n_users
         return self.trainer.train(
-            users, items, groups, sampler, t=self.t, epochs=epochs, shuffled=shuffled, on_epoch=on_epoch
+            users,
+            items,
+            groups,
+            sampler,
+            n_groups=groups.n_after(room.n_users),
+            t=self.t,
+            epochs=epochs,
+            shuffled=shuffled,
+            on_epoch=on_epoch,
         )

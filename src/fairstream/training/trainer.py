@@ -7,14 +7,15 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairstream.errors import DataError, ModelError
-from fairstream.events import ADVANTAGED, DISADVANTAGED, Rows
+from fairstream.events import UNKNOWN, Groups, Rows
+from fairstream.events.groups import Codes
 from fairstream.models import Scorer, ScorerFactory
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -79,21 +80,23 @@ class Trainer:
         self,
         users: Rows,
         items: Rows,
-        groups: np.ndarray[Any, Any],
+        groups: Groups,
         sampler: NegativeSampler,
         *,
+        n_groups: int,
         t: int,
         epochs: int,
         shuffled: bool,
         on_epoch: OnEpoch | None = None,
     ) -> TrainingReport:
-        """Train on interactions in chronological order; `groups` holds the code of each user row.
+        """Train on interactions in chronological order, of users in the first `n_groups` groups.
 
         `shuffled` visits the batches in a new order and draws new negatives every epoch (the
         paper's pre-training); otherwise the batches stay in order and keep the negatives drawn
         once (its fine-tuning).
         """
-        batches = self._batches(users, items, groups, sampler)
+        batches = self._batches(users, items, groups.codes, sampler)
+        signs = torch.tensor(groups.signs(n_groups), device=self._device)
         draws = self._randomness.torch("negatives", t, device=self._device)
         orders = self._randomness.numpy("batch order", t)
         loss = math.nan
@@ -103,7 +106,7 @@ class Trainer:
                 candidates = torch.cat([batches.items[:, None], negatives], dim=1)  # (N, 1 + max(n, μ))
             order = orders.permutation(len(batches.spans)) if shuffled else range(len(batches.spans))
             with _one_thread(), self._randomness.governing("forward", t, epoch, device=self._device):
-                loss = float(torch.stack([self._step(batches, candidates, b) for b in order]).mean())
+                loss = float(torch.stack([self._step(batches, candidates, signs, b) for b in order]).mean())
             if not math.isfinite(loss):
                 raise ModelError(
                     f"training diverged: the loss of epoch {epoch + 1} is {loss}; "
@@ -114,12 +117,12 @@ class Trainer:
         return TrainingReport(
             n_interactions=len(users),
             n_batches=len(batches.spans),
-            n_one_group_batches=batches.has_both_groups.count(False),
+            n_one_group_batches=batches.has_two_groups.count(False),
             n_without_negatives=len(users) - len(batches.users),
             loss=loss,
         )
 
-    def _batches(self, users: Rows, items: Rows, groups: np.ndarray[Any, Any], sampler: NegativeSampler) -> _Batches:
+    def _batches(self, users: Rows, items: Rows, codes: Codes, sampler: NegativeSampler) -> _Batches:
         """The interactions whose user has enough items left to draw from, cut into batches."""
         free = sampler.n_free(torch.from_numpy(users).to(self._device)).cpu().numpy()
         enough = free >= self.objective.n_drawn
@@ -128,13 +131,13 @@ class Trainer:
                 f"{self.objective.n_drawn} distinct negatives an interaction (the larger of n_negatives and "
                 f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
             )
-        columns = (users[enough], items[enough], groups[users[enough]])
+        columns = (users[enough], items[enough], codes[users[enough]])
         starts = range(0, len(columns[0]), self.hyper.batch_size)
         spans = [slice(start, start + self.hyper.batch_size) for start in starts]
         user, item, group = (torch.from_numpy(column).to(self._device) for column in columns)
-        return _Batches(user, item, group, spans, _has_both_groups(columns[2], list(starts)))
+        return _Batches(user, item, group, spans, _has_two_groups(columns[2], list(starts)))
 
-    def _step(self, batches: _Batches, candidates: Tensor, b: int) -> Tensor:
+    def _step(self, batches: _Batches, candidates: Tensor, signs: Tensor, b: int) -> Tensor:
         at = batches.spans[b]
         scores = self.model(batches.users[at], candidates[at])  # (B, 1 + max(n, μ))
         if scores.shape != candidates[at].shape:
@@ -142,7 +145,7 @@ class Trainer:
                 f"a model must give a score per candidate: expected the shape {tuple(candidates[at].shape)}, "
                 f"got {tuple(scores.shape)}"
             )
-        loss = self.objective.loss(scores, batches.groups[at], has_both_groups=batches.has_both_groups[b])
+        loss = self.objective.loss(scores, batches.groups[at], signs, has_two_groups=batches.has_two_groups[b])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -156,13 +159,15 @@ class _Batches(NamedTuple):
     items: Tensor
     groups: Tensor
     spans: list[slice]
-    has_both_groups: list[bool]
+    has_two_groups: list[bool]
     """Decided on the host, once: asking the device at every step would make it wait."""
 
 
-def _has_both_groups(codes: np.ndarray[Any, Any], starts: list[int]) -> list[bool]:
-    there = [np.logical_or.reduceat(codes == code, starts) for code in (ADVANTAGED, DISADVANTAGED)]
-    return [bool(both) for both in there[0] & there[1]]
+def _has_two_groups(codes: Codes, starts: list[int]) -> list[bool]:
+    """Whether each batch has users of two groups or more."""
+    highest = np.maximum.reduceat(codes, starts)
+    lowest = np.minimum.reduceat(np.where(codes == UNKNOWN, np.iinfo(codes.dtype).max, codes), starts)
+    return [bool(differ) for differ in lowest < highest]
 
 
 @contextmanager

@@ -1,0 +1,150 @@
+"""The judge: a model, events that it has not learned from, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairstream.errors import ConfigurationError
+from fairstream.evaluation.by_group import GroupScores, disaggregate
+from fairstream.evaluation.protocol import Protocol
+from fairstream.evaluation.ranking import RankedHits, evaluating, rank_all, rank_sampled
+from fairstream.evaluation.resampling import Panel
+from fairstream.evaluation.slices import Slice, cut_slices
+from fairstream.evaluation.tested import Tested, side_by_side
+from fairstream.events import Groups, Knowledge, Rows, SeenItems
+from fairstream.models import Popularity, Scorer
+from fairstream.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How a model does on some events: `judgement["ndcg@20"]` is one metric by group."""
+
+    metrics: Mapping[str, GroupScores]
+    n_tested_users: int
+    n_cold_users: int
+    """Users of whom no earlier event was known; `strict` tests them too, on the fallback."""
+    set_aside: Mapping[str, int]
+    """Groups with too few tested users to judge, and how many those were."""
+    slices: Mapping[str, Slice]
+    tested: Tested = field(compare=False, repr=False)
+
+    def __getitem__(self, metric: str) -> GroupScores:
+        return self.metrics[metric]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **{name: score.to_dict() for name, score in self.metrics.items()},
+            "n_tested_users": self.n_tested_users,
+            "n_cold_users": self.n_cold_users,
+            "set_aside": dict(self.set_aside),
+            "slices": {name: part.to_dict() for name, part in self.slices.items()},
+            "tested": self.tested.to_dict(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Judges models by one protocol, and says how sure it is."""
+
+    protocol: Protocol
+    k: int
+    groups: Groups
+    randomness: Randomness
+    min_group_size: int = 1
+    """Groups with fewer tested users than this are set aside."""
+    n_resamples: int = 0
+    """Bootstrap samples and permutations; 0: no intervals and no p-values."""
+
+    def judge(
+        self,
+        model: Scorer,
+        users: Rows,
+        items: Rows,
+        *,
+        known: Knowledge,
+        t: int,
+        n_learned_users: int | None = None,
+        n_rankable: int | None = None,
+    ) -> Judgement:
+        """Test on the events (users, items), `known` being all that came before them.
+
+        Users from `n_learned_users` on, whom the model has not been trained on, get the fallback.
+        `n_rankable` is how many items the model has rows for, where it was shown the future.
+        """
+        if not 1 <= self.k <= known.n_items:
+            raise ConfigurationError(
+                f"k must be between 1 and the number of known items, {known.n_items}, got {self.k}"
+            )
+        present = np.unique(users)
+        is_cold = present >= known.n_users
+        n_cold = int(is_cold.sum())
+        if not self.protocol.cold_users:
+            present, is_cold, n_learned_users = present[~is_cold], is_cold[~is_cold], None
+        positives = SeenItems.from_pairs(users, items)
+        rank = partial(
+            self._rank, positives=positives, known=known, n_rankable=n_rankable or known.n_items, draw=(t, len(users))
+        )
+        by_model = present < (known.n_users if n_learned_users is None else n_learned_users)
+        ranked = rank(model, present[by_model])
+        if not by_model.all():  # rows are in the order of appearance: the others come after
+            ranked = ranked.followed_by(rank(None, present[~by_model]))
+        tested = Tested(present, self.groups.codes[present], is_cold, ranked.hits, ranked.n_positives)
+        n_groups = max(self.groups.n_after(known.n_users), int(tested.codes.max(initial=-1)) + 1)
+        scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", t, len(users)))
+        few = zip(self.groups.names, panel.n_tested[:, 0], panel.judged[:, 0], strict=False)
+        return Judgement(
+            metrics=scores,
+            n_tested_users=len(present),
+            n_cold_users=n_cold,
+            set_aside={name: int(n) for name, n, is_judged in few if n and not is_judged},
+            slices={
+                name: Slice(len(part.users), int(part.n_positives.sum()), self.scores([part], n_groups)[0])
+                for name, part in cut_slices(tested, ranked.items, positives, known)
+            },
+            tested=tested,
+        )
+
+    def scores(
+        self, tested: Sequence[Tested], n_groups: int, rng: np.random.Generator | None = None
+    ) -> tuple[dict[str, GroupScores], Panel]:
+        """Each metric averaged over the given tests; with a generator, also how sure it is."""
+        metrics = self.protocol.metrics
+        panel = Panel(*side_by_side(tested, list(metrics.values())), n_groups, self.min_group_size)
+        found = disaggregate(panel, self.groups.names[:n_groups], rng, self.n_resamples)
+        return {f"{name}@{self.k}": score for name, score in zip(metrics, found, strict=True)}, panel
+
+    @torch.no_grad()
+    def _rank(
+        self,
+        model: Scorer | None,
+        users: Rows,
+        *,
+        positives: SeenItems,
+        known: Knowledge,
+        n_rankable: int,
+        draw: tuple[int, int],
+    ) -> RankedHits:
+        """Rank by the model, or, where there is none for these users, by the fallback."""
+        name = "candidates" if model is not None else "candidates of newcomers"
+        model = model or Popularity(known.popularity(), n_items=n_rankable)
+        with evaluating(model):
+            if self.protocol.full_ranking:
+                return rank_all(model, users, positives, known.seen, n_items=known.n_items, k=self.k)
+            device = next(model.parameters()).device
+            return rank_sampled(
+                model,
+                users,
+                positives,
+                known.seen,
+                n_items=known.n_items,
+                n_rankable=n_rankable,
+                k=self.k,
+                generator=self.randomness.torch(name, *draw, device=device),
+            )

@@ -1,0 +1,59 @@
+"""Parts of a test that a mean would hide: newcomers among users and items, and people without a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairstream.evaluation.by_group import GroupScores
+from fairstream.evaluation.tested import Tested
+from fairstream.events import UNKNOWN, Knowledge, Rows, SeenItems
+
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """How the model does on one part."""
+
+    n_users: int
+    n_positives: int
+    """Events that there were to find."""
+    metrics: Mapping[str, GroupScores]
+
+    def __getitem__(self, metric: str) -> GroupScores:
+        return self.metrics[metric]
+
+    def to_dict(self) -> dict[str, Any]:
+        scores = {
+            name: {"overall": score.overall, "by_group": dict(score.by_group)} for name, score in self.metrics.items()
+        }
+        return {"n_users": self.n_users, "n_positives": self.n_positives, **scores}
+
+
+def cut_slices(tested: Tested, items: Rows, positives: SeenItems, known: Knowledge) -> Iterator[tuple[str, Tested]]:
+    """The slices by name: of the users, and, with only some items counting as found, of the items.
+
+    A cold item is one that nobody has had yet: no recommender without knowledge of its content
+    can find it, and its slice says how much that costs. A new item came with the last period.
+    """
+    yield "warm_users", tested.where(~tested.is_cold)
+    yield "cold_users", tested.where(tested.is_cold)
+    yield "no_group", tested.where(tested.codes == UNKNOWN)
+    yield "cold_items", _only(tested, items, positives, lambda rows: rows >= known.n_items)
+    if known.n_items_before:
+        young = range(known.n_items_before, known.n_items)
+        yield "new_items", _only(tested, items, positives, lambda rows: (rows >= young.start) & (rows < young.stop))
+
+
+def _only(tested: Tested, items: Rows, positives: SeenItems, counts: Any) -> Tested:
+    """The same lists with only some items counting, for the users who had any of them to find."""
+    row, item = positives.of(tested.users)
+    n_positives = np.bincount(row[counts(item)], minlength=len(tested.users))
+    hits = tested.hits * torch.from_numpy(counts(items))
+    part = replace(tested, hits=hits, n_positives=torch.from_numpy(n_positives).double())
+    return part.where(n_positives > 0)

@@ -1,0 +1,262 @@
+"""Methods side by side, paired on the same users, periods and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairstream.errors import ConfigurationError, DataError
+from fairstream.evaluation import Panel, Tested, side_by_side
+from fairstream.evaluation.by_group import CONFIDENCE
+from fairstream.evaluation.resampling import Array
+from fairstream.experiment.record import Record, by_settings
+from fairstream.methods import METHODS
+from fairstream.randomness import Randomness
+
+PARTS = ("all", "warm", "cold")
+"""Whom to compare on: everyone tested, those seen before, or the newcomers."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number and its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def at_least_zero(self) -> Interval:
+        """The same for a number that cannot be negative."""
+        return Interval(self.value, max(0.0, self.low), self.high)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One method with its settings."""
+
+    label: str
+    performance: Interval
+    disparity: Interval
+    """The mean over periods and seeds of |PD|; with more than two groups, of the largest gap."""
+    by_group: dict[str, float | None]
+    is_on_front: bool
+    """Whether no other is at least as good on both and better on one."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One contender minus another, on the same users and seeds."""
+
+    label: str
+    against: str
+    performance: Interval
+    disparity: Interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found."""
+
+    metric: str
+    task: str
+    part: str
+    seeds: tuple[int, ...]
+    n_users: int
+    n_groups: int
+    contenders: tuple[Contender, ...]
+    differences: tuple[Difference, ...]
+    """Every ordered pair."""
+
+    def against(self, label: str) -> list[Difference]:
+        """Every other contender minus this one."""
+        return [difference for difference in self.differences if difference.against == label]
+
+    def verdicts(self) -> list[str]:
+        """Who wins on performance, who on disparity, and who is on the Pareto front."""
+        best = max(self.contenders, key=lambda contender: contender.performance.value)
+        fairest = min(self.contenders, key=lambda contender: contender.disparity.value)
+        front = ", ".join(contender.label for contender in self.contenders if contender.is_on_front)
+        return [
+            self._verdict("performance", best, "performance"),
+            self._verdict("disparity", fairest, "disparity"),
+            f"On the Pareto front of the two: {front}.",
+        ]
+
+    def _verdict(self, what: str, leader: Contender, field: str) -> str:
+        level = [
+            difference.label for difference in self.against(leader.label) if not getattr(difference, field).is_certain
+        ]
+        if not level:
+            return f"{leader.label} wins on {what}: no other's interval of the difference holds 0."
+        return f"{leader.label} leads on {what}, but cannot be told from {', '.join(level)}."
+
+
+def compare(
+    records: Iterable[Record],
+    *,
+    metric: str | None = None,
+    task: str = "remain",
+    part: str = "all",
+    n_resamples: int = 2000,
+) -> Comparison:
+    """Compare stored runs; those that differ in nothing but the seed are one contender.
+
+    Users are drawn anew from each group, seeds from the seeds that all contenders share; every
+    contender sees the same draws, so what is hard for all of them cancels in the differences.
+    """
+    if part not in PARTS:
+        raise ConfigurationError(f"the users compared must be {', '.join(PARTS)}, got {part!r}")
+    heaps = by_settings(records)
+    seeds = _shared_seeds(heaps)
+    runs = [[record for record in heap if record.seed in seeds] for heap in heaps]
+    _need_one_test(runs)
+    like = runs[0][0]
+    metric = metric or f"ndcg@{like.config['k']}"
+    names = like.document["data"]["groups"]
+    panel = _panel(runs, metric, task, part, len(names))
+    shape = (len(runs), len(seeds))
+    found, rng = panel.observed(), Randomness(0).numpy("comparison")
+    drawn = panel.bootstrapped(rng, n_resamples)
+    seed_draws = rng.integers(0, len(seeds), size=(n_resamples, 1, len(seeds)))
+
+    def both(statistic: str) -> tuple[Array, Array]:
+        """(C,) as observed and (R, C) as drawn, averaged over seeds."""
+        seen, again = getattr(found, statistic), getattr(drawn, statistic)
+        if statistic == "abs_gap":
+            seen, again = seen[0], again[:, 0]
+        again = np.take_along_axis(again.reshape(-1, *shape), seed_draws, axis=2)
+        return seen.reshape(shape).mean(axis=1), again.mean(axis=2)
+
+    performance, disparity = both("overall"), both("abs_gap" if len(names) == 2 else "largest")
+    if np.isnan(disparity[0]).any():
+        raise DataError("no disparity can be compared: too few users of the groups were tested")
+    labels = _labels([run[0] for run in runs])
+    points = np.stack([performance[0], -disparity[0]], axis=1)
+    by_group = found.by_group.reshape(len(names), *shape).mean(axis=2)
+    contenders = tuple(
+        Contender(
+            label,
+            _interval(*(part[..., c] for part in performance)),
+            _interval(*(part[..., c] for part in disparity)).at_least_zero(),
+            {name: None if np.isnan(by_group[g, c]) else float(by_group[g, c]) for g, name in enumerate(names)},
+            not _is_dominated(points, c),
+        )
+        for c, label in enumerate(labels)
+    )
+    differences = tuple(
+        Difference(
+            labels[a],
+            labels[b],
+            _interval(*(part[..., a] - part[..., b] for part in performance)),
+            _interval(*(part[..., a] - part[..., b] for part in disparity)),
+        )
+        for a in range(len(labels))
+        for b in range(len(labels))
+        if a != b
+    )
+    return Comparison(metric, task, part, tuple(seeds), len(panel.codes), len(names), contenders, differences)
+
+
+def _shared_seeds(heaps: Sequence[Sequence[Record]]) -> list[int]:
+    if len(heaps) < 2:
+        raise ConfigurationError(
+            f"compare needs runs that differ in more than their seed, got {len(heaps)} of that kind; "
+            f"add runs of another method or with other settings"
+        )
+    shared = set.intersection(*({record.seed for record in heap} for heap in heaps))
+    if not shared:
+        raise DataError("the runs have no seed in common, so they cannot be paired; run them with the same seeds")
+    return sorted(shared)
+
+
+def _need_one_test(runs: Sequence[Sequence[Record]]) -> None:
+    """All runs must have been judged on the same events in the same way."""
+    first = runs[0][0]
+    for record in (record for run in runs for record in run):
+        for section, name in [
+            ("data", "sha256"), ("data", "group"), ("data", "groups"), ("data", "period_ends"), ("config", "k"),
+            ("config", "min_group_size"),
+        ]:  # fmt: skip
+            ours, theirs = first.document[section][name], record.document[section][name]
+            if ours != theirs:
+                raise DataError(
+                    f"only runs on the same data can be compared: {name} is {ours} for {first.config['method']} and "
+                    f"{theirs} for {record.config['method']}"
+                )
+        if record.protocol != first.protocol and _how_tested(record) != _how_tested(first):
+            raise DataError(
+                f"only runs judged in the same way can be compared: {first.config['protocol']} and "
+                f"{record.config['protocol']} are not"
+            )
+
+
+def _how_tested(record: Record) -> tuple[bool, ...]:
+    protocol = record.protocol
+    return protocol.full_ranking, protocol.true_ndcg, protocol.cold_users
+
+
+def _panel(runs: Sequence[Sequence[Record]], metric: str, task: str, part: str, n_groups: int) -> Panel:
+    """(U, P, C · S): each contender and seed is a metric of its own."""
+    like = runs[0][0]
+    measures = {f"{name}@{like.config['k']}": measure for name, measure in like.protocol.metrics.items()}
+    if metric not in measures:
+        raise ConfigurationError(f"metric must be one of {', '.join(measures)}, got {metric!r}")
+    if task not in like.document["summary"]:
+        raise ConfigurationError(f"task must be one of {', '.join(like.document['summary'])}, got {task!r}")
+    columns = []
+    for record in (record for run in runs for record in run):
+        tested = [_part_of(test, part) for test in record.tested(task)]
+        values, codes = side_by_side(tested, [measures[metric]])
+        columns.append(values)
+    if len(columns[0]) == 0:
+        raise DataError(f"there are no {part} users among those tested")
+    return Panel(np.concatenate(columns, axis=2), codes, n_groups, like.config["min_group_size"])
+
+
+def _part_of(tested: Tested, part: str) -> Tested:
+    return tested if part == "all" else tested.where(tested.is_cold == (part == "cold"))
+
+
+def _interval(value: Any, drawn: Array) -> Interval:
+    """The percentile interval, moved so that the draws' median lies on the value.
+
+    The size of a gap is biased upwards in every draw, because noise cannot make it negative.
+    """
+    tail = (1 - CONFIDENCE) / 2
+    low, middle, high = np.nanquantile(drawn, [tail, 0.5, 1 - tail]) - value
+    return Interval(float(value), float(value + low - middle), float(value + high - middle))
+
+
+def _is_dominated(points: Array, c: int) -> bool:
+    at_least, better = (points >= points[c]).all(axis=1), (points > points[c]).any(axis=1)
+    return bool((at_least & better).any())
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """The method, and those of its settings in which the contenders differ."""
+    labels = _labels_by([_used(record) for record in records])
+    return labels if len(set(labels)) == len(labels) else _labels_by([record.settings for record in records])
+
+
+def _labels_by(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = [name for name in dict.fromkeys(name for part in settings for name in part) if name != "method"]
+    differing = [name for name in names if len({str(part[name]) for part in settings if name in part}) > 1]
+    return [
+        " ".join([part["method"], *(f"{name}={part[name]}" for name in differing if part.get(name) is not None)])
+        for part in settings
+    ]
+
+
+def _used(record: Record) -> dict[str, Any]:
+    """The settings that do anything in this run's method."""
+    unused = ("fairness_weight", "temperature", "n_fairness_negatives")
+    is_fair = METHODS[record.config["method"]].fairness is not None
+    return {name: value for name, value in record.settings.items() if is_fair or name not in unused}

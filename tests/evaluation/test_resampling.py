@@ -1,0 +1,478 @@
+"""The panel against computations that are slow and plain, and how often its intervals and tests are right."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairstream.evaluation import Panel, Statistics, disaggregate, resampling
+
+NAN = math.nan
+Law = tuple[tuple[float, float], tuple[float, float]]
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@contextmanager
+def weights_at_once(n: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resampling, "_WEIGHTS_AT_ONCE", n)
+        yield
+
+
+def panel_of(values: object, codes: list[int], n_groups: int = 2, min_size: int = 1) -> Panel:
+    """From (users, periods) or (users, periods, metrics)."""
+    table = np.array(values, dtype=np.float64)
+    return Panel(
+        table if table.ndim == 3 else table[:, :, None], np.array(codes, dtype=np.int16), n_groups, min_size=min_size
+    )
+
+
+@st.composite
+def panels(draw: st.DrawFn, *, max_holes: int = 100, groups: tuple[int, int] = (1, 4), periods: int = 3) -> Panel:
+    """Small ones of every kind: unknown groups, empty groups, users who were not tested, groups too small."""
+    n_groups, n_periods, n_metrics = draw(st.integers(*groups)), draw(st.integers(1, periods)), draw(st.integers(1, 2))
+    codes = draw(st.lists(st.integers(-1, n_groups - 1), max_size=14))
+    eighths = st.lists(st.integers(0, 8), min_size=n_metrics, max_size=n_metrics)
+    values = np.empty((len(codes), n_periods, n_metrics))
+    for u, p in np.ndindex(values.shape[:2]):
+        values[u, p] = np.array(draw(eighths)) / 8
+    cells = list(np.ndindex(values.shape[:2]))
+    for hole in draw(st.lists(st.sampled_from(cells), max_size=min(max_holes, len(cells)))) if cells else []:
+        values[hole] = NAN
+    return Panel(values, np.array(codes, dtype=np.int16), n_groups, draw(st.integers(0, 3)))
+
+
+# ── the numbers themselves ───────────────────────────────────────────────────────────────
+
+
+def mean(values: list[float]) -> float:
+    """Of what is there."""
+    there = [value for value in values if not math.isnan(value)]
+    return math.fsum(there) / len(there) if there else NAN
+
+
+def reference(panel: Panel, m: int) -> dict[str, object]:
+    """One metric, a period at a time, from lists of users."""
+    groups = range(panel.n_groups)
+    found: dict[str, list[object]] = {name: [] for name in Statistics._fields}
+    for p in range(panel.values.shape[1]):
+        users = [
+            (int(code), float(value))
+            for code, value in zip(panel.codes, panel.values[:, p, m], strict=True)
+            if not math.isnan(value)
+        ]
+        judged = [g for g in groups if sum(code == g for code, _ in users) >= max(1, panel.min_size)]
+        by_group = [mean([v for code, v in users if code == g]) if g in judged else NAN for g in groups]
+        rest = [mean([v for code, v in users if code in judged and code != g]) for g in groups]
+        gap = [by_group[g] - rest[g] for g in groups]
+        sizes = [abs(size) for size in gap if not math.isnan(size)]
+        heights = [height for height in by_group if not math.isnan(height)]
+        found["overall"].append(mean([v for _, v in users]))
+        found["by_group"].append(by_group)
+        found["gap"].append(gap)
+        found["abs_gap"].append([abs(size) for size in gap])
+        found["largest"].append(max(sizes, default=NAN))
+        found["spread"].append(max(heights) - min(heights) if len(heights) > 1 else NAN)
+    return {
+        name: [mean(list(column)) for column in zip(*values, strict=True)]  # over the periods
+        if isinstance(values[0], list)
+        else mean(values)
+        for name, values in found.items()
+    }
+
+
+@given(panels())
+def test_the_numbers_are_those_of_a_plain_computation(panel: Panel) -> None:
+    found = panel.observed()
+    for m in range(panel.values.shape[2]):
+        for name, expected in reference(panel, m).items():
+            np.testing.assert_allclose(getattr(found, name)[..., m], expected, atol=1e-12, err_msg=name)
+
+
+@given(panels(groups=(2, 2)))
+def test_of_two_groups_the_spread_is_the_largest_gap(panel: Panel) -> None:
+    """A period in which one of them is judged alone has neither."""
+    found = panel.observed()
+    np.testing.assert_allclose(found.spread, found.largest, atol=1e-12)
+
+
+@given(panels())
+def test_who_is_judged_and_how_many_were_tested(panel: Panel) -> None:
+    for g, p in np.ndindex(panel.n_groups, panel.values.shape[1]):
+        n = sum(not math.isnan(panel.values[u, p, 0]) for u in range(len(panel.codes)) if panel.codes[u] == g)
+        assert panel.n_tested[g, p] == n
+        assert panel.judged[g, p] == (n > 0 and n >= panel.min_size)
+
+
+@given(panels(), st.randoms(use_true_random=False))
+def test_the_order_of_the_users_does_not_matter(panel: Panel, random: np.random.Generator) -> None:
+    order = random.sample(range(len(panel.codes)), len(panel.codes))
+    moved = Panel(panel.values[order], panel.codes[order], panel.n_groups, panel.min_size)
+    for one, other in zip(panel.observed(), moved.observed(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+def test_a_group_set_aside_counts_overall_and_in_nobodys_rest() -> None:
+    panel = panel_of([[0.0], [0.5], [1.0], [0.5], [1.0]], [0, 0, 1, 1, 2], n_groups=3, min_size=2)
+    found = panel.observed()
+    assert found.overall.tolist() == [0.6]
+    np.testing.assert_array_equal(found.by_group[:, 0], [0.25, 0.75, NAN])
+    np.testing.assert_array_equal(found.gap[:, 0], [-0.5, 0.5, NAN])
+
+
+def test_sizes_of_gaps_are_averaged_over_the_periods_and_do_not_cancel() -> None:
+    found = panel_of([[1.0, 0.0], [0.0, 1.0]], [0, 1]).observed()
+    assert found.gap[:, 0].tolist() == [0.0, 0.0]
+    assert found.abs_gap[:, 0].tolist() == [1.0, 1.0]
+    assert found.largest.tolist() == [1.0]
+
+
+# ── the bootstrap ────────────────────────────────────────────────────────────────────────
+
+DRAWS = 20_000
+
+
+def values_like_ndcg(generator: np.random.Generator, n: int, n_periods: int = 1) -> np.ndarray:
+    return np.where(generator.random((n, n_periods)) < 0.5, 0.0, generator.beta(1.2, 2.5, (n, n_periods)))
+
+
+def slow_bootstrap(panel: Panel, n: int) -> list[dict[str, object]]:
+    """Whole users, drawn one by one with replacement from each group."""
+    generator, drawn = rng(99), []
+    for _ in range(n):
+        chosen: list[int] = []
+        for code in range(-1, panel.n_groups):
+            members = [u for u, c in enumerate(panel.codes) if c == code]
+            chosen += [members[int(generator.integers(len(members)))] for _ in members]
+        drawn.append(reference(Panel(panel.values[chosen], panel.codes[chosen], panel.n_groups, 1), 0))
+    return drawn
+
+
+def test_draws_have_the_mean_and_the_variance_that_theory_gives_them() -> None:
+    values, codes = values_like_ndcg(rng(1), 60), [0] * 35 + [1] * 25
+    drawn = panel_of(values, codes).bootstrapped(rng(2), DRAWS)
+    first, second = values[:35, 0], values[35:, 0]
+    variances = (first.var() / 35, second.var() / 25)
+    expected = {
+        "gap": (first.mean() - second.mean(), sum(variances)),
+        "by_group": (first.mean(), variances[0]),
+        "overall": (values.mean(), (35**2 * variances[0] + 25**2 * variances[1]) / 60**2),
+    }
+    for name, (centre, variance) in expected.items():
+        column = getattr(drawn, name).reshape(DRAWS, -1)[:, 0]
+        assert column.mean() == pytest.approx(centre, abs=5 * math.sqrt(variance / DRAWS)), name
+        assert column.var() == pytest.approx(variance, rel=0.06), name
+
+
+def test_draws_over_several_periods_are_spread_as_slow_ones_are() -> None:
+    """With holes, so that a draw's means are ratios; both sides are random, hence the tolerance."""
+    values = values_like_ndcg(rng(3), 24, 3)
+    values[rng(4).random(values.shape) < 0.3] = NAN
+    panel = panel_of(values, [0] * 12 + [1] * 9 + [-1] * 3)
+    fast, slow = panel.bootstrapped(rng(5), 4000), slow_bootstrap(panel, 2000)
+    for name in ("overall", "gap", "abs_gap", "largest"):
+        column = getattr(fast, name).reshape(4000, -1)[:, 0]
+        expected = np.array([np.ravel(one[name])[0] for one in slow])
+        assert column.mean() == pytest.approx(expected.mean(), abs=5 * expected.std() / math.sqrt(1500)), name
+        assert column.std() == pytest.approx(expected.std(), rel=0.1), name
+
+
+@given(panels(), st.integers(1, 6))
+def test_users_are_drawn_from_their_own_group(panel: Panel, n: int) -> None:
+    """Where all of a group have one value, all draws are alike."""
+    alike = np.broadcast_to(panel.codes[:, None, None].astype(np.float64), panel.values.shape)
+    same = Panel(alike, panel.codes, panel.n_groups, panel.min_size)
+    for value, drawn in zip(same.observed(), same.bootstrapped(rng(), n), strict=True):
+        np.testing.assert_allclose(drawn, np.broadcast_to(value, drawn.shape), atol=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.integers(0, 100))
+def test_a_user_is_drawn_with_all_its_periods_and_all_its_metrics(values: list[float], seed: int) -> None:
+    column = np.array(values)
+    table = np.stack([np.stack([column, 1 - column], axis=1), np.stack([2 * column, 2 - 2 * column], axis=1)], axis=2)
+    drawn = panel_of(table, [0] * len(values), n_groups=1).bootstrapped(rng(seed), 10)
+    np.testing.assert_allclose(drawn.overall, np.tile([0.5, 1.0], (10, 1)))  # the two periods make up for each other
+    first = panel_of(table[:, :1], [0] * len(values), n_groups=1).bootstrapped(rng(seed), 10)
+    np.testing.assert_allclose(first.overall[:, 1], 2 * first.overall[:, 0])
+
+
+# ── the permutation ──────────────────────────────────────────────────────────────────────
+
+
+@given(panels(max_holes=0), st.integers(1, 6))
+def test_dealing_groups_out_anew_keeps_their_sizes_and_what_they_have_together(panel: Panel, n: int) -> None:
+    """Σ (group size · group mean) is the same in every deal, which it could not be with other sizes."""
+    dealt, found = panel.permuted(rng(1), n), panel.observed()
+    np.testing.assert_allclose(dealt.overall, np.broadcast_to(found.overall, dealt.overall.shape))
+    sizes = panel.n_tested[:, :1]
+    total = np.nansum(sizes * found.by_group, axis=0)
+    np.testing.assert_allclose(
+        np.nansum(sizes * dealt.by_group, axis=1), np.broadcast_to(total, (n, len(total))), atol=1e-9
+    )
+    assert (np.isnan(dealt.by_group) == np.isnan(found.by_group)).all()
+
+
+def test_every_deal_is_as_likely_as_any_other() -> None:
+    """Each user's value is a power of two, so a group's sum tells who is in it."""
+    values, codes = [[1.0], [2.0], [4.0], [8.0], [16.0]], [0, 0, 1, 1, 1]
+    dealt = panel_of(values, codes).permuted(rng(), DRAWS).by_group[:, 0, 0] * 2
+    pairs, times = np.unique(dealt.round().astype(int), return_counts=True)
+    assert pairs.tolist() == sorted(a + b for a, b in itertools.combinations([1, 2, 4, 8, 16], 2))
+    sigma = math.sqrt(DRAWS * 0.1 * 0.9)
+    assert (np.abs(times - DRAWS / 10) < 5 * sigma).all()
+
+
+def test_those_without_a_group_and_those_set_aside_are_not_dealt() -> None:
+    values, codes = [[0.25], [0.5], [0.75], [0.5], [100.0], [200.0]], [0, 0, 1, 1, 2, -1]
+    dealt = panel_of(values, codes, n_groups=3, min_size=2).permuted(rng(), 200)
+    assert dealt.by_group[:, :2].max() <= 0.75
+    assert np.isnan(dealt.by_group[:, 2]).all()
+    assert (dealt.overall == 302 / 6).all()
+    assert len(np.unique(dealt.gap[:, 0])) > 1
+
+
+def test_a_group_is_dealt_to_those_only_who_were_there_as_often() -> None:
+    """Of four users two were there twice and two once: the pairs swap groups, each pair by itself."""
+    values, codes = [[1.0, 1.0], [2.0, 2.0], [4.0, NAN], [8.0, NAN]], [0, 1, 0, 1]
+    dealt = panel_of(values, codes).permuted(rng(), 400).by_group[:, 0, 0]  # ((a + b) / 2 + a) / 2
+    pairs = {(a, b): ((a + b) / 2 + a) / 2 for a in (1.0, 2.0) for b in (4.0, 8.0)}
+    assert sorted(set(dealt.tolist())) == sorted(pairs.values())
+    alone = panel_of([[1.0, 1.0], [2.0, NAN]], [0, 1]).permuted(rng(), 50)
+    assert (alone.gap[:, 0] == -1).all()  # who has no like keeps its group
+
+
+# ── a bit at a time ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("at_once", range(1, 30, 4))
+def test_n_draws_are_n_draws_however_many_are_made_at_once(at_once: int) -> None:
+    panel = panel_of(values_like_ndcg(rng(), 5, 2), [0, 0, 1, 1, -1])
+    with weights_at_once(at_once):
+        for n in range(1, 10):
+            for drawn in (panel.bootstrapped(rng(), n), panel.permuted(rng(), n)):
+                for part, found in zip(drawn, panel.observed(), strict=True):
+                    assert part.shape == (n, *found.shape)
+
+
+@pytest.mark.parametrize("way", [Panel.bootstrapped, Panel.permuted])
+def test_how_many_are_made_at_once_does_not_change_their_distribution(
+    way: Callable[[Panel, np.random.Generator, int], Statistics],
+) -> None:
+    values = values_like_ndcg(rng(6), 40, 2)
+    values[rng(7).random(values.shape) < 0.2] = NAN
+    panel = panel_of(values, [0] * 25 + [1] * 15)
+    whole = way(panel, rng(8), 6000).gap[:, 0, 0]
+    with weights_at_once(7 * 40):
+        parts = way(panel, rng(9), 6000).gap[:, 0, 0]
+    assert parts.mean() == pytest.approx(whole.mean(), abs=5 * whole.std() * math.sqrt(2 / 6000))
+    assert parts.std() == pytest.approx(whole.std(), rel=0.06)
+    assert len(np.unique(parts)) > 5000  # the parts are not copies of each other
+
+
+@pytest.mark.parametrize("way", [Panel.bootstrapped, Panel.permuted])
+def test_fewer_at_once_take_less_memory(way: Callable[[Panel, np.random.Generator, int], Statistics]) -> None:
+    panel = panel_of(values_like_ndcg(rng(), 2000), [0, 1] * 1000)
+
+    def peak() -> int:
+        tracemalloc.start()
+        way(panel, rng(), 400)
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    whole = peak()
+    with weights_at_once(20_000):
+        assert peak() < whole / 10
+
+
+# ── what is said of them ─────────────────────────────────────────────────────────────────
+
+
+@st.composite
+def dealable(draw: st.DrawFn) -> Panel:
+    """Two groups or more of three users or more, of whom at most two are missing in all."""
+    n_groups, n_periods = draw(st.integers(2, 4)), draw(st.integers(1, 3))
+    codes = np.repeat(np.arange(n_groups), [draw(st.integers(3, 6)) for _ in range(n_groups)])
+    values = rng(draw(st.integers(0, 2**32 - 1))).integers(0, 9, (len(codes), n_periods, 2)) / 8
+    for _ in range(draw(st.integers(0, 2))):
+        values[draw(st.integers(0, len(codes) - 1)), draw(st.integers(0, n_periods - 1))] = NAN
+    return Panel(values, codes.astype(np.int16), n_groups)
+
+
+@given(dealable(), st.integers(1, 60))
+def test_a_p_value_is_a_probability_and_an_interval_is_in_order(panel: Panel, n: int) -> None:
+    for scores in disaggregate(panel, "abcd"[: panel.n_groups], rng(), n):
+        for estimate in (*scores.gaps.values(), scores.largest_gap, scores.spread, scores.disparity):
+            assert 0 < estimate.p_value <= 1
+            assert estimate.p_value * (n + 1) == pytest.approx(round(estimate.p_value * (n + 1)))
+            assert estimate.chance >= 0
+            assert estimate.interval is None or estimate.interval[0] <= estimate.interval[1]
+        assert scores.interval[0] <= scores.interval[1]
+        assert (scores.largest_gap.interval, scores.spread.interval) == (None, None)
+
+
+STUDENT = {4: 2.776445, 9: 2.262157, 19: 2.093024, 49: 2.009575, 199: 1.971957}
+"""Degrees of freedom → the 97.5 % quantile of Student's t, from a table."""
+
+
+@pytest.mark.parametrize("n", [5, 10, 20, 50, 200])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_interval_is_that_of_the_draws_made_wider_for_few_users(n: int, is_first: bool) -> None:
+    """As wide as √(n / (n − 1)) and Student's t want it, n being the users of the smaller side."""
+    panel = panel_of(values_like_ndcg(rng(n), n + 300), ([0] * n + [1] * 300) if is_first else ([1] * n + [0] * 300))
+    (scores,) = disaggregate(panel, "ab", rng(1), 600)
+    drawn = panel.bootstrapped(rng(1), 600)
+    sides = {
+        n: (scores.disparity.value, scores.disparity.interval, drawn.gap[:, 0, 0]),
+        n + 300: (scores.overall, scores.interval, drawn.overall[:, 0]),
+    }
+    for fewest, (value, (low, high), draws) in sides.items():
+        factor = math.sqrt(fewest / (fewest - 1)) * STUDENT.get(fewest - 1, 1.967) / 1.959964
+        low_drawn, high_drawn = np.quantile(draws, [0.025, 0.975])
+        assert (value - low) / (value - low_drawn) == pytest.approx(factor, rel=0.02)
+        assert (high - value) / (high_drawn - value) == pytest.approx(factor, rel=0.02)
+
+
+def test_an_interval_contains_its_value_nearly_always() -> None:
+    outside = 0
+    for seed in range(100):
+        values = values_like_ndcg(rng(seed), 60, 2)
+        (scores,) = disaggregate(panel_of(values, [0] * 40 + [1] * 20), "ab", rng(seed), 200)
+        low, high = scores.disparity.interval
+        outside += not low <= scores.disparity.value <= high
+        outside += not scores.interval[0] <= scores.overall <= scores.interval[1]
+    assert outside <= 1
+
+
+@given(dealable())
+def test_of_two_groups_the_gaps_mirror_each_other(panel: Panel) -> None:
+    codes = np.minimum(panel.codes, 1)
+    two = Panel(panel.values, codes, 2)
+    for found in (two.observed(), two.bootstrapped(rng(), 20), two.permuted(rng(), 20)):
+        np.testing.assert_allclose(found.gap[..., 0, :], -found.gap[..., 1, :], atol=1e-12)
+        np.testing.assert_allclose(found.abs_gap[..., 0, :], found.abs_gap[..., 1, :], atol=1e-12)
+        np.testing.assert_allclose(found.largest, found.abs_gap[..., 0, :], atol=1e-12)
+    for scores in disaggregate(two, "ab", rng(), 40):
+        a, b = scores.gaps["a"], scores.gaps["b"]
+        mirrored = (-b.value, -b.interval[1], -b.interval[0])
+        assert (a.value, *a.interval) == pytest.approx(mirrored, abs=1e-12)
+        assert (a.p_value, a.chance) == pytest.approx((b.p_value, b.chance))
+
+
+def test_the_p_value_is_the_share_of_all_deals_that_do_at_least_as_much() -> None:
+    values = np.array([0.9, 0.7, 0.8, 0.1, 0.4, 0.75, 0.2])
+    (scores,) = disaggregate(panel_of(values[:, None], [0, 0, 0, 1, 1, 1, 1]), "ab", rng(), DRAWS)
+
+    def gap(chosen: tuple[int, ...]) -> float:
+        return values[list(chosen)].mean() - np.delete(values, chosen).mean()
+
+    sizes = [abs(gap(chosen)) for chosen in itertools.combinations(range(7), 3)]
+    exact = sum(size >= abs(gap((0, 1, 2))) - 1e-9 for size in sizes) / len(sizes)
+    assert scores.disparity.p_value == pytest.approx(exact, abs=5 * math.sqrt(exact / DRAWS))
+    assert scores.disparity.chance == pytest.approx(np.mean(sizes), rel=0.02)
+
+
+def test_a_gap_of_zero_is_no_more_than_chance() -> None:
+    """One user of group b, tested in the second period alone, as only two others are: most deals
+    give group b to somebody who was not there then, and tell nothing."""
+    values = [[NAN, 0.5], [NAN, 0.4], [NAN, 0.6]] + [[0.5, NAN]] * 97
+    (scores,) = disaggregate(panel_of(values, [1] + [0] * 99), "ab", rng(), 999)
+    assert scores.disparity.value == 0
+    assert scores.disparity.p_value == 1
+
+
+def test_the_generator_decides_what_is_drawn() -> None:
+    panel = panel_of(values_like_ndcg(rng(), 30), [0, 1] * 15)
+    first, again, other = (disaggregate(panel, "ab", rng(seed), 50) for seed in (1, 1, 2))
+    assert first == again != other
+    assert [score.overall for score in first] == [score.overall for score in other]
+
+
+# ── how often they are right ─────────────────────────────────────────────────────────────
+
+ADVANTAGED: Law = ((1.5, 2.0), (1.2, 2.4))
+OTHERS: Law = ((1.2, 2.4), (1.0, 2.5))
+"""Of a group: how often a user is served at all ~ Beta, for good; how well, where it is ~ Beta."""
+LARGE, SMALL = (300, 80), (20, 200)
+N_SETS, AT_ONCE = 2000, 50
+
+
+def true_value(law: Law) -> float:
+    """E[served] · E[how well]"""
+    (a, b), (c, d) = law
+    return a / (a + b) * c / (c + d)
+
+
+def sample(
+    generator: np.random.Generator, n_users: tuple[int, int], laws: tuple[Law, Law], periods: list[float]
+) -> np.ndarray:
+    """Values like NDCG of users who come back; each of the metrics is a data set of its own."""
+    parts = []
+    for (served, how_well), n in zip(laws, n_users, strict=True):
+        shape = (n, len(periods), AT_ONCE)
+        is_served = generator.random(shape) < generator.beta(*served, (n, 1, AT_ONCE))
+        parts.append(is_served * generator.beta(*how_well, shape) * np.array(periods)[:, None])
+    return np.concatenate(parts)
+
+
+def codes_of(n_users: tuple[int, int]) -> list[int]:
+    return [0] * n_users[0] + [1] * n_users[1]
+
+
+def who_was_there(generator: np.random.Generator, n_users: int, n_periods: int) -> np.ndarray:
+    """(users, periods): six in ten, and everyone once."""
+    is_there = generator.random((n_users, n_periods)) < 0.6
+    is_there[np.arange(n_users), generator.integers(n_periods, size=n_users)] = True
+    return is_there
+
+
+@pytest.mark.parametrize(
+    "n_users", [pytest.param(LARGE, id="300 and 80"), pytest.param(SMALL, id="20 and 200", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("periods", [[1.0], [1.0, 0.9, 1.1]], ids=["one period", "three periods"])
+def test_intervals_cover_the_truth_and_tests_reject_it_as_often_as_they_say(
+    n_users: tuple[int, int], periods: list[float]
+) -> None:
+    """`periods` is how good each is for everyone. A standard error is half a percent."""
+    truth = (true_value(ADVANTAGED) - true_value(OTHERS)) * float(np.mean(periods))
+    generator, covered, rejected = rng(0), 0, 0
+    for _ in range(N_SETS // AT_ONCE):
+        unequal, equal = (sample(generator, n_users, (law, OTHERS), periods) for law in (ADVANTAGED, OTHERS))
+        is_there = who_was_there(generator, sum(n_users), len(periods))[:, :, None]
+        values = np.where(is_there, np.concatenate([unequal, equal], axis=2), NAN)
+        scores = disaggregate(panel_of(values, codes_of(n_users)), "ab", generator, 399)
+        intervals = [score.disparity.interval for score in scores[:AT_ONCE]]
+        covered += sum(low <= truth <= high for low, high in intervals)
+        rejected += sum(not score.disparity.may_be_chance for score in scores[AT_ONCE:])
+    assert 0.92 <= covered / N_SETS <= 0.98
+    assert 0.03 <= rejected / N_SETS <= 0.07
+
+
+def test_a_group_that_is_there_less_often_is_not_found_to_be_treated_otherwise() -> None:
+    """Nine in ten of one group in each period, one in three of the other, and no disparity."""
+    generator, found = rng(0), []
+    for _ in range(10):
+        values = sample(generator, LARGE, (OTHERS, OTHERS), [1.0] * 4)
+        values[generator.random(values.shape[:2]) > np.repeat([[0.9], [0.35]], LARGE, axis=0)] = NAN
+        found += disaggregate(panel_of(values, codes_of(LARGE)), "ab", generator, 399)
+    intervals = [scores.disparity.interval for scores in found]
+    assert np.mean([low <= 0 <= high for low, high in intervals]) >= 0.92
+    assert np.mean([not scores.disparity.may_be_chance for scores in found]) <= 0.09
+    assert np.mean([not scores.largest_gap.may_be_chance for scores in found]) <= 0.09
+
+
+def test_a_disparity_that_is_there_is_found() -> None:
+    values = sample(rng(), LARGE, (((6.0, 2.0), (3.0, 2.0)), OTHERS), [1.0, 1.0])
+    found = disaggregate(panel_of(values, codes_of(LARGE)), "ab", rng(), 399)
+    assert all(scores.disparity.p_value == pytest.approx(1 / 400) for scores in found)
