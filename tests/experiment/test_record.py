@@ -113,6 +113,12 @@ def test_a_run_whose_periods_are_none_is_refused(periods: Any, tmp_path: Path) -
     assert "is not a finished run" in refusal(tmp_path / "run.json")
 
 
+@pytest.mark.parametrize(("part", "content"), [("config", None), ("config", {}), ("data", {}), ("data", 3)])
+def test_a_run_whose_parts_are_empty_is_refused(part: str, content: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({**made_run([[1, 2]], [0, 1]), part: content}))
+    assert "is not a finished run" in refusal(tmp_path / "run.json")
+
+
 # ── several seeds as one ─────────────────────────────────────────────────────────────────
 
 

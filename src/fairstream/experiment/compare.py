@@ -84,15 +84,18 @@ class Comparison:
         best = max(self.contenders, key=lambda contender: contender.performance.value)
         fairest = min(self.contenders, key=lambda contender: contender.disparity.value)
         front = ", ".join(contender.label for contender in self.contenders if contender.is_on_front)
-        return [
-            self._verdict("performance", best, "performance"),
-            self._verdict("disparity", fairest, "disparity"),
+        verdicts = [
+            self._verdict("performance", best),
+            self._verdict("disparity", fairest),
             f"On the Pareto front of the two: {front}.",
         ]
+        if len(self.seeds) == 1:
+            verdicts.append("One seed only: what another would change is not in these intervals; try --seeds 5.")
+        return verdicts
 
-    def _verdict(self, what: str, leader: Contender, field: str) -> str:
+    def _verdict(self, what: str, leader: Contender) -> str:
         level = [
-            difference.label for difference in self.against(leader.label) if not getattr(difference, field).is_certain
+            difference.label for difference in self.against(leader.label) if not getattr(difference, what).is_certain
         ]
         if not level:
             return f"{leader.label} wins on {what}: no other's interval of the difference holds 0."
@@ -114,6 +117,8 @@ def compare(
     """
     if part not in PARTS:
         raise ConfigurationError(f"the users compared must be {', '.join(PARTS)}, got {part!r}")
+    if n_resamples < 1:
+        raise ConfigurationError(f"n_resamples must be >= 1, got {n_resamples}; without draws there are no intervals")
     heaps = by_settings(records)
     seeds = _shared_seeds(heaps)
     runs = [[record for record in heap if record.seed in seeds] for heap in heaps]

@@ -35,7 +35,8 @@ class Record:
             raise DataError(f"{path} is not JSON; give files that `fairstream run --json` wrote") from None
         try:
             tasks = [task for period in document["periods"] for task in period["tasks"].values()]
-            is_run = bool(tasks) and {"config", "data", "pretrained", "summary", "timing"} <= set(document)
+            is_run = bool(tasks) and {"summary", "pretrained", "timing"} <= set(document)
+            is_run &= {"seed", "method", "protocol", "k"} <= set(document["config"]) and "sha256" in document["data"]
         except (KeyError, TypeError, AttributeError):
             is_run = False
         if not is_run:
@@ -73,7 +74,8 @@ def by_settings(records: Iterable[Record]) -> list[list[Record]]:
     """The records in heaps that differ in nothing but the seed, each in the order of its seeds."""
     heaps: dict[str, dict[int, Record]] = {}
     for record in records:
-        heap = heaps.setdefault(json.dumps(record.settings, sort_keys=True), {})
+        about = [record.document["data"]["sha256"], record.settings]
+        heap = heaps.setdefault(json.dumps(about, sort_keys=True), {})
         if record.seed in heap and heap[record.seed].document["periods"] != record.document["periods"]:
             raise DataError(
                 f"two runs of {record.config['method']} with seed {record.seed} differ in nothing but their results; "

@@ -46,7 +46,8 @@ def run_seeds(
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 _pass_on(updates, on_progress)
                 for future in done:
-                    future.result()  # a failure stops the others
+                    future.result()  # a failure is said at once
+            _pass_on(updates, on_progress)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
