@@ -99,8 +99,11 @@ def test_resampling_adds_to_the_numbers_and_changes_none(data: tuple[Users, int]
         largest_gap=bare(resampled.largest_gap),
         spread=bare(resampled.spread),
         disparity=bare(resampled.disparity),
+        abs_by_chance=None,
     )
     assert (resampled.interval is None) == (not data[0])
+    if len(resampled.by_group) == 2 and resampled.disparity is not None:  # one period: |PD| is the size of PD
+        assert resampled.abs_by_chance == pytest.approx(resampled.disparity.chance)
     for gap in resampled.gaps.values():
         assert gap.interval is not None
         assert 0 < gap.p_value <= 1
@@ -156,7 +159,7 @@ def test_of_equally_far_groups_the_first_is_named() -> None:
 
 
 def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> None:
-    nothing = GroupScores(None, None, {"majority": None, "minority": None}, {}, None, None, None, None, None)
+    nothing = GroupScores(None, None, {"majority": None, "minority": None}, {}, None, None, None, None, None, None)
     assert scores_of([(0, 0.5), (0, 1.0)]) == replace(
         nothing, overall=0.75, by_group={"majority": 0.75, "minority": None}
     )
@@ -165,7 +168,7 @@ def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> N
 
 def test_where_nobodys_group_is_known_there_is_an_overall_value_and_no_more() -> None:
     (scores,) = disaggregate(panel_of([(-1, 0.5), (-1, 1.0)], n_groups=0), ())
-    assert scores == GroupScores(0.75, None, {}, {}, None, None, None, None, None)
+    assert scores == GroupScores(0.75, None, {}, {}, None, None, None, None, None, None)
 
 
 @pytest.mark.parametrize(("p_value", "may_be"), [(None, False), (0.001, False), (0.05, True), (0.3, True), (1.0, True)])
@@ -205,3 +208,13 @@ def test_the_dictionary_is_a_copy() -> None:
     scores = scores_of([(0, 0.25), (1, 0.75)])
     scores.to_dict()["by_group"]["majority"] = 9.0
     assert scores.by_group["majority"] == 0.25
+
+
+def test_what_chance_does_is_told_of_the_number_that_it_stands_beside() -> None:
+    """PD cancels between periods and |PD| does not, by chance as in fact."""
+    values = np.random.default_rng(0).random((200, 4, 1))
+    panel = Panel(values, np.array([0, 1] * 100, dtype=np.int16), n_groups=2)
+    (scores,) = disaggregate(panel, ["a", "b"], np.random.default_rng(1), 500)
+    assert scores.disparity is not None
+    assert scores.disparity.chance is not None
+    assert scores.abs_by_chance == pytest.approx(2 * scores.disparity.chance, rel=0.15)  # √4 times as much

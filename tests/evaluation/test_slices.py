@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,10 +110,12 @@ def test_before_there_was_a_second_batch_no_item_is_new() -> None:
 
 def test_a_slice_as_json() -> None:
     panel = Panel(np.array([[[0.5]], [[0.25]]]), np.array([0, 1], dtype=np.int16), n_groups=2)
-    part = Slice(2, 7, {"ndcg@5": disaggregate(panel, ["M", "F"])[0]})
+    (scores,) = disaggregate(panel, ["M", "F"])
+    part = Slice(2, 7, {"ndcg@5": scores})
     assert part["ndcg@5"].overall == 0.375
     assert json.loads(json.dumps(part.to_dict())) == {
         "n_users": 2,
         "n_positives": 7,
-        "ndcg@5": {"overall": pytest.approx(0.375), "by_group": {"M": 0.5, "F": 0.25}},
+        "ndcg@5": scores.to_dict(),
     }
+    assert part.to_dict()["ndcg@5"]["performance_disparity"] == 0.25

@@ -318,3 +318,9 @@ def test_values_with_commas_are_not_combined_because_two_groups_could_become_one
 def test_putting_a_group_in_front_forgets_who_was_found_ahead(found: list[str]) -> None:
     groups = Groups.from_values("g", ["a", "b", "c", "a"], advantaged="auto").found_ahead(found)
     assert groups.with_advantaged("c").ahead == (0,)
+
+
+def test_groups_that_were_not_judged_stay_what_they_were() -> None:
+    groups = Groups.from_values("g", ["a", "b", "c", "d", "a"], advantaged="auto").found_ahead(["a", "c"])
+    later = groups.found_ahead(["b"], judged=["a", "b"])
+    assert [groups.names[code] for code in later.ahead] == ["b", "c"]

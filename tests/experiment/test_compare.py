@@ -353,7 +353,7 @@ def test_a_label_names_the_method_and_what_differs() -> None:
     "options",
     [
         ({"method": "FADE"}, {"method": "FADE", "restart_every": 2}),
-        ({"method": "Finetune", "fairness_weight": 1.0}, {"method": "Finetune", "fairness_weight": 2.0}),
+        ({"method": "FADE-Abs", "temperature": 1.0}, {"method": "FADE-Abs", "temperature": 2.0}),
     ],
 )
 def test_no_two_contenders_have_the_same_label(options: tuple[dict[str, Any], ...]) -> None:
@@ -390,7 +390,7 @@ def test_runs_without_a_seed_in_common_cannot_be_paired() -> None:
     [
         ("data", "sha256", "1" * 64),
         ("data", "group", "age"),
-        ("data", "groups", ["b", "a"]),
+        ("data", "groups", ["a", "c"]),
         ("data", "period_ends", [0, 7, 9]),
         ("config", "k", 5),
         ("config", "min_group_size", 7),
@@ -403,6 +403,18 @@ def test_runs_on_other_data_cannot_be_compared(section: str, name: str, value: A
     said = sentence(DataError, one, Record(other))
     assert said.startswith("only runs on the same data can be compared: ")
     assert all(word in said for word in (name, str(value), "FADE", "Finetune"))
+
+
+def test_runs_may_differ_in_who_is_put_first() -> None:
+    rng, groups = np.random.default_rng(0), np.arange(40) % 2
+    found = rng.integers(0, K + 1, (2, 3, 40))
+    one, other = record(found[0], groups, method="FADE"), record(found[1], groups, method="Finetune")
+    turned = record(found[1], 1 - groups, method="Finetune")
+    turned.document["data"]["groups"] = turned.document["data"]["groups"][::-1]
+    for ours, theirs in zip(
+        compare([one, other], **FEW).contenders, compare([one, turned], **FEW).contenders, strict=True
+    ):
+        assert (ours.performance, ours.disparity) == (theirs.performance, theirs.disparity)
 
 
 def test_the_same_method_on_other_data_is_not_called_the_same_run() -> None:

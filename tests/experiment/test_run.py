@@ -543,3 +543,15 @@ def test_a_period_whose_judging_was_interrupted_is_not_learned_twice(
 def test_a_run_takes_a_log() -> None:
     with pytest.raises(fairstream.DataError, match="make one with read_events"):
         fairstream.run({"user": [1]})  # type: ignore[arg-type]
+
+
+def test_so_many_events_to_pretrain_on_do_not_depend_on_how_many_follow(stream: fairstream.SyntheticStream) -> None:
+    ends = []
+    for n_events in (4000, 3000):
+        log = fairstream.read_events(stream.events.slice(0, n_events), users=stream.users, group="community")
+        run = fairstream.run(log, pretrain_events=1234, period="400", n_periods=3, device="cpu")
+        assert run.config.pretrain_ratio is None
+        ends.append(run.periods.ends)
+    assert ends[0] == ends[1] == (1234, 1634, 2034, 2434)
+    with pytest.raises(fairstream.ConfigurationError, match="give one of them"):
+        fairstream.RunConfig(pretrain_events=5, pretrain_ratio=0.5)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fairstream.cli.comparison_tables import contender_table, difference_table
 from fairstream.cli.console import make_console
-from fairstream.cli.tables import contender_table, difference_table
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.experiment import Record, need_writable, write_json
 from fairstream.experiment import compare as compare_records
@@ -39,14 +39,13 @@ def compare(
         need_writable(json)
     comparison = compare_records([Record.read(path) for path in _files(runs)], metric=metric, task=task, part=users)
     labels = [contender.label for contender in comparison.contenders]
-    reference = (
-        labels[0] if against is None else next((name for name in labels if against in (name, name.split()[0])), None)
-    )
-    if reference is None:
+    meant = [label for label in labels if against in (None, label)]
+    meant = meant or [label for label in labels if label.split()[0] == against]
+    if not meant or (against is not None and len(meant) > 1):
         raise ConfigurationError(f"against must be one of {', '.join(labels)}, got {against!r}")
     console = make_console(quiet=quiet)
     console.print(contender_table(comparison))
-    console.print(difference_table(comparison, reference))
+    console.print(difference_table(comparison, meant[0]))
     for verdict in comparison.verdicts():
         console.print(verdict, highlight=False)
     if json is not None:

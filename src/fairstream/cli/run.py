@@ -14,7 +14,7 @@ from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
 from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, slice_table
 from fairstream.errors import ConfigurationError
-from fairstream.events import read_events
+from fairstream.events import EventLog, read_events
 from fairstream.experiment import Record, Run, RunConfig, need_writable, pooled, run_seeds, write_json
 
 
@@ -72,6 +72,7 @@ def run(
     pretrain_epochs: Annotated[int | None, _option("pretrain_epochs")] = None,
     update_epochs: Annotated[int | None, _option("update_epochs")] = None,
     pretrain_ratio: Annotated[float | None, _option("pretrain_ratio")] = None,
+    pretrain_events: Annotated[int | None, _option("pretrain_events")] = None,
     period: Annotated[str | None, _option("period")] = None,
     n_periods: Annotated[int | None, _option("n_periods")] = None,
     n_blocks: Annotated[int | None, _option("n_blocks")] = None,
@@ -93,7 +94,9 @@ def run(
     json: Annotated[
         Path | None,
         typer.Option(
-            help="Write the whole result to this file; of several seeds, each to its own.", show_default=False
+            help="Write the whole result to this file; of several seeds, each to its own. It holds each tested "
+            "user's group and hits: personal data.",
+            show_default=False,
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -125,19 +128,39 @@ def run(
     job = Run(log, config)
     console = make_console(quiet=quiet)
     _introduce(job, console)
-    with RunProgress(quiet=quiet) as progress:
-        if seeds == 1:
-            progress.follow(job)
-            records = [Record(job.document())]
-        else:
-            bars = {s: progress.bar(f"{config.method}, seed {s}", job.periods.last) for s in _seeds(config, seeds)}
-            records = run_seeds(
-                log, list(bars), on_progress=lambda s, *at: bars[s](*at), **config.model_dump(exclude={"seed"})
-            )
+    records = _records(job, log, seeds, files, quiet=quiet)
     _show(pooled(records), console)
-    for record in records:
+    for file in files.values():
+        console.print(f"Written to {file}", highlight=False)
+
+
+def _records(job: Run, log: EventLog, n_seeds: int, files: dict[int, Path], *, quiet: bool) -> list[Record]:
+    """The finished runs of all seeds, each written as soon as it is there."""
+    config = job.config
+
+    def keep(record: Record) -> None:
         if record.seed in files:
-            _write(record.document, files[record.seed], console)
+            _write(record.document, files[record.seed])
+
+    with RunProgress(quiet=quiet) as progress:
+        if n_seeds == 1:
+            progress.follow(job)
+            record = Record(job.document())
+            keep(record)
+            return [record]
+        bars = {s: progress.bar(f"{config.method}, seed {s}", job.periods.last) for s in _seeds(config, n_seeds)}
+
+        def done(record: Record) -> None:
+            bars[record.seed](job.periods.last, 0, 0)
+            keep(record)
+
+        return run_seeds(
+            log,
+            list(bars),
+            on_progress=lambda seed, *at: bars[seed](*at),
+            on_record=done,
+            **config.model_dump(exclude={"seed"}),
+        )
 
 
 def _seeds(config: RunConfig, n: int) -> range:
@@ -162,13 +185,12 @@ def _show(document: Document, console: Console) -> None:
     console.print(slice_table(document, "remain"))
 
 
-def _write(document: Document, file: Path, console: Console) -> None:
+def _write(document: Document, file: Path) -> None:
     try:
         write_json(document, file)
     except ConfigurationError:
         typer.echo(dumps(document))  # so that a disk that has filled up does not cost the run
         raise
-    console.print(f"Written to {file}", highlight=False)
 
 
 def _introduce(job: Run, console: Console) -> None:

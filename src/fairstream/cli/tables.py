@@ -9,10 +9,8 @@ from rich import box
 from rich.table import Table
 
 from fairstream.evaluation.by_group import SIGNIFICANCE
-from fairstream.experiment import Comparison
-from fairstream.experiment.compare import Interval
 
-_TASKS = {"remain": "everything after the period (Task-R)", "next": "the next period (Task-N)"}
+TASK_NAMES = {"remain": "everything after the period (Task-R)", "next": "the next period (Task-N)"}
 _SLICES = {
     "warm_users": "users seen before",
     "cold_users": "users not seen before (fallback)",
@@ -20,7 +18,7 @@ _SLICES = {
     "new_items": "items first seen in the last period",
     "cold_items": "items nobody has had yet",
 }
-_FEW_GROUPS = 3
+_FEW_GROUPS = 2
 CHANCE_MARK = "~"
 _LEGEND = f"{CHANCE_MARK} cannot be told from chance (permutation p ≥ {SIGNIFICANCE:g})"
 
@@ -30,15 +28,13 @@ Document = Mapping[str, Any]
 def period_table(document: Document, task: str) -> Table:
     """The main metric: one row per period, the mean over the periods after pre-training at the end."""
     main = next(iter(document["summary"][task]))
-    groups = ordered(document["data"]["groups"])
-    shown = groups if len(groups) <= _FEW_GROUPS else []
+    shown = shown_groups(document["data"]["groups"])
     method, seeds = document["config"]["method"], document["config"]["seed"]
-    title = f"{method}, judged on {_TASKS[task]}" + (f", mean of {len(seeds)} seeds" if isinstance(seeds, list) else "")
-    table = _table(title, caption=_caption(document, task, main))
+    several = f", mean of {len(seeds)} seeds" if isinstance(seeds, list) else ""
+    table = new_table(f"{method}, judged on {TASK_NAMES[task]}{several}", caption=_caption(document, task, main))
     table.add_column("period", justify="right", no_wrap=True)
     table.add_column("step", no_wrap=True)
-    gap = "PD" if shown else "largest gap"
-    for heading in (main, *shown, gap, "95 % interval" if shown else "of group", "chance", "seconds"):
+    for heading in (main, *_gap_headings(shown), "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     timing, begins = document["timing"], document["data"]["period_begins"]
     for result, seconds in zip(
@@ -57,12 +53,10 @@ def period_table(document: Document, task: str) -> Table:
 
 def metric_table(document: Document, task: str) -> Table:
     """Every metric, averaged over the periods."""
-    groups = ordered(document["data"]["groups"])
-    shown = groups if len(groups) <= _FEW_GROUPS else []
-    table = _table(f"All metrics on {_TASKS[task]}, mean over the periods")
+    shown = shown_groups(document["data"]["groups"])
+    table = new_table(f"All metrics on {TASK_NAMES[task]}, mean over the periods")
     table.add_column("metric", no_wrap=True)
-    gap = "PD" if shown else "largest gap"
-    for heading in ("mean", *shown, gap, "95 % interval" if shown else "of group", "chance"):
+    for heading in ("mean", *_gap_headings(shown)):
         table.add_column(heading, justify="right", no_wrap=True)
     for metric, score in document["summary"][task].items():
         table.add_row(metric, *_cells(score, "mean", shown))
@@ -72,13 +66,13 @@ def metric_table(document: Document, task: str) -> Table:
 def group_table(document: Document, task: str) -> Table:
     """Each group's value and gap to the rest, averaged over the periods."""
     main, score = next(iter(document["summary"][task].items()))
-    table = _table(f"{main} by {document['data']['group']}, mean over the periods", caption=_LEGEND)
+    table = new_table(f"{main} by {document['data']['group']}, mean over the periods", caption=_LEGEND)
     table.add_column("group", no_wrap=True)
-    for heading in (main, "gap to the rest", "95 % interval", "chance"):
+    for heading in (main, "gap to the rest", "95 % interval", "p", "chance"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in ordered(document["data"]["groups"]):
         gap = score["gaps"].get(name)
-        cells = [number(score["by_group"][name]), *_gap_cells(gap)] if gap else ["set aside", "", "", ""]
+        cells = [number(score["by_group"][name]), *_gap_cells(gap)] if gap else ["set aside", "", "", "", ""]
         table.add_row(name, *cells)
     return table
 
@@ -86,16 +80,16 @@ def group_table(document: Document, task: str) -> Table:
 def slice_table(document: Document, task: str) -> Table:
     """The slices, averaged over the periods."""
     main = next(iter(document["summary"][task]))
-    groups = ordered(document["data"]["groups"])
-    shown = groups if len(groups) <= _FEW_GROUPS else []
-    table = _table(f"{main} on {_TASKS[task]} by slice, mean over the periods")
+    shown = shown_groups(document["data"]["groups"])
+    table = new_table(f"{main} on {TASK_NAMES[task]} by slice, mean over the periods")
     table.add_column("slice", no_wrap=True)
-    for heading in ("users", "events", main, *shown):
+    for heading in ("users", "events", main, *shown, *(["PD"] if shown else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, part in document["slices"][task].items():
         if part["n_users"]:
             score = part[main]
             values = [number(score["by_group"].get(group)) for group in shown]
+            values += [signed(score["performance_disparity"])] if shown else []
             counts = [f"{part['n_users']:,.0f}", f"{part['n_positives']:,.0f}"]
             table.add_row(_SLICES[name], *counts, number(score["overall"]), *values)
     return table
@@ -104,60 +98,17 @@ def slice_table(document: Document, task: str) -> Table:
 def method_table(documents: Sequence[Document], task: str, metric: str) -> Table:
     """One row per method, averaged over its periods."""
     groups = documents[0]["data"]["groups"]
-    table = _table(f"{metric} on {_TASKS[task]}, mean over the periods", caption=_LEGEND)
+    table = new_table(f"{metric} on {TASK_NAMES[task]}, mean over the periods", caption=_LEGEND)
     table.add_column("method", no_wrap=True)
     for heading in (metric, *groups, "PD", "95 % interval", "mean |PD|", "s / update"):
         table.add_column(heading, justify="right", no_wrap=True)
     for document in documents:
         score, seconds = document["summary"][task][metric], document["timing"]["update_s"]
         values = [number(score["by_group"][name]) for name in groups]
-        gap, interval, _ = _gap_cells(score["disparity"])
+        gap, interval, *_ = _gap_cells(score["disparity"])
         size = number(score["abs_performance_disparity"])
         mean_seconds = f"{sum(seconds) / len(seconds):.2f}"
         table.add_row(document["config"]["method"], number(score["mean"]), *values, gap, interval, size, mean_seconds)
-    return table
-
-
-def contender_table(comparison: Comparison) -> Table:
-    """Every contender by itself."""
-    seeds = f"{len(comparison.seeds)} seed{'s' if len(comparison.seeds) > 1 else ''}"
-    table = _table(
-        f"{comparison.metric} on {_TASKS[comparison.task]}, {comparison.n_users:,} users, {seeds}",
-        caption="95 % intervals over users and seeds; ● on the Pareto front",
-    )
-    table.add_column("", no_wrap=True, min_width=1)
-    table.add_column("method", no_wrap=True)
-    gap = "mean |PD|" if comparison.n_groups == 2 else "largest gap"
-    names = list(comparison.contenders[0].by_group) if comparison.n_groups <= _FEW_GROUPS else []
-    for heading in (comparison.metric, "interval", *names, gap, "interval"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for contender in comparison.contenders:
-        groups = [number(contender.by_group[name]) for name in names]
-        table.add_row(
-            "●" if contender.is_on_front else "",
-            contender.label,
-            *_interval_cells(contender.performance, number),
-            *groups,
-            *_interval_cells(contender.disparity, number),
-        )
-    return table
-
-
-def difference_table(comparison: Comparison, against: str) -> Table:
-    """Every other contender minus one."""
-    table = _table(
-        f"The others minus {against}, on the same users and seeds", caption=f"{CHANCE_MARK} the interval holds 0"
-    )
-    table.add_column("method", no_wrap=True)
-    gap = "mean |PD|" if comparison.n_groups == 2 else "largest gap"
-    for heading in (comparison.metric, "95 % interval", gap, "95 % interval"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for difference in comparison.against(against):
-        cells = []
-        for part in (difference.performance, difference.disparity):
-            value, interval = _interval_cells(part, signed)
-            cells += [value + (" " if part.is_certain else CHANCE_MARK), interval]
-        table.add_row(difference.label, *cells)
     return table
 
 
@@ -180,18 +131,28 @@ def ordered(names: Sequence[str]) -> list[str]:
 
 def _caption(document: Document, task: str, main: str) -> str:
     score = document["summary"][task][main]
-    size = f"mean |PD| {number(score['abs_performance_disparity'])}"
+    size = f"mean |PD| {number(score['abs_performance_disparity'])} (by chance {number(score['abs_by_chance'])})"
     if spread := score["spread"]:
         p_value = "" if spread["p_value"] is None else f" (p = {spread['p_value']:.3f})"
         size += f", spread between groups {number(spread['value'])}{p_value}"
     aside: dict[str, int] = {}
     for period in document["periods"]:
         aside |= {name: max(n, aside.get(name, 0)) for name, n in period["tasks"][task]["set_aside"].items()}
-    lines = [size, f"chance: what dealing the groups out at random gives on average; {_LEGEND}"]
+    lines = [size, "chance: the size it has on average when the groups are dealt out at random", _LEGEND]
     if aside:
         groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(aside.items()))
         lines.append(f"too small to judge in some period (fewer than {document['config']['min_group_size']}): {groups}")
     return "\n".join(lines)
+
+
+def shown_groups(names: Sequence[str]) -> list[str]:
+    """The groups that get a column each; of many, only the largest gap does."""
+    return list(names) if len(names) <= _FEW_GROUPS else []
+
+
+def _gap_headings(shown: Sequence[str]) -> list[str]:
+    gap = [*shown, "PD", "95 % interval"] if shown else ["largest gap", "furthest"]
+    return [*gap, "p", "chance"]
 
 
 def _cells(score: Mapping[str, Any], overall: str, shown: Sequence[str]) -> list[str]:
@@ -199,33 +160,35 @@ def _cells(score: Mapping[str, Any], overall: str, shown: Sequence[str]) -> list
     sd = score.get("seed_sd", {})
     mean = number(score[overall]) + _plus_minus(sd.get("overall"))
     if shown:
-        gap, interval, chance = _gap_cells(score["disparity"])
+        gap, *rest = _gap_cells(score["disparity"])
         gap += _plus_minus(sd.get("performance_disparity"))
-        return [mean, *(number(score["by_group"].get(name)) for name in shown), gap, interval, chance]
+        return [mean, *(number(score["by_group"].get(name)) for name in shown), gap, *rest]
     largest = score["largest_gap"]
-    gap, _, chance = _gap_cells(largest)
-    return [mean, gap, "–" if largest is None else largest["group"], chance]
+    gap, _, p_value, chance = _gap_cells(largest)
+    return [mean, gap.lstrip("+"), "–" if largest is None else largest["group"], p_value, chance]
 
 
 def _gap_cells(gap: Mapping[str, Any] | None) -> list[str]:
-    """Value with its mark, interval, and the size by chance."""
+    """Value with its mark, interval, p-value, and the size by chance."""
     if gap is None:
-        return ["–", "–", "–"]
+        return ["–", "–", "–", "–"]
     p_value, interval = gap["p_value"], gap["interval"]
     mark = CHANCE_MARK if p_value is not None and p_value >= SIGNIFICANCE else " "
     between = "–" if interval is None else f"{interval[0]:+.4f} … {interval[1]:+.4f}"
-    return [signed(gap["value"]) + mark, between, number(gap["chance"])]
-
-
-def _interval_cells(part: Interval, form: Any) -> tuple[str, str]:
-    return form(part.value), f"{form(part.low)} … {form(part.high)}"
+    return [
+        signed(gap["value"]) + mark,
+        between,
+        "–" if p_value is None else f"{p_value:.3f}",
+        number(gap["chance"]),
+    ]
 
 
 def _plus_minus(sd: float | None) -> str:
     return "" if sd is None else f" ± {sd:.4f}"
 
 
-def _table(title: str, caption: str | None = None) -> Table:
+def new_table(title: str, caption: str | None = None) -> Table:
+    """A table in the house style."""
     return Table(
         title=title,
         caption=caption,

@@ -24,7 +24,8 @@ class Estimate:
     interval: tuple[float, float] | None = None
     """The 95 % bootstrap interval over users."""
     p_value: float | None = None
-    """How often a number of this size or more comes up when the groups are dealt out at random."""
+    """How often a number of this size or more comes up when the groups are dealt out at random
+    (over several periods: among users who were tested equally often)."""
     chance: float | None = None
     """The size that it has on average when the groups are dealt out at random."""
 
@@ -59,6 +60,8 @@ class GroupScores:
     """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2)."""
     abs_performance_disparity: float | None
     """|PD|; over several periods the mean of each period's, as in the paper."""
+    abs_by_chance: float | None
+    """What that is on average when the groups are dealt out at random; it is never 0."""
 
     @property
     def performance_disparity(self) -> float | None:
@@ -78,6 +81,7 @@ class GroupScores:
             "by_group": dict(self.by_group),
             "performance_disparity": self.performance_disparity,
             "abs_performance_disparity": self.abs_performance_disparity,
+            "abs_by_chance": self.abs_by_chance,
             "disparity": None if disparity is None else disparity.to_dict(),
             "gaps": {name: gap.to_dict() for name, gap in self.gaps.items()},
             "largest_gap": None if self.largest_gap is None else {"group": self.furthest, **self.largest_gap.to_dict()},
@@ -125,8 +129,7 @@ def _scores(
         if dealt is None or name == "overall":
             return Estimate(value, interval)
         by_chance = np.abs(getattr(dealt, name)[every])
-        size = dealt.abs_gap[every] if name == "gap" else by_chance
-        return Estimate(value, interval, _p_value(abs(value), by_chance), float(np.nanmean(size)))
+        return Estimate(value, interval, _p_value(abs(value), by_chance), _mean(by_chance))
 
     gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
     sizes = np.nan_to_num(found.abs_gap[:, m], nan=-1.0)
@@ -141,6 +144,7 @@ def _scores(
         spread=of("spread") if gaps else None,
         disparity=of("gap", 0) if len(names) else None,
         abs_performance_disparity=_or_none(found.abs_gap[0, m]) if len(names) else None,
+        abs_by_chance=None if dealt is None or not gaps else _mean(dealt.abs_gap[:, 0, m]),
     )
 
 
@@ -152,14 +156,14 @@ def _interval(value: float, drawn: Array, n: int) -> tuple[float, float]:
     """
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(drawn, [tail, 1 - tail])
-    factor = _widening(n)
+    factor = widening(n)
     return value - factor * (value - float(low)), value + factor * (float(high) - value)
 
 
-def _widening(n: int) -> float:
+def widening(n: int) -> float:
     """√(n / (n − 1)) t_{n−1} / z, with the quantile of t from its expansion in 1 / (n − 1).
 
-    >>> round(_widening(20), 3), round(_widening(1000), 3)
+    >>> round(widening(20), 3), round(widening(1000), 3)
     (1.095, 1.002)
     """
     n, z = max(n, 3), NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -172,6 +176,11 @@ def _p_value(size: float, by_chance: Array) -> float:
     """(1 + how often chance does at least as much) / (1 + draws): valid, and never 0."""
     less = by_chance < size - 1e-12  # a deal that tells nothing is not less
     return float((1 + (~less).sum()) / (1 + len(by_chance)))
+
+
+def _mean(values: Array) -> float | None:
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if len(there) else None
 
 
 def _or_none(value: float) -> float | None:

@@ -105,11 +105,16 @@ class Judge:
             n_cold_users=n_cold,
             set_aside={name: int(n) for name, n, is_judged in few if n and not is_judged},
             slices={
-                name: Slice(len(part.users), int(part.n_positives.sum()), self.scores([part], n_groups)[0])
+                name: self._slice(name, part, n_groups, (t, len(users)))
                 for name, part in cut_slices(tested, ranked.items, positives, known)
             },
             tested=tested,
         )
+
+    def _slice(self, name: str, part: Tested, n_groups: int, draw: tuple[int, int]) -> Slice:
+        is_of_users = name in ("warm_users", "cold_users")  # slices of items rest on too few users each
+        rng = self.randomness.numpy(f"resampling of {name}", *draw) if is_of_users else None
+        return Slice(len(part.users), int(part.n_positives.sum()), self.scores([part], n_groups, rng)[0])
 
     def scores(
         self, tested: Sequence[Tested], n_groups: int, rng: np.random.Generator | None = None

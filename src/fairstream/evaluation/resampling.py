@@ -100,7 +100,7 @@ class Panel:
 
     def _in_parts(self, draw: Callable[[int], Array], n: int) -> Statistics:
         """Draw n tables, so many at a time that memory stays bounded."""
-        step = max(1, _WEIGHTS_AT_ONCE // max(1, len(self.codes)))
+        step = max(1, _WEIGHTS_AT_ONCE // max(1, len(self.codes), self._observed.size))
         parts = [self._statistics(draw(min(step, n - start))) for start in range(0, n, step)]
         return Statistics(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 

@@ -29,9 +29,7 @@ class Slice:
         return self.metrics[metric]
 
     def to_dict(self) -> dict[str, Any]:
-        scores = {
-            name: {"overall": score.overall, "by_group": dict(score.by_group)} for name, score in self.metrics.items()
-        }
+        scores = {name: score.to_dict() for name, score in self.metrics.items()}
         return {"n_users": self.n_users, "n_positives": self.n_positives, **scores}
 
 

@@ -120,9 +120,15 @@ class Groups:
         """+1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others."""
         return [1.0 if code in self.ahead else -1.0 for code in range(n_groups)]
 
-    def found_ahead(self, names: Iterable[str]) -> Groups:
-        """The same groups with `names` found ahead of the rest; nothing changes where none is."""
-        ahead = tuple(sorted({self.names.index(name) for name in names}))
+    def found_ahead(self, names: Iterable[str], judged: Iterable[str] | None = None) -> Groups:
+        """The same groups with `names` found ahead of the rest; nothing changes where none is.
+
+        Of groups that were not judged nothing is known, and they stay what they were.
+        """
+        unjudged = set() if judged is None else set(self.names) - set(judged)
+        found = {self.names.index(name) for name in names}
+        kept = {code for code in self.ahead if self.names[code] in unjudged}
+        ahead = tuple(sorted(found | kept)) if found else ()
         return replace(self, ahead=ahead) if 0 < len(ahead) < len(self.names) else self
 
     def joined_by(self, rows: np.ndarray[Any, Any], n_rows: int, other: Groups | None) -> Groups:

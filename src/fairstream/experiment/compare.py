@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,9 @@ import numpy as np
 
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Panel, Tested, side_by_side
-from fairstream.evaluation.by_group import CONFIDENCE
+from fairstream.evaluation.by_group import CONFIDENCE, widening
 from fairstream.evaluation.resampling import Array
 from fairstream.experiment.record import Record, by_settings
-from fairstream.methods import METHODS
 from fairstream.randomness import Randomness
 
 PARTS = ("all", "warm", "cold")
@@ -137,8 +136,11 @@ def compare(
         seen, again = getattr(found, statistic), getattr(drawn, statistic)
         if statistic == "abs_gap":
             seen, again = seen[0], again[:, 0]
-        again = np.take_along_axis(again.reshape(-1, *shape), seed_draws, axis=2)
-        return seen.reshape(shape).mean(axis=1), again.mean(axis=2)
+        again = again.reshape(-1, *shape)
+        by_users = again.mean(axis=2)
+        by_seeds = np.take_along_axis(again, seed_draws, axis=2).mean(axis=2) - by_users
+        # A handful of seeds differ less among themselves than seeds do.
+        return seen.reshape(shape).mean(axis=1), by_users + widening(len(seeds)) * by_seeds
 
     performance, disparity = both("overall"), both("abs_gap" if len(names) == 2 else "largest")
     if np.isnan(disparity[0]).any():
@@ -186,21 +188,24 @@ def _need_one_test(runs: Sequence[Sequence[Record]]) -> None:
     """All runs must have been judged on the same events in the same way."""
     first = runs[0][0]
     for record in (record for run in runs for record in run):
-        for section, name in [
-            ("data", "sha256"), ("data", "group"), ("data", "groups"), ("data", "period_ends"), ("config", "k"),
-            ("config", "min_group_size"),
-        ]:  # fmt: skip
-            ours, theirs = first.document[section][name], record.document[section][name]
+        for what in ("sha256", "group", "groups", "period_ends", "k", "min_group_size"):
+            ours, theirs = _told(first, what), _told(record, what)
             if ours != theirs:
                 raise DataError(
-                    f"only runs on the same data can be compared: {name} is {ours} for {first.config['method']} and "
+                    f"only runs on the same data can be compared: {what} is {ours} for {first.config['method']} and "
                     f"{theirs} for {record.config['method']}"
                 )
-        if record.protocol != first.protocol and _how_tested(record) != _how_tested(first):
+        if _how_tested(record) != _how_tested(first):
             raise DataError(
                 f"only runs judged in the same way can be compared: {first.config['protocol']} and "
                 f"{record.config['protocol']} are not"
             )
+
+
+def _told(record: Record, what: str) -> Any:
+    """What the record says of its data or configuration; of the groups, whoever is put first."""
+    told = {**record.config, **record.document["data"]}[what]
+    return sorted(told) if what == "groups" else told
 
 
 def _how_tested(record: Record) -> tuple[bool, ...]:
@@ -216,14 +221,15 @@ def _panel(runs: Sequence[Sequence[Record]], metric: str, task: str, part: str, 
         raise ConfigurationError(f"metric must be one of {', '.join(measures)}, got {metric!r}")
     if task not in like.document["summary"]:
         raise ConfigurationError(f"task must be one of {', '.join(like.document['summary'])}, got {task!r}")
-    columns = []
-    for record in (record for run in runs for record in run):
-        tested = [_part_of(test, part) for test in record.tested(task)]
-        values, codes = side_by_side(tested, [measures[metric]])
-        columns.append(values)
-    if len(columns[0]) == 0:
+    tested = [
+        side_by_side([_part_of(test, part) for test in record.tested(task)], [measures[metric]])
+        for run in runs
+        for record in run
+    ]
+    values, codes = np.concatenate([values for values, _ in tested], axis=2), tested[0][1]
+    if len(codes) == 0:
         raise DataError(f"there are no {part} users among those tested")
-    return Panel(np.concatenate(columns, axis=2), codes, n_groups, like.config["min_group_size"])
+    return Panel(values, codes, n_groups, like.config["min_group_size"])
 
 
 def _part_of(tested: Tested, part: str) -> Tested:
@@ -247,21 +253,10 @@ def _is_dominated(points: Array, c: int) -> bool:
 
 def _labels(records: Sequence[Record]) -> list[str]:
     """The method, and those of its settings in which the contenders differ."""
-    labels = _labels_by([_used(record) for record in records])
-    return labels if len(set(labels)) == len(labels) else _labels_by([record.settings for record in records])
-
-
-def _labels_by(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    settings = [record.settings for record in records]
     names = [name for name in dict.fromkeys(name for part in settings for name in part) if name != "method"]
     differing = [name for name in names if len({str(part[name]) for part in settings if name in part}) > 1]
     return [
         " ".join([part["method"], *(f"{name}={part[name]}" for name in differing if part.get(name) is not None)])
         for part in settings
     ]
-
-
-def _used(record: Record) -> dict[str, Any]:
-    """The settings that do anything in this run's method."""
-    unused = ("fairness_weight", "temperature", "n_fairness_negatives")
-    is_fair = METHODS[record.config["method"]].fairness is not None
-    return {name: value for name, value in record.settings.items() if is_fair or name not in unused}

@@ -25,6 +25,9 @@ published numbers; paper+ranking and the like: the paper's with one thing repair
 (leak, ranking, ndcg, cold-users, optimizer)."""
     pretrain_ratio: float | None = Field(None, gt=0, lt=1)
     """Share of the events to pre-train on; by default 0.6, and 0.7 for ModCloth, as in the paper."""
+    pretrain_events: int | None = Field(None, ge=1)
+    """Number of events to pre-train on, instead of a share: unlike a share, it does not depend on how \
+many are still to come."""
     period: str | None = None
     """Length of a period: a number of events (5000), a share of them (4%) or a stretch of the \
 calendar (6h, 1d, 1w, 1mo, 1y); by default one of the n_blocks."""
@@ -59,13 +62,14 @@ none is)."""
         protocol = given.get("protocol") if isinstance(given, dict) else None
         if not isinstance(protocol, str) or not protocol.startswith("paper"):
             return given
-        defaults: dict[str, Any] = {"optimizer": "dense", "min_group_size": 1}
-        if "optimizer" in protocol.split("+"):
-            defaults["optimizer"] = "row"
+        optimizer = "row" if Protocol.named(protocol).row_updates else "dense"
+        defaults: dict[str, Any] = {"optimizer": optimizer, "min_group_size": 1}
         return {**defaults, **{name: value for name, value in given.items() if value is not None}}
 
     @model_validator(mode="after")
     def _periods_fit(self) -> Self:
+        if self.pretrain_events is not None and self.pretrain_ratio is not None:
+            raise ValueError("pretrain_ratio and pretrain_events are two ways to say it; give one of them")
         if self.period is not None and self.protocol != "strict":
             raise ValueError("the paper's protocol cuts the log in n_blocks; period goes with strict")
         if self.period is None and self.n_periods is not None and self.n_periods > self.n_blocks:

@@ -15,7 +15,11 @@ from fairstream.errors import DataError
 from fairstream.evaluation import Panel, Protocol, Tested, disaggregate, side_by_side
 from fairstream.evaluation.resampling import Array
 from fairstream.experiment.results import mean_of
+from fairstream.methods import METHODS
 from fairstream.randomness import Randomness
+
+_WITHOUT_EFFECT = ("seed", "device", "n_resamples")
+_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +60,11 @@ class Record:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The configuration less what changes a run without changing what it does, and who is advantaged."""
-        kept = {name: value for name, value in self.config.items() if name not in ("seed", "device")}
+        """What decides what the run does: the options that its method uses, and who is advantaged."""
+        unused: tuple[str, ...] = _WITHOUT_EFFECT
+        if METHODS[self.config["method"]].fairness is None:
+            unused += _OF_THE_FAIRNESS_LOSS
+        kept = {name: value for name, value in self.config.items() if name not in unused}
         data = self.document["data"]
         return {**kept, "advantaged": "auto" if data["advantaged_by"] == "auto" else data["advantaged"]}
 
@@ -113,10 +120,15 @@ def _pooled_period(like: Record, results: Sequence[Mapping[str, Any]]) -> dict[s
     for task, judged in results[0]["tasks"].items():
         parts = [[Tested.from_dict(result["tasks"][task]["tested"])] for result in results]
         scores = _scores_over_seeds(like, parts, [result["tasks"][task] for result in results], "overall")
-        slices = mean_of([result["tasks"][task]["slices"] for result in results])
         kept = {name: judged[name] for name in ("n_tested_users", "n_cold_users", "set_aside")}
-        pooled_tasks[task] = {**scores, **kept, "slices": slices}
-    return {**results[0], "tasks": pooled_tasks}
+        pooled_tasks[task] = {**scores, **kept}
+    steps, advantaged = ([result[name] for result in results] for name in ("step", "advantaged"))
+    return {
+        "t": results[0]["t"],
+        "step": " / ".join(dict.fromkeys(steps)),
+        "advantaged": sorted({name for names in advantaged for name in names}),
+        "tasks": pooled_tasks,
+    }
 
 
 def _pooled_summary(records: Sequence[Record], task: str) -> dict[str, Any]:
@@ -146,6 +158,7 @@ def _scores_over_seeds(
         result[metric] = {
             **score.to_dict(),
             "abs_performance_disparity": mean_of(sizes),
+            "abs_by_chance": mean_of([part[metric]["abs_by_chance"] for part in scores]),
             "seed_sd": {
                 "overall": _sd([part[metric][overall] for part in scores]),
                 "performance_disparity": _sd([part[metric]["performance_disparity"] for part in scores]),

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairstream._version import __version__
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Judgement
+from fairstream.evaluation import Judgement, Slice
 from fairstream.files import replace_file
 from fairstream.strategies import Update
 
@@ -67,6 +67,30 @@ def mean_of(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], list):
         return [mean_of(column) for column in zip(*parts, strict=True)]
     return sum(parts) / len(parts)
+
+
+def mean_slices(periods: Sequence[Mapping[str, Slice]]) -> dict[str, Any]:
+    """Each slice's users, events, means, and PD, averaged over the periods; intervals do not average."""
+    return mean_of(
+        [
+            {
+                name: {
+                    "n_users": part.n_users,
+                    "n_positives": part.n_positives,
+                    **{
+                        metric: {
+                            "overall": score.overall,
+                            "by_group": dict(score.by_group),
+                            "performance_disparity": score.performance_disparity,
+                        }
+                        for metric, score in part.metrics.items()
+                    },
+                }
+                for name, part in slices.items()
+            }
+            for slices in periods
+        ]
+    )
 
 
 def versions() -> dict[str, str]:

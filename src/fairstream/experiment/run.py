@@ -11,7 +11,7 @@ from fairstream.evaluation import Judge, Protocol
 from fairstream.events import EventLog, Knowledge
 from fairstream.events.datasets.published import recognise
 from fairstream.experiment.config import RunConfig
-from fairstream.experiment.results import TASKS, PeriodResult, mean_of, versions
+from fairstream.experiment.results import TASKS, PeriodResult, mean_slices, versions
 from fairstream.methods import make_learner
 from fairstream.models import ScorerFactory
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
@@ -41,9 +41,12 @@ class Run(Iterator[PeriodResult]):
     ) -> None:
         known = recognise(log)
         ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
+        if config.pretrain_events is not None:
+            ratio = config.pretrain_events / len(log)
         self.log, self.dataset = log, known.name if known else None
-        self.periods = _cut(log, config.replaced(pretrain_ratio=ratio))
-        self.config = config.replaced(pretrain_ratio=ratio, n_periods=self.periods.last)
+        self.periods = _cut(log, config, ratio)
+        share = ratio if config.pretrain_events is None else None
+        self.config = config.replaced(pretrain_ratio=share, n_periods=self.periods.last)
         n_first = log.n_items_after(self.periods.ends[0])
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
@@ -93,7 +96,7 @@ class Run(Iterator[PeriodResult]):
                 # For those it knew: what newcomers get is the fallback's merit.
                 main = before.tasks["next"].slices["warm_users"][f"ndcg@{self.config.k}"]
                 if self.groups.choice == "auto":
-                    self.groups = self.groups.found_ahead(main.ahead)
+                    self.groups = self.groups.found_ahead(main.ahead, judged=main.gaps)
                 self._unjudged = self._learner.update(users, items, self.groups, main.overall, on_epoch)
         result = self._judged(t, self._unjudged)
         self._unjudged = None
@@ -117,7 +120,7 @@ class Run(Iterator[PeriodResult]):
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Task → metric → means over the periods so far, as the paper averages, with their uncertainty."""
-        names = self.groups.names
+        names = self._names()
         return {
             task: {
                 metric: {"mean": score.overall, **score.to_dict()}
@@ -130,6 +133,10 @@ class Run(Iterator[PeriodResult]):
             for task in TASKS
             if self.results
         }
+
+    def _names(self) -> tuple[str, ...]:
+        """The groups that have users in this log, the advantaged one first."""
+        return self.groups.names[: self.groups.n_after(self.log.n_users)]
 
     def _begins(self) -> list[str] | None:
         """When each period begins, where they follow the calendar."""
@@ -151,7 +158,7 @@ class Run(Iterator[PeriodResult]):
                 "group": self.groups.attribute,
                 "advantaged": self.groups.names[0],
                 "advantaged_by": self.groups.choice,
-                "groups": list(self.groups.names),
+                "groups": list(self._names()),
                 "columns": asdict(self.log.columns),
                 "period_ends": list(self.periods.ends),
                 "period_begins": self._begins(),
@@ -160,10 +167,7 @@ class Run(Iterator[PeriodResult]):
             "pretrained": before[0].to_dict() if before else None,
             "periods": [result.to_dict() for result in self.results],
             "summary": self.summary(),
-            "slices": {
-                task: mean_of([{n: part.to_dict() for n, part in r.tasks[task].slices.items()} for r in self.results])
-                for task in TASKS
-            },
+            "slices": {task: mean_slices([result.tasks[task].slices for result in self.results]) for task in TASKS},
             "timing": {
                 "pretrain_s": before[0].update.seconds if before else None,
                 "update_s": [result.update.seconds for result in self.results],
@@ -171,15 +175,12 @@ class Run(Iterator[PeriodResult]):
         }
 
 
-def _cut(log: EventLog, config: RunConfig) -> Periods:
-    assert config.pretrain_ratio is not None
+def _cut(log: EventLog, config: RunConfig, ratio: float) -> Periods:
     if config.period is not None:
-        return cut_by_length(
-            log.times, pretrain_ratio=config.pretrain_ratio, length=config.period, n_periods=config.n_periods
-        )
+        return cut_by_length(log.times, pretrain_ratio=ratio, length=config.period, n_periods=config.n_periods)
     return cut_periods(
         len(log),
-        pretrain_ratio=config.pretrain_ratio,
+        pretrain_ratio=ratio,
         n_periods=config.n_periods or min(_PAPER_PERIODS, config.n_blocks),
         n_blocks=config.n_blocks,
         unit=1 if config.protocol == "strict" else config.batch_size,

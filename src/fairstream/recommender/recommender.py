@@ -102,7 +102,7 @@ class FairRecommender:
             k = min(20, learner.known.n_items)
             main = self._judge(new, k=k).slices["warm_users"][f"ndcg@{k}"]
             quality = main.overall
-            groups = groups.found_ahead(main.ahead) if groups.choice == "auto" else groups
+            groups = groups.found_ahead(main.ahead, judged=main.gaps) if groups.choice == "auto" else groups
         update = learner.update(new.users, new.items, groups, quality, on_epoch)
         self._users, self._items, self._groups = new.user_ids, new.item_ids, groups
         return update
