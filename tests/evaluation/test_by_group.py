@@ -226,3 +226,18 @@ def test_what_chance_does_is_told_of_the_number_that_it_stands_beside() -> None:
     assert scores.disparity is not None
     assert scores.disparity.chance == pytest.approx(mean_size(values.mean(axis=(1, 2))), rel=0.05)
     assert scores.abs_by_chance == pytest.approx(np.mean([mean_size(values[:, p, 0]) for p in range(4)]), rel=0.05)
+
+
+def test_an_interval_is_the_percentiles_widened_for_the_smaller_side() -> None:
+    """By Student's t and √(n / (n − 1)), of the 20 users against 60, and of all 80 for the mean."""
+    values = np.random.default_rng(0).random((80, 1, 1))
+    panel = Panel(values, np.repeat(np.array([0, 1], dtype=np.int16), (20, 60)), n_groups=2)
+    (scores,) = disaggregate(panel, ["a", "b"], np.random.default_rng(1), 300)
+    drawn = panel.bootstrapped(np.random.default_rng(1), 300)
+    assert scores.disparity is not None
+    for value, interval, draws, factor in (
+        (scores.disparity.value, scores.disparity.interval, drawn.gap[:, 0, 0], 2.0930 / 1.9600 * math.sqrt(20 / 19)),
+        (scores.overall, scores.interval, drawn.overall[:, 0], 1.9905 / 1.9600 * math.sqrt(80 / 79)),
+    ):
+        low, high = np.quantile(draws, [0.025, 0.975])
+        assert interval == pytest.approx((value + factor * (low - value), value + factor * (high - value)), abs=1e-4)

@@ -466,3 +466,12 @@ def test_a_judgement_is_json(protocol: str) -> None:
     assert document["set_aside"] == {"x": 2}
     assert document["slices"]["new_items"]["n_positives"] == found.slices["new_items"].n_positives
     assert document["tested"] == found.tested.to_dict()
+
+
+def test_newcomers_are_measured_like_anyone() -> None:
+    found = judgement(judge_of("strict", n_resamples=20), random_model(), Events(n_cold=N_COLD))
+    for name in ("warm_users", "cold_users"):
+        scores = found.slices[name]["recall@5"]
+        assert scores.interval is not None
+        assert scores.disparity is not None
+        assert scores.disparity.p_value is not None

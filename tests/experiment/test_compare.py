@@ -463,3 +463,14 @@ def test_nobody_in_a_part_and_too_few_to_judge_are_said() -> None:
     assert sentence(DataError, *runs, part="cold") == "there are no cold users among those tested"
     few = [record(found, groups, method=method, min_group_size=6) for method in METHODS[:2]]
     assert "too few users of the groups" in sentence(DataError, *few)
+
+
+def test_a_few_seeds_are_taken_to_differ_by_more_than_they_do() -> None:
+    """Where all users are alike, only seeds differ, and drawing them anew cannot leave their own range."""
+    groups = np.arange(40) % 2
+    ours = [record(np.full((1, 40), n_hits), groups, method="FADE", seed=n_hits) for n_hits in (1, 2, 3)]
+    theirs = [record(np.full((1, 40), 2), groups, method="Finetune", seed=seed) for seed in (1, 2, 3)]
+    (difference,) = compare([*ours, *theirs], metric=METRIC, n_resamples=500).against("Finetune")
+    assert difference.performance.value == pytest.approx(0)
+    assert difference.performance.low < -1 / K - 1e-9
+    assert difference.performance.high > 1 / K + 1e-9

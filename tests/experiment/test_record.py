@@ -190,3 +190,10 @@ def test_the_same_values_from_every_seed_are_pooled_into_themselves(records: lis
         assert score["overall"] == pytest.approx(theirs[at]["overall"], abs=1e-12)
         assert score["by_group"] == pytest.approx(theirs[at]["by_group"], abs=1e-12)
         assert set(score["seed_sd"].values()) == {0.0}
+
+
+def test_what_chance_gives_is_that_of_the_runs_like_the_size_beside_it(records: list[Record]) -> None:
+    for task, metrics in pooled(records)["summary"].items():
+        for metric, score in metrics.items():
+            own = [record.document["summary"][task][metric]["abs_by_chance"] for record in records]
+            assert score["abs_by_chance"] == pytest.approx(mean(own), abs=1e-12)
