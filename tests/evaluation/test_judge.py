@@ -59,7 +59,7 @@ class Events:
 def knowledge(users: np.ndarray, items: np.ndarray, n_items: int = N_ITEMS, n_items_before: int = 100) -> Knowledge:
     """All rows are known, whether they occur among the events or not."""
     pairs = set(zip(users.tolist(), items.tolist(), strict=True))
-    return Knowledge(users, items, pairs_of(pairs), N_USERS, n_items, n_items_before)
+    return Knowledge((users,), (items,), pairs_of(pairs), N_USERS, n_items, n_items_before)
 
 
 def groups_of(n: int = ALL, names: str = "MFM") -> Groups:

@@ -221,6 +221,19 @@ def test_who_is_known_keeps_the_group_and_who_is_not_brings_one(
     assert told(mine) == ours  # and is left as it was
 
 
+@given(VALUES, st.lists(st.lists(ANY_VALUE, min_size=1, max_size=6), max_size=4))
+def test_groups_that_come_late_stand_in_the_order_in_which_they_came(first: Values, later: list[Values]) -> None:
+    groups, values = Groups.from_values("g", first), list(first)
+    for newcomers in later:
+        names, codes = encode_groups(newcomers, groups.names)
+        rows = np.arange(len(values), len(values) + len(newcomers))
+        groups = groups.joined_by(rows, len(values) + len(newcomers), replace(groups, names=names, codes=codes))
+        values += newcomers
+    appeared = [value for value in dict.fromkeys(values) if value is not None]
+    assert list(groups.names[1:]) == [value for value in appeared if value != groups.names[0]]
+    assert told(groups) == values
+
+
 @given(VALUES, st.integers(0, 5))
 def test_newcomers_who_bring_no_groups_are_not_known(values: Values, n_new: int) -> None:
     joined = Groups.from_values("g", values).joined_by(np.arange(3), len(values) + n_new, None)

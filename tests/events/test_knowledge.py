@@ -114,3 +114,12 @@ def test_who_had_an_item_does_not_matter_to_its_popularity(pairs: Pairs) -> None
 def test_a_tenth_of_the_log_is_the_half_life() -> None:
     popularity = known([(0, item) for item in range(100)]).popularity()
     assert popularity[[99, 89, 79, 0]] == pytest.approx([1, 1 / 2, 1 / 4, 2**-9.9])
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=6))
+def test_popularity_is_summed_in_the_order_of_the_events(pieces: list[Pairs]) -> None:
+    """To the last bit: a fallback that depended on how the events came in would not repeat."""
+    items = np.array([item for piece in pieces for _, item in piece], dtype=np.int64)
+    age = np.arange(len(items) - 1, -1, -1, dtype=np.float64)
+    expected = np.bincount(items, np.exp2(-age / max(1.0, 0.1 * len(items))))
+    assert known(*pieces).popularity().tolist() == expected.tolist()

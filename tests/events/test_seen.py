@@ -65,16 +65,27 @@ def test_union_is_having_seen_either(one: Pairs, other: Pairs) -> None:
     assert make_seen(other).union(make_seen(one)).keys.tolist() == together
 
 
+@given(st.lists(PAIRS, max_size=12), st.lists(ROWS | st.just(-1), max_size=10), st.integers(0, N_ITEMS + 1))
+def test_piece_by_piece_it_is_what_it_is_at_once(pieces: list[Pairs], users: list[int], n_items: int) -> None:
+    """In however many runs the pairs end up, every question has the same answer."""
+    seen, pairs = make_seen([]), [pair for piece in pieces for pair in piece]
+    for piece in pieces:
+        before = seen.keys.tolist()
+        seen, earlier = seen.union(make_seen(piece)), seen
+        assert earlier.keys.tolist() == before
+    at_once = make_seen(pairs)
+    assert seen.keys.tolist() == at_once.keys.tolist()
+    assert seen.below(n_items).keys.tolist() == at_once.below(n_items).keys.tolist()
+    bounds, items = seen.lists(rows(users))
+    sets = oracle(pairs)
+    assert len(bounds) == len(users) + 1
+    assert [items[a:b].tolist() for a, b in pairwise(bounds)] == [sorted(sets[user]) for user in users]
+    asked = [*pairs, (0, 0), (-1, 0), (0, -1), (N_USERS, N_ITEMS)]
+    columns = rows([user for user, _ in asked]), rows([item for _, item in asked])
+    assert seen.has(*columns).tolist() == at_once.has(*columns).tolist()
+
+
 @given(PAIRS, st.integers(0, N_ITEMS + 1))
 def test_below_forgets_the_later_items_alone(pairs: Pairs, n_items: int) -> None:
     expected = make_seen([(user, item) for user, item in pairs if item < n_items])
     assert make_seen(pairs).below(n_items).keys.tolist() == expected.keys.tolist()
-
-
-@given(PAIRS, st.integers(0, N_USERS + 2))
-def test_bounds_say_where_each_users_list_lies(pairs: Pairs, n_users: int) -> None:
-    seen, sets = make_seen(pairs), oracle(pairs)
-    bounds = seen.bounds(n_users)
-    assert len(bounds) == n_users + 1
-    lists = [seen.items[start:end].tolist() for start, end in pairwise(bounds)]
-    assert lists == [sorted(sets[user]) for user in range(n_users)]

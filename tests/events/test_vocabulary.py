@@ -70,6 +70,33 @@ def test_a_copy_goes_its_own_way(first: list[int], later: list[int]) -> None:
     assert twin.ids.to_pylist() == list(oracle_rows([*first, *later]))
 
 
+@given(st.lists(st.lists(st.integers(0, 60), max_size=12), max_size=12), st.data())
+def test_copies_that_are_extended_in_any_order_are_independent(pieces: list[list[int]], data: st.DataObject) -> None:
+    """Each vocabulary stands beside its own list of ids; all share what they can underneath."""
+    family: list[tuple[Vocabulary, list[int]]] = [(Vocabulary(), [])]
+    for piece in pieces:
+        vocabulary, told = data.draw(st.sampled_from(family))
+        if data.draw(st.booleans()):
+            vocabulary, told = vocabulary.copy(), list(told)
+            family.append((vocabulary, told))
+        if data.draw(st.booleans()):
+            vocabulary.indexed()
+        vocabulary.extend(piece)
+        told += piece
+    for vocabulary, told in family:
+        rows = oracle_rows(told)
+        assert vocabulary.ids.to_pylist() == list(rows)
+        assert vocabulary.lookup(range(61)).tolist() == [rows.get(one, -1) for one in range(61)]
+
+
+@given(ID_LISTS)
+def test_distinct_ids_make_the_vocabulary_that_they_came_from(ids: list[int]) -> None:
+    original = Vocabulary(ids)
+    again = Vocabulary.of_distinct(original.ids)
+    assert again.ids.to_pylist() == original.ids.to_pylist()
+    assert again.extend(ids).tolist() == original.lookup(ids).tolist()
+
+
 @pytest.mark.parametrize(
     "ids",
     [

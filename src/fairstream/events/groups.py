@@ -143,13 +143,18 @@ class Groups:
         if other.attribute != self.attribute:
             raise DataError(f"groups must stay the same: expected {self.attribute!r}, got {other.attribute!r}")
         names = self.names + tuple(name for name in other.names if name not in self.names)
-        place = np.array([*(names.index(name) for name in other.names), UNKNOWN], dtype=np.int16)
         _need_few(self.attribute, names)
+        place = np.array([*(names.index(name) for name in other.names), UNKNOWN], dtype=np.int16)
         fresh = codes[rows] == UNKNOWN
-        codes[rows[fresh]] = place[other.codes[fresh]]
-        joined = replace(self, names=names, codes=codes)
-        settled = [code for code in range(len(self.names)) if code == ADVANTAGED or (self.codes == code).any()]
-        return joined._renumbered([*settled, *(code for code in joined._by_appearance() if code not in settled)])
+        rows, brought = rows[fresh], place[other.codes[fresh]]
+        # Groups that have users keep their codes; only those that get their first ones now are put in order.
+        n_settled = max(ADVANTAGED + 1, self.n_after(len(self.codes)))
+        late, at = np.unique(brought[np.argsort(rows)], return_index=True)
+        appearing = [int(code) for code in late[np.argsort(at)] if code >= n_settled]
+        order = [*range(n_settled), *appearing, *(n for n in range(n_settled, len(names)) if n not in appearing)]
+        newcomers = replace(self, names=names, codes=brought)._renumbered(order)
+        codes[rows] = newcomers.codes
+        return replace(newcomers, codes=codes)
 
 
 def encode_groups(values: Any, names: Sequence[str]) -> tuple[tuple[str, ...], Codes]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fairstream.events.runs import appended
 from fairstream.events.seen import SeenItems
 from fairstream.events.vocabulary import Rows
 
 _HALF_LIFE = 0.1
+_EVENTS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +25,8 @@ class Knowledge:
     (2, 3, 2)
     """
 
-    users: Rows
-    items: Rows
+    user_parts: tuple[Rows, ...]
+    item_parts: tuple[Rows, ...]
     seen: SeenItems
     n_users: int
     n_items: int
@@ -31,31 +34,61 @@ class Knowledge:
     """Items that were known before the last events came in; the rows from here on are new."""
 
     @classmethod
-    def of(cls, users: Rows, items: Rows) -> Knowledge:
+    def of(cls, users: Rows, items: Rows, *, n_items_before: int = 0) -> Knowledge:
         """What one batch of events tells."""
-        return cls(users, items, SeenItems.from_pairs(users, items), _n_rows(users), _n_rows(items))
+        seen = SeenItems.from_pairs(users, items)
+        return cls((users,), (items,), seen, _n_rows(users), _n_rows(items), n_items_before)
 
     def after(self, users: Rows, items: Rows) -> Knowledge:
-        """What is known once these events have come in too."""
+        """What is known once these events have come in too, at a cost that follows them."""
         return Knowledge(
-            np.concatenate([self.users, users]),
-            np.concatenate([self.items, items]),
+            appended(self.user_parts, users, _joined),
+            appended(self.item_parts, items, _joined),
             self.seen.union(SeenItems.from_pairs(users, items)),
             max(self.n_users, _n_rows(users)),
             max(self.n_items, _n_rows(items)),
             self.n_items,
         )
 
+    @property
+    def users(self) -> Rows:
+        """The users of all events, put together anew where they came in parts."""
+        return _together(self.user_parts)
+
+    @property
+    def items(self) -> Rows:
+        """The items of all events, put together anew where they came in parts."""
+        return _together(self.item_parts)
+
     def popularity(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How popular each known item is, recent events counting more: the fallback for newcomers.
 
         Σ 2^(−age / h) over the item's events, the age counted in events and the half-life h a
-        tenth of all events so far: free of the unit of time, and of the size of the log.
+        tenth of all events so far: free of the unit of time, and of the size of the log. It walks
+        through all events, once.
         """
-        n = len(self.items)
-        age = np.arange(n - 1, -1, -1, dtype=np.float64)
-        weight = np.exp2(-age / max(1.0, _HALF_LIFE * n))
-        return np.bincount(self.items, weight, minlength=self.n_items).astype(np.float64)
+        return self._popularity
+
+    @cached_property
+    def _popularity(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        n = sum(map(len, self.item_parts))
+        half_life, popularity = max(1.0, _HALF_LIFE * n), np.zeros(self.n_items)
+        for part in self.item_parts:
+            for start in range(0, len(part), _EVENTS_AT_ONCE):
+                items = part[start : start + _EVENTS_AT_ONCE]
+                age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
+                np.add.at(popularity, items, np.exp2(-age / half_life))
+                n -= len(items)
+        popularity.flags.writeable = False
+        return popularity
+
+
+def _joined(first: Rows, second: Rows) -> Rows:
+    return np.concatenate([first, second]) if len(first) else second
+
+
+def _together(parts: tuple[Rows, ...]) -> Rows:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
 def _n_rows(rows: Rows) -> int:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fairstream.errors import DataError
 from fairstream.events.columns import Columns
 from fairstream.events.groups import Groups
 from fairstream.events.vocabulary import Rows, Vocabulary
+
+_IDS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +109,8 @@ class EventLog:
         """A SHA-256 of the events, their order, and who is in which group: equal logs, equal hashes."""
         digest = hashlib.sha256()
         for ids in (self.user_ids.ids, self.item_ids.ids):
-            digest.update(json.dumps(ids.to_pylist()).encode())
+            for part in _as_json(ids):
+                digest.update(part)
         columns = [self.users, self.items, self.times]
         if self.groups is not None:
             # By name, not by code: whose advantage is looked at does not make it other data.
@@ -114,8 +119,17 @@ class EventLog:
             digest.update(repr((self.groups.attribute, order)).encode())
             columns.append(place[self.groups.codes])
         for column in columns:
-            digest.update(np.ascontiguousarray(column).tobytes())
+            digest.update(np.ascontiguousarray(column).view(np.uint8).data)
         return digest.hexdigest()
+
+
+def _as_json(ids: pa.Array) -> Iterator[bytes]:
+    """The ids as one JSON list, a piece at a time: as Python objects all at once they would fill the memory."""
+    yield b"["
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        part = json.dumps(ids.slice(start, _IDS_AT_ONCE).to_pylist())[1:-1]
+        yield (", " + part if start else part).encode()
+    yield b"]"
 
 
 def first_of_each_pair(users: Rows, items: Rows) -> Rows:
@@ -126,4 +140,6 @@ def first_of_each_pair(users: Rows, items: Rows) -> Rows:
 
 def pair_keys(users: Rows, items: Rows) -> Rows:
     """One integer per (user, item) pair, ordered by user and then by item."""
-    return (users << 32) | items
+    keys = users << 32
+    keys |= items
+    return keys

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
+from numba import njit
 
 from fairstream.events.log import pair_keys
+from fairstream.events.runs import appended, merged
 from fairstream.events.vocabulary import Rows
 
 _ITEM_BITS = 0xFFFF_FFFF
@@ -17,40 +21,70 @@ class SeenItems:
     """For each user row a sorted list of item rows: memory grows with the pairs alone.
 
     >>> seen = SeenItems.from_pairs(np.array([1, 0, 1]), np.array([7, 3, 2]))
-    >>> seen.of(np.array([1, 0, 5]))
-    (array([0, 0, 1]), array([2, 7, 3]))
+    >>> seen.lists(np.array([1, 0, 5]))
+    (array([0, 2, 3, 3]), array([2, 7, 3]))
     """
 
-    keys: Rows
-    """Sorted and distinct `pair_keys`."""
+    runs: tuple[Rows, ...]
+    """Sorted `pair_keys`; no pair is there twice."""
+    n_items: int
+    """Every item row is below this."""
 
     @classmethod
     def from_pairs(cls, users: Rows, items: Rows) -> SeenItems:
-        return cls(np.unique(pair_keys(users, items)))
+        keys = pair_keys(users, items)  # the only array: sorted and thinned out where it lies
+        keys.sort()
+        keys.resize(_without_repeats(keys), refcheck=False)
+        return cls((keys,) if len(keys) else (), int(items.max(initial=-1)) + 1)
 
     def union(self, other: SeenItems) -> SeenItems:
-        """Both together, by a merge of what is sorted already."""
-        new = other.keys[~self._holds(other.keys)]
-        return SeenItems(np.insert(self.keys, np.searchsorted(self.keys, new), new))
+        """Both together, at a cost that follows `other`."""
+        new = other.keys
+        new = new[~self._hold(new)] if self.runs else new
+        return SeenItems(appended(self.runs, new, merged), max(self.n_items, other.n_items))
 
     def below(self, n_items: int) -> SeenItems:
         """Only the pairs whose item row is one of the first `n_items`."""
-        return SeenItems(self.keys[(self.keys & _ITEM_BITS) < n_items])
+        if self.n_items <= n_items:
+            return self
+        runs = (run[(run & _ITEM_BITS) < n_items] for run in self.runs)
+        return SeenItems(tuple(run for run in runs if len(run)), n_items)
 
     def has(self, users: Rows, items: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether each pair is among them."""
-        return self._holds(pair_keys(users, items))
-
-    def _holds(self, keys: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        at = np.searchsorted(self.keys, keys)
-        found = np.zeros(len(keys), dtype=np.bool_)
-        inside = at < len(self.keys)
-        found[inside] = self.keys[at[inside]] == keys[inside]
+        keys = pair_keys(users, items)
+        order = np.argsort(keys)  # neighbours are found near each other, in memory that is at hand
+        found = np.empty(len(keys), dtype=np.bool_)
+        found[order] = self._hold(keys[order])
         return found
 
-    def bounds(self, n_users: int) -> Rows:
-        """`bounds[u]` to `bounds[u + 1]` is where the list of user row u lies in `items`."""
-        return np.searchsorted(self.keys, np.arange(n_users + 1, dtype=np.int64) << 32)
+    def _hold(self, keys: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        found = np.zeros(len(keys), dtype=np.bool_)
+        for run in self.runs:
+            at = np.searchsorted(run, keys)
+            found |= run[np.minimum(at, len(run) - 1)] == keys
+        return found
+
+    def lists(self, users: Rows) -> tuple[Rows, Rows]:
+        """The sorted items of each of `users`: those of `users[i]` are `items[bounds[i] : bounds[i + 1]]`."""
+        bounds = np.zeros(len(users) + 1, dtype=np.int64)
+        for run in self.runs:
+            _count(run, users, bounds[1:])
+        np.cumsum(bounds, out=bounds)
+        items, ends = np.empty(bounds[-1], dtype=np.int64), bounds[:-1].copy()
+        for run in self.runs:
+            _merge_in(run, users, bounds, ends, items)
+        return bounds, items
+
+    def of(self, users: Rows) -> tuple[Rows, Rows]:
+        """The items of `users`, as (position in `users`, item row) pairs."""
+        bounds, items = self.lists(users)
+        return np.repeat(np.arange(len(users)), np.diff(bounds)), items
+
+    @property
+    def keys(self) -> Rows:
+        """All pairs as one sorted array of `pair_keys`, made anew where there are several runs."""
+        return reduce(merged, reversed(self.runs)) if self.runs else np.empty(0, dtype=np.int64)
 
     @property
     def users(self) -> Rows:
@@ -60,10 +94,48 @@ class SeenItems:
     def items(self) -> Rows:
         return self.keys & _ITEM_BITS
 
-    def of(self, users: Rows) -> tuple[Rows, Rows]:
-        """The items of `users`, as (position in `users`, item row) pairs."""
-        start = np.searchsorted(self.keys, users << 32)
-        count = np.searchsorted(self.keys, (users + 1) << 32) - start
-        position = np.repeat(np.arange(len(users)), count)
-        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        return position, self.keys[np.repeat(start, count) + within] & _ITEM_BITS
+    def bounds(self, n_users: int) -> Rows:
+        """`bounds[u]` to `bounds[u + 1]` is where the list of user row u lies in `items`."""
+        return np.searchsorted(self.keys, np.arange(n_users + 1, dtype=np.int64) << 32)
+
+
+@njit(cache=True, nogil=True)
+def _without_repeats(keys: Any) -> int:
+    """Move the distinct ones of sorted keys to the front; gives how many they are."""
+    n = 0
+    for key in keys:
+        if n == 0 or keys[n - 1] != key:
+            keys[n] = key
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _count(run: Any, users: Any, counts: Any) -> None:
+    for u in range(len(users)):
+        start = np.searchsorted(run, users[u] << 32)
+        end = start
+        while end < len(run) and run[end] >> 32 == users[u]:
+            end += 1
+        counts[u] += end - start
+
+
+@njit(cache=True, nogil=True)
+def _merge_in(run: Any, users: Any, bounds: Any, ends: Any, items: Any) -> None:
+    """Merge each user's items of the run with those that it has got between its bound and its end."""
+    for u in range(len(users)):
+        start = np.searchsorted(run, users[u] << 32)
+        at = start
+        while at < len(run) and run[at] >> 32 == users[u]:
+            at += 1
+        free = ends[u] + at - start
+        last, ends[u] = ends[u] - 1, free
+        while at > start:  # from behind, where there is room
+            free -= 1
+            item = run[at - 1] & _ITEM_BITS
+            if last >= bounds[u] and items[last] > item:
+                items[free] = items[last]
+                last -= 1
+            else:
+                items[free] = item
+                at -= 1

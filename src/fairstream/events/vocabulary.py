@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fairstream.errors import DataError
+from fairstream.events.id_index import IndexedIds
+from fairstream.events.runs import appended
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -29,23 +30,40 @@ class Vocabulary:
     """
 
     def __init__(self, ids: Any = None) -> None:
+        self._runs: tuple[IndexedIds, ...] = ()
         self._ids: pa.Array | None = None
+        """All ids in one piece, once somebody has asked for them."""
         if ids is not None:
             self.extend(ids)
 
+    @classmethod
+    def of_distinct(cls, ids: pa.Array) -> Vocabulary:
+        """From the `ids` of another one: nothing is looked up and nothing copied."""
+        vocabulary = cls()
+        vocabulary._runs = (IndexedIds(ids),) if len(ids) else ()
+        return vocabulary
+
     def __len__(self) -> int:
-        return 0 if self._ids is None else len(self._ids)
+        return sum(map(len, self._runs))
 
     @property
     def ids(self) -> pa.Array:
         """The ids in the order of their rows."""
-        return pa.array([], pa.int64()) if self._ids is None else self._ids
+        if self._ids is None:
+            self._ids = pa.concat_arrays([run.ids for run in self._runs]) if self._runs else pa.array([], pa.int64())
+        return self._ids
 
     def copy(self) -> Vocabulary:
         """The same rows, to be extended on their own."""
         twin = Vocabulary()
-        twin._ids = self._ids
+        twin._runs, twin._ids = self._runs, self._ids
         return twin
+
+    def indexed(self) -> Vocabulary:
+        """Make now what lookups need, for which the first one would have to wait; gives the vocabulary itself."""
+        for run in self._runs:
+            _ = run.index
+        return self
 
     def lookup(self, ids: Any) -> Rows:
         """The row of each id, −1 where the id is not known."""
@@ -53,33 +71,33 @@ class Vocabulary:
 
     def extend(self, ids: Any) -> Rows:
         """The row of each id; ids not seen before get the next free rows, in order."""
-        values = self._same_kind(id_column(ids))
-        rows = self._lookup(values)
-        unknown = rows < 0
-        if unknown.any():
-            n_known = len(self)
-            newcomers = values.filter(pa.array(unknown))
-            fresh = pc.unique(newcomers)
-            rows[unknown] = n_known + _to_rows(pc.index_in(newcomers, value_set=fresh))
-            self._ids = fresh if self._ids is None else pa.concat_arrays([self._ids, fresh])
-        return rows
+        encoded = self._same_kind(id_column(ids)).dictionary_encode()
+        distinct = encoded.dictionary  # in the order of first appearance
+        row_of = self._lookup(distinct)
+        is_new = row_of < 0
+        if is_new.any():
+            row_of[is_new] = np.arange(len(self), len(self) + int(is_new.sum()))
+            newcomers = distinct if is_new.all() else distinct.filter(pa.array(is_new))
+            self._runs, self._ids = appended(self._runs, IndexedIds(newcomers), IndexedIds.followed_by), None
+        return row_of[encoded.indices.to_numpy(zero_copy_only=False)]
 
     def _lookup(self, values: pa.Array) -> Rows:
-        if self._ids is None:
-            return np.full(len(values), -1, dtype=np.int64)
-        return _to_rows(pc.fill_null(pc.index_in(values, value_set=self._ids), -1))
+        rows = np.full(len(values), -1, dtype=np.int64)
+        n_before = 0
+        for run in self._runs:
+            at = run.find(values)
+            np.copyto(rows, at + n_before, where=at >= 0)
+            n_before += len(run)
+        return rows
 
     def _same_kind(self, values: pa.Array) -> pa.Array:
-        if self._ids is not None and len(values) and values.type != self._ids.type:
+        kind = self._runs[0].ids.type if self._runs else values.type
+        if len(values) and values.type != kind:
             raise DataError(
-                f"ids must stay of one kind: this vocabulary holds {_kind(self._ids.type)}, got "
+                f"ids must stay of one kind: this vocabulary holds {_kind(kind)}, got "
                 f"{_kind(values.type)}, {values[0].as_py()!r} for one; convert the column first"
             )
-        return values if len(values) or self._ids is None else values.cast(self._ids.type)
-
-
-def _to_rows(indices: pa.Array) -> Rows:
-    return indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        return values if len(values) else values.cast(kind)
 
 
 def _kind(kind: pa.DataType) -> str:

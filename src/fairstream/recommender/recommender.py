@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +81,7 @@ class FairRecommender:
         groups = log.need_groups()
         learner = self._new_learner()
         update = learner.fit(log.users, log.items, groups, on_epoch)
-        self._learner, self._users, self._items = learner, log.user_ids.copy(), log.item_ids.copy()
+        self._learner, self._users, self._items = learner, log.user_ids.copy().indexed(), log.item_ids.copy().indexed()
         self._groups, self._columns = groups, log.columns
         return update
 
@@ -124,9 +124,11 @@ class FairRecommender:
         by_model = (rows >= 0) & (rows < learner.n_learned_users)
         rows = np.where(rows < 0, known.n_users, rows)  # a row that has had nothing
         scores, items = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
-        fallback = Popularity(known.popularity(), n_items=known.n_items)
-        for model, chosen in ((learner.model, by_model), (fallback, ~by_model)):
-            scores[chosen], items[chosen] = best_items(model, rows[chosen], known.seen, n_items=known.n_items, k=k)
+        for chosen, is_fallback in ((by_model, False), (~by_model, True)):
+            if chosen.any():
+                # The popularity walks through all events, so it is asked for only where it is needed.
+                model = Popularity(known.popularity(), n_items=known.n_items) if is_fallback else learner.model
+                scores[chosen], items[chosen] = best_items(model, rows[chosen], known.seen, n_items=known.n_items, k=k)
         there = np.isfinite(scores)
         user, rank = np.nonzero(there)
         return pa.table(
@@ -212,7 +214,7 @@ class FairRecommender:
         return recommender
 
     def _restore(self, manifest: dict[str, Any], tensors: Tensors) -> None:
-        self._users, self._items = (vocabulary_from_tensors(name, tensors) for name in ("users", "items"))
+        self._users, self._items = (vocabulary_from_tensors(name, tensors).indexed() for name in ("users", "items"))
         groups = manifest["groups"]
         self._groups = Groups(
             groups["attribute"],
@@ -223,10 +225,11 @@ class FairRecommender:
         )
         self._columns = Columns(**manifest["columns"])
         learner = self._new_learner()
-        known = Knowledge.of(tensors["events/users"].numpy(), tensors["events/items"].numpy())
+        users, items = (tensors[f"events/{name}"].numpy() for name in ("users", "items"))
+        known = Knowledge.of(users, items, n_items_before=int(manifest["n_items_before"]))
         trainer = learner.restore(
             int(manifest["t"]),
-            replace(known, n_items_before=int(manifest["n_items_before"])),
+            known,
             n_learned_users=int(manifest["n_learned_users"]),
             started_at=int(manifest["started_at"]),
         )
