@@ -60,6 +60,11 @@ class SeenItems:
     def items(self) -> Rows:
         return self.keys & _ITEM_BITS
 
+    def lists(self, users: Rows) -> tuple[Rows, Rows]:
+        """The sorted items of each of `users` behind each other, and where each list begins and ends."""
+        position, items = self.of(users)
+        return np.append(0, np.cumsum(np.bincount(position, minlength=len(users)))), items
+
     def of(self, users: Rows) -> tuple[Rows, Rows]:
         """The items of `users`, as (position in `users`, item row) pairs."""
         start = np.searchsorted(self.keys, users << 32)
