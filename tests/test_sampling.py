@@ -29,25 +29,22 @@ def seen_items(pairs: set[tuple[int, int]]) -> SeenItems:
 
 
 def sampler_of(pairs: set[tuple[int, int]], n_users: int = N_USERS, n_items: int = N_ITEMS) -> NegativeSampler:
-    return NegativeSampler(seen_items(pairs), n_users=n_users, n_items=n_items)
+    return NegativeSampler(seen_items(pairs), np.arange(n_users), n_items=n_items)
 
 
 def free_items(pairs: set[tuple[int, int]], user: int, n_items: int = N_ITEMS) -> set[int]:
     return {item for item in range(n_items) if (user, item) not in pairs}
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+users_of_a_batch = st.lists(st.integers(0, N_USERS - 1), max_size=6).map(lambda rows: np.array(rows, dtype=np.int64))
+keys = st.integers(0, 2**63 - 1)
 
 
-users_of_a_batch = st.lists(st.integers(0, N_USERS - 1), max_size=6).map(lambda rows: torch.tensor(rows).long())
-
-
-@given(exclusion_lists, users_of_a_batch, st.integers(1, N_ITEMS + 3), st.integers(0, 2**32))
+@given(exclusion_lists, users_of_a_batch, st.integers(1, N_ITEMS + 3), keys)
 def test_draws_are_free_and_distinct_and_as_many_as_there_are(
-    pairs: set[tuple[int, int]], users: torch.Tensor, n: int, seed: int
+    pairs: set[tuple[int, int]], users: np.ndarray, n: int, key: int
 ) -> None:
-    drawn = sampler_of(pairs).draw(users, n, generator(seed))
+    drawn = sampler_of(pairs).draw(users, n, key)
     assert drawn.shape == (len(users), n)
     for user, row in zip(users.tolist(), drawn.tolist(), strict=True):
         free = free_items(pairs, user)
@@ -59,21 +56,25 @@ def test_draws_are_free_and_distinct_and_as_many_as_there_are(
 
 @given(exclusion_lists)
 def test_n_free_counts_the_items_that_can_be_drawn(pairs: set[tuple[int, int]]) -> None:
-    users = torch.tensor([3, 0, 1, 2, 0])
+    users = np.array([3, 0, 1, 2, 0])
     assert sampler_of(pairs).n_free(users).tolist() == [len(free_items(pairs, user)) for user in users.tolist()]
 
 
-@given(exclusion_lists, users_of_a_batch, st.integers(1, 5), st.integers(0, 2**32))
-def test_a_generator_with_the_same_seed_draws_the_same(
-    pairs: set[tuple[int, int]], users: torch.Tensor, n: int, seed: int
+@given(exclusion_lists, users_of_a_batch, st.integers(1, 5), keys, st.integers(0, 2**40), st.data())
+def test_a_draw_depends_on_its_key_and_its_position_and_on_nothing_else(
+    pairs: set[tuple[int, int]], users: np.ndarray, n: int, key: int, first: int, data: st.DataObject
 ) -> None:
-    sampler = sampler_of(pairs)
-    assert torch.equal(sampler.draw(users, n, generator(seed)), sampler.draw(users, n, generator(seed)))
+    whole = sampler_of(pairs).draw(users, n, key, first)
+    start = data.draw(st.integers(0, len(users)))
+    part = NegativeSampler(seen_items(pairs), users[start:], n_items=N_ITEMS)  # serves fewer users, elsewhere placed
+    assert torch.equal(part.draw(users[start:], n, key, first + start), whole[start:])
 
 
-def test_a_generator_goes_on_from_draw_to_draw() -> None:
-    sampler, users, source = sampler_of(set()), torch.zeros(50, dtype=torch.int64), generator()
-    assert not torch.equal(sampler.draw(users, 2, source), sampler.draw(users, 2, source))
+def test_another_key_or_position_draws_something_else() -> None:
+    sampler, users = sampler_of(set()), np.zeros(50, dtype=np.int64)
+    first = sampler.draw(users, 2, key=0)
+    assert not torch.equal(first, sampler.draw(users, 2, key=1))
+    assert not torch.equal(first, sampler.draw(users, 2, key=0, first=50))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_every_ordered_tuple_is_equally_likely(excluded: set[int], n_items: int,
     pairs = {(0, 4), (0, 1), (2, 0), (2, 3)} | {(1, item) for item in excluded}
     sampler = sampler_of(pairs, n_users=3, n_items=n_items)
     n_draws = 100_000
-    drawn = sampler.draw(torch.ones(n_draws, dtype=torch.int64), n, generator(7))
+    drawn = sampler.draw(np.ones(n_draws, dtype=np.int64), n, 7)
     counts = Counter(map(tuple, drawn.tolist()))
     tuples = list(itertools.permutations(free_items(pairs, 1, n_items), n))
     assert set(counts) == set(tuples)
@@ -101,7 +102,7 @@ def test_every_ordered_tuple_is_equally_likely(excluded: set[int], n_items: int,
 
 
 def test_the_users_of_a_batch_are_drawn_for_independently() -> None:
-    drawn = sampler_of(set(), n_items=5).draw(torch.zeros(20_000, dtype=torch.int64), 1, generator(1)).reshape(-1, 2)
+    drawn = sampler_of(set(), n_items=5).draw(np.zeros(20_000, dtype=np.int64), 1, 1).reshape(-1, 2)
     counts = Counter(map(tuple, drawn.tolist()))
     expected = len(drawn) / 25
     assert sum((counts[pair] - expected) ** 2 / expected for pair in itertools.product(range(5), repeat=2)) < 51.18
@@ -110,7 +111,7 @@ def test_the_users_of_a_batch_are_drawn_for_independently() -> None:
 def test_memory_follows_the_pairs_and_not_the_catalogue() -> None:
     n_items = 10**9
     sampler = sampler_of({(0, 0), (1, n_items - 1)}, n_users=2, n_items=n_items)
-    drawn = sampler.draw(torch.tensor([0, 1]), 20, generator())
+    drawn = sampler.draw(np.array([0, 1]), 20, 0)
     assert int(drawn.min()) > 0
     assert int(drawn.max()) < n_items
     assert int(drawn.max()) > n_items // 2

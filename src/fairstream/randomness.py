@@ -32,7 +32,8 @@ class Randomness:
     def _sequence(self, name: str, indices: tuple[int, ...]) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *indices))
 
-    def _integer(self, name: str, indices: tuple[int, ...]) -> int:
+    def key(self, name: str, *indices: int) -> int:
+        """A 63-bit number of its own for this name, the seed of whatever draws by counting."""
         return int(self._sequence(name, indices).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def numpy(self, name: str, *indices: int) -> np.random.Generator:
@@ -42,7 +43,7 @@ class Randomness:
     def torch(self, name: str, *indices: int, device: Device = "cpu") -> torch.Generator:
         """A PyTorch generator of its own for this name, on `device`."""
         generator = torch.Generator(device=device)
-        generator.manual_seed(self._integer(name, indices))
+        generator.manual_seed(self.key(name, *indices))
         return generator
 
     @contextmanager
@@ -54,7 +55,7 @@ class Randomness:
         """
         cuda = [device] if torch.device(device).type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
-            torch.default_generator.manual_seed(self._integer(name, indices))
+            torch.default_generator.manual_seed(self.key(name, *indices))
             if cuda:
-                torch.cuda.manual_seed(self._integer(name, indices))
+                torch.cuda.manual_seed(self.key(name, *indices))
             yield

@@ -1,65 +1,113 @@
 """Negatives: distinct items that a user has not had, drawn uniformly and exactly.
 
+A draw is a pure function of (key, position, column). Nothing is carried from one draw to the
+next, so every engine, on any device and any number of threads, draws the same negatives.
+
 No rejection and no user × item matrix. To draw the r-th of the items that are *not* in a user's
 sorted list e_0 < e_1 < …, note that e_j has j of the list before it, hence e_j − j free items
-before it; the r-th free item is r + #{j : e_j − j ≤ r}. With the lists of all users behind each
-other and the user in the upper digits, that count is one binary search for a whole batch.
+before it; the r-th free item is r + #{j : e_j − j ≤ r}. The same count leaves out what earlier
+columns have drawn already.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.events import SeenItems
+from fairstream.events import Rows, SeenItems
 
 
 class NegativeSampler:
     """Uniform draws without replacement from the first `n_items` rows less the `excluded` ones.
 
     What is excluded decides the protocol: what the user has had so far (point in time), or what
-    it will ever have (the paper's leak).
+    it will ever have (the paper's leak). `users` are the rows that will be drawn for; the memory
+    is in proportion to what they have had.
     """
 
-    def __init__(self, excluded: SeenItems, *, n_users: int, n_items: int, device: torch.device | str = "cpu") -> None:
-        excluded = excluded.below(n_items)
-        bounds = torch.from_numpy(excluded.bounds(n_users))
-        users, items = torch.from_numpy(excluded.users), torch.from_numpy(excluded.items)
-        keep = users < n_users
-        users, items = users[keep], items[keep]
-        free_before = items - (torch.arange(len(items)) - bounds[users])  # e_j − j
-        self._stride = n_items + 1
-        self._keys = (users * self._stride + free_before).to(device)
-        self._start = bounds[:-1].to(device)
-        self._n_free = (n_items - bounds.diff()).to(device)
+    def __init__(self, excluded: SeenItems, users: Rows, *, n_items: int, device: torch.device | str = "cpu") -> None:
+        self.users, self.n_items, self._device = np.unique(users), n_items, device
+        """The user rows that are served, sorted."""
+        bounds, items = excluded.lists(self.users)
+        known = items < n_items
+        if not known.all():
+            bounds, items = np.append(0, np.cumsum(known))[bounds], items[known]
+        self.bounds, self.items = bounds, items
+        """`items[bounds[a] : bounds[a + 1]]` are the excluded items of the a-th of `users`, sorted."""
 
-    def n_free(self, users: Tensor) -> Tensor:
+    def place(self, users: Rows) -> Rows:
+        """Where each of the user rows stands among those served."""
+        serves_everyone = len(self.users) and self.users[-1] == len(self.users) - 1
+        return users if serves_everyone else np.searchsorted(self.users, users)
+
+    def n_free(self, users: Rows) -> Rows:
         """(B,) how many items can be drawn for each user."""
-        return self._n_free[users]
+        return (self.n_items - np.diff(self.bounds))[self.place(users)]
 
-    def draw(self, users: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """(B, n) distinct items for each user, in random order; −1 where a user has fewer than n."""
-        ranks = _distinct(self._n_free[users], n, generator)  # (B, n)
-        wanted = users[:, None] * self._stride + ranks.clamp(min=0)
-        skipped = torch.searchsorted(self._keys, wanted, right=True) - self._start[users][:, None]
+    def draw(self, users: Rows, n: int, key: int, first: int = 0) -> Tensor:
+        """(B, n) distinct items for each user, in random order; −1 where a user has no more.
+
+        Row b is the draw of position `first` + b under this key.
+        """
+        place = torch.from_numpy(self.place(users)).to(self._device)
+        free = torch.from_numpy(self.n_free(users)).to(self._device)
+        ranks = _distinct(free, n, key, first)  # (B, n)
+        keys, starts = self._search_keys
+        wanted = place[:, None] * (self.n_items + 1) + ranks.clamp(min=0)
+        skipped = torch.searchsorted(keys, wanted, right=True) - starts[place][:, None]
         return torch.where(ranks < 0, ranks, ranks + skipped)
 
+    @cached_property
+    def _search_keys(self) -> tuple[Tensor, Tensor]:
+        """All lists behind each other as e_j − j with the user in the upper digits: one search for all."""
+        owner = np.repeat(np.arange(len(self.users)), np.diff(self.bounds))
+        free_before = self.items - (np.arange(len(self.items)) - self.bounds[owner])  # e_j − j
+        keys = owner * (self.n_items + 1) + free_before
+        return torch.from_numpy(keys).to(self._device), torch.from_numpy(self.bounds).to(self._device)
 
-def _distinct(available: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """(B, n) distinct integers below `available` (B,), each ordered n-tuple equally likely.
 
-    Floyd's algorithm, a column at a time: column c draws from 0 … j with j = available − n + c,
-    and takes j itself where the draw is already taken. The set is uniform; a shuffle makes the
-    order so too. Columns with j < 0 have nothing left to draw and hold −1.
+def _distinct(available: Tensor, n: int, key: int, first: int) -> Tensor:
+    """(B, n) distinct integers below `available` (B,), each ordered n-tuple equally likely; −1 where none is left.
+
+    Column c takes the r-th of what columns 0 … c − 1 have left, r uniform below available − c.
     """
-    size, device = available.shape[0], available.device
-    uniform = torch.rand(size, n, dtype=torch.float64, device=device, generator=generator)
-    top = available[:, None] - n + torch.arange(n, device=device)  # j, (B, n)
-    draws = torch.where(top < 0, -1, (uniform * (top + 1)).long())  # 0 … j
-    chosen = torch.full((size, n), -1, dtype=torch.int64, device=device)
+    device = available.device
+    counter = (first + torch.arange(len(available), device=device))[:, None] * n + torch.arange(n, device=device)
+    left = (available[:, None] - torch.arange(n, device=device)).clamp(min=0)
+    wanted = (uniform(key, counter) * left).long()  # r, (B, n)
+    drawn = torch.full_like(wanted, -1)
+    taken = torch.empty(len(available), 0, dtype=torch.int64, device=device)  # (B, c), sorted
     for c in range(n):
-        taken = (chosen[:, :c] == draws[:, c : c + 1]).any(dim=1)
-        chosen[:, c] = torch.where(taken, top[:, c], draws[:, c])
-    chosen = torch.where(top < 0, -1, chosen)
-    order = torch.rand(size, n, device=device, generator=generator).argsort(dim=1)
-    return chosen.gather(1, order)
+        free_before = taken - torch.arange(c, device=device)
+        value = wanted[:, c] + (free_before <= wanted[:, c : c + 1]).sum(dim=1)
+        drawn[:, c] = torch.where(left[:, c] > 0, value, -1)
+        taken = torch.cat([taken, value[:, None]], dim=1).sort(dim=1).values
+    return drawn
+
+
+# SplitMix64 (Steele, Lea, Flood 2014) as a function of a counter: its increment and its two multipliers.
+GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def uniform(key: int, counter: Tensor) -> Tensor:
+    """Numbers in [0, 1) with 53 random bits (float64), one for each counter.
+
+    >>> uniform(7, torch.arange(3))
+    tensor([0.3898, 0.0168, 0.9008], dtype=torch.float64)
+    """
+    x = _signed(key) + (counter + 1) * _signed(GOLDEN)  # 64-bit arithmetic wraps around
+    x = (x ^ _shifted(x, 30)) * _signed(MIX_1)
+    x = (x ^ _shifted(x, 27)) * _signed(MIX_2)
+    return _shifted(x ^ _shifted(x, 31), 11).double() * 2.0**-53
+
+
+def _shifted(x: Tensor, n_bits: int) -> Tensor:
+    """X >> n_bits of an unsigned integer: PyTorch's shift would drag the sign along."""
+    return (x >> n_bits) & ((1 << (64 - n_bits)) - 1)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= 1 << 63 else x

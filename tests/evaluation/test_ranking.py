@@ -135,7 +135,7 @@ def test_users_a_few_at_a_time_are_ranked_as_all_at_once(
         given_pairs = (rows(*users), pairs_of(positives), pairs_of(seen))
         full = rank_all(Given(scores), *given_pairs, n_items=n_items, k=k)
         sizes = {"n_items": n_items, "n_rankable": scores.shape[1]}
-        return full, rank_sampled(Given(scores), *given_pairs, **sizes, k=k, generator=generator())
+        return full, rank_sampled(Given(scores), *given_pairs, **sizes, k=k, key=0)
 
     whole = both()
     with scores_at_once(at_once):
@@ -212,7 +212,7 @@ def test_the_smallest_lead_is_a_lead(score: float, is_sampled: bool) -> None:
         model = Given(torch.tensor([[score, positive, score]]))
         task = (model, rows(0), pairs_of({(0, 1)}), pairs_of(set()))
         if is_sampled:
-            ranked = rank_sampled(*task, n_items=3, n_rankable=3, k=1, generator=generator())
+            ranked = rank_sampled(*task, n_items=3, n_rankable=3, k=1, key=0)
         else:
             ranked = rank_all(*task, n_items=3, k=1)
         assert ranked.hits.tolist() == [[hit]]
@@ -246,7 +246,7 @@ def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_no
             n_items=n_items,
             n_rankable=n_rankable,
             k=k,
-            generator=generator(),
+            key=0,
         )
     assert len(model.asked) > 1
     asked = {user: items for chunk in model.asked for user, items in zip(*chunk, strict=True)}
@@ -264,14 +264,14 @@ def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_no
         assert n_positives == len(wanted)
 
 
-def test_the_generator_decides_the_candidates() -> None:
+def test_the_key_decides_the_candidates() -> None:
     scores = torch.rand(3, 400, generator=generator(5))
     asked = []
     for seed in (1, 1, 2):
         model = Given(scores)
         positives = pairs_of({(0, 7), (2, 8)})
         task = (model, rows(0, 1, 2), positives, pairs_of(set()))
-        rank_sampled(*task, n_items=400, n_rankable=400, k=5, generator=generator(seed))
+        rank_sampled(*task, n_items=400, n_rankable=400, k=5, key=seed)
         asked.append(model.asked)
     assert asked[0] == asked[1] != asked[2]
 
@@ -288,12 +288,12 @@ def test_what_is_not_a_number_is_not_ranked(value: float) -> None:
         rank_all(*task, n_items=5, k=2)
     task = (Given(scores), rows(0, 1), pairs_of({(0, 1), (1, 2)}), pairs_of(set()))
     with pytest.raises(ModelError, match="NaN or infinite"):
-        rank_sampled(*task, n_items=5, n_rankable=5, k=2, generator=generator())
+        rank_sampled(*task, n_items=5, n_rankable=5, k=2, key=0)
 
 
 def test_nobody_to_test() -> None:
     task = (Given(torch.zeros(2, 5)), rows(), pairs_of({(0, 1)}), pairs_of(set()))
-    sampled = rank_sampled(*task, n_items=5, n_rankable=5, k=2, generator=generator())
+    sampled = rank_sampled(*task, n_items=5, n_rankable=5, k=2, key=0)
     for ranked in (rank_all(*task, n_items=5, k=2), sampled):
         assert ranked.hits.shape == ranked.items.shape == (0, 2)
         assert ranked.n_positives.shape == (0,)

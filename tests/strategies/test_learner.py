@@ -257,7 +257,7 @@ def test_retraining_starts_anew_and_uses_everything(log: EventLog, periods: Peri
     users, items = log.users[:end], log.items[:end]
     sizes = {"n_users": log.n_users_after(end), "n_items": log.n_items_after(end)}
     alone = Trainer(Recorder, learner.hyper, learner.objective, randomness=learner.randomness, device=CPU, t=1, **sizes)
-    sampler = NegativeSampler(SeenItems.from_pairs(users, items), **sizes)
+    sampler = NegativeSampler(SeenItems.from_pairs(users, items), users, n_items=sizes["n_items"])
     epochs = learner.hyper.pretrain_epochs
     report = alone.train(users, items, groups, sampler, n_groups=2, t=1, epochs=epochs, shuffled=True)
     assert report == update.report

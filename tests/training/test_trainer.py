@@ -36,7 +36,7 @@ class Interactions:
         self.seen = SeenItems.from_pairs(self.users, self.items)
 
     def sampler(self) -> NegativeSampler:
-        return NegativeSampler(self.seen, n_users=N_USERS, n_items=N_ITEMS)
+        return NegativeSampler(self.seen, np.arange(N_USERS), n_items=N_ITEMS)
 
 
 def trainer_of(
@@ -183,7 +183,7 @@ def test_interactions_without_enough_free_items_are_left_out_and_counted() -> No
     others = ~np.isin(data.users, crowded)
     pairs = np.array([(user, item) for user in crowded for item in range(N_ITEMS - 2)], dtype=np.int64)
     sampler = NegativeSampler(
-        data.seen.union(SeenItems.from_pairs(pairs[:, 0], pairs[:, 1])), n_users=N_USERS, n_items=N_ITEMS
+        data.seen.union(SeenItems.from_pairs(pairs[:, 0], pairs[:, 1])), np.arange(N_USERS), n_items=N_ITEMS
     )
     n_left_out = int((~others).sum())
     assert n_left_out > 0
@@ -200,7 +200,7 @@ def test_interactions_without_enough_free_items_are_left_out_and_counted() -> No
 
 def test_with_nobody_left_to_learn_from_it_says_so_and_changes_nothing() -> None:
     users, items = np.repeat(np.arange(N_USERS), N_ITEMS), np.tile(np.arange(N_ITEMS), N_USERS)
-    sampler = NegativeSampler(SeenItems.from_pairs(users, items), n_users=N_USERS, n_items=N_ITEMS)
+    sampler = NegativeSampler(SeenItems.from_pairs(users, items), np.arange(N_USERS), n_items=N_ITEMS)
     trainer = trainer_of(Recorder)
     before = weights(trainer)
     with pytest.raises(DataError, match="distinct negatives"):
@@ -327,7 +327,7 @@ def test_a_grown_trainer_learns_newcomers(optimizer: str) -> None:
     trainer.grow(N_USERS + 1, N_ITEMS + 4, t=1)
     assert torch.equal(trainer.model.get_parameter("user.weight")[:N_USERS].flatten(), before[: N_USERS * 4])
     grown = trainer.model.get_parameter("item.weight").detach().clone()
-    sampler = NegativeSampler(data.seen, n_users=N_USERS + 1, n_items=N_ITEMS + 4)
+    sampler = NegativeSampler(data.seen, np.arange(N_USERS + 1), n_items=N_ITEMS + 4)
     users, items = np.full(4, N_USERS), np.arange(N_ITEMS, N_ITEMS + 4)
     trainer.train(users, items, coded([0] * (N_USERS + 1)), sampler, n_groups=2, t=1, epochs=1, shuffled=False)
     assert bool((trainer.model.get_parameter("item.weight") != grown)[N_ITEMS:].all())
@@ -339,7 +339,7 @@ def test_a_model_of_another_kind_or_shape_is_told_apart_from_divergence() -> Non
             return super().forward(users, items)[:, :1]
 
     users, items = np.arange(N_USERS), np.zeros(N_USERS, dtype=np.int64)
-    sampler = NegativeSampler(SeenItems.from_pairs(users, items), n_users=N_USERS, n_items=N_ITEMS)
+    sampler = NegativeSampler(SeenItems.from_pairs(users, items), np.arange(N_USERS), n_items=N_ITEMS)
     with pytest.raises(ModelError, match="a score per candidate"):
         trainer_of(OneColumn).train(
             users, items, coded([0] * N_USERS), sampler, n_groups=2, t=0, epochs=1, shuffled=False

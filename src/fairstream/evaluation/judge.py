@@ -142,7 +142,6 @@ class Judge:
         with evaluating(model):
             if self.protocol.full_ranking:
                 return rank_all(model, users, positives, known.seen, n_items=known.n_items, k=self.k)
-            device = next(model.parameters()).device
             return rank_sampled(
                 model,
                 users,
@@ -151,5 +150,5 @@ class Judge:
                 n_items=known.n_items,
                 n_rankable=n_rankable,
                 k=self.k,
-                generator=self.randomness.torch(name, *draw, device=device),
+                key=self.randomness.key(name, *draw),
             )

@@ -84,7 +84,7 @@ def rank_sampled(
     n_items: int,
     n_rankable: int,
     k: int,
-    generator: torch.Generator,
+    key: int,
 ) -> RankedHits:
     """Rank the positives among 100 items that are known, not had by the user, and not positive.
 
@@ -92,10 +92,8 @@ def rank_sampled(
     from `n_rankable` on are items that the model has no row for; they count as missed.
     """
     device, found = _device(model), RankedHits.empty(users, positives, k)
-    sampler = NegativeSampler(
-        seen.union(positives), n_users=int(users.max(initial=-1)) + 1, n_items=n_items, device=device
-    )
-    negatives = sampler.draw(torch.from_numpy(users).to(device), N_SAMPLED_CANDIDATES, generator)
+    sampler = NegativeSampler(seen.union(positives), users, n_items=n_items, device=device)
+    negatives = sampler.draw(users, N_SAMPLED_CANDIDATES, key)
     reachable = positives.below(n_rankable)
     width = N_SAMPLED_CANDIDATES + int(_counts(reachable, users).max(initial=0))
     for chunk in user_chunks(len(users), width):

@@ -94,10 +94,6 @@ class SeenItems:
     def items(self) -> Rows:
         return self.keys & _ITEM_BITS
 
-    def bounds(self, n_users: int) -> Rows:
-        """`bounds[u]` to `bounds[u + 1]` is where the list of user row u lies in `items`."""
-        return np.searchsorted(self.keys, np.arange(n_users + 1, dtype=np.int64) << 32)
-
 
 @njit(cache=True, nogil=True)
 def _without_repeats(keys: Any) -> int:

@@ -140,7 +140,7 @@ class Learner:
         self, users: Rows, items: Rows, groups: Groups, epochs: int, shuffled: bool, on_epoch: OnEpoch | None
     ) -> TrainingReport:
         room = self._foresight or self.known
-        sampler = NegativeSampler(room.seen, n_users=room.n_users, n_items=room.n_items, device=self.device)
+        sampler = NegativeSampler(room.seen, users, n_items=room.n_items, device=self.device)
         self.n_learned_users = self.known.n_users
         return self.trainer.train(
             users,

@@ -1,25 +1,24 @@
-"""The loop: batches of interactions in, an updated model out. This is the reference engine."""
+"""The loop: batches of interactions in, an updated model out."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fairstream.errors import DataError, ModelError
-from fairstream.events import UNKNOWN, Groups, Rows
-from fairstream.events.groups import Codes
+from fairstream.errors import ModelError
+from fairstream.events import Groups, Rows
 from fairstream.models import Scorer, ScorerFactory
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
+from fairstream.training.batches import cut_batches
+from fairstream.training.engine import Training
+from fairstream.training.engines import EngineName, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import grow_state, make_optimizer
 
@@ -55,9 +54,10 @@ class Trainer:
         n_users: int,
         n_items: int,
         t: int,
+        engine: EngineName = "auto",
     ) -> None:
         self.hyper, self.objective = hyper, objective
-        self._randomness, self._device = randomness, device
+        self._randomness, self._device, self._engine = randomness, device, engine
         with randomness.governing("weights", t):
             model = factory(n_users, n_items)
         if not isinstance(model, Scorer):
@@ -95,18 +95,20 @@ class Trainer:
         paper's pre-training); otherwise the batches stay in order and keep the negatives drawn
         once (its fine-tuning).
         """
-        batches = self._batches(users, items, groups.codes, sampler)
-        signs = torch.tensor(groups.signs(n_groups), device=self._device)
-        draws = self._randomness.torch("negatives", t, device=self._device)
+        batches = cut_batches(
+            users, items, groups.codes, sampler, n_drawn=self.objective.n_drawn, size=self.hyper.batch_size
+        )
+        signs = tuple(groups.signs(n_groups))
+        engine = make_engine(
+            self._engine, Training(self.model, self.optimizer, self.objective, batches, sampler, signs)
+        )
         orders = self._randomness.numpy("batch order", t)
         loss = math.nan
         for epoch in range(epochs):
-            if shuffled or epoch == 0:
-                negatives = sampler.draw(batches.users, self.objective.n_drawn, draws)
-                candidates = torch.cat([batches.items[:, None], negatives], dim=1)  # (N, 1 + max(n, μ))
-            order = orders.permutation(len(batches.spans)) if shuffled else range(len(batches.spans))
-            with _one_thread(), self._randomness.governing("forward", t, epoch, device=self._device):
-                loss = float(torch.stack([self._step(batches, candidates, signs, b) for b in order]).mean())
+            order = orders.permutation(len(batches)) if shuffled else np.arange(len(batches))
+            key = self._randomness.key("negatives", t, epoch if shuffled else 0)
+            with self._randomness.governing("forward", t, epoch, device=self._device):
+                loss = engine.epoch(order, key)
             if not math.isfinite(loss):
                 raise ModelError(
                     f"training diverged: the loss of epoch {epoch + 1} is {loss}; "
@@ -116,70 +118,8 @@ class Trainer:
                 on_epoch(epoch + 1, epochs)
         return TrainingReport(
             n_interactions=len(users),
-            n_batches=len(batches.spans),
-            n_one_group_batches=batches.has_two_groups.count(False),
+            n_batches=len(batches),
+            n_one_group_batches=int((~batches.have_two_groups).sum()),
             n_without_negatives=len(users) - len(batches.users),
             loss=loss,
         )
-
-    def _batches(self, users: Rows, items: Rows, codes: Codes, sampler: NegativeSampler) -> _Batches:
-        """The interactions whose user has enough items left to draw from, cut into batches."""
-        free = sampler.n_free(torch.from_numpy(users).to(self._device)).cpu().numpy()
-        enough = free >= self.objective.n_drawn
-        if not enough.any():
-            raise DataError(
-                f"{self.objective.n_drawn} distinct negatives an interaction (the larger of n_negatives and "
-                f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
-            )
-        columns = (users[enough], items[enough], codes[users[enough]])
-        starts = range(0, len(columns[0]), self.hyper.batch_size)
-        spans = [slice(start, start + self.hyper.batch_size) for start in starts]
-        user, item, group = (torch.from_numpy(column).to(self._device) for column in columns)
-        return _Batches(user, item, group, spans, _has_two_groups(columns[2], list(starts)))
-
-    def _step(self, batches: _Batches, candidates: Tensor, signs: Tensor, b: int) -> Tensor:
-        at = batches.spans[b]
-        scores = self.model(batches.users[at], candidates[at])  # (B, 1 + max(n, μ))
-        if scores.shape != candidates[at].shape:
-            raise ModelError(
-                f"a model must give a score per candidate: expected the shape {tuple(candidates[at].shape)}, "
-                f"got {tuple(scores.shape)}"
-            )
-        loss = self.objective.loss(scores, batches.groups[at], signs, has_two_groups=batches.has_two_groups[b])
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        return loss.detach()
-
-
-class _Batches(NamedTuple):
-    """Interactions in chronological order, and where each batch of them lies."""
-
-    users: Tensor
-    items: Tensor
-    groups: Tensor
-    spans: list[slice]
-    has_two_groups: list[bool]
-    """Decided on the host, once: asking the device at every step would make it wait."""
-
-
-def _has_two_groups(codes: Codes, starts: list[int]) -> list[bool]:
-    """Whether each batch has users of two groups or more."""
-    highest = np.maximum.reduceat(codes, starts)
-    lowest = np.minimum.reduceat(np.where(codes == UNKNOWN, np.iinfo(codes.dtype).max, codes), starts)
-    return [bool(differ) for differ in lowest < highest]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one CPU thread inside the block.
-
-    A batch is too small to share out: threads gain nothing on an idle machine, cost dearly on a
-    busy one, and would make the rounding of sums depend on the number of cores.
-    """
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n_threads)
