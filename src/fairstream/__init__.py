@@ -16,7 +16,7 @@ from fairstream.errors import (
     ModelError,
 )
 from fairstream.evaluation import Estimate, GroupScores, Judgement, Slice
-from fairstream.events import EventLog, Groups, SyntheticStream, read_events, synthetic_stream
+from fairstream.events import EventLog, Groups, SyntheticStream, ingest, read_events, synthetic_stream
 from fairstream.experiment import Comparison, PeriodResult, Record, Run, RunConfig, compare, run, run_seeds
 from fairstream.methods import METHODS, MethodConfig
 from fairstream.models import ItemTable, Scorer, UserTable
@@ -51,6 +51,7 @@ __all__ = [
     "UserTable",
     "__version__",
     "compare",
+    "ingest",
     "load",
     "read_events",
     "run",

@@ -1,9 +1,11 @@
-"""Writing a file whole or not at all."""
+"""Writing a file, or a folder, whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -21,6 +23,34 @@ def replace_file(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path` to write into, which gets that name when the block has ended well.
+
+    At `path` there must be nothing, or an empty folder. Whatever fails, nothing is left behind.
+    """
+    with beside(path, "tmp") as temporary:
+        yield temporary
+        for file in temporary.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        _sync_folder(temporary)
+        temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def beside(path: Path, purpose: str) -> Iterator[Path]:
+    """A hidden folder on the same disk as `path`, which is gone when the block ends."""
+    folder = path.parent / f".{path.name}.{os.getpid()}.{purpose}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync_folder(folder: Path) -> None:

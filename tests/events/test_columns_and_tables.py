@@ -14,7 +14,7 @@ import pytest
 
 from fairstream import DataError
 from fairstream.events.columns import Columns
-from fairstream.events.tables import find_file, read_file, to_table
+from fairstream.events.tables import find_file, to_table
 
 CONTENT = {"user": ["é", "b", None], "n": [1, 2, 3]}
 
@@ -141,7 +141,7 @@ def test_what_arrow_cannot_make_a_table_of_is_refused(source: object) -> None:
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        read_file(tmp_path / "none.csv", what="the users")
+        to_table(tmp_path / "none.csv", what="the users")
     one_sentence(caught, "the users", "no file", "none.csv")
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("user,item\n1,2\n")
     with pytest.raises(DataError) as caught:
-        read_file(tmp_path / name, what="the events")
+        to_table(tmp_path / name, what="the events")
     one_sentence(caught, "the events", name, ".parquet or .csv")
 
 
@@ -166,7 +166,7 @@ def test_a_file_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(name: str, content: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError) as caught:
-        read_file(tmp_path / name, what="the events")
+        to_table(tmp_path / name, what="the events")
     one_sentence(caught, "the events", name, f"cannot be read as {kind}")
 
 

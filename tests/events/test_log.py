@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fairstream import DataError, EventLog, Groups
-from fairstream.events.log import first_of_each_pair
+from fairstream.events.log import first_of_each, pair_keys
 
 Event = tuple[int, str, int]
 
@@ -76,7 +76,7 @@ def test_the_past_of_a_log_does_not_depend_on_its_future(events: list[Event], n:
 
 
 @given(EVENTS)
-def test_first_of_each_pair_against_a_set(events: list[Event]) -> None:
+def test_the_first_of_each_pair_against_a_set(events: list[Event]) -> None:
     users = np.array([user for user, _, _ in events])
     items = np.array([ord(item) for _, item, _ in events])
     seen: set[tuple[int, int]] = set()
@@ -85,7 +85,7 @@ def test_first_of_each_pair_against_a_set(events: list[Event]) -> None:
         if pair not in seen:
             first.append(position)
         seen.add(pair)
-    assert first_of_each_pair(users, items).tolist() == first
+    assert first_of_each(pair_keys(users, items)).tolist() == first
 
 
 def test_a_log_without_events_is_refused() -> None:

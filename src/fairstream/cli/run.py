@@ -38,8 +38,8 @@ def run(
     data: Annotated[
         str,
         typer.Argument(
-            help="A folder with `interactions` and `users` files (Parquet or CSV), the raw MovieLens-1M or -100K "
-            "folder, the raw ModCloth file, or `synthetic`."
+            help="A folder with `interactions` and `users` files (Parquet, CSV or Arrow), a folder that "
+            "`fairstream.ingest` wrote, the raw MovieLens-1M or -100K folder, the raw ModCloth file, or `synthetic`."
         ),
     ],
     group: Annotated[

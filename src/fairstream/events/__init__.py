@@ -4,8 +4,10 @@ from fairstream.events.columns import Columns
 from fairstream.events.datasets import synthetic_stream
 from fairstream.events.datasets.synthetic import SyntheticConfig, SyntheticStream
 from fairstream.events.groups import ADVANTAGED, UNKNOWN, Groups
+from fairstream.events.id_index import utf8
+from fairstream.events.ingest import ingest
 from fairstream.events.knowledge import Knowledge
-from fairstream.events.log import EventLog, first_of_each_pair
+from fairstream.events.log import EventLog
 from fairstream.events.readers import read_events, read_more_events
 from fairstream.events.seen import SeenItems
 from fairstream.events.vocabulary import Rows, Vocabulary, id_column
@@ -22,9 +24,10 @@ __all__ = [
     "SyntheticConfig",
     "SyntheticStream",
     "Vocabulary",
-    "first_of_each_pair",
     "id_column",
+    "ingest",
     "read_events",
     "read_more_events",
     "synthetic_stream",
+    "utf8",
 ]

@@ -59,21 +59,25 @@ class Groups:
         labels = _labels(values)
         names = tuple(_distinct(labels))
         names += tuple(sorted(set(_distinct(_labels(possible))) - set(names))) if possible is not None else ()
-        shown = ", ".join(repr(name) for name in sorted(names)[:8]) or "none"
         if len(names) < 2:
             raise DataError(
-                f"groups are compared, but {attribute!r} takes {len(names)} value(s) ({shown}); "
+                f"groups are compared, but {attribute!r} takes {len(names)} value(s) ({_shown(names)}); "
                 f"choose a column with more values"
             )
         _need_few(attribute, names)
-        groups = cls(attribute, names, _encoded(labels, names))
+        return cls(attribute, names, _encoded(labels, names)).declared(advantaged)
+
+    def declared(self, advantaged: object) -> Groups:
+        """The same groups with this one in front; without one, or with "auto", the larger."""
         if advantaged is None or advantaged == AUTO:
             choice: Literal["auto", "larger"] = "auto" if advantaged == AUTO else "larger"
-            return replace(groups, choice=choice).as_of(len(groups.codes))
+            return replace(self, choice=choice).as_of(len(self.codes))
         declared = _labels([advantaged])[0].as_py()
-        if declared not in names:
-            raise DataError(f"no user has {attribute} = {declared!r}; the values that occur are {shown}")
-        return groups.with_advantaged(declared)
+        if declared not in self.names:
+            raise DataError(
+                f"no user has {self.attribute} = {declared!r}; the values that occur are {_shown(self.names)}"
+            )
+        return replace(self, choice="declared").with_advantaged(declared)
 
     def as_of(self, n_users: int) -> Groups:
         """The same groups, with the larger one decided on the first `n_users` rows alone."""
@@ -176,12 +180,15 @@ def intersection(columns: Sequence[Any]) -> Any:
     return pc.binary_join_element_wise(*labels, ",", null_handling="emit_null") if len(labels) > 1 else labels[0]
 
 
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names)[:8]) or "none"
+
+
 def _need_few(attribute: str, names: Sequence[str]) -> None:
     if len(names) > _MOST_GROUPS:
-        shown = ", ".join(repr(name) for name in sorted(names)[:8])
         raise DataError(
-            f"at most {_MOST_GROUPS} groups can be compared, but {attribute!r} takes {len(names)} values ({shown} …); "
-            f"choose a coarser column, or make classes of its values"
+            f"at most {_MOST_GROUPS} groups can be compared, but {attribute!r} takes {len(names)} values "
+            f"({_shown(names)} …); choose a coarser column, or make classes of its values"
         )
 
 

@@ -36,7 +36,7 @@ class IndexedIds:
         if pa.types.is_integer(asked.type):
             _find_integers(*index, keys, found)
         else:
-            _find_strings(*index, *_letters(self.ids), keys, *_letters(asked), found)
+            _find_strings(*index, *utf8(self.ids), keys, *utf8(asked), found)
         return found
 
     def followed_by(self, other: IndexedIds) -> IndexedIds:
@@ -67,11 +67,11 @@ def _keys(ids: pa.Array, bits: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         integers: np.ndarray[Any, np.dtype[np.int64]] = ids.to_numpy(zero_copy_only=False)
         return integers
     keys = np.empty(len(ids), dtype=np.uint64)
-    _hash(*_letters(ids), 64 - bits, keys)
+    _hash(*utf8(ids), 64 - bits, keys)
     return keys.view(np.int64)
 
 
-def _letters(strings: pa.Array) -> tuple[_Array, _Array]:
+def utf8(strings: pa.Array) -> tuple[_Array, _Array]:
     """The UTF-8 bytes of all strings, and the bounds of each: views of what Arrow holds."""
     _, bounds, letters = strings.buffers()
     if bounds is None or len(strings) == 0:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 from fairstream.errors import DataError
 from fairstream.events.columns import Columns
 from fairstream.events.groups import Groups
+from fairstream.events.storage import StoredLog, write_log
 from fairstream.events.vocabulary import Rows, Vocabulary
 
 _IDS_AT_ONCE = 1 << 16
@@ -51,22 +53,58 @@ class EventLog:
     @classmethod
     def from_columns(cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any]) -> EventLog:
         """Order the events, drop repeated pairs, and give rows to the ids."""
-        if len(times) == 0:
-            raise DataError("the log has no events; at least one is needed")
-        notes = []
-        if not bool(np.all(times[:-1] <= times[1:])):
+        need_events(len(times))
+        was_sorted = is_chronological(times)
+        if not was_sorted:
             order = np.argsort(times, kind="stable")
             user_ids, item_ids, times = user_ids.take(order), item_ids.take(order), times[order]
-            notes.append("the events were not in chronological order and have been sorted by time")
         users, items = Vocabulary(), Vocabulary()
         user_rows, item_rows = users.extend(user_ids), items.extend(item_ids)
-        first = first_of_each_pair(user_rows, item_rows)
+        first = first_of_each(pair_keys(user_rows, item_rows))
+        notes = notes_on_order(was_sorted=was_sorted, n_repeated=len(times) - len(first))
         if len(first) < len(times):
-            notes.append(
-                f"{len(times) - len(first)} repeated (user, item) pair(s) left out: the first event of a pair counts"
-            )
             user_rows, item_rows, times = user_rows[first], item_rows[first], times[first]
-        return cls(user_rows, item_rows, times, users, items, notes=tuple(notes))
+        return cls(user_rows, item_rows, times, users, items, notes=notes)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the log into a new folder, as `fairstream.ingest` does; `read_events` opens it again.
+
+        >>> import tempfile
+        >>> from fairstream import read_events, synthetic_stream
+        >>> log = read_events(synthetic_stream(n_users=20, n_items=30, n_events=100).events)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     log.save(f"{folder}/log")
+        ...     read_events(f"{folder}/log").fingerprint() == log.fingerprint()
+        True
+        """
+        columns = {"users": self.users, "items": self.items, "times": self.times}
+        arrays = {name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()}
+        arrays |= {"user_ids": self.user_ids.ids, "item_ids": self.item_ids.ids}
+        about: dict[str, Any] = {"columns": asdict(self.columns), "notes": self.notes, "groups": None}
+        if self.groups is not None:
+            arrays["codes"] = pa.array(self.groups.codes)
+            kept = ("attribute", "names", "choice", "ahead")
+            about["groups"] = {name: getattr(self.groups, name) for name in kept}
+        write_log(Path(folder), arrays, about)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> EventLog:
+        """A log that was saved. Its columns stay in their files; only what is used is read into memory."""
+        stored = StoredLog(Path(folder))
+        with stored.sound():
+            users, items, times = (stored.column(name) for name in ("users", "items", "times"))
+            user_ids, item_ids = (Vocabulary.of_distinct(stored.ids(name)) for name in ("user_ids", "item_ids"))
+            about, groups = stored.about, stored.about["groups"]
+            if groups is not None:
+                codes = stored.column("codes")
+                groups = Groups(
+                    groups["attribute"], tuple(groups["names"]), codes, groups["choice"], tuple(groups["ahead"])
+                )
+                stored.need(len(codes) == len(user_ids))
+            stored.need(len(users) == len(items) == len(times) > 0)
+            return cls(
+                users, items, times, user_ids, item_ids, groups, Columns(**about["columns"]), tuple(about["notes"])
+            )
 
     def __len__(self) -> int:
         return len(self.users)
@@ -132,9 +170,29 @@ def _as_json(ids: pa.Array) -> Iterator[bytes]:
     yield b"]"
 
 
-def first_of_each_pair(users: Rows, items: Rows) -> Rows:
-    """The positions, in order, at which a (user, item) pair is seen for the first time."""
-    _, first = np.unique(pair_keys(users, items), return_index=True)
+def need_events(n_events: int) -> None:
+    """A log has one event at least."""
+    if n_events == 0:
+        raise DataError("the log has no events; at least one is needed")
+
+
+def is_chronological(times: np.ndarray[Any, Any]) -> bool:
+    """Whether no event comes before an earlier one."""
+    return bool(np.all(times[:-1] <= times[1:]))
+
+
+def notes_on_order(*, was_sorted: bool, n_repeated: int) -> tuple[str, ...]:
+    """What putting the events in order has done to them."""
+    notes = {
+        "the events were not in chronological order and have been sorted by time": not was_sorted,
+        f"{n_repeated} repeated (user, item) pair(s) left out: the first event of a pair counts": n_repeated > 0,
+    }
+    return tuple(note for note, is_so in notes.items() if is_so)
+
+
+def first_of_each(keys: Rows) -> Rows:
+    """The positions, in order, at which a key is seen for the first time."""
+    _, first = np.unique(keys, return_index=True)
     return np.sort(first)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,49 +11,98 @@ import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 from fairstream.events.columns import Columns
-from fairstream.events.datasets import Dataset
 from fairstream.events.groups import Groups, encode_groups, intersection
-from fairstream.events.log import EventLog
 from fairstream.events.tables import in_one_piece
 from fairstream.events.vocabulary import Vocabulary
 
+_UNHEARD_OF, _NO_VALUE = -2, -1
 
-def read_groups(
-    log: EventLog, tables: Dataset, columns: Columns, group: str | Sequence[str] | None, advantaged: object
-) -> Groups | None:
-    """The groups of the log's users, or None where nothing tells of any."""
-    table, what = _people(tables)
-    if group is None:
-        if tables.users is None:
-            if advantaged is not None:
-                raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
-            return None
-        group = _only_two_valued(table, skip=columns.find("user", table, what=what))
-    parts = _parts(table, group)
-    if missing := [name for name in parts if name not in table.column_names]:
-        raise DataError(
-            f"{what} has no column {missing[0]!r} to group by; its columns are {', '.join(table.column_names)}"
+
+class People:
+    """The group value of each user, gathered a table at a time.
+
+    >>> people = People(pa.table({"user": [1, 2], "sex": ["F", "M"]}), "sex", Columns(), what="the users table")
+    >>> people.add(pa.table({"user": [1, 2, 3], "sex": ["F", "M", None]}))
+    >>> people.values(pa.array([2, 4, 3, 1])).to_pylist()
+    ['M', None, None, 'F']
+    """
+
+    def __init__(self, like: pa.Table, group: str | Sequence[str], columns: Columns, *, what: str) -> None:
+        """`like` is a table, maybe without rows, whose columns are those of all that will come."""
+        self.parts = _parts(like, group)
+        if missing := [name for name in self.parts if name not in like.column_names]:
+            raise DataError(
+                f"{what} has no column {missing[0]!r} to group by; its columns are {', '.join(like.column_names)}"
+            )
+        self.user = columns.find("user", like, what=what)
+        self.attribute = ",".join(self.parts)
+        self._ids, self._labels = Vocabulary(), Vocabulary()
+        self._label_of = np.empty(0, dtype=np.int64)
+        self._n_rows = self._n_missing = 0
+
+    def add(self, table: pa.Table) -> None:
+        """What these rows say of their users; each user must have one value."""
+        self._n_rows, self._n_missing = self._n_rows + len(table), self._n_missing + table[self.user].null_count
+        values = intersection([table[name] for name in self.parts])
+        if self._n_missing:
+            return  # there will be no groups; go on counting
+        rows = self._ids.extend(in_one_piece(table[self.user]))
+        there = pc.is_valid(values).to_numpy(zero_copy_only=False) if len(values) else np.empty(0, dtype=np.bool_)
+        labels = np.full(len(rows), _NO_VALUE, dtype=np.int64)
+        labels[there] = self._labels.extend(values.drop_null())
+        new = np.full(len(self._ids) - len(self._label_of), _UNHEARD_OF, dtype=np.int64)
+        self._label_of = np.concatenate([self._label_of, new])
+        fresh = self._label_of[rows] == _UNHEARD_OF
+        self._label_of[rows[fresh]] = labels[fresh]
+        if (self._label_of[rows] != labels).any():
+            raise DataError(
+                f"a user has one group, but {self.attribute!r} gives some users several values; keep one row a user"
+            )
+
+    def values(self, user_ids: pa.Array) -> pa.Array:
+        """The value of each of the users, null where no table has told."""
+        if self._n_missing:
+            raise DataError(
+                f"every row of users needs a user, but {self._n_missing} of {self._n_rows} are missing in {self.user!r}"
+            )
+        if not len(self._ids):
+            return pa.nulls(len(user_ids), pa.large_string())
+        if user_ids.type != self._ids.ids.type:
+            raise DataError(
+                f"user ids must be of one kind in both tables: the events have {user_ids.type}, "
+                f"the users {self._ids.ids.type}; convert one of the columns"
+            )
+        at = self._ids.lookup(user_ids)
+        label = np.where(at >= 0, self._label_of[at], _NO_VALUE)
+        return self._labels.ids.cast(pa.large_string()).take(pa.array(label, mask=label < 0))
+
+    def groups(self, user_ids: pa.Array, advantaged: object) -> Groups:
+        """The groups of the users; values that only others have are possible too."""
+        return Groups.from_values(
+            self.attribute, self.values(user_ids), possible=self._labels.ids, advantaged=advantaged
         )
-    everyone = intersection([table[name] for name in parts])
-    values = _value_of_each_user(log, table, ",".join(parts), everyone, columns)
-    return Groups.from_values(",".join(parts), values, possible=everyone, advantaged=advantaged)
 
 
-def read_more_groups(log: EventLog, tables: Dataset, columns: Columns, groups: Groups) -> Groups | None:
-    """The groups of the log's users in the codes of `groups`; None where the tables do not tell."""
-    table, _ = _people(tables)
-    parts = _parts(table, groups.attribute)
-    if not set(parts) <= set(table.column_names):
+def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
+    """The column that makes the groups where none was named."""
+    skip = columns.find("user", table, what=what)
+    two_valued = [name for name in table.column_names if name != skip and _n_values(table[name]) == 2]
+    if len(two_valued) != 1:
+        raise DataError(
+            f"say which column makes the groups with group=COLUMN (on the command line: --group COLUMN); "
+            f"the columns with two values are {', '.join(two_valued) or 'none'}"
+        )
+    return two_valued[0]
+
+
+def read_more_groups(user_ids: pa.Array, table: pa.Table, columns: Columns, groups: Groups) -> Groups | None:
+    """The groups of the users in the codes of `groups`; None where the table does not tell."""
+    if not set(_parts(table, groups.attribute)) <= set(table.column_names):
         return None
-    everyone = intersection([table[name] for name in parts])
-    values = _value_of_each_user(log, table, groups.attribute, everyone, columns)
-    names, codes = encode_groups(values, groups.names)
+    people = People(table, groups.attribute, columns, what="the users table")
+    people.add(table)
+    names, codes = encode_groups(people.values(user_ids), groups.names)
     return replace(groups, names=names, codes=codes)
-
-
-def _people(tables: Dataset) -> tuple[pa.Table, str]:
-    """The table that holds the groups, and what to call it."""
-    return (tables.events, "the events table") if tables.users is None else (tables.users, "the users table")
 
 
 def _parts(table: pa.Table, group: str | Sequence[str]) -> list[str]:
@@ -65,45 +113,6 @@ def _parts(table: pa.Table, group: str | Sequence[str]) -> list[str]:
             raise DataError(f"group must be a column or a list of columns without commas in their names, got {group!r}")
         return parts
     return [group] if group in table.column_names else [name.strip() for name in group.split(",")]
-
-
-def _value_of_each_user(log: EventLog, table: pa.Table, group: str, values: Any, columns: Columns) -> pa.Array:
-    """The value of each user row of `log`, null where `table` does not say."""
-    user = columns.find("user", table, what="the users table")
-    known = Vocabulary()
-    if missing := table[user].null_count:
-        raise DataError(f"every row of users needs a user, but {missing} of {len(table)} are missing in {user!r}")
-    rows = known.extend(in_one_piece(table[user]))
-    values = values if isinstance(values, pa.Array) else in_one_piece(values)
-    _need_one_value_each(rows, values, group)
-    if len(known) and log.user_ids.ids.type != known.ids.type:
-        raise DataError(
-            f"user ids must be of one kind in both tables: the events have {log.user_ids.ids.type}, "
-            f"the users {known.ids.type}; convert one of the columns"
-        )
-    if not len(known):
-        return pa.nulls(log.n_users, values.type)
-    first_row = np.zeros(len(known), dtype=np.int64)
-    first_row[rows[::-1]] = np.arange(len(rows))[::-1]
-    at = known.lookup(log.user_ids.ids)
-    return values.take(pa.array(first_row[np.maximum(at, 0)], mask=at < 0))
-
-
-def _need_one_value_each(rows: np.ndarray[Any, Any], values: pa.Array, group: str) -> None:
-    codes = pc.fill_null(values.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
-    pairs = np.unique(np.stack([rows, codes]), axis=1)
-    if pairs.shape[1] > len(np.unique(rows)):
-        raise DataError(f"a user has one group, but {group!r} gives some users several values; keep one row a user")
-
-
-def _only_two_valued(table: pa.Table, *, skip: str) -> str:
-    two_valued = [name for name in table.column_names if name != skip and _n_values(table[name]) == 2]
-    if len(two_valued) != 1:
-        raise DataError(
-            f"say which column makes the groups with group=COLUMN (on the command line: --group COLUMN); "
-            f"the columns with two values are {', '.join(two_valued) or 'none'}"
-        )
-    return two_valued[0]
 
 
 def _n_values(column: pa.ChunkedArray) -> int:

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 from fairstream.events.columns import Columns
 from fairstream.events.datasets import Dataset, open_dataset
 from fairstream.events.groups import UNKNOWN, Groups
+from fairstream.events.intake import Intake
 from fairstream.events.log import EventLog
-from fairstream.events.people import read_groups, read_more_groups
-from fairstream.events.tables import first_sentence, in_one_piece, to_table
+from fairstream.events.people import People, only_two_valued, read_more_groups
+from fairstream.events.storage import is_log
+from fairstream.events.tables import to_table
+
+EVENTS, USERS = "the events", "the users"
 
 
 def read_events(
@@ -33,13 +35,13 @@ def read_events(
 ) -> EventLog:
     """Read events, and the groups of their users, into an `EventLog`.
 
-    `source` is a table (pandas, Polars, DuckDB, Arrow), a Parquet or CSV file, a folder with
-    `interactions` and `users` files, the raw MovieLens-1M or -100K folder, the raw ModCloth
-    file, or "synthetic". `users` is a table or file with a user column and the group column;
-    without it, the group column is looked for among the events. Where `group` is not given, the
-    only column with two values is taken; several columns ("gender,age", or a list) make their
-    intersections. Where `advantaged` is not given it is the larger group; "auto" lets each update
-    find out from the period before it who is ahead.
+    `source` is a table (pandas, Polars, DuckDB, Arrow), a Parquet, CSV or Arrow file, a folder
+    with `interactions` and `users` files, a folder that `ingest` or `EventLog.save` wrote, the
+    raw MovieLens-1M or -100K folder, the raw ModCloth file, or "synthetic". `users` is a table or
+    file with a user column and the group column; without it, the group column is looked for among
+    the events. Where `group` is not given, the only column with two values is taken; several
+    columns ("gender,age", or a list) make their intersections. Where `advantaged` is not given it
+    is the larger group; "auto" lets each update find out from the period before it who is ahead.
 
     Usual column names are recognised, others are given. Where there are ratings, only events
     with rating > `rating_above` are kept (the paper binarises at 2).
@@ -52,24 +54,59 @@ def read_events(
     (3, 2, 2, ('M', 'F'))
     """
     columns = Columns(user_column, item_column, time_column, rating_column, rating_above)
-    tables = _open(source, users)
-    log = _read_log(tables.events, columns)
-    return _with_groups(log, read_groups(log, tables, columns, group, advantaged))
+    if is_log(source):
+        return _reopened(source, columns, users=users, group=group, advantaged=advantaged)
+    tables = open_tables(source, users)
+    events = to_table(tables.events, what=EVENTS)
+    log = _read_log(events, columns)
+    people = find_people(events, tables.users, columns, group=group, advantaged=advantaged)
+    if people is not None and tables.users is None:
+        people.add(events)
+    return with_groups(log, None if people is None else people.groups(log.user_ids.ids, advantaged))
 
 
 def read_more_events(source: Any, groups: Groups, columns: Columns, *, users: Any = None) -> EventLog:
     """Read events as earlier ones were, into groups that are settled already."""
-    tables = _open(source, users)
-    log = _read_log(tables.events, columns)
-    return _with_groups(log, read_more_groups(log, tables, columns, groups))
+    if is_log(source):
+        log = EventLog.open(source)
+        if users is None:
+            return log
+        table = to_table(users, what=USERS)
+    else:
+        tables = open_tables(source, users)
+        events = to_table(tables.events, what=EVENTS)
+        log = _read_log(events, columns)
+        table = events if tables.users is None else tables.users
+    return with_groups(log, read_more_groups(log.user_ids.ids, table, columns, groups))
 
 
-def _open(source: Any, users: Any) -> Dataset:
-    dataset = open_dataset(source) or Dataset(to_table(source, what="the events"), None)
-    return dataset if users is None else replace(dataset, users=to_table(users, what="the users"))
+def open_tables(source: Any, users: Any) -> Dataset:
+    """The data set behind `source`, with the table of its users, or of those given in their place, read."""
+    dataset = open_dataset(source)
+    users = dataset.users if users is None else users
+    return replace(dataset, users=None if users is None else to_table(users, what=USERS))
 
 
-def _with_groups(log: EventLog, groups: Groups | None) -> EventLog:
+def find_people(
+    events: pa.Table, users: pa.Table | None, columns: Columns, *, group: str | Sequence[str] | None, advantaged: object
+) -> People | None:
+    """Who tells of the groups: the users, all of whom are heard here, or the events, which are still to be heard."""
+    if users is not None:
+        what = "the users table"
+        people = People(
+            users, only_two_valued(users, columns, what=what) if group is None else group, columns, what=what
+        )
+        people.add(users)
+        return people
+    if group is not None:
+        return People(events, group, columns, what="the events table")
+    if advantaged is not None:
+        raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
+    return None
+
+
+def with_groups(log: EventLog, groups: Groups | None) -> EventLog:
+    """The log with its users in groups, and a note on those who are in none."""
     if groups is None:
         return log
     n_unknown = int((groups.codes == UNKNOWN).sum())
@@ -78,49 +115,27 @@ def _with_groups(log: EventLog, groups: Groups | None) -> EventLog:
 
 
 def _read_log(events: pa.Table, columns: Columns) -> EventLog:
-    what = "the events table"
-    user, item, time = (columns.find(role, events, what=what) for role in ("user", "item", "time"))
-    rating = columns.find_optional("rating", events, what=what)
-    notes: tuple[str, ...] = ()
-    rating_above = columns.rating_above
-    if rating is not None:
-        kept = events.filter(pc.greater(_ratings(events[rating], rating), rating_above))
-        notes = (f"{len(kept)} of {len(events)} events have {rating} > {rating_above:g} and are kept",)
-        if len(events) > 0 == len(kept):
-            raise DataError(f"none of the {len(events)} events has {rating} > {rating_above:g}; lower rating_above")
-        events = kept
-    for role, name in (("user", user), ("item", item), ("time", time)):
-        if missing := events[name].null_count:
-            raise DataError(f"every event needs a {role}, but {missing} of {len(events)} are missing in {name!r}")
-    log = EventLog.from_columns(in_one_piece(events[user]), in_one_piece(events[item]), _times(events[time], time))
+    intake = Intake(events, columns)
+    taken = intake.take(events)
+    notes = intake.notes()
+    log = EventLog.from_columns(*taken)
     return replace(log, columns=columns, notes=notes + log.notes)
 
 
-def _ratings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    try:
-        return column.cast(pa.float64())
-    except pa.ArrowException:
-        raise DataError(f"ratings must be numbers, but {name!r} holds {column.type}; convert it first") from None
-
-
-def _times(column: pa.ChunkedArray, name: str) -> np.ndarray[Any, Any]:
-    """Integers, floats or timestamps as a NumPy array that sorts."""
-    kind = column.type
-    if len(column) == 0:
-        return np.empty(0)
-    if pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("us"))
-    elif pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
-        wanted = pa.int64() if pa.types.is_integer(kind) else pa.timestamp("us", tz=kind.tz)
-        try:
-            column = pc.cast(column, options=pc.CastOptions(wanted, allow_time_truncate=True))
-        except pa.ArrowInvalid as error:
-            raise DataError(f"the times in {name!r} are out of range: {first_sentence(error)}") from None
-    elif pa.types.is_floating(kind):
-        column = column.cast(pa.float64())
-    else:
-        raise DataError(f"times must be integers, floats or timestamps, but {name!r} holds {kind}; convert it first")
-    times: np.ndarray[Any, Any] = column.to_numpy()
-    if times.dtype.kind == "f" and not np.isfinite(times).all():
-        raise DataError(f"every event needs a time, but {name!r} holds NaN or infinity")
-    return times
+def _reopened(
+    folder: Any, columns: Columns, *, users: Any, group: str | Sequence[str] | None, advantaged: object
+) -> EventLog:
+    """A log that was written before: how its events are read is settled, who is advantaged is not."""
+    log = EventLog.open(folder)
+    if columns not in (Columns(), Columns(user=columns.user if users is not None else None), log.columns):
+        raise DataError(f"{folder} holds a log, which has its columns and ratings already; leave those options away")
+    if users is not None:
+        people = find_people(pa.table({}), to_table(users, what=USERS), columns, group=group, advantaged=advantaged)
+        assert people is not None
+        return with_groups(replace(log, notes=log.notes), people.groups(log.user_ids.ids, advantaged))
+    if group is not None and (log.groups is None or group != log.groups.attribute):
+        there = "no groups" if log.groups is None else f"the groups of {log.groups.attribute!r}"
+        raise DataError(f"{folder} holds a log with {there}; to group its users anew, give a users table too")
+    if advantaged is None:
+        return log
+    return replace(log, groups=log.need_groups().declared(advantaged))

@@ -2,56 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.ipc
 import pyarrow.parquet
 
 from fairstream.errors import DataError
 
-SUFFIXES = (".parquet", ".csv")
+SUFFIXES = (".parquet", ".csv", ".arrow")
 _EMPTY_IS_MISSING = {"strings_can_be_null": True, "quoted_strings_can_be_null": True, "null_values": [""]}
 
 
 def to_table(source: Any, *, what: str) -> pa.Table:
-    """Any table that speaks the Arrow PyCapsule interface, or a Parquet or CSV file."""
-    if isinstance(source, str | Path):
-        return read_file(Path(source), what=what)
-    if not (hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")):
-        raise DataError(
-            f"{what} must be a path or a table (pandas, Polars, DuckDB, Arrow: anything with the Arrow "
-            f"PyCapsule interface), got {type(source).__name__}"
-        )
-    try:
-        return _plain(pa.table(source), what)
-    except pa.ArrowException as error:  # such as a pandas column of mixed objects
-        raise DataError(f"{what} cannot be read as an Arrow table: {first_sentence(error)}") from None
+    """Any table that speaks the Arrow PyCapsule interface, or a Parquet, CSV or Arrow file."""
+    with readable(source, what) as path:
+        if path is None:
+            return plain(pa.table(source), what)
+        if path.suffix.lower() == ".parquet":
+            return plain(pyarrow.parquet.read_table(path), what)
+        if path.suffix.lower() == ".csv":
+            return plain(read_csv(path), what)
+        return plain(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), what)
 
 
-def read_file(path: Path, *, what: str) -> pa.Table:
-    """A Parquet or CSV file as a table, or one sentence that says why not."""
+@contextmanager
+def readable(source: Any, what: str) -> Iterator[Path | None]:
+    """The path of a file, or None for a table; what goes wrong with it in the block becomes one sentence."""
+    if not isinstance(source, str | Path):
+        if not (hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")):
+            raise DataError(
+                f"{what} must be a path or a table (pandas, Polars, DuckDB, Arrow: anything with the Arrow "
+                f"PyCapsule interface), got {type(source).__name__}"
+            )
+        try:
+            yield None
+        except (pa.ArrowException, OSError) as error:  # such as a pandas column of mixed objects
+            raise DataError(f"{what} cannot be read as an Arrow table: {first_sentence(error)}") from None
+        return
+    path = Path(source)
     if not path.is_file():
         raise DataError(f"{what}: there is no file {path}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{what}: {path.name} must end in {' or '.join(SUFFIXES)}")
     try:
-        if path.suffix.lower() == ".parquet":
-            return _plain(pyarrow.parquet.read_table(path), what)
-        if path.suffix.lower() == ".csv":
-            return _plain(read_csv(path), what)
+        yield path
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{what}: {path} cannot be read as {path.suffix[1:]}: {first_sentence(error)}") from None
-    raise DataError(f"{what}: {path.name} must end in {' or '.join(SUFFIXES)}")
 
 
 def read_csv(source: Any, *, types: dict[str, pa.DataType] | None = None, **options: Any) -> pa.Table:
     """A CSV file in which an empty field is a missing value."""
-    convert = pyarrow.csv.ConvertOptions(column_types=types, **_EMPTY_IS_MISSING)
-    return pyarrow.csv.read_csv(source, convert_options=convert, **options)
+    return pyarrow.csv.read_csv(source, convert_options=csv_conversion(types), **options)
+
+
+def csv_conversion(types: dict[str, pa.DataType] | None = None, names: list[str] | None = None) -> Any:
+    """How the fields of a CSV file are read; `names` are the columns wanted, where not all are."""
+    return pyarrow.csv.ConvertOptions(column_types=types, include_columns=names, **_EMPTY_IS_MISSING)
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """`stem`.parquet or `stem`.csv in `folder`, whichever is there."""
+    """`stem`.parquet, `stem`.csv or `stem`.arrow in `folder`, whichever is there."""
     return next((folder / (stem + suffix) for suffix in SUFFIXES if (folder / (stem + suffix)).is_file()), None)
 
 
@@ -61,7 +76,7 @@ def first_sentence(error: Exception) -> str:
     return said.splitlines()[0].split(". ")[0].rstrip(".")
 
 
-def _plain(table: pa.Table, what: str) -> pa.Table:
+def plain(table: pa.Table, what: str) -> pa.Table:
     """The same table with categories and string views as the strings that they stand for."""
     twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
     if twice is not None:

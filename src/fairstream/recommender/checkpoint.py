@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 
 from fairstream.errors import CheckpointError
-from fairstream.events import Vocabulary
+from fairstream.events import Vocabulary, utf8
 from fairstream.files import replace_file
 
 FORMAT = 2
@@ -83,16 +83,17 @@ def vocabulary_tensors(name: str, vocabulary: Vocabulary) -> Tensors:
     ids = vocabulary.ids
     if pa.types.is_integer(ids.type):
         return {f"{name}/integers": torch.from_numpy(ids.to_numpy(zero_copy_only=False).copy())}
-    encoded = [text.encode() for text in ids.to_pylist()]
-    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-    letters = np.frombuffer(b"".join(encoded), dtype=np.uint8).copy()
-    return {f"{name}/utf8": torch.from_numpy(letters), f"{name}/ends": torch.from_numpy(ends)}
+    letters, bounds = utf8(ids)
+    letters, ends = letters[bounds[0] : bounds[-1]], bounds[1:] - bounds[0]
+    return {f"{name}/utf8": torch.from_numpy(letters.copy()), f"{name}/ends": torch.from_numpy(ends)}
 
 
 def vocabulary_from_tensors(name: str, tensors: Tensors) -> Vocabulary:
     """What `vocabulary_tensors` took apart."""
     if f"{name}/integers" in tensors:
-        return Vocabulary(pa.array(tensors[f"{name}/integers"].numpy()))
-    letters, ends = tensors[f"{name}/utf8"].numpy().tobytes(), tensors[f"{name}/ends"].tolist()
-    starts = [0, *ends[:-1]]
-    return Vocabulary(pa.array([letters[a:b].decode() for a, b in zip(starts, ends, strict=True)], pa.large_string()))
+        return Vocabulary.of_distinct(pa.array(tensors[f"{name}/integers"].numpy()))
+    letters, ends = tensors[f"{name}/utf8"].numpy(), tensors[f"{name}/ends"].numpy()
+    buffers = [None, pa.py_buffer(np.append(0, ends)), pa.py_buffer(letters)]
+    ids = pa.Array.from_buffers(pa.large_string(), len(ends), buffers)
+    ids.validate(full=True)
+    return Vocabulary.of_distinct(ids)

@@ -15,40 +15,37 @@ from fairstream.events.datasets.movielens import (
     read_movielens_100k,
 )
 from fairstream.events.datasets.synthetic import synthetic_stream
-from fairstream.events.tables import find_file, read_file
+from fairstream.events.tables import find_file
 
 __all__ = ["Dataset", "open_dataset", "synthetic_stream"]
 
 
-def open_dataset(source: Any) -> Dataset | None:
-    """The data set behind a name or path, or None where `source` is a plain file or a table."""
+def open_dataset(source: Any) -> Dataset:
+    """The data set behind a name or path; a plain file or a table are events without users."""
     if not isinstance(source, str | Path):
-        return None
+        return Dataset(source)
     if source == "synthetic":
         stream = synthetic_stream()
         return Dataset(stream.events, stream.users)
     path = Path(source)
     if path.is_file():
-        return read_modcloth(path) if is_modcloth(path) else None
+        return read_modcloth(path) if is_modcloth(path) else Dataset(path)
     if not path.exists():
         raise DataError(f"there is no file or folder {path}; give a data folder, a file, or 'synthetic'")
     if is_movielens_1m(path):
         return read_movielens_1m(path)
     if is_movielens_100k(path):
         return read_movielens_100k(path)
-    return _read_folder(path)
+    return _in_folder(path)
 
 
-def _read_folder(folder: Path) -> Dataset:
-    """A folder with `interactions` and, beside it, `users`, each Parquet or CSV."""
-    events, users = find_file(folder, "interactions"), find_file(folder, "users")
+def _in_folder(folder: Path) -> Dataset:
+    """A folder with `interactions` and, beside it, `users`, each a Parquet, CSV or Arrow file."""
+    events = find_file(folder, "interactions")
     if events is None:
         inside = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         raise DataError(
             f"{folder} must hold interactions.parquet or interactions.csv (and users.parquet or users.csv), "
-            f"or be a raw MovieLens folder; it holds {inside}"
+            f"or be a raw MovieLens folder or one that fairstream.ingest wrote; it holds {inside}"
         )
-    return Dataset(
-        read_file(events, what="the events"),
-        None if users is None else read_file(users, what="the users"),
-    )
+    return Dataset(events, find_file(folder, "users"))

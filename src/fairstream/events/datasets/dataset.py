@@ -1,15 +1,14 @@
-"""What every data set comes as: two tables."""
+"""What every data set comes as: events and users."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import pyarrow as pa
+from typing import Any
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A table of events and, where there is one, a table of users."""
+    """The events and, where they are told of, the users: each a table, or a file that has not been read yet."""
 
-    events: pa.Table
-    users: pa.Table | None
+    events: Any
+    users: Any = None

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 from fairstream.events.datasets.dataset import Dataset
-from fairstream.events.tables import first_sentence, read_file
+from fairstream.events.tables import first_sentence, to_table
 
 _COLUMNS = {"user_id", "item_id", "rating", "timestamp", "user_attr", "model_attr"}
 
@@ -29,7 +29,7 @@ def read_modcloth(path: Path) -> Dataset:
     `user_attr` (Small or Large) becomes the group column `body_shape`; the paper leaves out
     users without it.
     """
-    table = read_file(path, what="the ModCloth file")
+    table = to_table(path, what="the ModCloth file")
     table = table.filter(pc.and_(pc.is_valid(table["user_id"]), pc.is_valid(table["user_attr"])))
     if len(table) == 0:
         raise DataError(f"{path} has no events of users whose user_attr is known; use the whole ModCloth file")
