@@ -72,7 +72,7 @@ class Vocabulary:
     def extend(self, ids: Any) -> Rows:
         """The row of each id; ids not seen before get the next free rows, in order."""
         encoded = self._same_kind(id_column(ids)).dictionary_encode()
-        distinct = encoded.dictionary  # in the order of first appearance
+        distinct = encoded.dictionary  # in the order of first appearance; each is looked up once
         row_of = self._lookup(distinct)
         is_new = row_of < 0
         if is_new.any():
