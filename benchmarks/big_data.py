@@ -51,6 +51,7 @@ def make_data(folder: Path, n_events: int, n_users: int, n_items: int, *, shuffl
 
 
 def ingest(folder: Path) -> None:
+    """From the Parquet files to a log in a folder."""
     with _stage("ingest"):
         log = fairstream.ingest(
             folder / "events.parquet", folder / "log", users=folder / "people.parquet", group="side"
@@ -60,6 +61,7 @@ def ingest(folder: Path) -> None:
 
 
 def use(folder: Path) -> None:
+    """What a recommender asks of the log."""
     with _stage("open"):
         log = fairstream.read_events(folder / "log")
     with _stage("SeenItems.from_pairs"):
@@ -82,6 +84,7 @@ def use(folder: Path) -> None:
 
 
 def nothing(folder: Path) -> None:
+    """What a process needs that does nothing."""
     with _stage("imports alone"):
         pass
 
@@ -120,6 +123,7 @@ def _apart(stage: Callable[..., None], *arguments: Any, **options: Any) -> None:
 
 
 def main() -> None:
+    """Make the data and run the stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n-events", type=int, default=50_000_000)
     parser.add_argument("--n-users", type=int, default=5_000_000)

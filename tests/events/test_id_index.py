@@ -31,10 +31,11 @@ def test_strings_are_found_by_their_bytes_and_not_by_their_keys(
     assert index.find(pa.array(asked, pa.large_string())).tolist() == places(known, asked)
 
 
-@given(distinct(INTEGERS), st.lists(INTEGERS, max_size=30))
-def test_integers_are_found(known: list[int], asked: list[int]) -> None:
+@pytest.mark.parametrize("key_bits", [1, 3, 64])
+@given(known=distinct(INTEGERS), asked=st.lists(INTEGERS, max_size=30))
+def test_integers_are_found_by_what_they_are(key_bits: int, known: list[int], asked: list[int]) -> None:
     asked = [*asked, *known]
-    index = IndexedIds(pa.array(known, pa.int64()))
+    index = IndexedIds(pa.array(known, pa.int64()), key_bits=key_bits)
     assert index.find(pa.array(asked, pa.int64())).tolist() == places(known, asked)
 
 

@@ -1,14 +1,14 @@
-"""Where an id is among many: sorted 64-bit keys, each with its place.
+"""Where an id is among many: a hash table over the ids as Arrow holds them.
 
-The key of an integer is the integer itself, that of a string a hash of its UTF-8 bytes. Strings
-with equal keys are told apart by their bytes, so a hash decides how fast an id is found, never
-which.
+Each slot holds the place of one id and half of its 64-bit key, the hash of the integer or of the
+string's UTF-8 bytes. Ids with equal keys are told apart by what they are, so a hash decides how
+fast an id is found, never which.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ _Array = np.ndarray[Any, Any]
 class IndexedIds:
     """Distinct ids of one kind, and an index of them that is made when it is first needed.
 
-    `key_bits` narrows the hash of strings; only tests have a reason to.
+    `key_bits` narrows the keys; only tests have a reason to.
     """
 
     def __init__(self, ids: pa.Array, *, key_bits: int = 64) -> None:
@@ -32,43 +32,37 @@ class IndexedIds:
     def find(self, asked: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The place of each asked id, −1 where it is not there."""
         found = np.full(len(asked), -1, dtype=np.int64)
-        index, keys = self.index, _keys(asked, self._key_bits)
+        keys = _keys(asked, self._key_bits)
         if pa.types.is_integer(asked.type):
-            _find_integers(*index, keys, found)
+            _find_integers(self.slots, keys, _integers(self.ids), _integers(asked), found)
         else:
-            _find_strings(*index, *utf8(self.ids), keys, *utf8(asked), found)
+            _find_strings(self.slots, keys, *utf8(self.ids), *utf8(asked), found)
         return found
 
     def followed_by(self, other: IndexedIds) -> IndexedIds:
-        """These ids and behind them the others; indices that are there already are merged."""
-        both = IndexedIds(pa.concat_arrays([self.ids, other.ids]), key_bits=self._key_bits)
-        if "index" in self.__dict__ and "index" in other.__dict__:
-            merged = Index(np.empty(len(both), dtype=np.int64), np.empty(len(both), dtype=np.int32))
-            _merge(*self.index, *other.index, len(self), *merged)
-            both.__dict__["index"] = merged  # where cached_property keeps it
-        return both
+        """These ids and behind them the others."""
+        return IndexedIds(pa.concat_arrays([self.ids, other.ids]), key_bits=self._key_bits)
 
     @cached_property
-    def index(self) -> Index:
-        keys = _keys(self.ids, self._key_bits)
-        places = np.argsort(keys)
-        return Index(keys[places], places.astype(np.int32))
+    def slots(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """At least half of them stay empty, so that the way to an id is short."""
+        slots = np.zeros(1 << (2 * len(self.ids)).bit_length(), dtype=np.uint64)
+        _insert(_keys(self.ids, self._key_bits), slots)
+        return slots
 
 
-class Index(NamedTuple):
-    """The keys in order, and the place of the id that each belongs to."""
-
-    keys: np.ndarray[Any, np.dtype[np.int64]]
-    places: np.ndarray[Any, np.dtype[np.int32]]
-
-
-def _keys(ids: pa.Array, bits: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if pa.types.is_integer(ids.type):
-        integers: np.ndarray[Any, np.dtype[np.int64]] = ids.to_numpy(zero_copy_only=False)
-        return integers
+def _keys(ids: pa.Array, bits: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     keys = np.empty(len(ids), dtype=np.uint64)
-    _hash(*utf8(ids), 64 - bits, keys)
-    return keys.view(np.int64)
+    if pa.types.is_integer(ids.type):
+        _hash_integers(_integers(ids).view(np.uint64), 64 - bits, keys)
+    else:
+        _hash_strings(*utf8(ids), 64 - bits, keys)
+    return keys
+
+
+def _integers(ids: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    integers: np.ndarray[Any, np.dtype[np.int64]] = ids.to_numpy(zero_copy_only=False)
+    return integers
 
 
 def utf8(strings: pa.Array) -> tuple[_Array, _Array]:
@@ -81,52 +75,77 @@ def utf8(strings: pa.Array) -> tuple[_Array, _Array]:
 
 
 @njit(cache=True, nogil=True)
-def _hash(letters: Any, bounds: Any, dropped_bits: int, keys: Any) -> None:
-    """FNV-1a, and the finaliser of MurmurHash3 so that short strings spread too."""
-    for n in range(len(keys)):
-        key = np.uint64(14695981039346656037)
-        for at in range(bounds[n], bounds[n + 1]):
-            key = (key ^ np.uint64(letters[at])) * np.uint64(1099511628211)
-        key = (key ^ (key >> np.uint64(33))) * np.uint64(18397679294719823053)
-        key = (key ^ (key >> np.uint64(33))) * np.uint64(14181476777654086739)
-        keys[n] = (key ^ (key >> np.uint64(33))) >> np.uint64(dropped_bits)
+def _mixed(key: Any, dropped_bits: int) -> Any:
+    """The finaliser of MurmurHash3: every bit of the key comes to depend on every other."""
+    key = (key ^ (key >> np.uint64(33))) * np.uint64(18397679294719823053)
+    key = (key ^ (key >> np.uint64(33))) * np.uint64(14181476777654086739)
+    return (key ^ (key >> np.uint64(33))) >> np.uint64(dropped_bits)
 
 
 @njit(cache=True, nogil=True)
-def _find_integers(keys: Any, places: Any, asked: Any, found: Any) -> None:
-    for n in range(len(asked)):
-        at = np.searchsorted(keys, asked[n])
-        if at < len(keys) and keys[at] == asked[n]:
-            found[n] = places[at]
+def _hash_integers(integers: Any, dropped_bits: int, keys: Any) -> None:
+    for n in range(len(keys)):
+        keys[n] = _mixed(integers[n], dropped_bits)
+
+
+@njit(cache=True, nogil=True)
+def _hash_strings(letters: Any, bounds: Any, dropped_bits: int, keys: Any) -> None:
+    for n in range(len(keys)):
+        key = np.uint64(14695981039346656037)  # FNV-1a
+        for at in range(bounds[n], bounds[n + 1]):
+            key = (key ^ np.uint64(letters[at])) * np.uint64(1099511628211)
+        keys[n] = _mixed(key, dropped_bits)
+
+
+_PLACE = 0xFFFF_FFFF
+"""The lower half of a slot holds place + 1, the upper half that of the key; 0 is an empty slot."""
+
+
+@njit(cache=True, nogil=True)
+def _insert(keys: Any, slots: Any) -> None:
+    mask = np.uint64(len(slots) - 1)
+    for place in range(len(keys)):
+        at = keys[place] & mask
+        while slots[at] != 0:
+            at = (at + np.uint64(1)) & mask
+        slots[at] = (keys[place] & ~np.uint64(_PLACE)) | np.uint64(place + 1)
+
+
+@njit(cache=True, nogil=True)
+def _candidate(slots: Any, at: Any, key: Any) -> tuple[Any, Any]:
+    """The next slot from `at` on that may hold the key, and the place in it; −1 at the end of the way."""
+    mask = np.uint64(len(slots) - 1)
+    while slots[at] != 0 and (slots[at] ^ key) > np.uint64(_PLACE):
+        at = (at + np.uint64(1)) & mask
+    return at, np.int64(slots[at] & np.uint64(_PLACE)) - 1
+
+
+@njit(cache=True, nogil=True)
+def _find_integers(slots: Any, keys: Any, ids: Any, asked: Any, found: Any) -> None:
+    mask = np.uint64(len(slots) - 1)
+    for n in range(len(keys)):
+        at, place = _candidate(slots, keys[n] & mask, keys[n])
+        while place >= 0 and ids[place] != asked[n]:
+            at, place = _candidate(slots, (at + np.uint64(1)) & mask, keys[n])
+        found[n] = place
 
 
 @njit(cache=True, nogil=True)
 def _find_strings(
-    keys: Any, places: Any, letters: Any, bounds: Any, asked: Any, asked_letters: Any, asked_bounds: Any, found: Any
+    slots: Any, keys: Any, letters: Any, bounds: Any, asked_letters: Any, asked_bounds: Any, found: Any
 ) -> None:
-    for n in range(len(asked)):
-        at = np.searchsorted(keys, asked[n])
-        length = asked_bounds[n + 1] - asked_bounds[n]
-        while at < len(keys) and keys[at] == asked[n]:  # all strings with this key
-            start = bounds[places[at]]
-            same = 0 if bounds[places[at] + 1] - start == length else -1
-            while 0 <= same < length and letters[start + same] == asked_letters[asked_bounds[n] + same]:
-                same += 1
-            if same == length:
-                found[n] = places[at]
-                break
-            at += 1
+    mask = np.uint64(len(slots) - 1)
+    for n in range(len(keys)):
+        asked = asked_letters[asked_bounds[n] : asked_bounds[n + 1]]
+        at, place = _candidate(slots, keys[n] & mask, keys[n])
+        while place >= 0 and not _same(letters[bounds[place] : bounds[place + 1]], asked):
+            at, place = _candidate(slots, (at + np.uint64(1)) & mask, keys[n])
+        found[n] = place
 
 
 @njit(cache=True, nogil=True)
-def _merge(
-    first: Any, first_places: Any, second: Any, second_places: Any, n_before: int, keys: Any, places: Any
-) -> None:
-    i = j = 0
-    for at in range(len(keys)):
-        if j == len(second) or (i < len(first) and first[i] <= second[j]):
-            keys[at], places[at] = first[i], first_places[i]
-            i += 1
-        else:
-            keys[at], places[at] = second[j], second_places[j] + n_before
-            j += 1
+def _same(one: Any, other: Any) -> bool:
+    same = 0 if len(one) == len(other) else -1
+    while 0 <= same < len(one) and one[same] == other[same]:
+        same += 1
+    return same == len(one)

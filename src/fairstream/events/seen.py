@@ -53,16 +53,16 @@ class SeenItems:
     def has(self, users: Rows, items: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether each pair is among them."""
         keys = pair_keys(users, items)
-        order = np.argsort(keys)  # neighbours are found near each other, in memory that is at hand
+        order = np.argsort(keys)
         found = np.empty(len(keys), dtype=np.bool_)
         found[order] = self._hold(keys[order])
         return found
 
     def _hold(self, keys: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether each of the sorted keys is in some run."""
         found = np.zeros(len(keys), dtype=np.bool_)
         for run in self.runs:
-            at = np.searchsorted(run, keys)
-            found |= run[np.minimum(at, len(run) - 1)] == keys
+            _mark(run, keys, found)
         return found
 
     def lists(self, users: Rows) -> tuple[Rows, Rows]:
@@ -104,6 +104,24 @@ def _without_repeats(keys: Any) -> int:
             keys[n] = key
             n += 1
     return n
+
+
+@njit(cache=True, nogil=True)
+def _mark(run: Any, keys: Any, found: Any) -> None:
+    """Mark the sorted keys that are in the run, going on from each in steps that double.
+
+    What a user has had lies close together: most steps stay in memory that is at hand.
+    """
+    at = 0
+    for n in range(len(keys)):
+        step = 1
+        while at + step < len(run) and run[at + step] < keys[n]:
+            at += step
+            step *= 2
+        at += np.searchsorted(run[at : at + step + 1], keys[n])
+        if at == len(run):
+            break
+        found[n] |= run[at] == keys[n]
 
 
 @njit(cache=True, nogil=True)

@@ -62,7 +62,7 @@ class Vocabulary:
     def indexed(self) -> Vocabulary:
         """Make now what lookups need, for which the first one would have to wait; gives the vocabulary itself."""
         for run in self._runs:
-            _ = run.index
+            _ = run.slots
         return self
 
     def lookup(self, ids: Any) -> Rows:
