@@ -386,6 +386,20 @@ def test_several_seeds_write_a_result_each_and_show_their_mean(command: Command,
         )
 
 
+def test_a_folder_that_was_ingested(command: Command, data: Path, tmp_path: Path) -> None:
+    fairstream.ingest(data / "csv", tmp_path / "log", events_at_once=300)
+    documents = []
+    for name, folder in (("files", data / "csv"), ("log", tmp_path / "log")):
+        assert command("run", folder, *FAST, "--json", tmp_path / f"{name}.json").code == 0
+        documents.append(json.loads((tmp_path / f"{name}.json").read_text()))
+    assert documents[0]["data"] == documents[1]["data"]
+    assert documents[0]["periods"] == documents[1]["periods"]
+    (tmp_path / "log" / "items.arrow").unlink()
+    broken = command("run", tmp_path / "log", *FAST)
+    assert broken.code != 0
+    assert "items.arrow is missing" in broken.err
+
+
 def test_single_files_and_other_column_names(command: Command, data: Path, tmp_path: Path) -> None:
     events = STREAM.events.rename_columns(["who", "what", "when"])
     write_folder(tmp_path / "renamed", events=events, users=STREAM.users.rename_columns(["who", "community"]))
