@@ -22,7 +22,7 @@ from fairstream.strategies import (
     Retrain,
     Strategy,
 )
-from fairstream.training import Hyperparameters
+from fairstream.training import EngineName, Hyperparameters
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ def make_learner(
     factory: ScorerFactory | None,
     randomness: Randomness,
     device: torch.device,
+    engine: EngineName = "auto",
     foresight: Knowledge | None = None,
 ) -> Learner:
     """The learner of a method; `factory` is the caller's own model where config.model is "custom"."""
@@ -125,5 +126,6 @@ def make_learner(
         config.strategy(),
         randomness=randomness,
         device=device,
+        engine=engine,
         foresight=foresight,
     )

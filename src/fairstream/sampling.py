@@ -35,8 +35,10 @@ class NegativeSampler:
         known = items < n_items
         if not known.all():
             bounds, items = np.append(0, np.cumsum(known))[bounds], items[known]
-        self.bounds, self.items = bounds, items
-        """`items[bounds[a] : bounds[a + 1]]` are the excluded items of the a-th of `users`, sorted."""
+        items -= np.arange(len(items))
+        items += np.repeat(bounds[:-1], np.diff(bounds))
+        self.bounds, self.free_before = bounds, items.astype(np.int32)
+        """`free_before[bounds[a] : bounds[a + 1]]` is e_j − j for the a-th of `users`."""
 
     def place(self, users: Rows) -> Rows:
         """Where each of the user rows stands among those served."""
@@ -64,8 +66,7 @@ class NegativeSampler:
     def _search_keys(self) -> tuple[Tensor, Tensor]:
         """All lists behind each other as e_j − j with the user in the upper digits: one search for all."""
         owner = np.repeat(np.arange(len(self.users)), np.diff(self.bounds))
-        free_before = self.items - (np.arange(len(self.items)) - self.bounds[owner])  # e_j − j
-        keys = owner * (self.n_items + 1) + free_before
+        keys = owner * (self.n_items + 1) + self.free_before
         return torch.from_numpy(keys).to(self._device), torch.from_numpy(self.bounds).to(self._device)
 
 

@@ -283,7 +283,7 @@ def marks(out: str) -> list[str]:
 
 @pytest.mark.parametrize(("group", "is_chance"), [("taste", False), ("parity", True)])
 def test_what_cannot_be_told_from_chance_is_marked(command: Command, data: Path, group: str, is_chance: bool) -> None:
-    arguments = (f"--group={group}", "--method=finetune", "--pretrain-epochs=20", "--learning-rate=0.02")
+    arguments = (f"--group={group}", "--method=finetune", "--pretrain-epochs=100", "--learning-rate=0.02")
     outcome = command("run", data / "unequal", *FAST, *arguments, "--n-resamples=200", "--json=result.json")
     document = json.loads((outcome.folder / "result.json").read_text())
     results = [period["tasks"]["remain"] for period in (document["pretrained"], *document["periods"])]

@@ -91,6 +91,7 @@ def run(
         int, typer.Option(min=1, help="So many seeds from `--seed` on, each in a process of its own.")
     ] = 1,
     device: Annotated[str | None, _option("device")] = None,
+    engine: Annotated[str | None, _option("engine")] = None,
     json: Annotated[
         Path | None,
         typer.Option(

@@ -18,7 +18,7 @@ from fairstream.experiment.results import mean_of
 from fairstream.methods import METHODS
 from fairstream.randomness import Randomness
 
-_WITHOUT_EFFECT = ("seed", "device", "n_resamples")
+_WITHOUT_EFFECT = ("seed", "device", "engine", "n_resamples")
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives")
 
 

@@ -59,6 +59,7 @@ class Run(Iterator[PeriodResult]):
             factory=factory,
             randomness=randomness,
             device=config.torch_device(),
+            engine=config.engine,
             foresight=self._foresight,
         )
         self._judge = Judge(protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples)

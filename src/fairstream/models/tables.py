@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class Table(nn.Embedding):
@@ -24,12 +24,28 @@ class Table(nn.Embedding):
 
         The parameter stays the same object, so an optimizer that holds it goes on holding it.
         """
-        n_new = n_rows - self.num_embeddings
+        n_before, n_new = self.num_embeddings, n_rows - self.num_embeddings
         if n_new > 0:
             fresh = torch.empty(n_new, self.embedding_dim, dtype=self.weight.dtype)
             nn.init.normal_(fresh, std=0.01)
-            self.weight.data = torch.cat([self.weight.data, fresh.to(self.weight.device)])
+            self.weight.data = with_rows(self.weight.data, n_rows)
+            self.weight.data[n_before:] = fresh.to(self.weight.device)
             self.num_embeddings = n_rows
+
+
+def with_rows(tensor: Tensor, n_rows: int) -> Tensor:
+    """The same rows and room for more behind them; what is in the new ones is undefined.
+
+    As long as the room that an earlier call has left behind the rows lasts, nothing is copied: in
+    the long run growing costs as much as the new rows, not as much as the table.
+    """
+    storage, columns = tensor.untyped_storage(), tensor.shape[1:]
+    n_bytes = n_rows * columns.numel() * tensor.element_size()
+    if tensor.storage_offset() == 0 and tensor.is_contiguous() and n_bytes <= storage.nbytes():
+        return tensor.new_empty(0).set_(storage, 0, (n_rows, *columns), tensor.stride())
+    roomy = tensor.new_empty(n_rows + n_rows // 8, *columns)  # memory that is not written to is not taken
+    roomy[: len(tensor)] = tensor
+    return roomy[:n_rows]
 
 
 class UserTable(Table):

@@ -61,12 +61,19 @@ class FairRecommender:
     """
 
     def __init__(
-        self, model: str | ScorerFactory = "mf", *, seed: int = 0, device: str = "auto", **options: Any
+        self,
+        model: str | ScorerFactory = "mf",
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        engine: str = "auto",
+        **options: Any,
     ) -> None:
         self._factory: ScorerFactory | None = model if callable(model) else None
         self.config = MethodConfig(model="custom" if callable(model) else model, **options)
-        surroundings = Surroundings(seed=seed, device=device)
-        self._device, self._randomness = surroundings.torch_device(), Randomness(surroundings.seed)
+        surroundings = Surroundings(seed=seed, device=device, engine=engine)
+        self._device, self._engine = surroundings.torch_device(), surroundings.engine
+        self._randomness = Randomness(surroundings.seed)
         self._learner: Learner | None = None
         self._users, self._items = Vocabulary(), Vocabulary()
         self._groups: Groups | None = None
@@ -246,7 +253,13 @@ class FairRecommender:
         return self._fitted()[0].model
 
     def _new_learner(self) -> Learner:
-        return make_learner(self.config, factory=self._factory, randomness=self._randomness, device=self._device)
+        return make_learner(
+            self.config,
+            factory=self._factory,
+            randomness=self._randomness,
+            device=self._device,
+            engine=self._engine,
+        )
 
     def _fitted(self) -> tuple[Learner, Groups]:
         if self._learner is None or self._groups is None:

@@ -14,7 +14,7 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.strategies.strategy import Step, Strategy
-from fairstream.training import Hyperparameters, OnEpoch, Trainer, TrainingReport
+from fairstream.training import EngineName, Hyperparameters, OnEpoch, Trainer, TrainingReport
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ class Learner:
         *,
         randomness: Randomness,
         device: torch.device,
+        engine: EngineName = "auto",
         foresight: Knowledge | None = None,
     ) -> None:
         self.factory, self.hyper, self.objective, self.strategy = factory, hyper, objective, strategy
-        self.randomness, self.device = randomness, device
+        self.randomness, self.device, self.engine = randomness, device, engine
         self._foresight = foresight
         self.t = -1
         nobody: Rows = np.empty(0, dtype=np.int64)
@@ -88,14 +89,14 @@ class Learner:
     def _take(self, step: Step, users: Rows, items: Rows, groups: Groups, on_epoch: OnEpoch | None) -> Update:
         begin = time.perf_counter()
         standing = (self.t, self.known, self.n_learned_users, self._trainer)
-        spare = self.trainer.copied() if step is Step.FINE_TUNE else None
+        undo = self.trainer.savepoint() if step is Step.FINE_TUNE else None
         try:
             self.t, self.known = self.t + 1, self.known.after(users, items)
             report = self._act(step, users, items, groups, on_epoch)
         except BaseException:
             self.t, self.known, self.n_learned_users, self._trainer = standing
-            if spare is not None:
-                self.trainer.model, self.trainer.optimizer = spare
+            if undo is not None:
+                undo()
             raise
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -125,6 +126,7 @@ class Learner:
             n_users=n_users,
             n_items=n_items,
             t=t,
+            engine=self.engine,
         )
 
     def restore(self, t: int, known: Knowledge, *, n_learned_users: int, started_at: int) -> Trainer:

@@ -3,10 +3,11 @@
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import restore_state, state_tensors
 from fairstream.training.row_adam import RowAdam
-from fairstream.training.surroundings import Surroundings
+from fairstream.training.surroundings import EngineName, Surroundings
 from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
 
 __all__ = [
+    "EngineName",
     "Hyperparameters",
     "OnEpoch",
     "RowAdam",

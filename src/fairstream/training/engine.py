@@ -25,6 +25,8 @@ class Training:
     sampler: NegativeSampler
     signs: tuple[float, ...]
     """a_g of each group: +1 for one that is ahead, −1 for one that is behind."""
+    repeats: bool = False
+    """Whether every epoch has the same batches in the same order with the same negatives."""
 
 
 class Engine(ABC):
@@ -36,3 +38,6 @@ class Engine(ABC):
     @abstractmethod
     def epoch(self, order: Rows, key: int) -> float:
         """One step on each batch of `order`, with the negatives of `key`; gives the mean loss."""
+
+    def finish(self) -> None:  # noqa: B027 (most engines work in place)
+        """Called after the last epoch, where all has gone well."""

@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import os
 
+import torch
+
+from fairstream.errors import ConfigurationError
+from fairstream.models import MatrixFactorization, Scorer
 from fairstream.training.engine import Engine, Training
 from fairstream.training.reference import ReferenceEngine
-
-EngineName = Literal["auto", "reference", "fused"]
+from fairstream.training.row_adam import RowAdam
+from fairstream.training.surroundings import EngineName
 
 
 def make_engine(name: EngineName, training: Training) -> Engine:
     """The engine of this name; "auto" is the fastest one that can do this training."""
-    return ReferenceEngine(training)
+    engine = None if name == "reference" else _fused_engine(training)
+    if engine is None and name == "fused":
+        raise ConfigurationError(
+            f"engine='fused' was asked for, but there is none for {type(training.model).__name__} on "
+            f"{_device(training).type}; use auto or reference"
+        )
+    return engine or ReferenceEngine(training)
+
+
+def fine_tunes_a_copy(name: EngineName, model: Scorer, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether nothing happens to the rows of the model before a fine-tuning has gone well to its end."""
+    return name != "reference" and _is_fused_on_cpu(model) and isinstance(optimizer, RowAdam)
+
+
+def _fused_engine(training: Training) -> Engine | None:
+    """The fused engine for this model on its device, where there is one."""
+    if _is_fused_on_cpu(training.model):
+        from fairstream.training.cpu import FusedEngine  # noqa: PLC0415 (loading compiled code takes a moment)
+
+        return FusedEngine(training)
+    return None
+
+
+def _is_fused_on_cpu(model: Scorer) -> bool:
+    """Matrix factorisation itself: a class derived from it may score otherwise."""
+    return (
+        type(model) is MatrixFactorization
+        and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
+        and hasattr(os, "sched_yield")
+    )
+
+
+def _device(training: Training) -> torch.device:
+    return next(training.model.parameters()).device

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from fairstream.models import Scorer
-from fairstream.training.row_adam import RowAdam
+from fairstream.models.tables import with_rows
+from fairstream.training.row_adam import RowAdam, fresh_state
 
 
 def make_optimizer(
@@ -36,13 +37,26 @@ def _parameters(model: Scorer) -> list[tuple[nn.Parameter, bool]]:
     return [(p, id(p) not in undecayed) for p in model.parameters()]
 
 
+def ensure_state(optimizer: torch.optim.Optimizer) -> None:
+    """Make the state that the first step would make, for those who work on it themselves."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter not in optimizer.state:
+                state = fresh_state(parameter)
+                if isinstance(optimizer, torch.optim.Adam):  # it counts all rows by one number
+                    del state["n_updates"]
+                    state = {"step": torch.zeros((), dtype=torch.float32, device=parameter.device), **state}
+                optimizer.state[parameter] = state
+
+
 def grow_state(optimizer: torch.optim.Optimizer) -> None:
     """Append zero rows to every moment whose parameter has grown: a new row has no past."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if value.dim() > 0 and len(value) < len(parameter):
-                missing = value.new_zeros(len(parameter) - len(value), *value.shape[1:])
-                state[name] = torch.cat([value, missing])
+                n_before = len(value)
+                state[name] = with_rows(value, len(parameter))
+                state[name][n_before:] = 0
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> dict[str, torch.Tensor]:

@@ -52,15 +52,24 @@ class RowAdam(torch.optim.Optimizer):
             rows, grad = grad.indices()[0], grad.values()
         state = self.state[parameter]
         if not state:
-            state["n_updates"] = parameter.new_zeros(parameter.shape[:1] + (1,) * (parameter.dim() - 1))
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+            state.update(fresh_state(parameter))
         beta1, beta2 = group["betas"]
         n = state["n_updates"][rows] + 1
+        # In double precision: in single, 1 − 0.999 is wrong in its fifth digit.
+        scale1, scale2 = (1 / (1 - beta ** n.double()) for beta in (beta1, beta2))
         weight = parameter[rows]
         grad = grad.add(weight, alpha=group["weight_decay"])
         m = state["exp_avg"][rows].lerp(grad, 1 - beta1)
         v = (state["exp_avg_sq"][rows] * beta2).addcmul(grad, grad, value=1 - beta2)
-        denominator = (v / (1 - beta2**n)).sqrt().add(group["eps"])
-        parameter[rows] = weight - group["lr"] * (m / (1 - beta1**n)) / denominator
+        denominator = (v * scale2.to(v.dtype)).sqrt().add(group["eps"])
+        parameter[rows] = weight - group["lr"] * (m * scale1.to(m.dtype)) / denominator
         state["n_updates"][rows], state["exp_avg"][rows], state["exp_avg_sq"][rows] = n, m, v
+
+
+def fresh_state(parameter: Tensor) -> dict[str, Tensor]:
+    """The state of a parameter that has not been updated yet."""
+    return {
+        "n_updates": parameter.new_zeros(parameter.shape[:1] + (1,) * (parameter.dim() - 1)),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }

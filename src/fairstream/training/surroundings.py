@@ -10,14 +10,20 @@ from pydantic import Field
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
 
+EngineName = Literal["auto", "reference", "fused"]
+
 
 class Surroundings(Configuration):
-    """The seed and the device."""
+    """The seed, the device and the engine."""
 
     seed: int = Field(0, ge=0)
     """Seed of every random draw of the run."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes a CUDA device if there is one."""
+
+    engine: EngineName = "auto"
+    """How to compute: reference is plain PyTorch, fused does the same much faster where it can, auto \
+takes fused there."""
 
     def torch_device(self) -> torch.device:
         """The device that is meant."""

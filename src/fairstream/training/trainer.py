@@ -18,9 +18,10 @@ from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.training.batches import cut_batches
 from fairstream.training.engine import Training
-from fairstream.training.engines import EngineName, make_engine
+from fairstream.training.engines import fine_tunes_a_copy, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import grow_state, make_optimizer
+from fairstream.training.surroundings import EngineName
 
 OnEpoch = Callable[[int, int], None]
 """Called after each epoch with (epochs done, epochs in all)."""
@@ -66,9 +67,28 @@ class Trainer:
         self.t = t
         self.optimizer = make_optimizer(hyper.optimizer, self.model, learning_rate=hyper.learning_rate, l2=hyper.l2)
 
-    def copied(self) -> tuple[Scorer, torch.optim.Optimizer]:
-        """The model and the optimizer that holds its parameters, as they are now."""
-        return copy.deepcopy((self.model, self.optimizer))
+    def savepoint(self) -> Callable[[], None]:
+        """A function that puts back the model and the optimizer as they are now, should fine-tuning fail."""
+        if fine_tunes_a_copy(self._engine, self.model, self.optimizer):
+            return self._undo_growth()
+        model, optimizer = copy.deepcopy((self.model, self.optimizer))
+
+        def undo() -> None:
+            self.model, self.optimizer = model, optimizer
+
+        return undo
+
+    def _undo_growth(self) -> Callable[[], None]:
+        """What puts back the tables at their present length, where all that happens to them is growth."""
+        tables = [(table, table.weight.data, table.num_embeddings) for table in self.model.tables()]
+        states = {parameter: dict(state) for parameter, state in self.optimizer.state.items()}
+
+        def undo() -> None:
+            for table, weight, n_rows in tables:
+                table.weight.data, table.num_embeddings = weight, n_rows
+            self.optimizer.state.update(states)
+
+        return undo
 
     def grow(self, n_users: int, n_items: int, t: int) -> None:
         """Make room, in the tables and in the optimizer, for who and what appeared in period t."""
@@ -100,7 +120,8 @@ class Trainer:
         )
         signs = tuple(groups.signs(n_groups))
         engine = make_engine(
-            self._engine, Training(self.model, self.optimizer, self.objective, batches, sampler, signs)
+            self._engine,
+            Training(self.model, self.optimizer, self.objective, batches, sampler, signs, repeats=not shuffled),
         )
         orders = self._randomness.numpy("batch order", t)
         loss = math.nan
@@ -116,6 +137,7 @@ class Trainer:
                 )
             if on_epoch is not None:
                 on_epoch(epoch + 1, epochs)
+        engine.finish()
         return TrainingReport(
             n_interactions=len(users),
             n_batches=len(batches),

@@ -1,0 +1,58 @@
+"""A barrier for the threads that share a batch: a fraction of a microsecond where all of them run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import extending, types
+from numba.core import cgutils
+
+from fairstream.compiled import compiled
+
+_LOOKS = 500
+
+intrinsic: Callable[[Callable[..., Any]], Callable[..., Any]] = extending.intrinsic
+struct_proxy: Any = cgutils.create_struct_proxy
+
+_give_way = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def _add_one(_typing: Any, counter: Any) -> Any:
+    """Atomically add 1 to counter[0] and give what was there before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = struct_proxy(signature.args[0])(context, builder, arguments[0])
+        return builder.atomic_rmw("add", array.data, ir.Constant(ir.IntType(64), 1), "acq_rel")
+
+    return types.int64(counter), generate
+
+
+@intrinsic
+def _read(_typing: Any, counter: Any) -> Any:
+    """What counter[0] is now, and with it everything that was written before it became so."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = struct_proxy(signature.args[0])(context, builder, arguments[0])
+        return builder.load_atomic(array.data, "acquire", 8)
+
+    return types.int64(counter), generate
+
+
+@compiled
+def wait_for_all(counter: Any, n_threads: Any) -> None:
+    """Go on once all threads have come here.
+
+    The counter only ever grows, so there is nothing to reset. A thread that waits long gives way:
+    on a busy machine the one it waits for may not be running at all.
+    """
+    if n_threads == 1:
+        return
+    goal = (_add_one(counter) // n_threads + 1) * n_threads
+    looks = 0
+    while _read(counter) < goal:
+        looks += 1
+        if looks > _LOOKS:
+            _give_way()

@@ -1,0 +1,187 @@
+"""The fused engine for matrix factorisation on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairstream.events import Rows
+from fairstream.models import MatrixFactorization
+from fairstream.models import Table as ModelTable
+from fairstream.training.cpu.adam import Adam, Table, make_up_for_sleep
+from fairstream.training.cpu.compact import Compact
+from fairstream.training.cpu.epoch import Exclusions, Interactions, draw_share, take_steps
+from fairstream.training.cpu.rooms import make_rooms
+from fairstream.training.cpu.steps import Integers, Loss, Room
+from fairstream.training.engine import Engine, Training
+from fairstream.training.optimizers import ensure_state
+from fairstream.training.row_adam import RowAdam
+
+_BATCHES_AT_ONCE = 4096
+_LEAST_SHARE = 64
+_COUNTS = 1 << 15
+"""From here on 1 − βⁿ is 1 in float32."""
+
+
+class FusedEngine(Engine):
+    """The reference's step as one compiled pass over the batch, on as many threads as PyTorch may use.
+
+    It works on the very memory of the model and the optimizer, or, where all epochs are alike and
+    the optimizer leaves absent rows alone, on a copy of the rows that occur. The result does not
+    depend on the number of threads.
+    """
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        model, batches, sampler = training.model, training.batches, training.sampler
+        assert isinstance(model, MatrixFactorization)
+        ensure_state(training.optimizer)
+        self._is_row = isinstance(training.optimizer, RowAdam)
+        self._whole = [self._table(table) for table in (model.user, model.item)]
+        self._works_on_copy = training.repeats and self._is_row
+        self._compact: list[Compact] = []
+        self._p, self._q = self._whole
+        self._interactions = Interactions(
+            np.asarray(batches.users), np.asarray(batches.items), batches.codes, batches.size
+        )
+        self._exclusions = Exclusions(
+            np.asarray(sampler.place(batches.users)), sampler.bounds, sampler.free_before, sampler.n_items
+        )
+        objective, group = training.objective, training.optimizer.param_groups[0]
+        self._loss = Loss(
+            objective.n,
+            objective.mu,
+            objective.tau,
+            objective.lambda_,
+            objective.fairness == "signed",
+            np.array(training.signs, dtype=np.float64),
+        )
+        self._adam, self._l2 = _adam(group), np.float32(group["weight_decay"])
+        # A copy holds all that occurs; otherwise memory stays the same however long the log is.
+        self._at_once = len(batches) if self._works_on_copy else min(len(batches), _BATCHES_AT_ONCE)
+        self._n_threads = max(1, min(torch.get_num_threads(), batches.size // _LEAST_SHARE))
+        self._counter = np.zeros(1, dtype=np.int64)
+        self._negatives: Integers = np.empty((self._at_once * batches.size, objective.n_drawn), dtype=np.int32)
+        self._rooms: list[Room] = []
+
+    def epoch(self, order: Rows, key: int) -> float:
+        total = 0.0
+        with ThreadPoolExecutor(self._n_threads) as pool:
+            for start in range(0, len(order), self._at_once):
+                part = order[start : start + self._at_once]
+                if not self._compact:
+                    self._draw(pool, part, key)
+                    if self._works_on_copy:
+                        self._make_compact()
+                total += self._step(pool, part)
+        return total / len(order)
+
+    def finish(self) -> None:
+        for compact, whole in zip(self._compact, self._whole, strict=False):
+            compact.write_back(whole)
+        self._compact = []
+
+    def _make_compact(self) -> None:
+        """Go on on a copy of the rows that occur."""
+        users, items, codes, size = self._interactions
+        users, candidates = users.copy(), np.concatenate([items[:, None], self._negatives[: len(items)]], axis=1)
+        self._compact = [Compact.of(self._whole[0], users), Compact.of(self._whole[1], candidates)]
+        items, self._negatives = candidates[:, 0].copy(), candidates[:, 1:].astype(np.int32)
+        self._p, self._q = (compact.table for compact in self._compact)
+        self._interactions = Interactions(users, items, codes[self._compact[0].rows], size)
+
+    def _draw(self, pool: ThreadPoolExecutor, order: Rows, key: int) -> None:
+        """Draw the negatives of these batches."""
+        n = self._negatives.shape[1]
+        self._together(
+            pool,
+            lambda thread: draw_share(
+                order,
+                self._interactions.size,
+                self._exclusions,
+                np.uint64(key),
+                self._negatives,
+                np.empty(n, dtype=np.int64),
+                thread,
+                self._n_threads,
+            ),
+        )
+
+    def _step(self, pool: ThreadPoolExecutor, order: Rows) -> float:
+        if not self._rooms:
+            self._rooms = make_rooms(
+                self._n_threads,
+                size=self._interactions.size,
+                n_drawn=self._negatives.shape[1],
+                d=self._p.weight.shape[1],
+                n_groups=len(self._loss.signs),
+                n_users=len(self._p.weight),
+                n_items=len(self._q.weight),
+            )
+        losses = self._together(
+            pool,
+            lambda thread: take_steps(
+                order,
+                self._interactions,
+                self._negatives,
+                self._p,
+                self._q,
+                self._loss,
+                self._adam,
+                self._l2,
+                -1 if self._is_row else self._n_steps,
+                self._rooms[thread],
+                thread,
+                self._n_threads,
+                self._counter,
+            ),
+        )
+        if not self._is_row:
+            for state in self.training.optimizer.state.values():
+                state["step"] += len(order)
+            for table in (self._p, self._q):
+                make_up_for_sleep(table, self._adam, self._n_steps)
+        return float(losses[0])  # every thread has computed all of it
+
+    def _together(self, pool: ThreadPoolExecutor, work: Callable[[int], Any]) -> list[Any]:
+        """Let every thread do its part; this one is one of them."""
+        others = [pool.submit(work, thread) for thread in range(1, self._n_threads)]
+        return [work(0), *(other.result() for other in others)]
+
+    @property
+    def _n_steps(self) -> int:
+        return int(next(iter(self.training.optimizer.state.values()))["step"])
+
+    def _table(self, table: ModelTable) -> Table:
+        """A table of the model and its optimizer state as arrays over the same memory."""
+        weight, state = table.weight, self.training.optimizer.state[table.weight]
+        n_rows = len(weight)
+        return Table(
+            weight.detach().numpy(),
+            state["exp_avg"].numpy(),
+            state["exp_avg_sq"].numpy(),
+            state["n_updates"].flatten().numpy() if self._is_row else np.zeros(n_rows, dtype=np.float32),
+            np.zeros(0 if self._is_row else n_rows, dtype=np.int64),
+        )
+
+
+def _adam(group: dict[str, Any]) -> Adam:
+    """Adam's constants; the bias corrections 1 / (1 − βⁿ) as tables, so that a row costs no power."""
+    beta1, beta2 = group["betas"]
+    n = np.arange(1, _COUNTS, dtype=np.float64)
+    scale1, scale2 = ((1.0 / (1.0 - np.append(0.0, beta**n))).astype(np.float32) for beta in (beta1, beta2))
+    return Adam(
+        learning_rate=np.float32(group["lr"]),
+        beta1=np.float32(beta1),
+        rest1=np.float32(1 - beta1),
+        beta2=np.float32(beta2),
+        rest2=np.float32(1 - beta2),
+        beta2_exact=beta2,
+        epsilon=np.float32(group["eps"]),
+        mean_scale=scale1,
+        square_scale=scale2,
+    )

@@ -1,0 +1,173 @@
+"""The fused step of matrix factorisation: scores, loss, gradients and Adam of a batch, on one or more threads.
+
+What a thread computes does not depend on how many there are. Scores are shared out by
+interaction; the loss, a few thousand numbers, every thread computes for itself; rows of the
+tables are shared out by row, and a row's gradient is the sum over its occurrences in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairstream.compiled import compiled, inlined
+from fairstream.training.cpu.adam import Floats
+from fairstream.training.cpu.objective import bpr, fairness, first_item_hit
+from fairstream.training.cpu.prefetch import prefetch_row
+
+Integers = np.ndarray[Any, np.dtype[np.int32]]
+_ZERO = np.float32(0.0)
+_AHEAD = 4
+"""Interactions between asking for memory and needing it."""
+
+
+class Chains(NamedTuple):
+    """The distinct rows of a batch that a thread owns, and the occurrences of each, the latest first."""
+
+    rows: Integers
+    heads: Integers
+    """(rows of the table,) 1 + the latest occurrence of the row, 0 where there is none."""
+    links: Integers
+    """(occurrences,) 1 + the occurrence of the same row before this one, 0 where there is none."""
+
+
+class Room(NamedTuple):
+    """Where a thread works; `scores` and `old` are one and the same for all of them."""
+
+    scores: Floats
+    """(1 + C, B)"""
+    old: Floats
+    """(B, d) the users' rows as they were before the step."""
+    slopes: Floats
+    """(1 + C, B) ∂L/∂s"""
+    hits: Floats
+    """(B,) DH"""
+    hit_slopes: Floats
+    """(1 + C, B) ∂DH/∂s"""
+    scratch: Floats
+    """(2 + C, B)"""
+    product: np.ndarray[Any, np.dtype[np.float64]]
+    """(B,)"""
+    codes: np.ndarray[Any, np.dtype[np.int16]]
+    """(B,)"""
+    sums: np.ndarray[Any, np.dtype[np.float64]]
+    """(2, G)"""
+    group_slopes: Floats
+    """(G,) ∂(λ L_fair)/∂DH"""
+    gradients: Floats
+    """(B, d) of the users' rows that the thread owns."""
+    gradient: Floats
+    """(d,)"""
+    nothing: Floats
+    """(d,) zeros"""
+    users: Chains
+    items: Chains
+
+
+class Loss(NamedTuple):
+    """`Objective` and the signs of the groups."""
+
+    n: int
+    mu: int
+    tau: float
+    lambda_: float
+    is_signed: bool
+    signs: np.ndarray[Any, np.dtype[np.float64]]
+
+
+@inlined
+def append(chains: Any, n: Any, occurrence: Any, row: Any) -> Any:
+    """Put an occurrence before the others of its row; gives the number of distinct rows so far."""
+    head = chains.heads[row]
+    chains.links[occurrence] = head
+    chains.heads[row] = occurrence + 1
+    chains.rows[n] = row  # overwritten by the next one unless the row is new
+    return n + (1 if head == 0 else 0)
+
+
+@compiled
+def score(users: Any, items: Any, negatives: Any, p: Any, q: Any, begin: Any, end: Any, room: Any) -> None:
+    """s_bc = ⟨p_u, q_i⟩ of the interactions `begin` … `end`; keeps their p_u as they are now."""
+    s, old = room.scores, room.old
+    for b in range(begin, end):
+        if b + _AHEAD < end:
+            prefetch_row(q, items[b + _AHEAD])
+            for c in range(negatives.shape[1]):
+                prefetch_row(q, negatives[b + _AHEAD, c])
+        p_u = p[users[b]]
+        for k in range(len(p_u)):
+            old[b, k] = p_u[k]
+        for c in range(len(s)):
+            q_i = q[items[b] if c == 0 else negatives[b, c - 1]]
+            total = _ZERO
+            for k in range(len(p_u)):
+                total += p_u[k] * q_i[k]
+            s[c, b] = total
+
+
+@compiled
+def losses(n_rows: Any, loss: Any, room: Any) -> Any:
+    """L of the batch, and ∂L/∂s, put into `slopes`."""
+    s, ds = room.scores, room.slopes
+    total = bpr(s, n_rows, loss.n, ds, room.product)
+    if loss.lambda_ > 0:
+        d, dh = room.hit_slopes, room.hits
+        first_item_hit(s, n_rows, loss.mu, loss.tau, dh, d, room.scratch[1:], room.scratch[0])
+        total += fairness(
+            dh, room.codes, n_rows, loss.signs, loss.is_signed, loss.lambda_, room.sums, room.group_slopes
+        )
+        # ∂L/∂DH of each interaction takes DH's place: that is all that is needed of it from here on.
+        for b in range(n_rows):
+            dh[b] = room.group_slopes[room.codes[b]] if room.codes[b] >= 0 else _ZERO
+        for c in range(loss.mu + 1):
+            for b in range(n_rows):
+                ds[c, b] += dh[b] * d[c, b]
+    return total
+
+
+@compiled
+def find_rows(users: Any, items: Any, negatives: Any, room: Any, thread: Any, n_threads: Any) -> Any:
+    """The distinct user rows and item rows of the batch that this thread owns, with their occurrences."""
+    width = negatives.shape[1] + 1
+    n_users, n_items = 0, 0
+    for b in range(len(users)):
+        if n_threads == 1 or users[b] % n_threads == thread:
+            n_users = append(room.users, n_users, b, users[b])
+        for c in range(width):
+            row = items[b] if c == 0 else negatives[b, c - 1]
+            if n_threads == 1 or row % n_threads == thread:
+                n_items = append(room.items, n_items, b * width + c, row)
+    return n_users, n_items
+
+
+@compiled
+def user_gradients(items: Any, negatives: Any, q: Any, n_users: Any, room: Any) -> None:
+    """∂L/∂p_u = Σ_(b, c) ∂L/∂s_bc q_c over the occurrences of u."""
+    ds, chains = room.slopes, room.users
+    for slot in range(n_users):
+        gradient = room.gradients[slot]
+        gradient[:] = _ZERO
+        link = chains.heads[chains.rows[slot]]
+        while link > 0:
+            b = link - 1
+            for c in range(len(ds)):
+                q_i, slope = q[items[b] if c == 0 else negatives[b, c - 1]], ds[c, b]
+                for k in range(len(gradient)):
+                    gradient[k] += slope * q_i[k]
+            link = chains.links[b]
+
+
+@inlined
+def item_gradient(row: Any, room: Any) -> None:
+    """∂L/∂q_i = Σ_(b, c) ∂L/∂s_bc p_u over the occurrences of i, put into `gradient`."""
+    ds, chains, gradient = room.slopes, room.items, room.gradient
+    gradient[:] = _ZERO
+    width = len(ds)
+    link = chains.heads[row]
+    while link > 0:
+        b = (link - 1) // width
+        slope, p_u = ds[link - 1 - b * width, b], room.old[b]
+        for k in range(len(gradient)):
+            gradient[k] += slope * p_u[k]
+        link = chains.links[link - 1]

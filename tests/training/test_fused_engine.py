@@ -1,0 +1,184 @@
+"""The fused engine takes the reference's steps."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fairstream.training.cpu.engine as engine_module
+from fairstream.events import SeenItems
+from fairstream.models import MatrixFactorization
+from fairstream.objectives import Objective
+from fairstream.sampling import NegativeSampler
+from fairstream.training.batches import cut_batches
+from fairstream.training.cpu import FusedEngine
+from fairstream.training.engine import Engine, Training
+from fairstream.training.optimizers import make_optimizer, state_tensors
+from fairstream.training.reference import ReferenceEngine
+
+N_USERS, N_ITEMS, SIZE = 40, 90, 16
+TOLERANCE = 1e-5
+
+
+def training_of(
+    *,
+    optimizer: Any = "row",
+    lambda_: float = 0.5,
+    fairness: Any = "signed",
+    n: int = 4,
+    mu: int = 4,
+    d: int = 8,
+    n_groups: int = 2,
+    n_interactions: int = 200,
+    size: int = SIZE,
+    std: float = 0.7,  # scores of a few units, so that the exponentials have something to do
+    seed: int = 0,
+    repeats: bool = False,
+) -> Training:
+    """A training on made-up interactions; the same arguments give the same one anew."""
+    rng = np.random.default_rng(seed)
+    users = rng.integers(0, N_USERS, n_interactions)
+    items = rng.integers(0, N_ITEMS, n_interactions)
+    users[:SIZE] = users[0]  # the first batch is of one group
+    codes = rng.integers(-1, n_groups, N_USERS).astype(np.int16)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = MatrixFactorization(N_USERS, N_ITEMS, embedding_dim=d)
+        for table in model.tables():
+            torch.nn.init.normal_(table.weight, std=std)
+    sampler = NegativeSampler(SeenItems.from_pairs(users, items), users, n_items=N_ITEMS)
+    objective = Objective(lambda_=lambda_, tau=3.0, n=n, mu=mu, fairness=fairness)
+    batches = cut_batches(users, items, codes, sampler, n_drawn=objective.n_drawn, size=size)
+    signs = tuple(1.0 if g == 0 else -1.0 for g in range(n_groups))
+    return Training(
+        model,
+        make_optimizer(optimizer, model, learning_rate=1e-3, l2=1e-4),
+        objective,
+        batches,
+        sampler,
+        signs,
+        repeats,
+    )
+
+
+def run(engine: Engine, n_steps: int, key: int = 11) -> list[float]:
+    """Steps over the batches in an order of their own, with new negatives every epoch."""
+    n_batches, losses = len(engine.training.batches), []
+    rng = np.random.default_rng(5)
+    for epoch in itertools.count():
+        order = rng.permutation(n_batches)[: n_steps - epoch * n_batches]
+        if len(order) == 0:
+            return losses
+        losses.append(engine.epoch(order, key + epoch))
+    raise AssertionError
+
+
+def everything(training: Training) -> dict[str, torch.Tensor]:
+    return {**training.model.state_dict(), **state_tensors(training.optimizer, training.model)}
+
+
+def largest_difference(ours: Training, theirs: Training) -> float:
+    """The largest ‖a − b‖ / ‖b‖ of any row of any parameter or optimizer state."""
+    found = 0.0
+    expected = everything(theirs)
+    for name, value in everything(ours).items():
+        a, b = (x.double().reshape(len(x) if x.dim() else 1, -1) for x in (value, expected[name]))
+        norm = b.norm(dim=1)
+        found = max(found, float(((a - b).norm(dim=1) / norm.clamp(min=1e-30)).max()))
+    assert expected.keys() == everything(ours).keys()
+    return found
+
+
+EVERY_KIND = pytest.mark.parametrize(
+    ("optimizer", "fairness", "lambda_"),
+    [(o, f, lambda_) for o in ("row", "dense") for f in ("signed", "absolute") for lambda_ in (0.5, 4.0)]
+    + [("row", "signed", 0.0), ("dense", "signed", 0.0)],
+)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(("n", "mu", "n_groups"), [(4, 4, 2), (3, 5, 2), (5, 2, 4), (1, 1, 3)])
+def test_two_hundred_steps_stay_within_a_hundred_thousandth(
+    optimizer: str, fairness: str, lambda_: float, n: int, mu: int, n_groups: int
+) -> None:
+    options = {"optimizer": optimizer, "fairness": fairness, "lambda_": lambda_, "n": n, "mu": mu, "n_groups": n_groups}
+    fused, reference = training_of(**options), training_of(**options)
+    losses = run(FusedEngine(fused), 200), run(ReferenceEngine(reference), 200)
+    assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE)
+    assert largest_difference(fused, reference) < TOLERANCE
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["row", "dense"]), st.integers(1, 6), st.integers(1, 6))
+@settings(max_examples=20)
+def test_so_do_steps_of_any_shape(seed: int, optimizer: str, n: int, mu: int) -> None:
+    shape = {"d": 1 + seed % 40, "n_interactions": 1 + seed % 61, "n_groups": 2 + seed % 3}
+    fused, reference = (training_of(seed=seed, optimizer=optimizer, n=n, mu=mu, **shape) for _ in range(2))
+    run(FusedEngine(fused), 8)
+    run(ReferenceEngine(reference), 8)
+    assert largest_difference(fused, reference) < TOLERANCE
+
+
+@EVERY_KIND
+def test_the_result_does_not_depend_on_the_number_of_threads(optimizer: str, fairness: str, lambda_: float) -> None:
+    n_before, results = torch.get_num_threads(), []
+    for n_threads in (1, 2, 3):
+        training = training_of(optimizer=optimizer, fairness=fairness, lambda_=lambda_, size=3 * 64)
+        try:
+            torch.set_num_threads(n_threads)
+            engine = FusedEngine(training)
+        finally:
+            torch.set_num_threads(n_before)
+        assert engine._n_threads == n_threads
+        run(engine, 30)
+        results.append(everything(training))
+    for other in results[1:]:
+        assert all(torch.equal(value, other[name]) for name, value in results[0].items())
+
+
+def test_an_update_on_a_copy_is_the_update_itself_and_comes_to_light_only_at_the_end() -> None:
+    in_place, on_copy = training_of(), training_of(repeats=True)
+    before = {name: value.clone() for name, value in on_copy.model.state_dict().items()}
+    order = np.arange(len(on_copy.batches))
+    engines = FusedEngine(in_place), FusedEngine(on_copy)
+    losses = [[engine.epoch(order, key=3) for _ in range(4)] for engine in engines]
+    assert losses[0] == losses[1]
+    assert all(torch.equal(value, before[name]) for name, value in on_copy.model.state_dict().items())
+    engines[1].finish()
+    expected = everything(in_place)
+    assert all(torch.equal(value, expected[name]) for name, value in everything(on_copy).items())
+
+
+def test_a_long_log_is_drawn_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, in_parts = training_of(), training_of()
+    run(FusedEngine(whole), 40)
+    monkeypatch.setattr(engine_module, "_BATCHES_AT_ONCE", 5)
+    run(FusedEngine(in_parts), 40)
+    expected = everything(whole)
+    assert all(torch.equal(value, expected[name]) for name, value in everything(in_parts).items())
+
+
+def test_rows_that_have_been_away_for_long_are_left_alone_and_wake_as_if_they_had_not_been() -> None:
+    # Without the fairness loss: its gradient follows the signs of differences, and those of trembling rows are chance.
+    fused, reference = (training_of(optimizer="dense", std=0.01, lambda_=0.0) for _ in range(2))
+    engines = FusedEngine(fused), ReferenceEngine(reference)
+    for engine in engines:
+        for key in range(100):  # the first batch, over and over, with negatives that keep every item awake
+            engine.epoch(np.zeros(25, dtype=np.int64), key)
+    is_asleep = torch.from_numpy(engines[0]._p.asleep_since > 0)
+    assert N_USERS / 2 < int(is_asleep.sum()) < N_USERS
+    for training in (fused, reference):
+        assert 0 < float(training.model.get_parameter("user.weight").detach()[is_asleep].abs().max()) < 1e-30
+    fading = [state_tensors(t.optimizer, t.model)["user.weight/exp_avg_sq"][is_asleep] for t in (fused, reference)]
+    assert torch.allclose(*fading, rtol=1e-4, atol=0)
+    order = np.arange(len(fused.batches))
+    losses = [engine.epoch(order, key=100) for engine in engines]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert int((engines[0]._p.asleep_since > 0).sum()) < int(is_asleep.sum())
+    after = [training.model.get_parameter("user.weight").detach() for training in (fused, reference)]
+    assert float((after[0] - after[1]).abs().max()) < 1e-4 * float(after[1].abs().max())

@@ -1,0 +1,132 @@
+"""The compiled parts, each against what it stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairstream.events import SeenItems
+from fairstream.objectives import Objective, differentiable_disparity, fairness_loss
+from fairstream.sampling import NegativeSampler
+from fairstream.training.cpu.adam import Table
+from fairstream.training.cpu.arithmetic import exp_negative
+from fairstream.training.cpu.compact import Compact
+from fairstream.training.cpu.drawing import draw
+from fairstream.training.cpu.objective import fairness
+from fairstream.training.cpu.rooms import make_rooms
+from fairstream.training.cpu.steps import Loss, losses
+from support import EXTREME
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 30))),
+    st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    st.integers(1, 9),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**40),
+)
+def test_the_same_negatives_are_drawn(
+    pairs: set[tuple[int, int]], rows: list[int], n: int, key: int, first: int
+) -> None:
+    columns, users = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2), np.array(rows, dtype=np.int64)
+    sampler = NegativeSampler(SeenItems.from_pairs(columns[:, 0], columns[:, 1]), users, n_items=40)
+    out = np.empty((len(users), n), dtype=np.int32)
+    draw(
+        sampler.place(users),
+        first,
+        sampler.bounds,
+        sampler.free_before,
+        sampler.n_items,
+        np.uint64(key),
+        np.empty(n, dtype=np.int64),
+        out,
+    )
+    assert out.tolist() == sampler.draw(users, n, key, first).tolist()
+
+
+def test_the_exponential_is_exact_to_a_few_units_in_the_last_place() -> None:
+    x = np.concatenate([-np.logspace(-30, np.log10(87), 20_000), np.linspace(-87, 0, 20_000)]).astype(np.float32)
+    found = np.array([exp_negative(value) for value in x], dtype=np.float64)
+    assert np.abs(found / np.exp(x.astype(np.float64)) - 1).max() < 3e-7
+    assert exp_negative(np.float32(-1000.0)) < 2e-38
+    assert exp_negative(np.float32(0.0)) == 1.0
+
+
+def tables(score: st.SearchStrategy[float]) -> st.SearchStrategy[list[list[float]]]:
+    return st.lists(st.lists(score, min_size=5, max_size=5), min_size=1, max_size=7)
+
+
+@given(
+    tables(st.floats(-20, 20, width=32) | st.sampled_from([0.0, 1.0])),  # ties too
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.5, 4.0]),
+    st.sampled_from(["signed", "absolute"]),
+    st.floats(0.3, 5.0),
+    st.lists(st.integers(-1, 2), min_size=7, max_size=7),
+)
+def test_the_loss_and_its_gradient_are_autograds(
+    table: list[list[float]], n: int, mu: int, lambda_: float, kind: str, tau: float, codes: list[int]
+) -> None:
+    s = torch.tensor(table, dtype=torch.float64, requires_grad=True)[:, : 1 + max(n, mu)]
+    n_rows, signs = len(table), (1.0, -1.0, -1.0)
+    groups = torch.tensor(codes[:n_rows], dtype=torch.int16)
+    known = groups[groups >= 0]
+    has_two = len(known.unique()) > 1
+    objective = Objective(lambda_=lambda_, tau=tau, n=n, mu=mu, fairness=kind)  # type: ignore[arg-type]
+    expected = objective.loss(s, groups, torch.tensor(signs, dtype=torch.float64), has_two_groups=has_two)
+    (slope,) = torch.autograd.grad(expected, s)
+
+    (room,) = make_rooms(1, size=n_rows, n_drawn=max(n, mu), d=2, n_groups=3, n_users=1, n_items=1)
+    room.scores[:] = s.detach().numpy().T
+    room.codes[:] = groups.numpy()
+    found = losses(n_rows, Loss(n, mu, tau, lambda_, kind == "signed", np.array(signs)), room)
+    assert found == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    size = 1.0 + float(slope.abs().max())
+    assert np.abs(room.slopes.T - slope.numpy()).max() < 1e-5 * size
+
+
+@given(tables(EXTREME))
+def test_huge_scores_give_numbers(table: list[list[float]]) -> None:
+    (room,) = make_rooms(1, size=len(table), n_drawn=4, d=2, n_groups=2, n_users=1, n_items=1)
+    room.scores[:] = np.array(table, dtype=np.float32).T
+    room.codes[:] = np.arange(len(table)) % 2
+    assert np.isfinite(losses(len(table), Loss(4, 4, 0.01, 2.0, True, np.array([1.0, -1.0])), room))
+    assert np.isfinite(room.slopes).all()
+
+
+@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.integers(-1, 3)), min_size=1, max_size=30))
+def test_the_fairness_loss_takes_part_only_where_two_groups_are(users: list[tuple[float, int]]) -> None:
+    dh, codes = (np.array(column) for column in zip(*users, strict=True))
+    signs, slope = np.array([1.0, -1.0, -1.0, 1.0]), np.empty(4, dtype=np.float32)
+    found = fairness(dh.astype(np.float32), codes.astype(np.int16), len(dh), signs, True, 1.0, np.empty((2, 4)), slope)
+    if len(set(codes[codes >= 0].tolist())) < 2:
+        assert found == 0
+        assert not slope.any()
+    else:
+        disparity = differentiable_disparity(torch.from_numpy(dh), torch.from_numpy(codes), 4)
+        assert found == pytest.approx(float(fairness_loss(disparity, torch.from_numpy(signs))), rel=1e-5)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_a_compact_table_holds_the_rows_that_occur_in_the_order_in_which_they_do(column: list[int]) -> None:
+    rows = np.array(column)
+    parts = [np.arange(10 * 3, dtype=np.float32).reshape(10, 3) + shift for shift in (0, 100, 200)]
+    whole = Table(*parts, np.arange(10, dtype=np.float32), np.zeros(0, dtype=np.int64))
+    renamed = rows.copy()
+    compact = Compact.of(whole, renamed)
+    assert compact.rows.tolist() == list(dict.fromkeys(column))
+    assert compact.rows[renamed].tolist() == column
+    for ours, theirs in zip(compact.table[:4], whole[:4], strict=True):
+        assert ours[renamed].tolist() == theirs[rows].tolist()
+    before = [part.copy() for part in whole[:4]]
+    for part in compact.table[:4]:
+        np.add(part, 1, out=part)
+    compact.write_back(whole)
+    touched = np.isin(np.arange(10), rows)
+    for part, old in zip(whole[:4], before, strict=True):
+        assert (part[touched] == old[touched] + 1).all()
+        assert (part[~touched] == old[~touched]).all()
