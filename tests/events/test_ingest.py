@@ -292,7 +292,7 @@ def test_some_events_must_fit_into_memory(at_once: Any, tmp_path: Path) -> None:
 
 def test_who_is_advantaged_can_be_said_when_a_log_is_opened(saved: Path, stream: fairstream.SyntheticStream) -> None:
     for advantaged in ("minority", "majority", "auto"):
-        options = {"group": "community", "advantaged": advantaged}
+        options: dict[str, Any] = {"group": ["community"], "advantaged": advantaged}
         expected = everything(read_events(stream.events, users=stream.users, **options))
         assert everything(read_events(saved, **options)) == expected
     refused(lambda: read_events(saved, advantaged="nobody"), "no user has community = 'nobody'")
@@ -308,6 +308,10 @@ def test_a_logs_users_can_be_grouped_anew(saved: Path, log: EventLog, stream: fa
     assert everything(read_events(saved, users=users))["groups"] == everything(expected)["groups"]
     again = read_events(saved, users=halves, user_column="who", group="half")
     assert everything(again)["groups"] == everything(expected)["groups"]
+    few = [read_events(saved, users=users.slice(0, n)) for n in (5, 90)]
+    assert [len(log.notes) for log in few] == [1, 1]  # on those who are in none of these groups
+    few[0].save(saved.parent / "few")
+    assert read_events(saved.parent / "few", users=users.slice(0, 90)).notes == few[1].notes
 
 
 def test_a_recommender_learns_from_a_folder_what_it_learns_from_memory(

@@ -109,9 +109,15 @@ def with_groups(log: EventLog, groups: Groups | None) -> EventLog:
     """The log with its users in groups, and a note on those who are in none."""
     if groups is None:
         return log
-    n_unknown = int((groups.codes == UNKNOWN).sum())
-    note = f"{n_unknown} of {log.n_users} users have no {groups.attribute}: they count overall and in no group"
-    return replace(log, groups=groups, notes=(*log.notes, note) if n_unknown else log.notes)
+    notes = tuple(note for note in log.notes if note not in _on_unknown(log.groups))
+    return replace(log, groups=groups, notes=notes + _on_unknown(groups))
+
+
+def _on_unknown(groups: Groups | None) -> tuple[str, ...]:
+    if groups is None or not (groups.codes == UNKNOWN).any():
+        return ()
+    n_unknown, n_users = int((groups.codes == UNKNOWN).sum()), len(groups.codes)
+    return (f"{n_unknown} of {n_users} users have no {groups.attribute}: they count overall and in no group",)
 
 
 def _read_log(events: pa.Table, columns: Columns) -> EventLog:
@@ -132,8 +138,9 @@ def _reopened(
     if users is not None:
         people = find_people(pa.table({}), to_table(users, what=USERS), columns, group=group, advantaged=advantaged)
         assert people is not None
-        return with_groups(replace(log, notes=log.notes), people.groups(log.user_ids.ids, advantaged))
-    if group is not None and (log.groups is None or group != log.groups.attribute):
+        return with_groups(log, people.groups(log.user_ids.ids, advantaged))
+    wanted = group if group is None or isinstance(group, str) else ",".join(group)
+    if wanted is not None and (log.groups is None or wanted != log.groups.attribute):
         there = "no groups" if log.groups is None else f"the groups of {log.groups.attribute!r}"
         raise DataError(f"{folder} holds a log with {there}; to group its users anew, give a users table too")
     if advantaged is None:
