@@ -27,7 +27,7 @@ def compiled(function: Function) -> Function:
     42
     """
     has_file = not function.__code__.co_filename.startswith("<")  # in a doctest there is none to keep it beside
-    return cast(Function, numba.njit(cache=has_file, nogil=True, fastmath={"reassoc"})(function))
+    return cast("Function", numba.njit(cache=has_file, nogil=True, fastmath={"reassoc"})(function))
 
 
 class Threads:
