@@ -148,12 +148,12 @@ class Panel:
         compared = np.where(np.isnan(gap), np.nan, mean)  # a group that is judged alone has no spread
         best, worst = _largest(compared, axis=-3), -_largest(-compared, axis=-3)
         return Statistics(
-            overall=_mean(overall, axis=-2),
-            by_group=_mean(mean, axis=-2),
-            gap=_mean(gap, axis=-2),
-            abs_gap=_mean(np.abs(gap), axis=-2),
-            largest=_mean(_largest(np.abs(gap), axis=-3), axis=-2),
-            spread=_mean(best - worst, axis=-2),
+            overall=mean_of(overall, axis=-2),
+            by_group=mean_of(mean, axis=-2),
+            gap=mean_of(gap, axis=-2),
+            abs_gap=mean_of(np.abs(gap), axis=-2),
+            largest=mean_of(_largest(np.abs(gap), axis=-3), axis=-2),
+            spread=mean_of(best - worst, axis=-2),
         )
 
 
@@ -165,7 +165,7 @@ def _ratio(above: Array, below: Array) -> Array:
     return np.divide(above, below, out=np.full(np.broadcast_shapes(above.shape, below.shape), np.nan), where=below > 0)
 
 
-def _mean(values: Array, axis: int) -> Array:
+def mean_of(values: Array, axis: int) -> Array:
     """The mean over what is there."""
     there = ~np.isnan(values)
     return _ratio(np.where(there, values, 0.0).sum(axis=axis), there.sum(axis=axis))
