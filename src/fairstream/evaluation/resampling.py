@@ -91,7 +91,7 @@ class Panel:
         n_tests = (~np.isnan(self.values[rows, :, 0])).sum(axis=1)
         alike = [np.flatnonzero(n_tests == times) for times in np.unique(n_tests)]
         # The largest group gets whom the others leave over, and what they leave of the sums.
-        *others, largest = sorted(dealt, key=lambda code: len(self._strata[code])) or [0]
+        *others, largest = sorted(dealt.tolist(), key=lambda code: len(self._strata[code])) or [0]
         sizes = [np.array([(self.codes[rows[at]] == code).sum() for code in others], np.int64) for at in alike]
         together = self._observed[dealt].sum(axis=0)
 
