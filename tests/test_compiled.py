@@ -7,15 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream.compiled import Threads
+from fairstream.compiled import share
 
 
 @given(st.integers(0, 40), st.integers(1, 6))
 def test_every_row_is_somebodys_and_nobody_elses(n: int, n_threads: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: n_threads)
-        with Threads() as threads:
-            parts = threads.share(n, range)
+        parts = share(n, range)
     assert [row for part in parts for row in part] == list(range(n))
     assert len(parts) <= n_threads
 
@@ -28,5 +27,5 @@ def test_an_error_in_a_part_is_an_error(bad: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 3)
-        with Threads() as threads, pytest.raises(ValueError, match="no"):
-            threads.share(10, work)
+        with pytest.raises(ValueError, match="no"):
+            share(10, work)

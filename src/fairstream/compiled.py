@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 import torch
@@ -30,25 +32,19 @@ def compiled(function: Function) -> Function:
     return cast("Function", numba.njit(cache=has_file, nogil=True, fastmath={"reassoc"})(function))
 
 
-class Threads:
-    """As many threads as PyTorch uses, for as long as the block lasts: kept ones would be missing after a fork.
+def share(n: int, work: Callable[[int, int], Part]) -> list[Part]:
+    """`work(begin, end)` over 0 … n, a part for each of PyTorch's threads; what it gave, in order.
 
-    >>> with Threads() as threads:
-    ...     sum(threads.share(10, lambda begin, end: end - begin))
+    >>> sum(share(10, lambda begin, end: end - begin))
     10
     """
+    n_parts = max(1, min(torch.get_num_threads(), n))
+    ends = [n * part // n_parts for part in range(n_parts + 1)]
+    waiting = [_threads(os.getpid(), n_parts).submit(work, *part) for part in pairwise(ends[1:])]
+    return [work(0, ends[1]), *(part.result() for part in waiting)]
 
-    def __enter__(self) -> Self:
-        self._n = torch.get_num_threads()
-        self._others = ThreadPoolExecutor(max(1, self._n - 1))  # starts none that it has no work for
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._others.shutdown()
-
-    def share(self, n: int, work: Callable[[int, int], Part]) -> list[Part]:
-        """`work(begin, end)` over 0 … n, a part for each thread; the parts are in order."""
-        n_parts = max(1, min(self._n, n))
-        ends = [n * part // n_parts for part in range(n_parts + 1)]
-        waiting = [self._others.submit(work, *part) for part in pairwise(ends[1:])]
-        return [work(0, ends[1]), *(part.result() for part in waiting)]
+@cache
+def _threads(process: int, n_parts: int) -> ThreadPoolExecutor:
+    """Kept, because to start them takes longer than much of their work; a forked process makes its own."""
+    return ThreadPoolExecutor(n_parts - 1, thread_name_prefix=f"fairstream-{process}")

@@ -16,12 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairstream.compiled import Threads
+from fairstream.compiled import share
 from fairstream.errors import ModelError
 from fairstream.evaluation.top_k import Floats, scan, settle
 from fairstream.events import Rows, SeenItems
 from fairstream.models import Scorer
 
+_TILE = 64
 Blocks = Iterable[tuple[int, Tensor]]
 """Scores (B, W) of W items for the same B users, and which item is the first; block after block."""
 
@@ -114,14 +115,13 @@ def by_scan(blocks: Blocks, had: Lists, wanted: Lists, n_items: int, k: int) -> 
     """By a compiled pass over each block."""
     n_users = len(had.bounds) - 1
     found, codes = np.empty((n_users, k)), np.full((n_users, k), 2 * n_items)
-    with Threads() as threads:
-        for first, scores in blocks:
-            flat, stride = _flat(_floats(scores))
-            if first == 0:
-                found = np.full((n_users, k), -np.inf, flat.dtype)
-            take = partial(scan, (flat, stride, scores.shape[1], first), had, wanted, n_items, (found, codes))
-            need_numbers(all(threads.share(n_users, take)))
-        threads.share(n_users, partial(settle, (found, codes)))
+    for first, scores in blocks:
+        flat, stride = _flat(_floats(scores))
+        if first == 0:
+            found = np.full((n_users, k), -np.inf, flat.dtype)
+        take = partial(scan, (flat, stride, scores.shape[1], first), had, wanted, n_items, (found, codes))
+        need_numbers(all(share(n_users, take)))
+    share(n_users, partial(settle, (found, codes)))
     return found, codes
 
 
@@ -132,22 +132,24 @@ def by_topk(blocks: Blocks, had: Lists, wanted: Lists, n_items: int, k: int) -> 
     stand behind them, and a stable sort leaves them behind their equals.
     """
     grid = torch.from_numpy(wanted.table())  # (B, P), −1 where there is none
-    scores_of, codes_of, are_numbers, of_positives = [], [], [], torch.empty(0)
-    for first, scores in blocks:
+    of_positives, extremes = torch.empty(0), list[Tensor]()
+    scores_of, codes_of = [], []
+    for first, made in blocks:
+        scores = _floats(made)
         grid, last = grid.to(scores.device), first + scores.shape[1]
-        are_numbers.append(scores.isfinite().all())
+        extremes += scores.aminmax()
         # Into a copy: what a model returns may be a view of its own weights.
-        free = _floats(scores).clone(memory_format=torch.contiguous_format)
+        free = F.pad(scores, (0, -scores.shape[1] % _TILE), value=-torch.inf)
         free = _without(free, had.pairs(first, last), first)
         here = free.gather(1, (grid - first).clamp(0, scores.shape[1] - 1))
         here = here.masked_fill((grid < first) | (grid >= last), -torch.inf)
         of_positives = here if first == 0 else torch.maximum(of_positives, here)
-        others = _without(free, wanted.pairs(first, last), first).topk(min(k, scores.shape[1]), dim=1)
-        scores_of.append(others.values)
-        codes_of.append(others.indices + first)
+        others, columns = _topk(_without(free, wanted.pairs(first, last), first), min(k, scores.shape[1]))
+        scores_of.append(others)
+        codes_of.append(columns + first)
     ranked = torch.cat([*scores_of, of_positives], dim=1).sort(dim=1, descending=True, stable=True)
     codes = torch.cat([*codes_of, grid + n_items], dim=1).gather(1, ranked.indices)
-    need_numbers(bool(torch.stack(are_numbers).all()))  # asked once: an answer makes the host wait
+    need_numbers(bool(torch.stack(extremes).isfinite().all()))  # asked once: an answer makes the host wait
     short = (0, max(0, k - codes.shape[1]))
     best_scores = F.pad(ranked.values.double(), short, value=-torch.inf)[:, :k]
     return best_scores.cpu().numpy(), F.pad(codes, short)[:, :k].cpu().numpy()
@@ -177,6 +179,21 @@ def _flat(scores: Tensor) -> tuple[Floats, int]:
     scores = scores if scores.stride(1) == 1 else scores.contiguous()
     stride = scores.stride(0)
     return scores.as_strided(((len(scores) - 1) * stride + scores.shape[1],), (1,)).numpy(), stride
+
+
+def _topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(B, W) → (B, k) the k highest of each row, and their columns; W is a multiple of the tile.
+
+    None of them lies outside the k tiles with the highest maxima (of equal ones as many are
+    inside), so most of a row is read once, for the maxima.
+    """
+    tiles = scores.view(len(scores), -1, _TILE)
+    if tiles.shape[1] <= k:
+        found = scores.topk(k, dim=1)
+        return found.values, found.indices
+    which = tiles.amax(dim=2).topk(k, dim=1).indices  # (B, k)
+    found = tiles.gather(1, which[:, :, None].expand(-1, -1, _TILE)).flatten(1).topk(k, dim=1)
+    return found.values, which.gather(1, found.indices // _TILE) * _TILE + found.indices % _TILE
 
 
 def _without(scores: Tensor, pairs: tuple[Rows, Rows], first: int) -> Tensor:

@@ -90,7 +90,12 @@ class Judge:
         if not self.protocol.cold_users:
             present, is_cold, n_learned_users = present[~is_cold], is_cold[~is_cold], None
         rank = partial(
-            self._rank, positives=positives, known=known, n_rankable=n_rankable or known.n_items, draw=(t, len(users))
+            self._rank,
+            device=next(model.parameters()).device,
+            positives=positives,
+            known=known,
+            n_rankable=n_rankable or known.n_items,
+            draw=(t, len(users)),
         )
         by_model = present < (known.n_users if n_learned_users is None else n_learned_users)
         ranked = rank(model, present[by_model])
@@ -132,6 +137,7 @@ class Judge:
         model: Scorer | None,
         users: Rows,
         *,
+        device: torch.device,
         positives: SeenItems,
         known: Knowledge,
         n_rankable: int,
@@ -139,11 +145,10 @@ class Judge:
     ) -> RankedHits:
         """Rank by the model, or, where there is none for these users, by the fallback."""
         name = "candidates" if model is not None else "candidates of newcomers"
-        model = model or Popularity(known.popularity(), n_items=n_rankable)
+        model = model or Popularity(known.popularity(), n_items=n_rankable).to(device)
         with evaluating(model):
             if self.protocol.full_ranking:
                 return rank_all(model, users, positives, known.seen, n_items=known.n_items, k=self.k)
-            device = next(model.parameters()).device
             return rank_sampled(
                 model,
                 users,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.compiled import Threads
+from fairstream.compiled import share
 from fairstream.evaluation.draws import deal, draw
 from fairstream.events.groups import Codes
 
@@ -70,11 +70,11 @@ class Panel:
     def bootstrapped(self, rng: np.random.Generator, n: int) -> Statistics:
         """The numbers of n samples of as many users, drawn with replacement from each group."""
 
-        def tables_of(size: int, threads: Threads) -> Array:
+        def tables_of(size: int) -> Array:
             tables = np.empty((size, *self._observed.shape))
             for stratum, rows in enumerate(self._strata):
                 weights = np.zeros((size, len(rows)))  # how often each was drawn
-                threads.share(size, partial(draw, _key(rng), weights))
+                share(size, partial(draw, _key(rng), weights))
                 tables[:, stratum] = weights @ self._columns[rows]
             return tables
 
@@ -95,11 +95,11 @@ class Panel:
         sizes = [np.array([(self.codes[rows[at]] == code).sum() for code in others], np.int64) for at in alike]
         together = self._observed[dealt].sum(axis=0)
 
-        def tables_of(size: int, threads: Threads) -> Array:
+        def tables_of(size: int) -> Array:
             tables = np.repeat(self._observed[None], size, axis=0)
             weights = np.zeros((size, len(others), len(rows)))  # 1: this group is dealt to this user
             for at, wanted in zip(alike, sizes, strict=True):
-                threads.share(size, partial(deal, _key(rng), at, wanted, weights))
+                share(size, partial(deal, _key(rng), at, wanted, weights))
             if others:
                 tables[:, others] = weights @ self._columns[rows]
                 tables[:, largest] = together - tables[:, others].sum(axis=1)
@@ -107,11 +107,10 @@ class Panel:
 
         return self._in_parts(tables_of, n, len(rows) * len(others))
 
-    def _in_parts(self, tables_of: Callable[[int, Threads], Array], n: int, n_weights: int) -> Statistics:
+    def _in_parts(self, tables_of: Callable[[int], Array], n: int, n_weights: int) -> Statistics:
         """Draw n tables of so many weights, so many at a time that memory stays bounded."""
         step = max(1, _WEIGHTS_AT_ONCE // max(1, n_weights, self._observed.size))
-        with Threads() as threads:
-            parts = [self._statistics(tables_of(min(step, n - start), threads)) for start in range(0, n, step)]
+        parts = [self._statistics(tables_of(min(step, n - start))) for start in range(0, n, step)]
         return Statistics(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     @cached_property

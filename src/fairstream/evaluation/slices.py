@@ -42,17 +42,16 @@ def cut_slices(tested: Tested, items: Rows, positives: SeenItems, known: Knowled
     yield "warm_users", tested.where(~tested.is_cold)
     yield "cold_users", tested.where(tested.is_cold)
     yield "no_group", tested.where(tested.codes == UNKNOWN)
-    pairs = positives.of(tested.users)
-    yield "cold_items", _only(tested, items, pairs, lambda rows: rows >= known.n_items)
+    yield "cold_items", _only(tested, items, positives, lambda rows: rows >= known.n_items)
     if known.n_items_before:
         young = range(known.n_items_before, known.n_items)
-        yield "new_items", _only(tested, items, pairs, lambda rows: (rows >= young.start) & (rows < young.stop))
+        yield "new_items", _only(tested, items, positives, lambda rows: (rows >= young.start) & (rows < young.stop))
 
 
-def _only(tested: Tested, items: Rows, pairs: tuple[Rows, Rows], counts: Callable[[Rows], _Mask]) -> Tested:
+def _only(tested: Tested, items: Rows, positives: SeenItems, counts: Callable[[Rows], _Mask]) -> Tested:
     """The same lists with only some items counting, for the users who had any of them to find."""
-    row, item = pairs
-    n_positives = np.bincount(row[counts(item)], minlength=len(tested.users))
+    wanted = SeenItems(positives.keys[counts(positives.items)])
+    n_positives = np.bincount(wanted.of(tested.users)[0], minlength=len(tested.users))
     hits = tested.hits * torch.from_numpy(counts(items))
     part = replace(tested, hits=hits, n_positives=torch.from_numpy(n_positives).double())
     return part.where(n_positives > 0)
