@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.evaluation import best
-from fairstream.evaluation.best import Way, best_of_all, by_scan, by_topk
+from fairstream.evaluation.best import Way, best_of_all
+from fairstream.evaluation.by_scan import by_scan
+from fairstream.evaluation.by_topk import by_topk
 from fairstream.events import SeenItems
 from support import Given
 

@@ -17,7 +17,10 @@ from torch import Tensor
 
 from fairstream.errors import ModelError
 from fairstream.evaluation import best, best_items
-from fairstream.evaluation.best import Way, by_scan, by_topk, chunks
+from fairstream.evaluation.best import Way
+from fairstream.evaluation.blocks import chunks
+from fairstream.evaluation.by_scan import by_scan
+from fairstream.evaluation.by_topk import by_topk
 from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, RankedHits, rank_all, rank_sampled
 from fairstream.events import SeenItems
 from support import Given, Pairs, items_of, pairs_of, rows

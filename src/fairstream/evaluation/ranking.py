@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.evaluation.best import Lists, best_of_all, chunks, decoded, way_of
+from fairstream.evaluation.best import best_of_all, decoded, way_of
+from fairstream.evaluation.blocks import Lists, chunks
 from fairstream.events import Rows, SeenItems
 from fairstream.models import Scorer
 from fairstream.sampling import NegativeSampler
