@@ -101,7 +101,8 @@ class Panel:
             for at, wanted in zip(alike, sizes, strict=True):
                 share(size, partial(deal, _key(rng), at, wanted, weights))
             if others:
-                tables[:, others] = weights @ self._columns[rows]
+                sums = weights.reshape(-1, len(rows)) @ self._columns[rows]  # one product, not one a deal
+                tables[:, others] = sums.reshape(size, len(others), -1)
                 tables[:, largest] = together - tables[:, others].sum(axis=1)
             return tables
 
