@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairstream.evaluation import Estimate, GroupScores, Panel, disaggregate
+from fairstream.evaluation import Estimate, GroupScores, Panel, by_group, disaggregate
 
 NAMES = ("majority", "minority", "few", "fewer")
 Users = list[tuple[int, float]]
@@ -241,3 +241,16 @@ def test_an_interval_is_the_percentiles_widened_for_the_smaller_side() -> None:
     ):
         low, high = np.quantile(draws, [0.025, 0.975])
         assert interval == pytest.approx((value + factor * (low - value), value + factor * (high - value)), abs=1e-4)
+
+
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.3, 0.9]))
+def test_quantiles_are_those_of_what_is_there(n: int, seed: int, share_missing: float) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, 8, size=(n, 3, 2)) / 8
+    drawn[rng.random(drawn.shape) < share_missing] = np.nan
+    shares = (0.025, 0.5, 0.975)
+    for found, share in zip(by_group._quantiles(drawn, shares), shares, strict=True):
+        for at in np.ndindex(3, 2):
+            there = drawn[:, *at][~np.isnan(drawn[:, *at])]
+            expected = np.quantile(there, share) if len(there) else np.nan
+            np.testing.assert_allclose(found[at], expected, atol=1e-12)

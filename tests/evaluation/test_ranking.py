@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +16,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.errors import ModelError
-from fairstream.evaluation import best_items, ranking
-from fairstream.evaluation.ranking import (
-    N_SAMPLED_CANDIDATES,
-    RankedHits,
-    all_scores,
-    rank_all,
-    rank_sampled,
-    user_chunks,
-)
+from fairstream.evaluation import best, best_items
+from fairstream.evaluation.best import Way
+from fairstream.evaluation.blocks import chunks
+from fairstream.evaluation.by_scan import by_scan
+from fairstream.evaluation.by_topk import by_topk
+from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, RankedHits, rank_all, rank_sampled
 from fairstream.events import SeenItems
 from support import Given, Pairs, items_of, pairs_of, rows
 
@@ -33,10 +31,16 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 @contextmanager
-def scores_at_once(n: int) -> Iterator[None]:
+def going(rank: Callable[..., Any] = by_scan, *, items: int = 1 << 12, scores: int = 1 << 20) -> Iterator[None]:
+    """Rank on the CPU in this way, so many items and so many scores at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "_SCORES_AT_ONCE", n)
+        patch.setitem(best.WAYS, "cpu", Way(rank, items, scores))
         yield
+
+
+both_ways = pytest.mark.parametrize("rank", [by_scan, by_topk])
+WAYS = st.builds(going, st.sampled_from([by_scan, by_topk]), items=st.integers(1, 12), scores=st.integers(1, 60))
+"""The way of the CPU and that of an accelerator, in blocks of every shape."""
 
 
 def naive_hits(scores: list[float], candidates: set[int], positives: set[int], k: int) -> list[float]:
@@ -46,8 +50,11 @@ def naive_hits(scores: list[float], candidates: set[int], positives: set[int], k
     return hits + [0.0] * (k - len(hits))
 
 
+Task = tuple[Tensor, Pairs, Pairs, list[int], int, int]
+
+
 @st.composite
-def tasks(draw: st.DrawFn) -> tuple[Tensor, Pairs, Pairs, list[int], int, int]:
+def tasks(draw: st.DrawFn) -> Task:
     """(scores, positives, seen, users, n_items, k); few values, so ties abound."""
     n_users, n_known, n_unknown = draw(st.integers(1, 4)), draw(st.integers(1, 9)), draw(st.integers(0, 2))
     n_all = n_known + n_unknown
@@ -63,10 +70,11 @@ def tasks(draw: st.DrawFn) -> tuple[Tensor, Pairs, Pairs, list[int], int, int]:
 # ── all items ────────────────────────────────────────────────────────────────────────────
 
 
-@given(tasks())
-def test_rank_all_against_a_list_made_by_hand(task: tuple[Tensor, Pairs, Pairs, list[int], int, int]) -> None:
+@given(tasks(), WAYS)
+def test_rank_all_against_a_list_made_by_hand(task: Task, way: AbstractContextManager[None]) -> None:
     scores, positives, seen, users, n_items, k = task
-    ranked = rank_all(Given(scores), rows(*users), pairs_of(positives), pairs_of(seen), n_items=n_items, k=k)
+    with way:
+        ranked = rank_all(Given(scores), rows(*users), pairs_of(positives), pairs_of(seen), n_items=n_items, k=k)
     assert ranked.hits.shape == (len(users), k)
     assert ranked.items.shape == (len(users), k)
     for place, user in enumerate(users):
@@ -81,14 +89,15 @@ def test_rank_all_against_a_list_made_by_hand(task: tuple[Tensor, Pairs, Pairs, 
         assert scores[user, items].tolist() == best
 
 
-@pytest.mark.parametrize("at_once", [1, 100, 1 << 20])
-def test_rank_all_over_many_users_a_few_at_a_time(at_once: int) -> None:
+@both_ways
+@pytest.mark.parametrize(("items", "at_once"), [(1, 1), (7, 100), (64, 100), (100, 1 << 20)])
+def test_rank_all_over_many_users_a_few_at_a_time(rank: Callable[..., Any], items: int, at_once: int) -> None:
     rng = np.random.default_rng(1)
     scores = torch.from_numpy(rng.integers(0, 20, size=(30, 40))).float()
     pairs = [(int(user), int(item)) for user, item in rng.integers([30, 40], size=(400, 2))]
     seen = set(pairs[:200])
     positives, users = set(pairs[200:]) - seen, rng.permutation(30)
-    with scores_at_once(at_once):
+    with going(rank, items=items, scores=at_once):
         ranked = rank_all(Given(scores), users, pairs_of(positives), pairs_of(seen), n_items=40, k=8)
     for user, hits, n_positives in zip(users, ranked.hits.tolist(), ranked.n_positives.tolist(), strict=True):
         candidates = set(range(40)) - items_of(seen, user)
@@ -96,12 +105,12 @@ def test_rank_all_over_many_users_a_few_at_a_time(at_once: int) -> None:
         assert n_positives == len(items_of(positives, user))
 
 
-@given(tasks(), st.integers(1, 30))
+@given(tasks(), WAYS)
 def test_the_best_items_are_those_with_the_highest_scores_that_were_not_had(
-    task: tuple[Tensor, Pairs, Pairs, list[int], int, int], at_once: int
+    task: Task, way: AbstractContextManager[None]
 ) -> None:
     table, _, seen, users, n_items, k = task
-    with scores_at_once(at_once):
+    with way:
         scores, items = best_items(Given(table), rows(*users), pairs_of(seen), n_items=n_items, k=k)
     for user, found, ranked in zip(users, scores.tolist(), items.tolist(), strict=True):
         candidates = sorted(set(range(n_items)) - items_of(seen, user))
@@ -125,10 +134,8 @@ def test_two_rankings_behind_each_other_are_that_of_all_users(cut: int, seed: in
     assert (joined.items == together.items).all()
 
 
-@given(tasks(), st.integers(1, 30))
-def test_users_a_few_at_a_time_are_ranked_as_all_at_once(
-    task: tuple[Tensor, Pairs, Pairs, list[int], int, int], at_once: int
-) -> None:
+@given(tasks(), WAYS)
+def test_users_a_few_at_a_time_are_ranked_as_all_at_once(task: Task, way: AbstractContextManager[None]) -> None:
     scores, positives, seen, users, n_items, k = task
 
     def both() -> tuple[RankedHits, RankedHits]:
@@ -138,7 +145,7 @@ def test_users_a_few_at_a_time_are_ranked_as_all_at_once(
         return full, rank_sampled(Given(scores), *given_pairs, **sizes, k=k, key=0)
 
     whole = both()
-    with scores_at_once(at_once):
+    with way:
         pieces = both()
     for one, other in zip(whole, pieces, strict=True):
         assert torch.equal(one.hits, other.hits)
@@ -148,10 +155,9 @@ def test_users_a_few_at_a_time_are_ranked_as_all_at_once(
 
 @given(st.integers(0, 50), st.integers(0, 40), st.integers(1, 100))
 def test_chunks_cover_everyone_once_within_their_memory(n_users: int, width: int, at_once: int) -> None:
-    with scores_at_once(at_once):
-        chunks = list(user_chunks(n_users, width))
-    assert [user for chunk in chunks for user in range(n_users)[chunk]] == list(range(n_users))
-    sizes = [chunk.stop - chunk.start for chunk in chunks]
+    ranges = list(chunks(n_users, width=width, at_once=at_once))
+    assert [user for chunk in ranges for user in chunk] == list(range(n_users))
+    sizes = [len(chunk) for chunk in ranges]
     assert all(size == 1 or size * width <= at_once for size in sizes)
 
 
@@ -169,30 +175,23 @@ def test_with_nothing_else_left_the_positives_are_found() -> None:
     assert ranked.hits.tolist() == [[1, 1, 0, 0]]
 
 
-@given(tasks())
-def test_what_the_user_has_had_is_never_ranked(task: tuple[Tensor, Pairs, Pairs, list[int], int, int]) -> None:
-    scores, _, seen, users, n_items, _ = task
-    found = all_scores(Given(scores), rows(*users), pairs_of(seen), n_items)
-    for user, row in zip(users, found.tolist(), strict=True):
-        had = items_of(seen, user)
-        assert row == [-np.inf if item in had else scores[user, item].item() for item in range(n_items)]
-
-
 class Popularity(Given):
     """Hands out its own weights, as a model of somebody's own may."""
 
-    def score_all(self, users: Tensor, n_items: int) -> Tensor:
-        return self.item.weight[:n_items].T.expand(len(users), -1)
+    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+        return self.item.weight[start:stop].T.expand(len(users), -1)
 
 
-@pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors")
-@torch.no_grad()
-def test_masking_one_user_touches_neither_the_others_nor_the_model() -> None:
+@both_ways
+def test_leaving_out_what_one_user_had_touches_neither_the_others_nor_the_model(rank: Callable[..., Any]) -> None:
     model = Popularity(torch.zeros(2, 5))
     before = model.item.weight.clone()
-    found = all_scores(model, rows(0, 1), pairs_of({(0, 3)}), 5)
+    with going(rank):
+        scores, items = best_items(model, rows(0, 1), pairs_of({(0, 3)}), n_items=5, k=5)
     assert torch.equal(model.item.weight, before)
-    assert torch.isinf(found).tolist() == [[False, False, False, True, False], [False] * 5]
+    assert [sorted(row) for row in items.tolist()][1] == [0, 1, 2, 3, 4]
+    assert sorted(items[0, :4].tolist()) == [0, 1, 2, 4]
+    assert np.isfinite(scores).tolist() == [[True] * 4 + [False], [True] * 5]
 
 
 def test_a_positive_that_the_user_has_had_is_no_hit() -> None:
@@ -204,17 +203,19 @@ def test_a_positive_that_the_user_has_had_is_no_hit() -> None:
 @given(
     st.floats(width=32, allow_nan=False, allow_infinity=False, max_value=2.0**127),
     st.booleans(),
+    st.sampled_from([by_scan, by_topk]),
 )
-def test_the_smallest_lead_is_a_lead(score: float, is_sampled: bool) -> None:
+def test_the_smallest_lead_is_a_lead(score: float, is_sampled: bool, rank: Callable[..., Any]) -> None:
     """One float32 step above beats, equal loses: a tie is decided by value, not by a margin."""
     above = float(np.nextafter(np.float32(score), np.float32(np.inf), dtype=np.float32))
     for positive, hit in ((above, 1.0), (score, 0.0)):
         model = Given(torch.tensor([[score, positive, score]]))
         task = (model, rows(0), pairs_of({(0, 1)}), pairs_of(set()))
-        if is_sampled:
-            ranked = rank_sampled(*task, n_items=3, n_rankable=3, k=1, key=0)
-        else:
-            ranked = rank_all(*task, n_items=3, k=1)
+        with going(rank):
+            if is_sampled:
+                ranked = rank_sampled(*task, n_items=3, n_rankable=3, k=1, key=0)
+            else:
+                ranked = rank_all(*task, n_items=3, k=1)
         assert ranked.hits.tolist() == [[hit]]
 
 
@@ -237,7 +238,7 @@ def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_no
     seen = {pair for pair in drawn if sum(pair) % 2} | {(user, 0) for user in range(n_users)}
     positives = drawn - seen - {(2, item) for item in range(n_all)} | {(user, n_all - 1) for user in (0, 1)}
     model, users, k = Given(scores), rows(4, 0, 1, 2, 3), 10
-    with scores_at_once(300):
+    with going(scores=300):
         ranked = rank_sampled(
             model,
             users,
@@ -279,16 +280,34 @@ def test_the_key_decides_the_candidates() -> None:
 # ── both ─────────────────────────────────────────────────────────────────────────────────
 
 
+@both_ways
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_a_number_is_not_ranked(value: float) -> None:
-    scores = torch.zeros(2, 5)
-    scores[1, 3] = value
-    task = (Given(scores), rows(0, 1), pairs_of({(0, 1), (1, 2)}), pairs_of({(1, 3)}))
-    with pytest.raises(ModelError, match="NaN or infinite"):
-        rank_all(*task, n_items=5, k=2)
-    task = (Given(scores), rows(0, 1), pairs_of({(0, 1), (1, 2)}), pairs_of(set()))
-    with pytest.raises(ModelError, match="NaN or infinite"):
-        rank_sampled(*task, n_items=5, n_rankable=5, k=2, key=0)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("at", [3, 290])
+def test_what_is_not_a_number_is_not_ranked(
+    rank: Callable[..., Any], value: float, dtype: torch.dtype, at: int
+) -> None:
+    """Not even where the user has had the item, and none would have looked."""
+    scores = torch.zeros(2, 300, dtype=dtype)
+    scores[1, at] = value
+    positives = pairs_of({(0, 1), (1, 2), (1, at)})
+    with going(rank):
+        with pytest.raises(ModelError, match="NaN or infinite"):
+            rank_all(Given(scores), rows(0, 1), positives, pairs_of({(1, at)}), n_items=300, k=2)
+        with pytest.raises(ModelError, match="NaN or infinite"):
+            best_items(Given(scores), rows(0, 1), pairs_of(set()), n_items=300, k=2)
+        task = (Given(scores), rows(0, 1), positives, pairs_of(set()))
+        with pytest.raises(ModelError, match="NaN or infinite"):
+            rank_sampled(*task, n_items=300, n_rankable=300, k=2, key=0)
+
+
+@both_ways
+@pytest.mark.parametrize("largest", [torch.finfo(torch.float32).max, torch.finfo(torch.float32).min])
+def test_the_largest_numbers_are_numbers(rank: Callable[..., Any], largest: float) -> None:
+    """Though the sum of a row of them is not."""
+    with going(rank):
+        scores, _ = best_items(Given(torch.full((3, 1000), largest)), rows(0, 1, 2), pairs_of(set()), n_items=1000, k=4)
+    assert (scores == largest).all()
 
 
 def test_nobody_to_test() -> None:

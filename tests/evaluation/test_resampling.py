@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -278,6 +279,19 @@ def test_how_many_are_made_at_once_does_not_change_their_distribution(
     assert parts.mean() == pytest.approx(whole.mean(), abs=5 * whole.std() * math.sqrt(2 / 6000))
     assert parts.std() == pytest.approx(whole.std(), rel=0.06)
     assert len(np.unique(parts)) > 5000  # the parts are not copies of each other
+
+
+@pytest.mark.parametrize("way", [Panel.bootstrapped, Panel.permuted])
+def test_threads_change_nothing(
+    way: Callable[[Panel, np.random.Generator, int], Statistics], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = panel_of(values_like_ndcg(rng(6), 40, 2), [0] * 20 + [1] * 15 + [2] * 5, n_groups=3)
+    drawn = []
+    for n_threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n_threads=n_threads: n_threads)
+        drawn.append(way(panel, rng(8), 100))
+    for one, other in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("way", [Panel.bootstrapped, Panel.permuted])

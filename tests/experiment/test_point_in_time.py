@@ -28,6 +28,7 @@ import fairstream
 from fairstream import EventLog, FairRecommender, Run
 from fairstream.evaluation import ranking
 from fairstream.models import MatrixFactorization
+from fairstream.strategies import Update
 from fairstream.training import state_tensors
 from support import Recorder
 
@@ -149,9 +150,18 @@ class Carried:
         assert self.run.pretrained is not None
         return [self.run.pretrained, *self.run.results]
 
-    def remember(self, t: int, done: int, total: int) -> None:
-        if done < total:
-            return
+    def remembering(self, take: Callable[..., Update]) -> Callable[..., Update]:
+        """The step of a learner, after which it is written down how it stands."""
+
+        def taken(*arguments: Any) -> Update:
+            update = take(*arguments)
+            if update.report is not None:
+                self.remember(update.t)
+            return update
+
+        return taken
+
+    def remember(self, t: int) -> None:
         model = self.run._learner.model
         self.states[t] = standing(self.run._learner)
         if isinstance(model, Witness):
@@ -165,7 +175,8 @@ def carried(log: EventLog, **options: Any) -> Carried:
     ranked: list[tuple[Any, Any]] = []
     options = {**CUT, **LEARNING, **JUDGING, "model": lambda u, i: Witness(u, i, ranked), **options}
     kept = Carried(fairstream.run(log, **options), ranked)
-    kept.run.on_progress = kept.remember
+    learner = kept.run._learner
+    learner.fit, learner.update = kept.remembering(learner.fit), kept.remembering(learner.update)  # type: ignore[method-assign]
     list(kept.run)
     return kept
 

@@ -332,9 +332,9 @@ class Asked(MatrixFactorization):
         super().__init__(n_users, n_items, embedding_dim=4)
         self.ranked_for: set[int] = set()
 
-    def score_all(self, users: torch.Tensor, n_items: int) -> torch.Tensor:
+    def score_range(self, users: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         self.ranked_for |= set(users.tolist())
-        return super().score_all(users, n_items)
+        return super().score_range(users, start, stop)
 
 
 @pytest.mark.parametrize("method", ["Pretrain", "Finetune"])

@@ -80,17 +80,17 @@ class TestConformance:
         alone = torch.stack([model(u.reshape(1), i.reshape(1, 1)).squeeze() for u, i in _pairs(users, items)])
         torch.testing.assert_close(together, alone.reshape(6, 5))
 
-    @pytest.mark.parametrize("n_items", [1, 17, N_ITEMS])
-    def test_score_all_is_forward_over_all_items(self, model: Scorer, n_items: int) -> None:
+    @pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 17), (3, 17), (17, N_ITEMS), (0, N_ITEMS)])
+    def test_scores_of_a_range_are_forward_over_its_items(self, model: Scorer, start: int, stop: int) -> None:
         users = torch.tensor([5, 0, 5, N_USERS - 1])
-        expected = model(users, torch.arange(n_items).expand(len(users), -1))
-        torch.testing.assert_close(model.score_all(users, n_items), expected)
+        expected = model(users, torch.arange(start, stop).expand(len(users), -1))
+        torch.testing.assert_close(model.score_range(users, start, stop), expected)
 
-    def test_score_all_in_pieces_is_score_all(self, model: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_range_in_pieces_is_the_range(self, model: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
         users = torch.arange(5)
-        at_once = model.score_all(users, N_ITEMS)
+        at_once = model.score_range(users, 2, N_ITEMS)
         monkeypatch.setattr(scorer, "_SCORES_AT_ONCE", 11)
-        torch.testing.assert_close(model.score_all(users, N_ITEMS), at_once)
+        torch.testing.assert_close(model.score_range(users, 2, N_ITEMS), at_once)
 
     def test_it_knows_how_many_users_and_items_it_has(self, model: Scorer) -> None:
         assert (model.n_users, model.n_items) == (N_USERS, N_ITEMS)
@@ -178,7 +178,7 @@ def test_mf_is_the_dot_product() -> None:
     p, q = model.user.weight.tolist(), model.item.weight.tolist()
     expected = [[sum(a * b for a, b in zip(p_u, q_i, strict=True)) for q_i in q] for p_u in p]
     items = torch.arange(6).expand(4, -1)
-    for scores in (model(torch.arange(4), items), model.score_all(torch.arange(4), 6)):
+    for scores in (model(torch.arange(4), items), model.score_range(torch.arange(4), 0, 6)):
         torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-15)
 
 
@@ -229,9 +229,9 @@ def test_popularity_is_what_was_given_whoever_asks_and_0_for_items_beyond_it(
     expected = [values + [0.0] * n_more] * 2
     users = torch.tensor([user, 0])
     assert model(users, torch.arange(n_items).expand(2, -1)).tolist() == expected
-    assert model.score_all(users, n_items).tolist() == expected
+    assert model.score_range(users, 0, n_items).tolist() == expected
     popularity += 1  # what becomes of the numbers later is no concern of the model
-    assert model.score_all(users, n_items).tolist() == expected
+    assert model.score_range(users, 0, n_items).tolist() == expected
 
 
 def test_popularity_has_nothing_to_learn() -> None:

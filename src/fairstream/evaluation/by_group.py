@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.evaluation.resampling import Array, Panel, Statistics
+from fairstream.evaluation.resampling import Array, Panel, Statistics, mean_of
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
@@ -99,41 +99,53 @@ def disaggregate(
     >>> score.by_group, score.performance_disparity
     ({'M': 0.75, 'F': 0.25}, 0.5)
     """
-    found = panel.observed()
-    drawn = dealt = None
+    found, sure = panel.observed(), _Sureness({}, {}, {})
     if n_resamples and rng is not None:
-        drawn, dealt = panel.bootstrapped(rng, n_resamples), panel.permuted(rng, n_resamples)
-    n_users = np.bincount(panel.codes[panel.codes >= 0], minlength=panel.n_groups)
-    # What an interval rests on: the users of a group or of its rest, whichever are fewer; last, everyone.
-    fewest = np.append(np.minimum(n_users, n_users.sum() - n_users), len(panel.codes))
-    return [_scores(m, names, found, drawn, dealt, fewest) for m in range(panel.values.shape[2])]
+        sure = _Sureness.of(panel, found, panel.bootstrapped(rng, n_resamples), panel.permuted(rng, n_resamples))
+    return [_scores(m, names, found, sure) for m in range(panel.values.shape[2])]
 
 
-def _scores(
-    m: int,
-    names: Sequence[str],
-    found: Statistics,
-    drawn: Statistics | None,
-    dealt: Statistics | None,
-    fewest: np.ndarray[Any, np.dtype[np.int64]],
-) -> GroupScores:
+class _Sureness(NamedTuple):
+    """How sure statistics are, by their names; what is held of one has its shape (…, M)."""
+
+    intervals: Mapping[str, tuple[Array, Array]]
+    p_values: Mapping[str, Array]
+    by_chance: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, panel: Panel, found: Statistics, drawn: Statistics, dealt: Statistics) -> _Sureness:
+        n_users = np.bincount(panel.codes[panel.codes >= 0], minlength=panel.n_groups)
+        # What an interval rests on: everyone; or the users of a group or of its rest, whichever are fewer.
+        fewest = np.minimum(n_users, n_users.sum() - n_users)
+        sizes = {name: np.abs(getattr(dealt, name)) for name in ("gap", "abs_gap", "largest", "spread")}
+        return cls(
+            intervals={
+                "overall": _interval(found.overall, drawn.overall, np.array(widening(len(panel.codes)))),
+                "gap": _interval(found.gap, drawn.gap, np.array([[widening(int(n))] for n in fewest])),
+            },
+            p_values={name: _p_value(np.abs(getattr(found, name)), by_chance) for name, by_chance in sizes.items()},
+            by_chance={name: mean_of(by_chance, axis=0) for name, by_chance in sizes.items()},
+        )
+
+
+def _scores(m: int, names: Sequence[str], found: Statistics, sure: _Sureness) -> GroupScores:
     def of(name: str, *at: int) -> Estimate | None:
         """The statistic `name` of metric m (of group `at`) with its interval and what chance does."""
-        value = float(getattr(found, name)[*at, m])
-        if np.isnan(value):
+        here = (*at, m)
+        value = _or_none(getattr(found, name)[here])
+        if value is None:
             return None
-        every: Any = (slice(None), *at, m)
         interval = None
-        if drawn is not None and name in ("overall", "gap"):
-            interval = _interval(value, getattr(drawn, name)[every], int(fewest[at[0] if at else -1]))
-        if dealt is None or name == "overall":
+        if name in sure.intervals:
+            low, high = sure.intervals[name]
+            interval = (float(low[here]), float(high[here]))
+        if name not in sure.p_values:
             return Estimate(value, interval)
-        by_chance = np.abs(getattr(dealt, name)[every])
-        return Estimate(value, interval, _p_value(abs(value), by_chance), _mean(by_chance))
+        return Estimate(value, interval, float(sure.p_values[name][here]), _or_none(sure.by_chance[name][here]))
 
     gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
     sizes = np.nan_to_num(found.abs_gap[:, m], nan=-1.0)
-    overall = of("overall")
+    overall, abs_disparity = of("overall"), of("abs_gap", 0) if len(names) else None
     return GroupScores(
         overall=None if overall is None else overall.value,
         interval=None if overall is None else overall.interval,
@@ -143,21 +155,36 @@ def _scores(
         furthest=names[int(sizes.argmax())] if gaps else None,
         spread=of("spread") if gaps else None,
         disparity=of("gap", 0) if len(names) else None,
-        abs_performance_disparity=_or_none(found.abs_gap[0, m]) if len(names) else None,
-        abs_by_chance=None if dealt is None or not gaps else _mean(dealt.abs_gap[:, 0, m]),
+        abs_performance_disparity=None if abs_disparity is None else abs_disparity.value,
+        abs_by_chance=_or_none(sure.by_chance["abs_gap"][0, m]) if sure.by_chance and gaps else None,
     )
 
 
-def _interval(value: float, drawn: Array, n: int) -> tuple[float, float]:
+def _interval(value: Array, drawn: Array, factor: Array) -> tuple[Array, Array]:
     """The percentiles of the draws, their distance from the value widened for few users.
 
     The bootstrap draws from n users, not from the population behind them, and so comes out
     narrower than it should by √((n − 1) / n), and by what tells the normal from Student's t.
     """
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(drawn, [tail, 1 - tail])
-    factor = widening(n)
-    return value - factor * (value - float(low)), value + factor * (float(high) - value)
+    low, high = _quantiles(drawn, (tail, 1 - tail))
+    return value - factor * (value - low), value + factor * (high - value)
+
+
+def _quantiles(drawn: Array, shares: tuple[float, ...]) -> list[Array]:
+    """Over the first axis, of what is there: between the two draws nearest to each share of the way."""
+    ordered = np.sort(drawn, axis=0)  # NaN comes last
+    last = np.maximum((~np.isnan(drawn)).sum(axis=0) - 1, 0)
+
+    def at(place: np.ndarray[Any, np.dtype[np.int64]]) -> Array:
+        return np.take_along_axis(ordered, place[None], axis=0)[0]
+
+    found = []
+    for share in shares:
+        below = np.floor(share * last).astype(np.int64)
+        low, high = at(below), at(np.minimum(below + 1, last))
+        found.append(low + (share * last - below) * (high - low))
+    return found
 
 
 def widening(n: int) -> float:
@@ -172,15 +199,10 @@ def widening(n: int) -> float:
     return math.sqrt(n / f) * t / z
 
 
-def _p_value(size: float, by_chance: Array) -> float:
+def _p_value(size: Array, by_chance: Array) -> Array:
     """(1 + how often chance does at least as much) / (1 + draws): valid, and never 0."""
     less = by_chance < size - 1e-12  # a deal that tells nothing is not less
-    return float((1 + (~less).sum()) / (1 + len(by_chance)))
-
-
-def _mean(values: Array) -> float | None:
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if len(there) else None
+    return (1.0 + (~less).sum(axis=0)) / (1.0 + len(by_chance))
 
 
 def _or_none(value: float) -> float | None:

@@ -82,14 +82,19 @@ class Judge:
             raise ConfigurationError(
                 f"k must be between 1 and the number of known items, {known.n_items}, got {self.k}"
             )
-        present = np.unique(users)
+        positives = SeenItems.from_pairs(users, items)
+        present = positives.distinct_users()
         is_cold = present >= known.n_users
         n_cold = int(is_cold.sum())
         if not self.protocol.cold_users:
             present, is_cold, n_learned_users = present[~is_cold], is_cold[~is_cold], None
-        positives = SeenItems.from_pairs(users, items)
         rank = partial(
-            self._rank, positives=positives, known=known, n_rankable=n_rankable or known.n_items, draw=(t, len(users))
+            self._rank,
+            device=next(model.parameters()).device,
+            positives=positives,
+            known=known,
+            n_rankable=n_rankable or known.n_items,
+            draw=(t, len(users)),
         )
         by_model = present < (known.n_users if n_learned_users is None else n_learned_users)
         ranked = rank(model, present[by_model])
@@ -131,6 +136,7 @@ class Judge:
         model: Scorer | None,
         users: Rows,
         *,
+        device: torch.device,
         positives: SeenItems,
         known: Knowledge,
         n_rankable: int,
@@ -138,7 +144,7 @@ class Judge:
     ) -> RankedHits:
         """Rank by the model, or, where there is none for these users, by the fallback."""
         name = "candidates" if model is not None else "candidates of newcomers"
-        model = model or Popularity(known.popularity(), n_items=n_rankable)
+        model = model or Popularity(known.popularity(), n_items=n_rankable).to(device)
         with evaluating(model):
             if self.protocol.full_ranking:
                 return rank_all(model, users, positives, known.seen, n_items=known.n_items, k=self.k)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairstream.compiled import share
+from fairstream.evaluation.draws import deal, draw
 from fairstream.events.groups import Codes
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-_WEIGHTS_AT_ONCE = 1 << 22
+_WEIGHTS_AT_ONCE = 1 << 20
 
 
 class Statistics(NamedTuple):
@@ -68,13 +70,15 @@ class Panel:
     def bootstrapped(self, rng: np.random.Generator, n: int) -> Statistics:
         """The numbers of n samples of as many users, drawn with replacement from each group."""
 
-        def draw(size: int) -> Array:
+        def tables_of(size: int) -> Array:
             tables = np.empty((size, *self._observed.shape))
             for stratum, rows in enumerate(self._strata):
-                tables[:, stratum] = _times_drawn(rng, size, len(rows)) @ self._columns[rows]
+                weights = np.zeros((size, len(rows)))  # how often each was drawn
+                share(size, partial(draw, _key(rng), weights))
+                tables[:, stratum] = weights @ self._columns[rows]
             return tables
 
-        return self._in_parts(draw, n)
+        return self._in_parts(tables_of, n, len(self.codes))
 
     def permuted(self, rng: np.random.Generator, n: int) -> Statistics:
         """The numbers if the judged groups were dealt out anew to the same users, n times.
@@ -86,22 +90,28 @@ class Panel:
         rows = np.flatnonzero(np.isin(self.codes, dealt))
         n_tests = (~np.isnan(self.values[rows, :, 0])).sum(axis=1)
         alike = [np.flatnonzero(n_tests == times) for times in np.unique(n_tests)]
+        # The largest group gets whom the others leave over, and what they leave of the sums.
+        *others, largest = sorted(dealt.tolist(), key=lambda code: len(self._strata[code])) or [0]
+        sizes = [np.array([(self.codes[rows[at]] == code).sum() for code in others], np.int64) for at in alike]
+        together = self._observed[dealt].sum(axis=0)
 
-        def draw(size: int) -> Array:
+        def tables_of(size: int) -> Array:
             tables = np.repeat(self._observed[None], size, axis=0)
-            codes = np.tile(self.codes[rows], (size, 1))
-            for at in alike:
-                codes[:, at] = rng.permuted(codes[:, at], axis=1)
-            for code in dealt:
-                tables[:, code] = (codes == code).astype(np.float64) @ self._columns[rows]
+            weights = np.zeros((size, len(others), len(rows)))  # 1: this group is dealt to this user
+            for at, wanted in zip(alike, sizes, strict=True):
+                share(size, partial(deal, _key(rng), at, wanted, weights))
+            if others:
+                sums = weights.reshape(-1, len(rows)) @ self._columns[rows]  # one product, not one a deal
+                tables[:, others] = sums.reshape(size, len(others), -1)
+                tables[:, largest] = together - tables[:, others].sum(axis=1)
             return tables
 
-        return self._in_parts(draw, n)
+        return self._in_parts(tables_of, n, len(rows) * len(others))
 
-    def _in_parts(self, draw: Callable[[int], Array], n: int) -> Statistics:
-        """Draw n tables, so many at a time that memory stays bounded."""
-        step = max(1, _WEIGHTS_AT_ONCE // max(1, len(self.codes), self._observed.size))
-        parts = [self._statistics(draw(min(step, n - start))) for start in range(0, n, step)]
+    def _in_parts(self, tables_of: Callable[[int], Array], n: int, n_weights: int) -> Statistics:
+        """Draw n tables of so many weights, so many at a time that memory stays bounded."""
+        step = max(1, _WEIGHTS_AT_ONCE // max(1, n_weights, self._observed.size))
+        parts = [self._statistics(tables_of(min(step, n - start))) for start in range(0, n, step)]
         return Statistics(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     @cached_property
@@ -138,26 +148,24 @@ class Panel:
         compared = np.where(np.isnan(gap), np.nan, mean)  # a group that is judged alone has no spread
         best, worst = _largest(compared, axis=-3), -_largest(-compared, axis=-3)
         return Statistics(
-            overall=_mean(overall, axis=-2),
-            by_group=_mean(mean, axis=-2),
-            gap=_mean(gap, axis=-2),
-            abs_gap=_mean(np.abs(gap), axis=-2),
-            largest=_mean(_largest(np.abs(gap), axis=-3), axis=-2),
-            spread=_mean(best - worst, axis=-2),
+            overall=mean_of(overall, axis=-2),
+            by_group=mean_of(mean, axis=-2),
+            gap=mean_of(gap, axis=-2),
+            abs_gap=mean_of(np.abs(gap), axis=-2),
+            largest=mean_of(_largest(np.abs(gap), axis=-3), axis=-2),
+            spread=mean_of(best - worst, axis=-2),
         )
 
 
-def _times_drawn(rng: np.random.Generator, n_samples: int, size: int) -> Array:
-    """(n_samples, size) how often each of `size` users is drawn in as many draws with replacement."""
-    drawn = rng.integers(0, max(1, size), size=(n_samples, size)) + size * np.arange(n_samples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=n_samples * size).reshape(n_samples, size).astype(np.float64)
+def _key(rng: np.random.Generator) -> int:
+    return int(rng.integers(1 << 63))
 
 
 def _ratio(above: Array, below: Array) -> Array:
     return np.divide(above, below, out=np.full(np.broadcast_shapes(above.shape, below.shape), np.nan), where=below > 0)
 
 
-def _mean(values: Array, axis: int) -> Array:
+def mean_of(values: Array, axis: int) -> Array:
     """The mean over what is there."""
     there = ~np.isnan(values)
     return _ratio(np.where(there, values, 0.0).sum(axis=axis), there.sum(axis=axis))

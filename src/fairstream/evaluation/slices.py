@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,10 +48,10 @@ def cut_slices(tested: Tested, items: Rows, positives: SeenItems, known: Knowled
         yield "new_items", _only(tested, items, positives, lambda rows: (rows >= young.start) & (rows < young.stop))
 
 
-def _only(tested: Tested, items: Rows, positives: SeenItems, counts: Any) -> Tested:
+def _only(tested: Tested, items: Rows, positives: SeenItems, counts: Callable[[Rows], _Mask]) -> Tested:
     """The same lists with only some items counting, for the users who had any of them to find."""
-    row, item = positives.of(tested.users)
-    n_positives = np.bincount(row[counts(item)], minlength=len(tested.users))
+    bounds, wanted = positives.lists(tested.users)
+    n_positives = np.diff(np.append(0, np.cumsum(counts(wanted)))[bounds])
     hits = tested.hits * torch.from_numpy(counts(items))
     part = replace(tested, hits=hits, n_positives=torch.from_numpy(n_positives).double())
     return part.where(n_positives > 0)

@@ -69,7 +69,7 @@ class Tested:
 
 def side_by_side(tested: Sequence[Tested], metrics: Sequence[Metric]) -> tuple[Array, Codes]:
     """(U, P, M) the values of all users tested in any of P periods, NaN where they were not; and their groups."""
-    users = np.unique(np.concatenate([part.users for part in tested]))
+    users = tested[0].users if len(tested) == 1 else np.unique(np.concatenate([part.users for part in tested]))
     values = np.full((len(users), len(tested), len(metrics)), np.nan)
     codes = np.empty(len(users), dtype=np.int16)
     for p, part in enumerate(tested):

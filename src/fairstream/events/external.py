@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from fairstream.compiled import compiled
 from fairstream.events.log import first_of_each, pair_keys
 from fairstream.events.vocabulary import Rows
 
@@ -135,7 +135,7 @@ def _keys_and_positions(events: ColumnFiles, at_once: int) -> Iterator[tuple[_Ar
         start += len(users)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _range_ends(per_user: Any, at_once: int) -> Any:
     """The last user of each range of users whose events are at most `at_once`, or those of one user."""
     ends = []
@@ -168,7 +168,7 @@ class InOrderOfAppearance:
         return order
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _renumber(rows: Any, number_of: Any, n_seen: int, numbers: Any) -> int:
     for at in range(len(rows)):
         if number_of[rows[at]] < 0:

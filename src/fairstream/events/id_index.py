@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+
+from fairstream.compiled import compiled
 
 _Array = np.ndarray[Any, Any]
 
@@ -74,7 +75,7 @@ def utf8(strings: pa.Array) -> tuple[_Array, _Array]:
     return np.empty(0, dtype=np.uint8) if letters is None else np.frombuffer(letters, np.uint8), of_these
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _mixed(key: Any, dropped_bits: int) -> Any:
     """The finaliser of MurmurHash3: every bit of the key comes to depend on every other."""
     key = (key ^ (key >> np.uint64(33))) * np.uint64(18397679294719823053)
@@ -82,13 +83,13 @@ def _mixed(key: Any, dropped_bits: int) -> Any:
     return (key ^ (key >> np.uint64(33))) >> np.uint64(dropped_bits)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _hash_integers(integers: Any, dropped_bits: int, keys: Any) -> None:
     for n in range(len(keys)):
         keys[n] = _mixed(integers[n], dropped_bits)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _hash_strings(letters: Any, bounds: Any, dropped_bits: int, keys: Any) -> None:
     for n in range(len(keys)):
         key = np.uint64(14695981039346656037)  # FNV-1a
@@ -101,7 +102,7 @@ _PLACE = 0xFFFF_FFFF
 """The lower half of a slot holds place + 1, the upper half that of the key; 0 is an empty slot."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _insert(keys: Any, slots: Any) -> None:
     mask = np.uint64(len(slots) - 1)
     for place in range(len(keys)):
@@ -111,7 +112,7 @@ def _insert(keys: Any, slots: Any) -> None:
         slots[at] = (keys[place] & ~np.uint64(_PLACE)) | np.uint64(place + 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _candidate(slots: Any, at: Any, key: Any) -> tuple[Any, Any]:
     """The next slot from `at` on that may hold the key, and the place in it; −1 at the end of the way."""
     mask = np.uint64(len(slots) - 1)
@@ -120,7 +121,7 @@ def _candidate(slots: Any, at: Any, key: Any) -> tuple[Any, Any]:
     return at, np.int64(slots[at] & np.uint64(_PLACE)) - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_integers(slots: Any, keys: Any, ids: Any, asked: Any, found: Any) -> None:
     mask = np.uint64(len(slots) - 1)
     for n in range(len(keys)):
@@ -130,7 +131,7 @@ def _find_integers(slots: Any, keys: Any, ids: Any, asked: Any, found: Any) -> N
         found[n] = place
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _find_strings(
     slots: Any, keys: Any, letters: Any, bounds: Any, asked_letters: Any, asked_bounds: Any, found: Any
 ) -> None:
@@ -143,7 +144,7 @@ def _find_strings(
         found[n] = place
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _same(one: Any, other: Any) -> bool:
     same = 0 if len(one) == len(other) else -1
     while 0 <= same < len(one) and one[same] == other[same]:

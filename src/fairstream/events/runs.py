@@ -12,7 +12,8 @@ from collections.abc import Callable, Sized
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
+
+from fairstream.compiled import compiled
 
 _MUCH_LARGER = 4
 
@@ -40,7 +41,7 @@ def merged(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> np.ndar
     return both
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge(first: Any, second: Any, both: Any) -> None:
     i = j = 0
     for at in range(len(both)):

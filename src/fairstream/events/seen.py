@@ -7,10 +7,11 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from fairstream.compiled import compiled
 from fairstream.events.log import pair_keys
 from fairstream.events.runs import appended, merged
+from fairstream.events.sorting import sorted_by_digits
 from fairstream.events.vocabulary import Rows
 
 _ITEM_BITS = 0xFFFF_FFFF
@@ -32,8 +33,7 @@ class SeenItems:
 
     @classmethod
     def from_pairs(cls, users: Rows, items: Rows) -> SeenItems:
-        keys = pair_keys(users, items)  # the only array: sorted and thinned out where it lies
-        keys.sort()
+        keys = sorted_by_digits(pair_keys(users, items))
         keys.resize(_without_repeats(keys), refcheck=False)
         return cls((keys,) if len(keys) else (), int(items.max(initial=-1)) + 1)
 
@@ -76,6 +76,13 @@ class SeenItems:
             _merge_in(run, users, bounds, ends, items)
         return bounds, items
 
+    def distinct_users(self) -> Rows:
+        """The users that have any item, sorted."""
+        users = self.keys >> 32
+        is_new = np.ones(len(users), np.bool_)
+        np.not_equal(users[1:], users[:-1], out=is_new[1:])
+        return users[is_new]
+
     def of(self, users: Rows) -> tuple[Rows, Rows]:
         """The items of `users`, as (position in `users`, item row) pairs."""
         bounds, items = self.lists(users)
@@ -95,7 +102,7 @@ class SeenItems:
         return self.keys & _ITEM_BITS
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _without_repeats(keys: Any) -> int:
     """Move the distinct ones of sorted keys to the front; gives how many they are."""
     n = 0
@@ -106,7 +113,7 @@ def _without_repeats(keys: Any) -> int:
     return n
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _mark(run: Any, keys: Any, found: Any) -> None:
     """Mark the sorted keys that are in the run, going on from each in steps that double.
 
@@ -124,7 +131,7 @@ def _mark(run: Any, keys: Any, found: Any) -> None:
         found[n] |= run[at] == keys[n]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _count(run: Any, users: Any, counts: Any) -> None:
     for u in range(len(users)):
         start = np.searchsorted(run, users[u] << 32)
@@ -134,7 +141,7 @@ def _count(run: Any, users: Any, counts: Any) -> None:
         counts[u] += end - start
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _merge_in(run: Any, users: Any, bounds: Any, ends: Any, items: Any) -> None:
     """Merge each user's items of the run with those that it has got between its bound and its end."""
     for u in range(len(users)):

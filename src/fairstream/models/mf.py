@@ -24,5 +24,5 @@ class MatrixFactorization(Scorer):
         p, q = self.user(users), self.item(items)  # (B, d), (B, C, d)
         return (q @ p.unsqueeze(-1)).squeeze(-1)
 
-    def score_all(self, users: Tensor, n_items: int) -> Tensor:
-        return self.user(users) @ self.item.weight[:n_items].T
+    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+        return self.user(users) @ self.item.weight[start:stop].T

@@ -24,3 +24,6 @@ class Popularity(Scorer):
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         return self.popularity[items]
+
+    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+        return self.popularity[start:stop].expand(len(users), -1)

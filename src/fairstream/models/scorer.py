@@ -37,10 +37,10 @@ class Scorer(nn.Module, ABC):
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         """Users (B,), items (B, C) → scores (B, C)."""
 
-    def score_all(self, users: Tensor, n_items: int) -> Tensor:
-        """Users (B,) → scores of the first `n_items` items (B, n_items), in bounded memory."""
+    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+        """Users (B,) → scores of the items from `start` to `stop` (B, stop − start), in bounded memory."""
         width = max(1, _SCORES_AT_ONCE // max(1, len(users)))
-        parts = torch.split(torch.arange(n_items, device=users.device), width)
+        parts = torch.split(torch.arange(start, stop, device=users.device), width)
         return torch.cat([self(users, part.expand(len(users), -1)) for part in parts], dim=1)
 
     @property

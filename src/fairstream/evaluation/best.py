@@ -1,0 +1,76 @@
+"""The k best of all known items for each user, on either device, without a user × item table.
+
+Scores are made a block of users × items at a time, and only the best so far outlive their block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fairstream.evaluation.blocks import Blocks, Lists, chunks
+from fairstream.evaluation.by_scan import by_scan
+from fairstream.evaluation.by_topk import by_topk
+from fairstream.evaluation.top_k import Floats
+from fairstream.events import Rows, SeenItems
+from fairstream.models import Scorer
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best items of each user asked for, one row each."""
+
+    scores: np.ndarray[Any, np.dtype[np.float64]]
+    """(U, k) best first; −∞ behind the end of a short list."""
+    items: Rows
+    """(U, k); what stands behind the end of a short list means nothing."""
+    is_positive: np.ndarray[Any, np.dtype[np.bool_]]
+    """(U, k)"""
+    n_positives: Rows
+    """(U,) what there was to find, whether it can be found or not."""
+
+
+class Way(NamedTuple):
+    """How a device goes about it."""
+
+    rank: Callable[[Blocks, Lists, Lists, int, int], tuple[Floats, Rows]]
+    """Blocks, what was had, positives, n_items, k → (B, k) scores and codes as in `top_k`, best first."""
+    items_at_once: int
+    scores_at_once: int
+
+
+@torch.no_grad()
+def best_of_all(model: Scorer, users: Rows, seen: SeenItems, positives: SeenItems, *, n_items: int, k: int) -> Best:
+    """The k best of the first `n_items` items that are not `seen`; among equals the `positives` come last."""
+    device = next(model.parameters()).device
+    way = way_of(device)
+    # Room is made once: small results kept between large and passing ones would hold on to their memory.
+    scores, codes = np.empty((len(users), k)), np.empty((len(users), k), np.int64)
+    n_positives = np.empty(len(users), np.int64)
+    blocks = list(chunks(n_items, at_once=way.items_at_once))
+    for chunk in chunks(len(users), width=blocks[0].stop, at_once=way.scores_at_once):
+        at = slice(chunk.start, chunk.stop)
+        had, wanted = (Lists(*pairs.lists(users[at])) for pairs in (seen, positives))
+        rows = torch.from_numpy(users[at]).to(device)
+        made = ((block.start, model.score_range(rows, block.start, block.stop)) for block in blocks)  # when asked for
+        scores[at], codes[at] = way.rank(made, had, wanted, n_items, k)
+        n_positives[at] = np.diff(wanted.bounds)
+    return Best(scores, *decoded(scores, codes, n_items), n_positives)
+
+
+def decoded(scores: Floats, codes: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """The items, and whether each is a positive."""
+    return codes % n_items, (codes >= n_items) & np.isfinite(scores)
+
+
+WAYS = {"cpu": Way(by_scan, items_at_once=1 << 12, scores_at_once=1 << 20)}  # a block stays in the cache
+OTHERWISE = Way(by_topk, items_at_once=1 << 16, scores_at_once=1 << 26)  # a block keeps an accelerator busy
+
+
+def way_of(device: torch.device) -> Way:
+    """The way of this device."""
+    return WAYS.get(device.type, OTHERWISE)

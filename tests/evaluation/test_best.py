@@ -1,0 +1,141 @@
+"""The k best by blocks against dense tables: the first implementation, kept as the oracle, and a total order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairstream.evaluation import best
+from fairstream.evaluation.best import Way, best_of_all
+from fairstream.evaluation.by_scan import by_scan
+from fairstream.evaluation.by_topk import by_topk
+from fairstream.events import SeenItems
+from support import Given
+
+Rank = Callable[..., Any]
+
+
+class Task(NamedTuple):
+    scores: Tensor
+    """(U, n_items + those that are not known)"""
+    had: np.ndarray
+    wanted: np.ndarray
+    """Of the same shape; some of what is wanted was had."""
+    n_items: int
+    k: int
+
+    def found(self, rank: Rank, items_at_once: int = 1 << 12, scores_at_once: int = 1 << 20) -> best.Best:
+        users = np.arange(len(self.scores))
+        seen, positives = (SeenItems.from_pairs(*np.nonzero(mask)) for mask in (self.had, self.wanted))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(best.WAYS, "cpu", Way(rank, items_at_once, scores_at_once))
+            return best_of_all(Given(self.scores), users, seen, positives, n_items=self.n_items, k=self.k)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    """Scores of few values, one float32 step apart or the width of the format; lists from none to full."""
+    n_users, n_items, n_unknown = draw(st.integers(1, 5)), draw(st.integers(1, 200)), draw(st.integers(0, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    steps = np.nextafter(np.float32(0.3), np.array([0, 0.3, 1], np.float32))
+    values = draw(st.sampled_from([[0.0], [-0.0, 0.0], [-1e-45, 0.0, 1e-45], [-3e38, -1.0, 2.5, 3e38], steps.tolist()]))
+    shape = (n_users, n_items + n_unknown)
+    scores = torch.from_numpy(rng.choice(values, size=shape)).to(draw(st.sampled_from([torch.float32, torch.float64])))
+    if draw(st.booleans()):
+        scores = scores + torch.from_numpy(rng.integers(-9, 9, size=shape)).to(scores.dtype)
+    shares = st.sampled_from([0.0, 0.1, 0.5, 0.95, 1.0])
+    had, wanted = (rng.random(shape) < draw(shares) for _ in range(2))
+    return Task(scores, had, wanted, n_items, draw(st.integers(1, n_items + 2)))
+
+
+def first_implementation(task: Task) -> np.ndarray:
+    """(U, k) hits by a dense mask and `topk` in float64, a positive being moved down by a step too small to matter."""
+    had, wanted = (torch.from_numpy(mask[:, : task.n_items]) for mask in (task.had, task.wanted))
+    scores = task.scores[:, : task.n_items].masked_fill(had, -torch.inf)
+    fine = scores.double()
+    step = fine.abs().clamp(min=1e-200) * 2.0**-40
+    fine = torch.where(wanted, fine - step, fine)
+    chosen = fine.topk(min(task.k, task.n_items), dim=1).indices
+    hits = (wanted & scores.isfinite()).gather(1, chosen)
+    return torch.nn.functional.pad(hits, (0, task.k - hits.shape[1])).numpy()
+
+
+def in_order(task: Task, user: int) -> list[tuple[float, bool, int]]:
+    """The whole list of a user: by score, the positives last among equals, then by row."""
+    items = [item for item in range(task.n_items) if not task.had[user, item]]
+    wanted, scores = task.wanted[user], task.scores[user].tolist()
+    return sorted((-scores[item], bool(wanted[item]), item) for item in items)
+
+
+ways = st.sampled_from([by_scan, by_topk])
+sizes = st.sampled_from([1, 7, 64, 100, 1000])
+WIDE = Task(torch.full((2, 150), 0.5), np.zeros((2, 150), bool), np.ones((2, 150), bool), 150, 20)
+
+
+@given(tasks(), ways, sizes, sizes)
+@example(WIDE, by_scan, 64, 1000)
+def test_hits_are_those_of_the_first_implementation(task: Task, rank: Rank, items: int, scores: int) -> None:
+    found = task.found(rank, items, scores)
+    assert (found.is_positive == first_implementation(task)).all()
+    assert (found.n_positives == task.wanted.sum(axis=1)).all()
+
+
+@given(tasks(), ways, sizes, sizes)
+def test_scores_and_positives_stand_in_order(task: Task, rank: Rank, items: int, scores: int) -> None:
+    found = task.found(rank, items, scores)
+    for user in range(len(task.scores)):
+        expected = in_order(task, user)[: task.k]
+        n = len(expected)
+        assert found.scores[user].tolist() == [-score for score, _, _ in expected] + [-np.inf] * (task.k - n)
+        assert found.is_positive[user].tolist() == [hit for _, hit, _ in expected] + [False] * (task.k - n)
+        ranked = found.items[user, :n]
+        assert task.scores[user, ranked].tolist() == found.scores[user, :n].tolist()
+        assert not task.had[user, ranked].any()
+        assert len(set(ranked.tolist())) == n
+
+
+@given(tasks(), sizes, sizes)
+def test_on_the_cpu_equals_stand_in_the_order_of_their_rows(task: Task, items: int, scores: int) -> None:
+    """However many are looked at together, and by however many threads."""
+    found = task.found(by_scan, items, scores)
+    for user in range(len(task.scores)):
+        expected = [item for _, _, item in in_order(task, user)[: task.k]]
+        assert found.items[user, : len(expected)].tolist() == expected
+
+
+@given(tasks())
+def test_both_ways_find_the_same_positives(task: Task) -> None:
+    one, other = task.found(by_scan), task.found(by_topk)
+    assert (one.is_positive == other.is_positive).all()
+    assert (one.items[one.is_positive] == other.items[other.is_positive]).all()
+
+
+@pytest.mark.parametrize("rank", [by_scan, by_topk])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32])
+def test_scores_of_other_kinds_are_ranked_too(rank: Rank, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    scores = torch.from_numpy(rng.integers(-50, 50, size=(4, 300))).to(dtype)
+    task = Task(scores, rng.random((4, 300)) < 0.3, rng.random((4, 300)) < 0.3, 300, 25)
+    assert (task.found(rank).is_positive == first_implementation(task._replace(scores=scores.float()))).all()
+
+
+@pytest.mark.parametrize("rank", [by_scan, by_topk])
+def test_scores_may_lie_in_any_order_of_memory(rank: Rank) -> None:
+    rng = np.random.default_rng(1)
+    lying = torch.from_numpy(rng.integers(0, 9, size=(70, 5))).float().T
+    task = Task(lying, rng.random((5, 70)) < 0.3, rng.random((5, 70)) < 0.3, 70, 10)
+
+    class Transposed(Given):
+        def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+            return self.scores[:, start:stop]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("test_best.Given", Transposed)
+        assert (task.found(rank).is_positive == first_implementation(task)).all()
