@@ -25,7 +25,6 @@ def adam_rows(
         n = tl.load(n_at) + step + 1.0 + tl.zeros_like(row).to(tl.float32)
     else:
         n = tl.load(n_at + row, mask=is_mine, other=0.0) + 1.0
-        tl.store(n_at + row, n, mask=is_mine)
     w = tl.load(w_at + at, mask=mask, other=0.0)
     m = tl.load(m_at + at, mask=mask, other=0.0)
     v = tl.load(v_at + at, mask=mask, other=0.0)
@@ -33,6 +32,9 @@ def adam_rows(
     tl.store(w_at + at, w, mask=mask)
     tl.store(m_at + at, m, mask=mask)
     tl.store(v_at + at, v, mask=mask)
+    if not DENSE:
+        tl.debug_barrier()  # several warps read a row's count: none may find it raised already
+        tl.store(n_at + row, n, mask=is_mine)
 
 
 @triton.jit

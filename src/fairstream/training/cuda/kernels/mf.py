@@ -55,6 +55,71 @@ def mf_scores(
         tl.store(item_touched_at + item, step, mask=is_candidate)
 
 
+@triton.jit
+def user_gradient(
+    program, first, n_b, n_users, rows_at, order_at, codes_at, p_rec_at, p_fair_at, inside, outside,
+    D: tl.constexpr, N_FAIR: tl.constexpr, GROUPS: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """The user row (1,) at sorted position `program`, whether it is ours, and its gradient (1, D).
+
+    g_u = Σ over u's interactions of Σ_c (∂L_rec/∂s_c + ∂(λ L_fair)/∂DH · ∂DH/∂s_c) q_c, LONG
+    interactions at a time: in chronological order a batch holds few users, with many each.
+    """
+    rows_at += first
+    row, is_first = leaders(rows_at, program + tl.zeros((1,), tl.int32), n_b, n_users)
+    mine = tl.max(tl.where(is_first, row, -2), axis=0)
+    k = tl.arange(0, D)
+    grad = tl.zeros((D,), tl.float32)
+    at = program
+    n_found = tl.where(mine >= 0, LONG, 0)
+    while n_found == LONG:
+        place = at + tl.arange(0, LONG)
+        is_mine = tl.load(rows_at + place, mask=place < n_b, other=-1) == mine
+        r = tl.load(order_at + first + place, mask=is_mine, other=0)
+        source = r[:, None] * D + k[None, :]
+        part = tl.load(p_rec_at + source, mask=is_mine[:, None], other=0.0)
+        if N_FAIR > 0:
+            code = tl.load(codes_at + r, mask=is_mine, other=-1)
+            fair = tl.load(p_fair_at + source, mask=is_mine[:, None], other=0.0)
+            part += fairness_of(code, inside, outside, GROUPS)[:, None] * fair
+        grad += tl.sum(part, axis=0)
+        n_found = tl.sum(is_mine.to(tl.int32), axis=0)
+        at += LONG
+    return row, is_first, grad[None, :]
+
+
+@triton.jit
+def item_gradients(
+    tile, first, n_b, n_items, rows_at, order_at, codes_at, p_old_at, ds_rec_at, ddh_at, inside, outside,
+    C: tl.constexpr, D: tl.constexpr, N_FAIR: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The item rows (ROWS,) at the tile's sorted positions, which of them are ours, and their gradients (ROWS, D).
+
+    g_i = Σ over i's occurrences as a candidate of (∂L_rec/∂s + ∂(λ L_fair)/∂DH · ∂DH/∂s) p_u
+    """
+    rows_at += first * C
+    n_e = n_b * C
+    at = tile * ROWS + tl.arange(0, ROWS)
+    row, is_first = leaders(rows_at, at, n_e, n_items)
+    k = tl.arange(0, D)
+    grad = tl.zeros((ROWS, D), tl.float32)
+    is_mine = is_first
+    while tl.max(is_mine.to(tl.int32), axis=0) > 0:
+        e = tl.load(order_at + first * C + at, mask=is_mine, other=0)
+        r = e // C
+        ds = tl.load(ds_rec_at + e, mask=is_mine, other=0.0)
+        if N_FAIR > 0:
+            code = tl.load(codes_at + r, mask=is_mine, other=-1)
+            ddh = tl.load(ddh_at + e, mask=is_mine, other=0.0)
+            ds += fairness_of(code, inside, outside, GROUPS) * ddh
+        p_of = p_old_at + r[:, None] * D + k[None, :]
+        grad += ds[:, None] * tl.load(p_of, mask=is_mine[:, None], other=0.0)
+        at += 1
+        is_mine = is_mine & (at < n_e)
+        is_mine = is_mine & (tl.load(rows_at + at, mask=is_mine, other=-1) == row)
+    return row, is_first, grad
+
+
 @triton.jit(do_not_specialize=["i", "n_all", "n_users", "n_items"])
 def mf_update(
     order_at, step_at, i, n_all, n_users, n_items, codes_at, signs_at,
@@ -72,11 +137,11 @@ def mf_update(
         return
     first = b.to(tl.int64) * SIZE
     n_b = tl.minimum(n_all - first, SIZE).to(tl.int32)
-    program = tl.program_id(0)
-    item_programs = (SIZE * C + ROWS - 1) // ROWS
-    k = tl.arange(0, D)
     codes_at += first
-    if program < SIZE + item_programs:
+    program = tl.program_id(0)
+    tile = program - SIZE
+    n_item_tiles = (SIZE * C + ROWS - 1) // ROWS
+    if tile < n_item_tiles:
         loss, inside, outside = 0.0, tl.zeros((GROUPS,), tl.float32), tl.zeros((GROUPS,), tl.float32)
         if N_FAIR > 0:
             loss, inside, outside = fairness(
@@ -85,64 +150,23 @@ def mf_update(
         if program == 0:
             loss += mean_loss(l_rec_at, n_b, (n_b * N_REC).to(tl.float32), CHUNK)
             tl.store(losses_at + step, loss)
-        if program < SIZE:
-            user_rows_at += first
-            position = program + tl.zeros((1,), tl.int32)
-            row, is_first = leaders(user_rows_at, position, n_b, n_users)
-            mine = tl.max(tl.where(is_first, row, -1), axis=0)
-            if mine >= 0:
-                # g_u = Σ over u's interactions of Σ_c (∂L_rec/∂s_c + ∂(λ L_fair)/∂DH · ∂DH/∂s_c) q_c
-                grad = tl.zeros((D,), tl.float32)
-                at = program
-                n_found = LONG
-                while n_found == LONG:
-                    place = at + tl.arange(0, LONG)
-                    is_mine = tl.load(user_rows_at + place, mask=place < n_b, other=-1) == mine
-                    r = tl.load(user_order_at + first + place, mask=is_mine, other=0)
-                    source = r[:, None] * D + k[None, :]
-                    part = tl.load(p_rec_at + source, mask=is_mine[:, None], other=0.0)
-                    if N_FAIR > 0:
-                        code = tl.load(codes_at + r, mask=is_mine, other=-1)
-                        fair = tl.load(p_fair_at + source, mask=is_mine[:, None], other=0.0)
-                        part += fairness_of(code, inside, outside, GROUPS)[:, None] * fair
-                    grad += tl.sum(part, axis=0)
-                    n_found = tl.sum(is_mine.to(tl.int32), axis=0)
-                    at += LONG
-                adam_rows(
-                    p_at, p_m_at, p_v_at, p_n_at, row, is_first, grad[None, :], step, lr, eps, p_l2, betas_at, D, DENSE
-                )
+        if tile < 0:
+            user, is_mine, g_u = user_gradient(
+                program, first, n_b, n_users, user_rows_at, user_order_at, codes_at, p_rec_at, p_fair_at,
+                inside, outside, D, N_FAIR, GROUPS, LONG,
+            )  # fmt: skip
+            adam_rows(p_at, p_m_at, p_v_at, p_n_at, user, is_mine, g_u, step, lr, eps, p_l2, betas_at, D, DENSE)
         else:
-            n_e = n_b * C
-            item_rows_at += first * C
-            position = (program - SIZE) * ROWS + tl.arange(0, ROWS)
-            row, is_first = leaders(item_rows_at, position, n_e, n_items)
-            # g_i = Σ over i's occurrences as a candidate of (∂L_rec/∂s + ∂(λ L_fair)/∂DH · ∂DH/∂s) p_u
-            grad = tl.zeros((ROWS, D), tl.float32)
-            is_mine = is_first
-            at = position
-            while tl.max(is_mine.to(tl.int32), axis=0) > 0:
-                e = tl.load(item_order_at + first * C + at, mask=is_mine, other=0)
-                r = e // C
-                ds = tl.load(ds_rec_at + e, mask=is_mine, other=0.0)
-                if N_FAIR > 0:
-                    code = tl.load(codes_at + r, mask=is_mine, other=-1)
-                    ddh = tl.load(ddh_at + e, mask=is_mine, other=0.0)
-                    ds += fairness_of(code, inside, outside, GROUPS) * ddh
-                p_of = p_old_at + r[:, None] * D + k[None, :]
-                grad += ds[:, None] * tl.load(p_of, mask=is_mine[:, None], other=0.0)
-                at += 1
-                is_mine = is_mine & (at < n_e)
-                is_mine = is_mine & (tl.load(item_rows_at + at, mask=is_mine, other=-1) == row)
-            adam_rows(q_at, q_m_at, q_v_at, q_n_at, row, is_first, grad, step, lr, eps, q_l2, betas_at, D, DENSE)
+            item, are_mine, g_i = item_gradients(
+                tile, first, n_b, n_items, item_rows_at, item_order_at, codes_at, p_old_at, ds_rec_at, ddh_at,
+                inside, outside, C, D, N_FAIR, GROUPS, ROWS,
+            )  # fmt: skip
+            adam_rows(q_at, q_m_at, q_v_at, q_n_at, item, are_mine, g_i, step, lr, eps, q_l2, betas_at, D, DENSE)
     elif DENSE:
-        tile = program - SIZE - item_programs
-        user_tiles = (n_users + SWEPT - 1) // SWEPT
-        if tile < user_tiles:
-            sweep(
-                p_at, p_m_at, p_v_at, p_n_at, user_touched_at, tile, n_users, step, lr, eps, p_l2, betas_at, SWEPT, D
-            )
+        tile -= n_item_tiles
+        n_user_tiles = (n_users + SWEPT - 1) // SWEPT
+        if tile < n_user_tiles:
+            sweep(p_at, p_m_at, p_v_at, p_n_at, user_touched_at, tile, n_users, step, lr, eps, p_l2, betas_at, SWEPT, D)
         else:
-            tile -= user_tiles
-            sweep(
-                q_at, q_m_at, q_v_at, q_n_at, item_touched_at, tile, n_items, step, lr, eps, q_l2, betas_at, SWEPT, D
-            )
+            tile -= n_user_tiles
+            sweep(q_at, q_m_at, q_v_at, q_n_at, item_touched_at, tile, n_items, step, lr, eps, q_l2, betas_at, SWEPT, D)

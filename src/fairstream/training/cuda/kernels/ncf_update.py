@@ -1,0 +1,131 @@
+"""Adam on what a step of neural collaborative filtering has gradients for: touched rows, and the layers."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from fairstream.training.cuda.kernels.adam import adam_rows, leaders, sweep
+
+
+@triton.jit(do_not_specialize=["i", "n_all", "n_rows"])
+def ncf_rows(
+    order_at, step_at, i, n_all, n_rows, rows_at, place_at, touched_at, ds_at, dproduct_at, dmlp_at,
+    product_at, product_m_at, product_v_at, product_n_at, product_l2, mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, mlp_l2,
+    bias_at, bias_m_at, bias_v_at, bias_n_at, bias_l2, lr, eps, betas_at,
+    SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr,
+    EACH: tl.constexpr, LONG: tl.constexpr, SWEPT: tl.constexpr,
+):  # fmt: skip
+    """The product and bias rows (axis 1: program 0) and the MLP rows (1) of the users, or of the items.
+
+    A program of axis 0 has one sorted position (the first SIZE · C / EACH), or a tile of rows that
+    the batch has not touched. EACH candidates belong to one occurrence: C to a user's, 1 to an item's.
+    """
+    step = tl.load(step_at) + i
+    b = tl.load(order_at + step)
+    if b < 0:
+        return
+    first = b.to(tl.int64) * SIZE
+    n_b = tl.minimum(n_all - first, SIZE).to(tl.int32)
+    position, is_product = tl.program_id(0), tl.program_id(1) == 0
+    n_positions = SIZE * C // EACH
+    if position < n_positions:
+        n_there = n_b * C // EACH
+        rows_at += first * C // EACH
+        place_at += first * C // EACH
+        row, is_mine = leaders(rows_at, position + tl.zeros((1,), tl.int32), n_there, n_rows)
+        mine = tl.max(tl.where(is_mine, row, -2), axis=0)
+        if mine >= 0:
+            # g = Σ over the row's candidates e of ∂L/∂(its embedding in e)
+            from_at = dmlp_at
+            if is_product:
+                from_at = dproduct_at
+            k = tl.arange(0, D)
+            grad, grad_bias = tl.zeros((D,), tl.float32), 0.0
+            at = 0
+            n_found = LONG
+            while n_found == LONG:
+                slot = at + tl.arange(0, LONG)
+                place = position + slot // EACH
+                is_e = tl.load(rows_at + place, mask=place < n_there, other=-1) == mine
+                e = tl.load(place_at + place, mask=is_e, other=0) * EACH + slot % EACH
+                grad += tl.sum(tl.load(from_at + e[:, None] * D + k[None, :], mask=is_e[:, None], other=0.0), axis=0)
+                grad_bias += tl.sum(tl.load(ds_at + e, mask=is_e, other=0.0), axis=0)
+                n_found = tl.sum(is_e.to(tl.int32), axis=0)
+                at += LONG
+            if is_product:
+                adam_rows(
+                    product_at, product_m_at, product_v_at, product_n_at, row, is_mine, grad[None, :],
+                    step, lr, eps, product_l2, betas_at, D, DENSE,
+                )  # fmt: skip
+                adam_rows(
+                    bias_at, bias_m_at, bias_v_at, bias_n_at, row, is_mine, grad_bias + tl.zeros((1, 1), tl.float32),
+                    step, lr, eps, bias_l2, betas_at, 1, DENSE,
+                )  # fmt: skip
+            else:
+                adam_rows(
+                    mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, row, is_mine, grad[None, :],
+                    step, lr, eps, mlp_l2, betas_at, D, DENSE,
+                )  # fmt: skip
+    elif DENSE:
+        tile = position - n_positions
+        if is_product:
+            sweep(
+                product_at, product_m_at, product_v_at, product_n_at, touched_at, tile, n_rows,
+                step, lr, eps, product_l2, betas_at, SWEPT, D,
+            )  # fmt: skip
+            sweep(
+                bias_at, bias_m_at, bias_v_at, bias_n_at, touched_at, tile, n_rows,
+                step, lr, eps, bias_l2, betas_at, SWEPT, 1,
+            )  # fmt: skip
+        else:
+            sweep(
+                mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, touched_at, tile, n_rows,
+                step, lr, eps, mlp_l2, betas_at, SWEPT, D,
+            )  # fmt: skip
+
+
+@triton.jit
+def layer_rows(
+    w_at, m_at, v_at, n_at, l2, block, grad, step, lr, eps, betas_at,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, DENSE: tl.constexpr,
+):  # fmt: skip
+    """Adam on ROWS whole rows of a layer of WIDTH columns: the batch touches them all."""
+    row = block * ROWS + tl.arange(0, ROWS)
+    grad = tl.reshape(grad, (ROWS, WIDTH))
+    adam_rows(w_at, m_at, v_at, n_at, row, row >= 0, grad, step, lr, eps, l2, betas_at, WIDTH, DENSE)
+
+
+@triton.jit(do_not_specialize=["i", "n_all"])
+def ncf_layers(
+    order_at, step_at, i, n_all, dw_at,
+    w_1_at, m_1_at, v_1_at, n_1_at, l2_1, w_2_at, m_2_at, v_2_at, n_2_at, l2_2, w_3_at, m_3_at, v_3_at, n_3_at, l2_3,
+    w_4_at, m_4_at, v_4_at, n_4_at, l2_4, out_at, out_m_at, out_v_at, out_n_at, out_l2, lr, eps, betas_at,
+    SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """The sum of all programs' shares for 2D weights: a row of W_1 (D programs), two of the others, or w (the last)."""
+    step = tl.load(step_at) + i
+    b = tl.load(order_at + step)
+    if b < 0:
+        return
+    n_e = tl.minimum(n_all - b.to(tl.int64) * SIZE, SIZE).to(tl.int32) * C
+    n_shares = (n_e + TILE - 1) // TILE
+    block, weight = tl.program_id(0), tl.arange(0, 2 * D)
+    grad = tl.zeros((2 * D,), tl.float32)
+    for share in range(0, n_shares, MANY):
+        s = (share + tl.arange(0, MANY))[:, None]
+        from_at = dw_at + s * (5 * D * D + 2 * D) + block * 2 * D + weight[None, :]
+        grad += tl.sum(tl.load(from_at, mask=s < n_shares, other=0.0), axis=0)
+    half = D // 2
+    if block < D:
+        layer_rows(w_1_at, m_1_at, v_1_at, n_1_at, l2_1, block, grad, step, lr, eps, betas_at, 1, 2 * D, DENSE)
+    elif block < D + half:
+        layer_rows(w_2_at, m_2_at, v_2_at, n_2_at, l2_2, block - D, grad, step, lr, eps, betas_at, 2, D, DENSE)
+    elif block < D + 2 * half:
+        layer_rows(w_3_at, m_3_at, v_3_at, n_3_at, l2_3, block - D - half, grad, step, lr, eps, betas_at, 2, D, DENSE)
+    elif block < D + 3 * half:
+        layer_rows(
+            w_4_at, m_4_at, v_4_at, n_4_at, l2_4, block - D - 2 * half, grad, step, lr, eps, betas_at, 2, D, DENSE
+        )
+    else:
+        layer_rows(out_at, out_m_at, out_v_at, out_n_at, out_l2, 0, grad, step, lr, eps, betas_at, 1, 2 * D, DENSE)
