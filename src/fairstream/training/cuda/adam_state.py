@@ -18,8 +18,14 @@ class AdamState:
         self.is_dense = not isinstance(optimizer, RowAdam)
         group = optimizer.param_groups[0]
         self.lr, self.eps = float(group["lr"]), float(group["eps"])
-        betas = [*group["betas"], *map(math.log, group["betas"])]
-        self.betas = torch.tensor(betas, dtype=torch.float64, device=device)
+        beta_1, beta_2 = group["betas"]
+        # PyTorch's fused Adam takes 1 − β in float32, 1.3e-5 away from what row Adam multiplies by for β₂ = 0.999.
+        one = torch.ones((), dtype=torch.float32 if self.is_dense else torch.float64)
+        kept = [float(one - torch.tensor(beta, dtype=one.dtype)) for beta in (beta_1, beta_2)]
+        self.betas = torch.tensor(
+            [kept[0], beta_2, kept[1], math.log(beta_1), math.log(beta_2)], dtype=torch.float64, device=device
+        )
+        """1 − β₁, β₂, 1 − β₂, log β₁, log β₂."""
         self._l2 = {id(p): float(group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
         self._counts: list[Tensor] = []
 

@@ -4,45 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 import torch
 
 from fairstream.events import Rows
+from fairstream.training.cuda.kernels.advance import advance
 
-STEPS_AT_ONCE = 10
+STEPS_AT_ONCE: Final = 16
 """More make a replay cheaper and its capture dearer; a capture is paid for at every training."""
 
 
 class StepGraph:
     """Takes the steps of an epoch. Which batch is next is read on the device: the host waits once, for the loss.
 
-    `launch(i)` starts the kernels of step `step + i`. A kernel whose place in `order` is −1 has
-    nothing to do, so a graph of ten steps can take any number of them.
+    `launch(self, i)` starts the kernels of step `step + i`, on batch `batches[i]`. Where that is −1 they have
+    nothing to do, so a graph of sixteen steps can take any number of them.
     """
 
     def __init__(self, launch: Callable[[StepGraph, int], None], n_batches: int, device: torch.device) -> None:
         capacity = math.ceil(n_batches / STEPS_AT_ONCE) * STEPS_AT_ONCE
-        self.order = torch.full((capacity,), -1, dtype=torch.int32, device=device)
+        self._order = torch.full((capacity,), -1, dtype=torch.int32, device=device)
+        self._next = torch.zeros((), dtype=torch.int32, device=device)
+        self.batches = torch.full((STEPS_AT_ONCE,), -1, dtype=torch.int32, device=device)
+        """The batches of the steps under way."""
         self.step = torch.zeros((), dtype=torch.int32, device=device)
+        """The first of them, counted from the beginning of the epoch."""
         self.losses = torch.zeros(capacity, device=device)
-        launch(self, 0)  # compiles and loads the kernels, which a capture must not; there is no batch, so nothing is done
+        self._launch = launch  # keeps alive what the captured kernels work on
+        self._advance()
+        launch(self, 0)  # compiles and loads the kernels, which a capture must not; there is no batch to work on yet
         self._graph = torch.cuda.CUDAGraph()
         aside = torch.cuda.Stream(device)
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
             self._graph.capture_begin(capture_error_mode="thread_local")
+            self._advance()
             for i in range(STEPS_AT_ONCE):
                 launch(self, i)
-            self.step.add_(STEPS_AT_ONCE)
             self._graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(aside)
+
+    def _advance(self) -> None:
+        advance[1,](self._order, self._next, self.step, self.batches, N=STEPS_AT_ONCE, num_warps=1)
 
     def run(self, order: Rows) -> float:
         """One step on each batch of `order`; gives the mean loss."""
         n = len(order)
-        self.order.fill_(-1)
-        self.order[:n].copy_(torch.from_numpy(order))
-        self.step.zero_()
+        self._order.fill_(-1)
+        self._order[:n].copy_(torch.from_numpy(order))
+        self._next.zero_()
         for _ in range(math.ceil(n / STEPS_AT_ONCE)):
             self._graph.replay()
         return float(self.losses[:n].mean())

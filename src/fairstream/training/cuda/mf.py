@@ -17,6 +17,8 @@ from fairstream.training.engine import Engine, Training
 
 _ELEMENTS: Final = 1024
 """Numbers that a program holds of one tensor: eight a thread."""
+_SLOTS: Final = 4
+"""Occurrences of an item that are taken at once."""
 
 
 class CudaMF(Engine):
@@ -41,7 +43,7 @@ class CudaMF(Engine):
         shape: dict[str, Any] = {"SIZE": data.size, "C": c, "D": d, "DENSE": adam.is_dense}
         shape |= {"N_REC": objective.n, "N_FAIR": objective.mu if objective.is_fair else 0}
         groups = {"N_GROUPS": len(training.signs), "GROUPS": triton.next_power_of_2(len(training.signs))}
-        rows, n_items_at_once, swept = (max(1, _ELEMENTS // n) for n in (width * d, d, d))
+        rows, n_items_at_once, swept = (max(1, _ELEMENTS // n) for n in (width * d, _SLOTS * d, d))
         n_tiles = sum(triton.cdiv(len(w), swept) for w in (p, q)) if adam.is_dense else 0
         score_grid = (triton.cdiv(data.size, rows),)
         update_grid = (data.size + triton.cdiv(data.size * c, n_items_at_once) + n_tiles,)
@@ -51,11 +53,11 @@ class CudaMF(Engine):
         changed = (*adam.of(p), *adam.of(q), adam.lr, adam.eps, adam.betas, objective.lambda_)
 
         def launch(graph: StepGraph, i: int) -> None:
-            mf_scores[score_grid](graph.order, graph.step, i, *scored, **shape, ROWS=rows, WIDTH=width)
+            mf_scores[score_grid](graph.batches, graph.step, i, *scored, **shape, ROWS=rows, WIDTH=width)
             mf_update[update_grid](
-                graph.order, graph.step, i, *updated, graph.losses, *changed, **shape, **groups,
+                graph.batches, graph.step, i, *updated, graph.losses, *changed, **shape, **groups,
                 ABSOLUTE=objective.fairness == "absolute", LONG=max(1, 4 * _ELEMENTS // d), ROWS=n_items_at_once,
-                SWEPT=swept, CHUNK=256,
+                SLOTS=_SLOTS, SWEPT=swept, CHUNK=256,
             )  # fmt: skip
 
         self._graph = StepGraph(launch, data.n_batches, device)

@@ -66,17 +66,17 @@ class CudaNCF(Engine):
         )
 
         def launch(graph: StepGraph, i: int) -> None:
-            now = (graph.order, graph.step, i)
+            now = (graph.batches, graph.step, i)
             shape: dict[str, Any] = {**batch, "D": d, "DENSE": adam.is_dense}
             ncf_scores[n_tiles,](*now, *scored, **shape, TILE=_TILE, num_warps=8)
-            ncf_loss[triton.cdiv(data.size, rows),](*now, *lost, **batch, **losses, ROWS=rows, WIDTH=width)
+            ncf_loss[triton.cdiv(data.size, rows),](graph.batches, i, *lost, **batch, **losses, ROWS=rows, WIDTH=width)
             ncf_back[n_tiles,](
                 *now, *back, graph.losses, objective.lambda_, **batch, D=d, **losses, **groups,
                 ABSOLUTE=objective.fairness == "absolute", TILE=_TILE, CHUNK=256, num_warps=8,
             )  # fmt: skip
             ncf_rows[user_grid](*now, *user_rows, *settings, **shape, EACH=c, LONG=64, SWEPT=_SWEPT)
-            ncf_rows[item_grid](*now, *item_rows, *settings, **shape, EACH=1, LONG=8, SWEPT=_SWEPT)
-            ncf_layers[5 * d // 2 + 1,](*now, *layer_rows, *settings, **shape, TILE=_TILE, MANY=16)
+            ncf_rows[item_grid](*now, *item_rows, *settings, **shape, EACH=1, LONG=8, SWEPT=_SWEPT, num_warps=1)
+            ncf_layers[5 * d // 2 + 1,](*now, *layer_rows, *settings, **shape, TILE=_TILE, MANY=64, num_warps=8)
 
         self._graph = StepGraph(launch, data.n_batches, device)
 

@@ -1,4 +1,7 @@
-"""Adam on a tile of rows, and how the rows of a batch find their occurrences."""
+"""Adam on a tile of rows, and how the rows of a batch find their occurrences.
+
+What a step needs of a row is loaded well before the gradient is there, so that the two waits overlap.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +10,50 @@ import triton.language as tl
 
 
 @triton.jit
-def adam_rows(
-    w_at, m_at, v_at, n_at, row, is_mine, grad, step, lr, eps, l2, betas_at, D: tl.constexpr, DENSE: tl.constexpr
-):  # fmt: skip
-    """One step of Adam on the rows (R,) of a table (·, D) that are mine, with the gradient (R, D).
+def load_rows(w_at, m_at, v_at, n_at, row, is_mine, step, D: tl.constexpr, DENSE: tl.constexpr):
+    """w, m and v (R, D) of the rows (R,) of a table that are mine, and n (R,), the number of this update.
 
-        g ← g + l2 w,   m ← m + (1 − β₁)(g − m),   v ← β₂ v + (1 − β₂) g²
-        w ← w − lr · m / (1 − β₁ⁿ) / (√(v / (1 − β₂ⁿ)) + ε)
-
-    Row Adam counts each row's own updates in `n_at` (·, 1). Dense Adam has one count before the
-    epoch began, and `step` steps have been taken since.
+    Row Adam counts each row's own updates in `n_at`. Dense Adam has one count, as it was before
+    the epoch began; `step` steps have been taken since.
     """
-    row = row.to(tl.int64)
-    at = row[:, None] * D + tl.arange(0, D)[None, :]
+    at = row.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
     mask = is_mine[:, None]
+    w = tl.load(w_at + at, mask=mask, other=0.0)
+    m = tl.load(m_at + at, mask=mask, other=0.0)
+    v = tl.load(v_at + at, mask=mask, other=0.0)
     if DENSE:
         n = tl.load(n_at) + step + 1.0 + tl.zeros_like(row).to(tl.float32)
     else:
         n = tl.load(n_at + row, mask=is_mine, other=0.0) + 1.0
-    w = tl.load(w_at + at, mask=mask, other=0.0)
-    m = tl.load(m_at + at, mask=mask, other=0.0)
-    v = tl.load(v_at + at, mask=mask, other=0.0)
-    w, m, v = adam(w, m, v, n[:, None], grad, lr, eps, l2, betas_at)
+    return w, m, v, n
+
+
+@triton.jit
+def store_adam(
+    w_at, m_at, v_at, n_at, row, is_mine, w, m, v, n, grad, l2, lr, eps, betas_at, D: tl.constexpr, DENSE: tl.constexpr
+):  # fmt: skip
+    """One step of Adam on rows that `load_rows` has loaded, with the gradient (R, D).
+
+        g ← g + l2 w,   m ← m + (1 − β₁)(g − m),   v ← β₂ v + (1 − β₂) g²
+        w ← w − lr / (1 − β₁ⁿ) · m / (√v / √(1 − β₂ⁿ) + ε)
+
+    1 − βⁿ is computed in float64: in float32 its first digits would cancel.
+    """
+    n_64 = n.to(tl.float64)
+    step_size = (lr / (1.0 - tl.exp(n_64 * tl.load(betas_at + 3)))).to(tl.float32)[:, None]
+    scale = (1.0 / tl.sqrt(1.0 - tl.exp(n_64 * tl.load(betas_at + 4)))).to(tl.float32)[:, None]
+    grad += l2 * w
+    m += tl.load(betas_at).to(tl.float32) * (grad - m)
+    v = v * tl.load(betas_at + 1).to(tl.float32) + tl.load(betas_at + 2).to(tl.float32) * grad * grad
+    w -= step_size * m / (tl.sqrt_rn(v) * scale + eps)
+    at = row.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
+    mask = is_mine[:, None]
     tl.store(w_at + at, w, mask=mask)
     tl.store(m_at + at, m, mask=mask)
     tl.store(v_at + at, v, mask=mask)
     if not DENSE:
         tl.debug_barrier()  # several warps read a row's count: none may find it raised already
         tl.store(n_at + row, n, mask=is_mine)
-
-
-@triton.jit
-def adam(w, m, v, n, grad, lr, eps, l2, betas_at):
-    """The new w, m and v; n broadcasts. 1 − βⁿ is computed in float64: in float32 its first digits would cancel."""
-    beta_1, beta_2 = tl.load(betas_at), tl.load(betas_at + 1)
-    n = n.to(tl.float64)
-    correction_1 = (1.0 - tl.exp(n * tl.load(betas_at + 2))).to(tl.float32)
-    correction_2 = (1.0 - tl.exp(n * tl.load(betas_at + 3))).to(tl.float32)
-    grad = grad + l2 * w
-    m = m + (1.0 - beta_1).to(tl.float32) * (grad - m)
-    v = v * beta_2.to(tl.float32) + (1.0 - beta_2).to(tl.float32) * grad * grad
-    m_hat, v_hat = tl.div_rn(m, correction_1), tl.div_rn(v, correction_2)
-    return w - lr * tl.div_rn(m_hat, tl.sqrt_rn(v_hat) + eps), m, v
 
 
 @triton.jit
@@ -61,11 +66,12 @@ def leaders(rows_at, position, n_positions, n_rows):
 
 @triton.jit
 def sweep(
-    w_at, m_at, v_at, n_at, touched_at, tile, n_rows, step, lr, eps, l2, betas_at, ROWS: tl.constexpr, D: tl.constexpr
+    w_at, m_at, v_at, n_at, touched_at, tile, n_rows, step, l2, lr, eps, betas_at, ROWS: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Dense Adam on the rows of a tile that this step's batch has not touched: their gradient is 0."""
     row = tile * ROWS + tl.arange(0, ROWS)
     touched = tl.load(touched_at + row, mask=row < n_rows, other=0)
     is_mine = (row < n_rows) & (touched != step)
+    w, m, v, n = load_rows(w_at, m_at, v_at, n_at, row, is_mine, step, D, True)
     grad = tl.zeros((ROWS, D), tl.float32)
-    adam_rows(w_at, m_at, v_at, n_at, row, is_mine, grad, step, lr, eps, l2, betas_at, D, True)
+    store_adam(w_at, m_at, v_at, n_at, row, is_mine, w, m, v, n, grad, l2, lr, eps, betas_at, D, True)

@@ -50,6 +50,11 @@ def softplus(x):
 
 
 @triton.jit
+def _add_both(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
 def fairness(
     dh_at, codes_at, signs_at, n_b, lambda_, N_GROUPS: tl.constexpr, WIDTH: tl.constexpr, ABSOLUTE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -61,18 +66,18 @@ def fairness(
     computes this for itself, from the same numbers in the same order.
     """
     group = tl.arange(0, WIDTH)
-    sum_in, sum_out = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
-    n_in, n_out = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
+    sum_in, n_in = tl.zeros((WIDTH,), tl.float32), tl.zeros((WIDTH,), tl.float32)
     for first in range(0, n_b, ROWS):
         row = first + tl.arange(0, ROWS)
         code = tl.load(codes_at + row, mask=row < n_b, other=-1)[:, None]
         dh = tl.load(dh_at + row, mask=row < n_b, other=0.0)[:, None]
         is_in = code == group[None, :]
-        is_out = (code >= 0) & (code != group[None, :])
-        sum_in += tl.sum(tl.where(is_in, dh, 0.0), axis=0)
-        sum_out += tl.sum(tl.where(is_out, dh, 0.0), axis=0)
-        n_in += tl.sum(tl.where(is_in, 1.0, 0.0), axis=0)
-        n_out += tl.sum(tl.where(is_out, 1.0, 0.0), axis=0)
+        some, n_some = tl.reduce((tl.where(is_in, dh, 0.0), tl.where(is_in, 1.0, 0.0)), 0, _add_both)
+        sum_in += some
+        n_in += n_some
+    is_other = group[:, None] != group[None, :]
+    sum_out = tl.sum(tl.where(is_other, sum_in[:, None], 0.0), axis=0)
+    n_out = tl.sum(tl.where(is_other, n_in[:, None], 0.0), axis=0)
     is_there = (n_in > 0) & (n_out > 0) & (group < N_GROUPS)
     n_in, n_out = tl.maximum(n_in, 1.0), tl.maximum(n_out, 1.0)
     dpd = sum_in / n_in - sum_out / n_out

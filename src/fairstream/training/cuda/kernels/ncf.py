@@ -17,8 +17,8 @@ from fairstream.training.cuda.kernels.loss import fairness, fairness_of, mean_lo
 @triton.jit
 def times_transposed(x, w_at, STRIDE: tl.constexpr, D: tl.constexpr):
     """X Wᵀ for x (TILE, D) and W (D, D), whose rows are STRIDE apart."""
-    j, k = tl.arange(0, D)[None, :], tl.arange(0, D)[:, None]
-    return tl.dot(x, tl.load(w_at + j * STRIDE + k), input_precision="ieee")
+    j, k = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
+    return tl.dot(x, tl.trans(tl.load(w_at + j * STRIDE + k)), input_precision="ieee")
 
 
 @triton.jit
@@ -37,13 +37,12 @@ def store_outer(dz, h, to, STRIDE: tl.constexpr, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_scores(
-    order_at, step_at, i, n_all, users_at, candidates_at, p_at, q_at, p_mlp_at, q_mlp_at, p_bias_at, q_bias_at,
+    batches_at, step_at, i, n_all, users_at, candidates_at, p_at, q_at, p_mlp_at, q_mlp_at, p_bias_at, q_bias_at,
     w_1_at, w_2_at, w_3_at, w_4_at, out_at, s_at, h_at, user_touched_at, item_touched_at,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """s of TILE candidates; h_1 … h_4 are kept for the way back, as (4, SIZE · C, D)."""
-    step = tl.load(step_at) + i
-    b = tl.load(order_at + step)
+    b, step = tl.load(batches_at + i), tl.load(step_at) + i
     if b < 0:
         return
     first = b.to(tl.int64) * SIZE
@@ -77,12 +76,12 @@ def ncf_scores(
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_loss(
-    order_at, step_at, i, n_all, s_at, ds_rec_at, ddh_at, dh_at, l_rec_at, tau,
+    batches_at, i, n_all, s_at, ds_rec_at, ddh_at, dh_at, l_rec_at, tau,
     SIZE: tl.constexpr, C: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The losses' derivatives by the scores of ROWS interactions."""
-    b = tl.load(order_at + tl.load(step_at) + i)
+    b = tl.load(batches_at + i)
     if b < 0:
         return
     n_b = tl.minimum(n_all - b.to(tl.int64) * SIZE, SIZE).to(tl.int32)
@@ -101,7 +100,7 @@ def ncf_loss(
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_back(
-    order_at, step_at, i, n_all, users_at, candidates_at, codes_at, signs_at, p_at, q_at, p_mlp_at, q_mlp_at,
+    batches_at, step_at, i, n_all, users_at, candidates_at, codes_at, signs_at, p_at, q_at, p_mlp_at, q_mlp_at,
     w_1_at, w_2_at, w_3_at, w_4_at, out_at, h_at, ds_rec_at, ddh_at, dh_at, l_rec_at,
     ds_at, dp_at, dq_at, dp_mlp_at, dq_mlp_at, dw_at, losses_at, lambda_,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
@@ -111,8 +110,7 @@ def ncf_back(
 
     A program's share lies at dw + program · 5D² + 2D: W_1 (D, 2D), W_2 … W_4 (D, D), w (2D).
     """
-    step = tl.load(step_at) + i
-    b = tl.load(order_at + step)
+    b, step = tl.load(batches_at + i), tl.load(step_at) + i
     if b < 0:
         return
     first = b.to(tl.int64) * SIZE

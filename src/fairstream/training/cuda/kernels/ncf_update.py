@@ -5,12 +5,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairstream.training.cuda.kernels.adam import adam_rows, leaders, sweep
+from fairstream.training.cuda.kernels.adam import leaders, load_rows, store_adam, sweep
+
+
+@triton.jit
+def row_gradient(
+    mine, position, n_there, rows_at, place_at, ds_at, from_at, D: tl.constexpr, EACH: tl.constexpr, LONG: tl.constexpr
+):  # fmt: skip
+    """Σ over the candidates e of a row of ∂L/∂(its embedding in e) (1, D), and of ∂L/∂s_e, LONG at a time."""
+    k = tl.arange(0, D)
+    grad, grad_bias = tl.zeros((D,), tl.float32), 0.0
+    at = 0
+    n_found = LONG
+    while n_found == LONG:
+        slot = at + tl.arange(0, LONG)
+        place = position + slot // EACH
+        is_e = tl.load(rows_at + place, mask=place < n_there, other=-1) == mine
+        e = tl.load(place_at + place, mask=place < n_there, other=0) * EACH + slot % EACH
+        grad += tl.sum(tl.load(from_at + e[:, None] * D + k[None, :], mask=is_e[:, None], other=0.0), axis=0)
+        grad_bias += tl.sum(tl.load(ds_at + e, mask=is_e, other=0.0), axis=0)
+        n_found = tl.sum(is_e.to(tl.int32), axis=0)
+        at += LONG
+    return grad[None, :], grad_bias
 
 
 @triton.jit(do_not_specialize=["i", "n_all", "n_rows"])
 def ncf_rows(
-    order_at, step_at, i, n_all, n_rows, rows_at, place_at, touched_at, ds_at, dproduct_at, dmlp_at,
+    batches_at, step_at, i, n_all, n_rows, rows_at, place_at, touched_at, ds_at, dproduct_at, dmlp_at,
     product_at, product_m_at, product_v_at, product_n_at, product_l2, mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, mlp_l2,
     bias_at, bias_m_at, bias_v_at, bias_n_at, bias_l2, lr, eps, betas_at,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr,
@@ -21,8 +42,7 @@ def ncf_rows(
     A program of axis 0 has one sorted position (the first SIZE · C / EACH), or a tile of rows that
     the batch has not touched. EACH candidates belong to one occurrence: C to a user's, 1 to an item's.
     """
-    step = tl.load(step_at) + i
-    b = tl.load(order_at + step)
+    b, step = tl.load(batches_at + i), tl.load(step_at) + i
     if b < 0:
         return
     first = b.to(tl.int64) * SIZE
@@ -36,52 +56,46 @@ def ncf_rows(
         row, is_mine = leaders(rows_at, position + tl.zeros((1,), tl.int32), n_there, n_rows)
         mine = tl.max(tl.where(is_mine, row, -2), axis=0)
         if mine >= 0:
-            # g = Σ over the row's candidates e of ∂L/∂(its embedding in e)
-            from_at = dmlp_at
             if is_product:
-                from_at = dproduct_at
-            k = tl.arange(0, D)
-            grad, grad_bias = tl.zeros((D,), tl.float32), 0.0
-            at = 0
-            n_found = LONG
-            while n_found == LONG:
-                slot = at + tl.arange(0, LONG)
-                place = position + slot // EACH
-                is_e = tl.load(rows_at + place, mask=place < n_there, other=-1) == mine
-                e = tl.load(place_at + place, mask=is_e, other=0) * EACH + slot % EACH
-                grad += tl.sum(tl.load(from_at + e[:, None] * D + k[None, :], mask=is_e[:, None], other=0.0), axis=0)
-                grad_bias += tl.sum(tl.load(ds_at + e, mask=is_e, other=0.0), axis=0)
-                n_found = tl.sum(is_e.to(tl.int32), axis=0)
-                at += LONG
-            if is_product:
-                adam_rows(
-                    product_at, product_m_at, product_v_at, product_n_at, row, is_mine, grad[None, :],
-                    step, lr, eps, product_l2, betas_at, D, DENSE,
+                w, m, v, n = load_rows(
+                    product_at, product_m_at, product_v_at, product_n_at, row, is_mine, step, D, DENSE
+                )
+                grad, grad_bias = row_gradient(
+                    mine, position, n_there, rows_at, place_at, ds_at, dproduct_at, D, EACH, LONG
+                )
+                store_adam(
+                    product_at, product_m_at, product_v_at, product_n_at, row, is_mine, w, m, v, n, grad,
+                    product_l2, lr, eps, betas_at, D, DENSE,
                 )  # fmt: skip
-                adam_rows(
-                    bias_at, bias_m_at, bias_v_at, bias_n_at, row, is_mine, grad_bias + tl.zeros((1, 1), tl.float32),
-                    step, lr, eps, bias_l2, betas_at, 1, DENSE,
+                bias, bias_m, bias_v, bias_n = load_rows(
+                    bias_at, bias_m_at, bias_v_at, bias_n_at, row, is_mine, step, 1, DENSE
+                )
+                store_adam(
+                    bias_at, bias_m_at, bias_v_at, bias_n_at, row, is_mine, bias, bias_m, bias_v, bias_n,
+                    grad_bias + tl.zeros((1, 1), tl.float32), bias_l2, lr, eps, betas_at, 1, DENSE,
                 )  # fmt: skip
             else:
-                adam_rows(
-                    mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, row, is_mine, grad[None, :],
-                    step, lr, eps, mlp_l2, betas_at, D, DENSE,
+                w, m, v, n = load_rows(mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, row, is_mine, step, D, DENSE)
+                grad, grad_bias = row_gradient(mine, position, n_there, rows_at, place_at, ds_at, dmlp_at, D, EACH, LONG)
+                store_adam(
+                    mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, row, is_mine, w, m, v, n, grad,
+                    mlp_l2, lr, eps, betas_at, D, DENSE,
                 )  # fmt: skip
     elif DENSE:
         tile = position - n_positions
         if is_product:
             sweep(
                 product_at, product_m_at, product_v_at, product_n_at, touched_at, tile, n_rows,
-                step, lr, eps, product_l2, betas_at, SWEPT, D,
+                step, product_l2, lr, eps, betas_at, SWEPT, D,
             )  # fmt: skip
             sweep(
                 bias_at, bias_m_at, bias_v_at, bias_n_at, touched_at, tile, n_rows,
-                step, lr, eps, bias_l2, betas_at, SWEPT, 1,
+                step, bias_l2, lr, eps, betas_at, SWEPT, 1,
             )  # fmt: skip
         else:
             sweep(
                 mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, touched_at, tile, n_rows,
-                step, lr, eps, mlp_l2, betas_at, SWEPT, D,
+                step, mlp_l2, lr, eps, betas_at, SWEPT, D,
             )  # fmt: skip
 
 
@@ -93,19 +107,19 @@ def layer_rows(
     """Adam on ROWS whole rows of a layer of WIDTH columns: the batch touches them all."""
     row = block * ROWS + tl.arange(0, ROWS)
     grad = tl.reshape(grad, (ROWS, WIDTH))
-    adam_rows(w_at, m_at, v_at, n_at, row, row >= 0, grad, step, lr, eps, l2, betas_at, WIDTH, DENSE)
+    w, m, v, n = load_rows(w_at, m_at, v_at, n_at, row, row >= 0, step, WIDTH, DENSE)
+    store_adam(w_at, m_at, v_at, n_at, row, row >= 0, w, m, v, n, grad, l2, lr, eps, betas_at, WIDTH, DENSE)
 
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_layers(
-    order_at, step_at, i, n_all, dw_at,
+    batches_at, step_at, i, n_all, dw_at,
     w_1_at, m_1_at, v_1_at, n_1_at, l2_1, w_2_at, m_2_at, v_2_at, n_2_at, l2_2, w_3_at, m_3_at, v_3_at, n_3_at, l2_3,
     w_4_at, m_4_at, v_4_at, n_4_at, l2_4, out_at, out_m_at, out_v_at, out_n_at, out_l2, lr, eps, betas_at,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """The sum of all programs' shares for 2D weights: a row of W_1 (D programs), two of the others, or w (the last)."""
-    step = tl.load(step_at) + i
-    b = tl.load(order_at + step)
+    b, step = tl.load(batches_at + i), tl.load(step_at) + i
     if b < 0:
         return
     n_e = tl.minimum(n_all - b.to(tl.int64) * SIZE, SIZE).to(tl.int32) * C
