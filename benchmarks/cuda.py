@@ -78,9 +78,7 @@ def time_training(
     sampler = NegativeSampler(seen, users, n_items=log.n_items, device=device)
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    trainer.train(
-        users, items, log.need_groups(), sampler, n_groups=2, t=1, epochs=epochs, shuffled=what != "update"
-    )
+    trainer.train(users, items, log.need_groups(), sampler, n_groups=2, t=1, epochs=epochs, shuffled=what != "update")
     torch.cuda.synchronize()
     return time.perf_counter() - begin
 

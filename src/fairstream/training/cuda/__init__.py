@@ -52,8 +52,12 @@ def _fits(training: Training) -> bool:
 
 def _is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:
     groups = optimizer.param_groups
-    share_settings = all(group[name] == groups[0][name] for group in groups for name in _SETTINGS)
+    if any(group[name] != groups[0][name] for group in groups for name in _SETTINGS):
+        return False
     if type(optimizer) is RowAdam:
-        return share_settings
-    plain = type(optimizer) is torch.optim.Adam
-    return plain and share_settings and not any(group["amsgrad"] or group["maximize"] for group in groups)
+        return True
+    # Only the fused one keeps its count of steps on the device.
+    variants = ("amsgrad", "maximize", "decoupled_weight_decay")
+    return type(optimizer) is torch.optim.Adam and all(
+        group["fused"] and not any(group.get(variant) for variant in variants) for group in groups
+    )

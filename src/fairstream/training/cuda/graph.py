@@ -35,7 +35,7 @@ class StepGraph:
         self._advance()
         launch(self, 0)  # compiles and loads the kernels, which a capture must not; there is no batch to work on yet
         self._graph = torch.cuda.CUDAGraph()
-        aside = torch.cuda.Stream(device)
+        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
             self._graph.capture_begin(capture_error_mode="thread_local")

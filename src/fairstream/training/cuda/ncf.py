@@ -56,9 +56,8 @@ class CudaNCF(Engine):
         back = (data.n, data.users, data.candidates, data.codes, data.signs, *embeddings, *layers)
         back += (h, ds_rec, ddh, dh, l_rec, ds, dp, dq, dp_mlp, dq_mlp, dw)
         user_rows = (data.n, len(users[0]), data.user_rows, data.user_order, self._touched[0], ds, dp, dp_mlp)
-        user_rows += tuple(value for w in users for value in adam.of(w))
         item_rows = (data.n, len(items[0]), data.item_rows, data.item_order, self._touched[1], ds, dq, dq_mlp)
-        item_rows += tuple(value for w in items for value in adam.of(w))
+        user_tables, item_tables = ([value for w in side for value in adam.of(w)] for side in (users, items))
         layer_rows = (data.n, dw, *(value for w in layers for value in adam.of(w)))
         user_grid, item_grid = (
             (n + (triton.cdiv(len(w), _SWEPT) if adam.is_dense else 0), 2)
@@ -74,8 +73,10 @@ class CudaNCF(Engine):
                 *now, *back, graph.losses, objective.lambda_, **batch, D=d, **losses, **groups,
                 ABSOLUTE=objective.fairness == "absolute", TILE=_TILE, CHUNK=256, num_warps=8,
             )  # fmt: skip
-            ncf_rows[user_grid](*now, *user_rows, *settings, **shape, EACH=c, LONG=64, SWEPT=_SWEPT)
-            ncf_rows[item_grid](*now, *item_rows, *settings, **shape, EACH=1, LONG=8, SWEPT=_SWEPT, num_warps=1)
+            ncf_rows[user_grid](*now, *user_rows, *user_tables, *settings, **shape, EACH=c, LONG=64, SWEPT=_SWEPT)
+            ncf_rows[item_grid](
+                *now, *item_rows, *item_tables, *settings, **shape, EACH=1, LONG=8, SWEPT=_SWEPT, num_warps=1
+            )
             ncf_layers[5 * d // 2 + 1,](*now, *layer_rows, *settings, **shape, TILE=_TILE, MANY=64, num_warps=8)
 
         self._graph = StepGraph(launch, data.n_batches, device)

@@ -162,9 +162,7 @@ def mf_update(
         item, are_mine = leaders(item_rows_at, position, n_b * C, n_items)
         q, q_m, q_v, q_n = load_rows(q_at, q_m_at, q_v_at, q_n_at, item, are_mine, step, D, DENSE)
         if N_FAIR > 0:
-            loss, inside, outside = fairness(
-                dh_at, codes_at, signs_at, n_b, lambda_, N_GROUPS, GROUPS, ABSOLUTE, CHUNK
-            )
+            loss, inside, outside = fairness(dh_at, codes_at, signs_at, n_b, lambda_, N_GROUPS, GROUPS, ABSOLUTE, CHUNK)
         g_i = item_gradients(
             item, are_mine, position, n_b * C, item_rows_at, item_order_at + first * C, codes_at,
             p_old_at, ds_rec_at, ddh_at, inside, outside, C, D, N_FAIR, GROUPS, ROWS, SLOTS,

@@ -41,7 +41,7 @@ def ncf_scores(
     w_1_at, w_2_at, w_3_at, w_4_at, out_at, s_at, h_at, user_touched_at, item_touched_at,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """s of TILE candidates; h_1 … h_4 are kept for the way back, as (4, SIZE · C, D)."""
+    """Scores of TILE candidates; h_1 … h_4 are kept for the way back, as (4, SIZE · C, D)."""
     b, step = tl.load(batches_at + i), tl.load(step_at) + i
     if b < 0:
         return

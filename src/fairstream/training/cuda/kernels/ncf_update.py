@@ -76,7 +76,9 @@ def ncf_rows(
                 )  # fmt: skip
             else:
                 w, m, v, n = load_rows(mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, row, is_mine, step, D, DENSE)
-                grad, grad_bias = row_gradient(mine, position, n_there, rows_at, place_at, ds_at, dmlp_at, D, EACH, LONG)
+                grad, grad_bias = row_gradient(
+                    mine, position, n_there, rows_at, place_at, ds_at, dmlp_at, D, EACH, LONG
+                )
                 store_adam(
                     mlp_at, mlp_m_at, mlp_v_at, mlp_n_at, row, is_mine, w, m, v, n, grad,
                     mlp_l2, lr, eps, betas_at, D, DENSE,
