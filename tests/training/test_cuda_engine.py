@@ -192,12 +192,18 @@ def test_rows_that_no_batch_touches_stay_as_they_are() -> None:
 
 
 @on_cuda
-def test_negatives_are_drawn_alike_on_both_devices() -> None:
-    here, there = training_of(device="cpu"), training_of(device="cuda")
-    users = here.batches.users
+@pytest.mark.parametrize("n", [1, 4, 7, 20])
+def test_negatives_are_those_of_the_sampler(n: int) -> None:
+    from fairstream.training.cuda.batch_data import BatchData
+
+    training = training_of(n=n, mu=1, n_items=60)
+    data = BatchData(training, torch.device("cuda"))
+    on_cpu = training_of(n=n, mu=1, n_items=60, device="cpu").sampler
     for key in (0, 2**63 - 1, 123456789):
-        drawn = [training.sampler.draw(users, 7, key, first=5).cpu() for training in (here, there)]
-        assert torch.equal(*drawn)
+        data.use(key)
+        drawn = on_cpu.draw(training.batches.users, n, key)
+        assert torch.equal(data.candidates[:, 1:].cpu(), drawn)
+        assert torch.equal(data.candidates[:, 0].cpu(), torch.from_numpy(training.batches.items))
 
 
 @on_cuda

@@ -52,12 +52,11 @@ def _fits(training: Training) -> bool:
 
 def _is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:
     groups = optimizer.param_groups
-    if any(group[name] != groups[0][name] for group in groups for name in _SETTINGS):
+    if type(optimizer) not in {RowAdam, torch.optim.Adam}:
         return False
-    if type(optimizer) is RowAdam:
-        return True
-    # Only the fused one keeps its count of steps on the device.
+    share_settings = all(group[name] == groups[0][name] for group in groups for name in _SETTINGS)
+    # Of PyTorch's, only the fused one keeps its count of steps on the device.
     variants = ("amsgrad", "maximize", "decoupled_weight_decay")
-    return type(optimizer) is torch.optim.Adam and all(
-        group["fused"] and not any(group.get(variant) for variant in variants) for group in groups
+    return share_settings and not any(
+        not group.get("fused", True) or any(group.get(variant) for variant in variants) for group in groups
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -18,14 +16,11 @@ class AdamState:
         self.is_dense = not isinstance(optimizer, RowAdam)
         group = optimizer.param_groups[0]
         self.lr, self.eps = float(group["lr"]), float(group["eps"])
-        beta_1, beta_2 = group["betas"]
-        # PyTorch's fused Adam takes 1 − β in float32, 1.3e-5 away from what row Adam multiplies by for β₂ = 0.999.
-        one = torch.ones((), dtype=torch.float32 if self.is_dense else torch.float64)
-        kept = [float(one - torch.tensor(beta, dtype=one.dtype)) for beta in (beta_1, beta_2)]
-        self.betas = torch.tensor(
-            [kept[0], beta_2, kept[1], math.log(beta_1), math.log(beta_2)], dtype=torch.float64, device=device
-        )
-        """1 − β₁, β₂, 1 − β₂, log β₁, log β₂."""
+        betas = torch.tensor(group["betas"], dtype=torch.float64)
+        if self.is_dense:  # PyTorch's fused Adam takes β in float32: 1 − 0.999 is then 1.3e-5 away, relatively
+            betas = betas.float().double()
+        self.betas = torch.cat([1 - betas, betas, betas.log()]).to(device)
+        """1 − β₁, 1 − β₂, β₁, β₂, log β₁, log β₂."""
         self._l2 = {id(p): float(group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
         self._counts: list[Tensor] = []
 

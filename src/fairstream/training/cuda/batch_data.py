@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import torch
+import triton
 from torch import Tensor
 
+from fairstream.sampling import GOLDEN, MIX_1, MIX_2
+from fairstream.training.cuda.kernels.drawing import draw
 from fairstream.training.engine import Training
 
 NO_ROW: Final = 2**31 - 1
@@ -21,34 +25,43 @@ class BatchData:
     """
 
     def __init__(self, training: Training, device: torch.device) -> None:
-        batches = training.batches
-        self._training, self._key = training, -1
-        self.n, self.size, self.n_batches = len(batches.users), batches.size, len(batches)
+        batches, sampler = training.batches, training.sampler
+        self.n, self.size, n_batches = len(batches.users), batches.size, len(batches)
         self.n_columns = 1 + training.objective.n_drawn
         self.users = torch.as_tensor(batches.users).to(device)  # (N,)
         self._items = torch.as_tensor(batches.items).to(device)  # (N,)
         self.codes = torch.as_tensor(batches.codes[batches.users]).to(device).int()  # (N,)
         self.signs = torch.tensor(training.signs, device=device)  # (G,)
-        self.user_rows, self.user_order = self._occurrences(self.users[:, None])
-        self.candidates = self.users.new_empty(self.n, self.n_columns)
-        self.item_rows, self.item_order = (
-            torch.empty(self.n_batches, self.size * self.n_columns, dtype=torch.int32, device=device) for _ in range(2)
+        self._bounds, self._excluded, served = (
+            torch.as_tensor(column).to(device) for column in (sampler.bounds, sampler.items, sampler.users)
         )
+        self._place = torch.searchsorted(served, self.users)  # (N,) as in sampler.place
+        self._n_items = sampler.n_items
+        self._n_halvings = int(np.diff(sampler.bounds).max(initial=0)).bit_length()
+
+        def filled(n_columns: int) -> Tensor:
+            return torch.full((n_batches, self.size * n_columns), NO_ROW, dtype=torch.int32, device=device)
+
+        of_users = filled(1)
+        of_users.view(-1)[: self.n] = self.users
+        self.user_rows, self.user_order = of_users.sort(dim=1, stable=True)
+        self.candidates = torch.empty(self.n, self.n_columns, dtype=torch.int64, device=device)
+        self._filled = filled(self.n_columns)
+        self.item_rows, self.item_order = torch.empty_like(self._filled), torch.empty_like(self._filled).long()
+        self._key = torch.full((), -1, dtype=torch.int64, device=device)
+        self._current: int | None = None
 
     def use(self, key: int) -> None:
         """Let the negatives be those of `key`."""
-        if key != self._key:
-            training = self._training
-            negatives = training.sampler.draw(training.batches.users, training.objective.n_drawn, key)
-            torch.cat([self._items[:, None], negatives], dim=1, out=self.candidates)
-            rows, order = self._occurrences(self.candidates)
-            self.item_rows.copy_(rows)
-            self.item_order.copy_(order)
-            self._key = key
-
-    def _occurrences(self, members: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, c) rows → each batch's rows sorted (n_batches, size · c), and where they stood in it."""
-        filled = members.new_full((self.n_batches * self.size, members.shape[1]), NO_ROW, dtype=torch.int32)
-        filled[: self.n] = members
-        rows, order = filled.view(self.n_batches, -1).sort(dim=1, stable=True)
-        return rows, order.int()
+        if key == self._current:
+            return
+        n = self.n_columns - 1
+        width = triton.next_power_of_2(n)
+        rows = max(1, 512 // width**2)
+        draw[triton.cdiv(self.n, rows),](
+            self._key.fill_(key), self.n, self._n_items, self._n_halvings, self._place, self._bounds, self._excluded,
+            self._items, self.candidates, self._filled, N=n, WIDTH=width, ROWS=rows,
+            GOLDEN=GOLDEN, MIX_1=MIX_1, MIX_2=MIX_2, num_warps=1,
+        )  # fmt: skip
+        torch.sort(self._filled, dim=1, stable=True, out=(self.item_rows, self.item_order))
+        self._current = key

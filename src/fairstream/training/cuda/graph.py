@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from fairstream.events import Rows
 from fairstream.training.cuda.kernels.advance import advance
 
-STEPS_AT_ONCE: Final = 16
+STEPS_AT_ONCE: Final = 8
 """More make a replay cheaper and its capture dearer; a capture is paid for at every training."""
 
 
 class StepGraph:
     """Takes the steps of an epoch. Which batch is next is read on the device: the host waits once, for the loss.
 
-    `launch(self, i)` starts the kernels of step `step + i`, on batch `batches[i]`. Where that is −1 they have
-    nothing to do, so a graph of sixteen steps can take any number of them.
+    `launch(self, i)` starts the kernels of step `step + i`, on batch `batches[i]`. Where that is −1
+    they have nothing to do, so a graph of eight steps can take any number of them.
     """
 
     def __init__(self, launch: Callable[[StepGraph, int], None], n_batches: int, device: torch.device) -> None:
@@ -57,3 +57,30 @@ class StepGraph:
         for _ in range(math.ceil(n / STEPS_AT_ONCE)):
             self._graph.replay()
         return float(self.losses[:n].mean())
+
+
+class Kernel:
+    """A kernel of a step with everything bound but the step: `kernel(graph, i)`.
+
+    The first call compiles it; later ones launch what was compiled, which spares the host the
+    looking through some fifty arguments at each of a capture's launches.
+    """
+
+    def __init__(
+        self, function: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 4, **constants: Any
+    ) -> None:
+        self._function, self._grid, self._num_warps = function, (*grid, 1, 1)[:3], num_warps
+        self._arguments, self._constants = arguments, constants
+        self._gives_loss = "losses_at" in function.arg_names
+        self._run: Callable[..., None] | None = None
+
+    def __call__(self, graph: StepGraph, i: int) -> None:
+        now = (graph.batches, graph.step, i, *([graph.losses] if self._gives_loss else []))
+        if self._run is None:
+            launch = self._function[self._grid]
+            compiled = launch(*now, *self._arguments, **self._constants, num_warps=self._num_warps)
+            in_order = [self._constants[name] for name in self._function.arg_names if name in self._constants]
+            self._arguments = (*self._arguments, *in_order)
+            self._run = compiled[self._grid]
+        else:
+            self._run(*now, *self._arguments)

@@ -11,7 +11,7 @@ from fairstream.events import Rows
 from fairstream.models import MatrixFactorization
 from fairstream.training.cuda.adam_state import AdamState
 from fairstream.training.cuda.batch_data import BatchData
-from fairstream.training.cuda.graph import StepGraph
+from fairstream.training.cuda.graph import Kernel, StepGraph
 from fairstream.training.cuda.kernels.mf import mf_scores, mf_update
 from fairstream.training.engine import Engine, Training
 
@@ -39,28 +39,29 @@ class CudaMF(Engine):
         dh, l_rec = torch.empty(2, data.size, device=device)
         between = (p_old, p_rec, p_fair, ds_rec, ddh, dh, l_rec, *self._touched)
 
-        width = triton.next_power_of_2(c)
         shape: dict[str, Any] = {"SIZE": data.size, "C": c, "D": d, "DENSE": adam.is_dense}
         shape |= {"N_REC": objective.n, "N_FAIR": objective.mu if objective.is_fair else 0}
-        groups = {"N_GROUPS": len(training.signs), "GROUPS": triton.next_power_of_2(len(training.signs))}
-        rows, n_items_at_once, swept = (max(1, _ELEMENTS // n) for n in (width * d, _SLOTS * d, d))
-        n_tiles = sum(triton.cdiv(len(w), swept) for w in (p, q)) if adam.is_dense else 0
-        score_grid = (triton.cdiv(data.size, rows),)
-        update_grid = (data.size + triton.cdiv(data.size * c, n_items_at_once) + n_tiles,)
-        scored = (data.n, data.users, data.candidates, p, q, *between, objective.tau)
-        updated = (data.n, len(p), len(q), data.codes, data.signs)
-        updated += (data.user_rows, data.user_order, data.item_rows, data.item_order, *between)
-        changed = (*adam.of(p), *adam.of(q), adam.lr, adam.eps, adam.betas, objective.lambda_)
+        width = triton.next_power_of_2(c)
+        n_rows, n_items, n_swept = (max(1, _ELEMENTS // n) for n in (width * d, _SLOTS * d, d))
+        n_tiles = sum(triton.cdiv(len(w), n_swept) for w in (p, q)) if adam.is_dense else 0
+        self._scores = Kernel(
+            mf_scores, (triton.cdiv(data.size, n_rows),), data.n, data.users, data.candidates, p, q, *between,
+            objective.tau, **shape, ROWS=n_rows, WIDTH=width,
+        )  # fmt: skip
 
         def launch(graph: StepGraph, i: int) -> None:
-            mf_scores[score_grid](graph.batches, graph.step, i, *scored, **shape, ROWS=rows, WIDTH=width)
-            mf_update[update_grid](
-                graph.batches, graph.step, i, *updated, graph.losses, *changed, **shape, **groups,
-                ABSOLUTE=objective.fairness == "absolute", LONG=max(1, 4 * _ELEMENTS // d), ROWS=n_items_at_once,
-                SLOTS=_SLOTS, SWEPT=swept, CHUNK=256,
-            )  # fmt: skip
+            self._scores(graph, i)
+            self._update(graph, i)
 
-        self._graph = StepGraph(launch, data.n_batches, device)
+        self._update = Kernel(
+            mf_update, (data.size + triton.cdiv(data.size * c, n_items) + n_tiles,), data.n, len(p), len(q),
+            data.codes, data.signs, data.user_rows, data.user_order, data.item_rows, data.item_order, *between,
+            *adam.of(p), *adam.of(q), adam.lr, adam.eps, adam.betas, objective.lambda_, **shape,
+            ABSOLUTE=objective.fairness == "absolute", N_GROUPS=len(training.signs),
+            GROUPS=triton.next_power_of_2(len(training.signs)), LONG=max(1, 4 * _ELEMENTS // d), ROWS=n_items,
+            SLOTS=_SLOTS, SWEPT=n_swept, CHUNK=256,
+        )  # fmt: skip
+        self._graph = StepGraph(launch, len(training.batches), device)
 
     def epoch(self, order: Rows, key: int) -> float:
         self._data.use(key)

@@ -32,7 +32,7 @@ def load_rows(w_at, m_at, v_at, n_at, row, is_mine, step, D: tl.constexpr, DENSE
 def store_adam(
     w_at, m_at, v_at, n_at, row, is_mine, w, m, v, n, grad, l2, lr, eps, betas_at, D: tl.constexpr, DENSE: tl.constexpr
 ):  # fmt: skip
-    """One step of Adam on rows that `load_rows` has loaded, with the gradient (R, D).
+    """One step of Adam on rows that `load_rows` has loaded, with the gradient (R, D); gives the new w.
 
         g ← g + l2 w,   m ← m + (1 − β₁)(g − m),   v ← β₂ v + (1 − β₂) g²
         w ← w − lr / (1 − β₁ⁿ) · m / (√v / √(1 − β₂ⁿ) + ε)
@@ -40,11 +40,11 @@ def store_adam(
     1 − βⁿ is computed in float64: in float32 its first digits would cancel.
     """
     n_64 = n.to(tl.float64)
-    step_size = (lr / (1.0 - tl.exp(n_64 * tl.load(betas_at + 3)))).to(tl.float32)[:, None]
-    scale = (1.0 / tl.sqrt(1.0 - tl.exp(n_64 * tl.load(betas_at + 4)))).to(tl.float32)[:, None]
+    step_size = (lr / (1.0 - tl.exp(n_64 * tl.load(betas_at + 4)))).to(tl.float32)[:, None]
+    scale = (1.0 / tl.sqrt(1.0 - tl.exp(n_64 * tl.load(betas_at + 5)))).to(tl.float32)[:, None]
     grad += l2 * w
     m += tl.load(betas_at).to(tl.float32) * (grad - m)
-    v = v * tl.load(betas_at + 1).to(tl.float32) + tl.load(betas_at + 2).to(tl.float32) * grad * grad
+    v = v * tl.load(betas_at + 3).to(tl.float32) + tl.load(betas_at + 1).to(tl.float32) * grad * grad
     w -= step_size * m / (tl.sqrt_rn(v) * scale + eps)
     at = row.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
     mask = is_mine[:, None]
@@ -54,6 +54,7 @@ def store_adam(
     if not DENSE:
         tl.debug_barrier()  # several warps read a row's count: none may find it raised already
         tl.store(n_at + row, n, mask=is_mine)
+    return w
 
 
 @triton.jit

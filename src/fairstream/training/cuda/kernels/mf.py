@@ -70,7 +70,7 @@ def user_gradient(
     while n_found == LONG:
         place = at + tl.arange(0, LONG)
         is_mine = tl.load(rows_at + place, mask=place < n_b, other=-1) == mine
-        r = tl.load(order_at + place, mask=place < n_b, other=0)
+        r = tl.load(order_at + place, mask=place < n_b, other=0).to(tl.int32)
         source = r[:, None] * D + k[None, :]
         part = tl.load(p_rec_at + source, mask=is_mine[:, None], other=0.0)
         if N_FAIR > 0:
@@ -100,7 +100,7 @@ def item_gradients(
     while tl.max(is_open.to(tl.int32), axis=0) > 0:
         is_there = is_open[:, None] & (place < n_e)
         is_mine = tl.load(rows_at + place, mask=is_there, other=-1) == row[:, None]  # (ROWS, SLOTS)
-        e = tl.load(order_at + place, mask=is_there, other=0)
+        e = tl.load(order_at + place, mask=is_there, other=0).to(tl.int32)
         r = e // C
         ds = tl.load(ds_rec_at + e, mask=is_mine, other=0.0)
         if N_FAIR > 0:
@@ -117,9 +117,9 @@ def item_gradients(
 
 @triton.jit(do_not_specialize=["i", "n_all", "n_users", "n_items"])
 def mf_update(
-    batches_at, step_at, i, n_all, n_users, n_items, codes_at, signs_at,
+    batches_at, step_at, i, losses_at, n_all, n_users, n_items, codes_at, signs_at,
     user_rows_at, user_order_at, item_rows_at, item_order_at,
-    p_old_at, p_rec_at, p_fair_at, ds_rec_at, ddh_at, dh_at, l_rec_at, user_touched_at, item_touched_at, losses_at,
+    p_old_at, p_rec_at, p_fair_at, ds_rec_at, ddh_at, dh_at, l_rec_at, user_touched_at, item_touched_at,
     p_at, p_m_at, p_v_at, p_n_at, p_l2, q_at, q_m_at, q_v_at, q_n_at, q_l2, lr, eps, betas_at, lambda_,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
     DENSE: tl.constexpr, ABSOLUTE: tl.constexpr, N_GROUPS: tl.constexpr, GROUPS: tl.constexpr,

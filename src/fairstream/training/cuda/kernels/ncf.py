@@ -15,13 +15,6 @@ from fairstream.training.cuda.kernels.loss import fairness, fairness_of, mean_lo
 
 
 @triton.jit
-def times_transposed(x, w_at, STRIDE: tl.constexpr, D: tl.constexpr):
-    """X Wᵀ for x (TILE, D) and W (D, D), whose rows are STRIDE apart."""
-    j, k = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
-    return tl.dot(x, tl.trans(tl.load(w_at + j * STRIDE + k)), input_precision="ieee")
-
-
-@triton.jit
 def times(x, w_at, STRIDE: tl.constexpr, D: tl.constexpr):
     """X W for x (TILE, D) and W (D, D), whose rows are STRIDE apart."""
     j, k = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
@@ -38,10 +31,13 @@ def store_outer(dz, h, to, STRIDE: tl.constexpr, D: tl.constexpr):
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_scores(
     batches_at, step_at, i, n_all, users_at, candidates_at, p_at, q_at, p_mlp_at, q_mlp_at, p_bias_at, q_bias_at,
-    w_1_at, w_2_at, w_3_at, w_4_at, out_at, s_at, h_at, user_touched_at, item_touched_at,
+    transposed_at, out_at, s_at, h_at, user_touched_at, item_touched_at,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Scores of TILE candidates; h_1 … h_4 are kept for the way back, as (4, SIZE · C, D)."""
+    """Scores of TILE candidates; h_1 … h_4 are kept for the way back, as (4, SIZE · C, D).
+
+    The layers come as W_1ᵀ … W_4ᵀ behind each other.
+    """
     b, step = tl.load(batches_at + i), tl.load(step_at) + i
     if b < 0:
         return
@@ -57,15 +53,15 @@ def ncf_scores(
     s = tl.load(p_bias_at + user, mask=is_e, other=0.0) + tl.load(q_bias_at + item, mask=is_e, other=0.0)
     s += tl.sum(product * tl.load(out_at + k), axis=1)
     to = h_at + e[:, None] * D + k
-    h = times_transposed(tl.load(p_mlp_at + u, mask=mask, other=0.0), w_1_at, 2 * D, D)
-    h += times_transposed(tl.load(q_mlp_at + v, mask=mask, other=0.0), w_1_at + D, 2 * D, D)
+    h = times(tl.load(p_mlp_at + u, mask=mask, other=0.0), transposed_at, D, D)
+    h += times(tl.load(q_mlp_at + v, mask=mask, other=0.0), transposed_at + D * D, D, D)
     h = tl.maximum(h, 0.0)
     tl.store(to, h, mask=mask)
-    h = tl.maximum(times_transposed(h, w_2_at, D, D), 0.0)
+    h = tl.maximum(times(h, transposed_at + 2 * D * D, D, D), 0.0)
     tl.store(to + SIZE * C * D, h, mask=mask)
-    h = tl.maximum(times_transposed(h, w_3_at, D, D), 0.0)
+    h = tl.maximum(times(h, transposed_at + 3 * D * D, D, D), 0.0)
     tl.store(to + 2 * SIZE * C * D, h, mask=mask)
-    h = tl.maximum(times_transposed(h, w_4_at, D, D), 0.0)
+    h = tl.maximum(times(h, transposed_at + 4 * D * D, D, D), 0.0)
     tl.store(to + 3 * SIZE * C * D, h, mask=mask)
     s += tl.sum(h * tl.load(out_at + D + k), axis=1)
     tl.store(s_at + e, s, mask=is_e)
@@ -76,7 +72,7 @@ def ncf_scores(
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_loss(
-    batches_at, i, n_all, s_at, ds_rec_at, ddh_at, dh_at, l_rec_at, tau,
+    batches_at, step_at, i, n_all, s_at, ds_rec_at, ddh_at, dh_at, l_rec_at, tau,
     SIZE: tl.constexpr, C: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -100,9 +96,9 @@ def ncf_loss(
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_back(
-    batches_at, step_at, i, n_all, users_at, candidates_at, codes_at, signs_at, p_at, q_at, p_mlp_at, q_mlp_at,
+    batches_at, step_at, i, losses_at, n_all, users_at, candidates_at, codes_at, signs_at, p_at, q_at, p_mlp_at, q_mlp_at,
     w_1_at, w_2_at, w_3_at, w_4_at, out_at, h_at, ds_rec_at, ddh_at, dh_at, l_rec_at,
-    ds_at, dp_at, dq_at, dp_mlp_at, dq_mlp_at, dw_at, losses_at, lambda_,
+    ds_at, dp_at, dq_at, dp_mlp_at, dq_mlp_at, dw_at, lambda_,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
     ABSOLUTE: tl.constexpr, N_GROUPS: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip

@@ -21,7 +21,7 @@ def row_gradient(
         slot = at + tl.arange(0, LONG)
         place = position + slot // EACH
         is_e = tl.load(rows_at + place, mask=place < n_there, other=-1) == mine
-        e = tl.load(place_at + place, mask=place < n_there, other=0) * EACH + slot % EACH
+        e = tl.load(place_at + place, mask=place < n_there, other=0).to(tl.int32) * EACH + slot % EACH
         grad += tl.sum(tl.load(from_at + e[:, None] * D + k[None, :], mask=is_e[:, None], other=0.0), axis=0)
         grad_bias += tl.sum(tl.load(ds_at + e, mask=is_e, other=0.0), axis=0)
         n_found = tl.sum(is_e.to(tl.int32), axis=0)
@@ -103,19 +103,21 @@ def ncf_rows(
 
 @triton.jit
 def layer_rows(
-    w_at, m_at, v_at, n_at, l2, block, grad, step, lr, eps, betas_at,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, DENSE: tl.constexpr,
+    w_at, m_at, v_at, n_at, l2, transposed_at, block, grad, step, lr, eps, betas_at,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
-    """Adam on ROWS whole rows of a layer of WIDTH columns: the batch touches them all."""
+    """Adam on ROWS whole rows of a layer (HEIGHT, WIDTH), all of which the batch touches; Wᵀ is kept beside it."""
     row = block * ROWS + tl.arange(0, ROWS)
-    grad = tl.reshape(grad, (ROWS, WIDTH))
     w, m, v, n = load_rows(w_at, m_at, v_at, n_at, row, row >= 0, step, WIDTH, DENSE)
-    store_adam(w_at, m_at, v_at, n_at, row, row >= 0, w, m, v, n, grad, l2, lr, eps, betas_at, WIDTH, DENSE)
+    grad = tl.reshape(grad, (ROWS, WIDTH))
+    w = store_adam(w_at, m_at, v_at, n_at, row, row >= 0, w, m, v, n, grad, l2, lr, eps, betas_at, WIDTH, DENSE)
+    if HEIGHT > 1:
+        tl.store(transposed_at + tl.arange(0, WIDTH)[None, :] * HEIGHT + row[:, None], w)
 
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_layers(
-    batches_at, step_at, i, n_all, dw_at,
+    batches_at, step_at, i, n_all, dw_at, transposed_at,
     w_1_at, m_1_at, v_1_at, n_1_at, l2_1, w_2_at, m_2_at, v_2_at, n_2_at, l2_2, w_3_at, m_3_at, v_3_at, n_3_at, l2_3,
     w_4_at, m_4_at, v_4_at, n_4_at, l2_4, out_at, out_m_at, out_v_at, out_n_at, out_l2, lr, eps, betas_at,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, DENSE: tl.constexpr, TILE: tl.constexpr, MANY: tl.constexpr,
@@ -133,15 +135,43 @@ def ncf_layers(
         from_at = dw_at + s * (5 * D * D + 2 * D) + block * 2 * D + weight[None, :]
         grad += tl.sum(tl.load(from_at, mask=s < n_shares, other=0.0), axis=0)
     half = D // 2
+    square = D * D
     if block < D:
-        layer_rows(w_1_at, m_1_at, v_1_at, n_1_at, l2_1, block, grad, step, lr, eps, betas_at, 1, 2 * D, DENSE)
+        layer_rows(
+            w_1_at,
+            m_1_at,
+            v_1_at,
+            n_1_at,
+            l2_1,
+            transposed_at,
+            block,
+            grad,
+            step,
+            lr,
+            eps,
+            betas_at,
+            1,
+            2 * D,
+            D,
+            DENSE,
+        )
     elif block < D + half:
-        layer_rows(w_2_at, m_2_at, v_2_at, n_2_at, l2_2, block - D, grad, step, lr, eps, betas_at, 2, D, DENSE)
+        layer_rows(
+            w_2_at, m_2_at, v_2_at, n_2_at, l2_2, transposed_at + 2 * square, block - D, grad,
+            step, lr, eps, betas_at, 2, D, D, DENSE,
+        )  # fmt: skip
     elif block < D + 2 * half:
-        layer_rows(w_3_at, m_3_at, v_3_at, n_3_at, l2_3, block - D - half, grad, step, lr, eps, betas_at, 2, D, DENSE)
+        layer_rows(
+            w_3_at, m_3_at, v_3_at, n_3_at, l2_3, transposed_at + 3 * square, block - D - half, grad,
+            step, lr, eps, betas_at, 2, D, D, DENSE,
+        )  # fmt: skip
     elif block < D + 3 * half:
         layer_rows(
-            w_4_at, m_4_at, v_4_at, n_4_at, l2_4, block - D - 2 * half, grad, step, lr, eps, betas_at, 2, D, DENSE
-        )
+            w_4_at, m_4_at, v_4_at, n_4_at, l2_4, transposed_at + 4 * square, block - D - 2 * half, grad,
+            step, lr, eps, betas_at, 2, D, D, DENSE,
+        )  # fmt: skip
     else:
-        layer_rows(out_at, out_m_at, out_v_at, out_n_at, out_l2, 0, grad, step, lr, eps, betas_at, 1, 2 * D, DENSE)
+        layer_rows(
+            out_at, out_m_at, out_v_at, out_n_at, out_l2, transposed_at, 0, grad,
+            step, lr, eps, betas_at, 1, 2 * D, 1, DENSE,
+        )  # fmt: skip
