@@ -87,13 +87,12 @@ def _alternating(
     log: EventLog, model: str, optimizer: Literal["row", "dense"], what: str, epochs: dict[str, int], repetitions: int
 ) -> Iterator[Timing]:
     seconds: dict[str, list[float]] = {engine: [] for engine in epochs}
-    for repetition in range(repetitions + 1):  # the first warms up: it compiles the kernels
+    for engine in epochs:
+        time_training(log, model, optimizer, "update", engine, 1)  # compiles the kernels
+    for repetition in range(repetitions):
         for engine, n_epochs in epochs.items():
-            if engine == "fused" or repetition <= 2:
-                n = 1 if repetition == 0 else n_epochs
-                taken = time_training(log, model, optimizer, what, engine, n)
-                if repetition > 0:
-                    seconds[engine].append(taken)
+            if engine == "fused" or repetition < 2:
+                seconds[engine].append(time_training(log, model, optimizer, what, engine, n_epochs))
     at = UPDATE if what == "update" else PRETRAINING
     for engine, taken_all in seconds.items():
         yield Timing(

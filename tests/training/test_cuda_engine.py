@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -176,6 +177,23 @@ def test_every_run_gives_the_same_bits(model: str) -> None:
         assert engine is not None
         engine.epoch(np.arange(len(training.batches)), 3)
     assert all(torch.equal(a, b) for a, b in zip(tensors(one).values(), tensors(other).values(), strict=True))
+
+
+@on_cuda
+@pytest.mark.parametrize("model", ["mf", "ncf"])
+def test_garbage_does_not_break_a_capture(model: str) -> None:
+    """Older graphs that only the garbage collector can free are not freed in the middle of a capture."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for _ in range(20):
+            engine = make_cuda_engine(training_of(model))
+            assert engine is not None
+            engine.epoch(np.arange(2), 3)
+            ring: list[Any] = [engine]
+            ring.append(ring)
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 @on_cuda

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -37,7 +39,7 @@ class StepGraph:
         self._graph = torch.cuda.CUDAGraph()
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(aside), _no_collection():
             self._graph.capture_begin(capture_error_mode="thread_local")
             self._advance()
             for i in range(STEPS_AT_ONCE):
@@ -84,3 +86,15 @@ class Kernel:
             self._run = compiled[self._grid]
         else:
             self._run(*now, *self._arguments)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from collecting garbage: an older graph among it would be freed, which no capture survives."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

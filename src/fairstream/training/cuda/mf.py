@@ -44,16 +44,11 @@ class CudaMF(Engine):
         width = triton.next_power_of_2(c)
         n_rows, n_items, n_swept = (max(1, _ELEMENTS // n) for n in (width * d, _SLOTS * d, d))
         n_tiles = sum(triton.cdiv(len(w), n_swept) for w in (p, q)) if adam.is_dense else 0
-        self._scores = Kernel(
+        scores = Kernel(
             mf_scores, (triton.cdiv(data.size, n_rows),), data.n, data.users, data.candidates, p, q, *between,
             objective.tau, **shape, ROWS=n_rows, WIDTH=width,
         )  # fmt: skip
-
-        def launch(graph: StepGraph, i: int) -> None:
-            self._scores(graph, i)
-            self._update(graph, i)
-
-        self._update = Kernel(
+        update = Kernel(
             mf_update, (data.size + triton.cdiv(data.size * c, n_items) + n_tiles,), data.n, len(p), len(q),
             data.codes, data.signs, data.user_rows, data.user_order, data.item_rows, data.item_order, *between,
             *adam.of(p), *adam.of(q), adam.lr, adam.eps, adam.betas, objective.lambda_, **shape,
@@ -61,12 +56,18 @@ class CudaMF(Engine):
             GROUPS=triton.next_power_of_2(len(training.signs)), LONG=max(1, 4 * _ELEMENTS // d), ROWS=n_items,
             SLOTS=_SLOTS, SWEPT=n_swept, CHUNK=256,
         )  # fmt: skip
+
+        def launch(graph: StepGraph, i: int) -> None:
+            scores(graph, i)
+            update(graph, i)
+
         self._graph = StepGraph(launch, len(training.batches), device)
 
     def epoch(self, order: Rows, key: int) -> float:
         self._data.use(key)
-        for touched in self._touched:
-            touched.fill_(-1)
+        if self._adam.is_dense:
+            for touched in self._touched:
+                touched.fill_(-1)
         loss = self._graph.run(order)
         self._adam.count(len(order))
         return loss

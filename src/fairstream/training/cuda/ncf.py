@@ -49,7 +49,7 @@ class CudaNCF(Engine):
         dw = torch.empty(n_tiles, 5 * d * d + 2 * d, device=device)
         # The way there multiplies by W_lᵀ: kept beside W_l, it is read row by row.
         transposed = torch.empty(5 * d * d, device=device)
-        parts = transposed.split([2 * d * d, d * d, d * d, d * d])
+        parts = torch.split(transposed, [2 * d * d, d * d, d * d, d * d])
         self._transposed = [
             (part.view(w.shape[1], d), w.data.T) for part, w in zip(parts, layers[:-1], strict=True)
         ]  # fmt: skip
@@ -67,6 +67,12 @@ class CudaNCF(Engine):
         loss = Kernel(
             ncf_loss, (triton.cdiv(data.size, n_rows),), data.n, s, ds_rec, ddh, dh, l_rec, objective.tau,
             **batch, **losses, ROWS=n_rows, WIDTH=width,
+        )  # fmt: skip
+        back = Kernel(
+            ncf_back, (n_tiles,), data.n, data.users, data.candidates, data.codes, data.signs, *embeddings, *layers,
+            h, ds_rec, ddh, dh, l_rec, ds, dp, dq, dp_mlp, dq_mlp, dw, objective.lambda_,
+            **batch, D=d, **losses, ABSOLUTE=objective.fairness == "absolute", N_GROUPS=len(training.signs),
+            GROUPS=triton.next_power_of_2(len(training.signs)), TILE=_TILE, CHUNK=256, num_warps=8,
         )  # fmt: skip
         n_swept = [triton.cdiv(len(w), _SWEPT) if adam.is_dense else 0 for w in (users[0], items[0])]
         user_rows = Kernel(
@@ -89,7 +95,7 @@ class CudaNCF(Engine):
         def launch(graph: StepGraph, i: int) -> None:
             scores(graph, i)
             loss(graph, i)
-            self._back(graph, i)
+            back(graph, i)
             main = torch.cuda.current_stream(device)
             for side, kernel in zip(sides, (item_rows, layer_rows), strict=True):  # all three at the same time
                 side.wait_stream(main)
@@ -99,18 +105,13 @@ class CudaNCF(Engine):
             for side in sides:
                 main.wait_stream(side)
 
-        self._back = Kernel(
-            ncf_back, (n_tiles,), data.n, data.users, data.candidates, data.codes, data.signs, *embeddings, *layers,
-            h, ds_rec, ddh, dh, l_rec, ds, dp, dq, dp_mlp, dq_mlp, dw, objective.lambda_,
-            **batch, D=d, **losses, ABSOLUTE=objective.fairness == "absolute", N_GROUPS=len(training.signs),
-            GROUPS=triton.next_power_of_2(len(training.signs)), TILE=_TILE, CHUNK=256, num_warps=8,
-        )  # fmt: skip
         self._graph = StepGraph(launch, len(training.batches), device)
 
     def epoch(self, order: Rows, key: int) -> float:
         self._data.use(key)
-        for touched in self._touched:
-            touched.fill_(-1)
+        if self._adam.is_dense:
+            for touched in self._touched:
+                touched.fill_(-1)
         for copy, original in self._transposed:
             copy.copy_(original)
         loss = self._graph.run(order)

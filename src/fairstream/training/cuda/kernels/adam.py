@@ -37,11 +37,15 @@ def store_adam(
         g ← g + l2 w,   m ← m + (1 − β₁)(g − m),   v ← β₂ v + (1 − β₂) g²
         w ← w − lr / (1 − β₁ⁿ) · m / (√v / √(1 − β₂ⁿ) + ε)
 
-    1 − βⁿ is computed in float64: in float32 its first digits would cancel.
+    1 − βⁿ is computed in float64: in float32 its first digits would cancel. PyTorch's fused Adam
+    rounds βⁿ to float32 all the same, and dense Adam here does as it does.
     """
     n_64 = n.to(tl.float64)
-    step_size = (lr / (1.0 - tl.exp(n_64 * tl.load(betas_at + 4)))).to(tl.float32)[:, None]
-    scale = (1.0 / tl.sqrt(1.0 - tl.exp(n_64 * tl.load(betas_at + 5)))).to(tl.float32)[:, None]
+    power_1, power_2 = tl.exp(n_64 * tl.load(betas_at + 4)), tl.exp(n_64 * tl.load(betas_at + 5))
+    if DENSE:
+        power_1, power_2 = power_1.to(tl.float32).to(tl.float64), power_2.to(tl.float32).to(tl.float64)
+    step_size = (lr / (1.0 - power_1)).to(tl.float32)[:, None]
+    scale = (1.0 / tl.sqrt(1.0 - power_2)).to(tl.float32)[:, None]
     grad += l2 * w
     m += tl.load(betas_at).to(tl.float32) * (grad - m)
     v = v * tl.load(betas_at + 3).to(tl.float32) + tl.load(betas_at + 1).to(tl.float32) * grad * grad

@@ -96,8 +96,8 @@ def ncf_loss(
 
 @triton.jit(do_not_specialize=["i", "n_all"])
 def ncf_back(
-    batches_at, step_at, i, losses_at, n_all, users_at, candidates_at, codes_at, signs_at, p_at, q_at, p_mlp_at, q_mlp_at,
-    w_1_at, w_2_at, w_3_at, w_4_at, out_at, h_at, ds_rec_at, ddh_at, dh_at, l_rec_at,
+    batches_at, step_at, i, losses_at, n_all, users_at, candidates_at, codes_at, signs_at,
+    p_at, q_at, p_mlp_at, q_mlp_at, w_1_at, w_2_at, w_3_at, w_4_at, out_at, h_at, ds_rec_at, ddh_at, dh_at, l_rec_at,
     ds_at, dp_at, dq_at, dp_mlp_at, dq_mlp_at, dw_at, lambda_,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
     ABSOLUTE: tl.constexpr, N_GROUPS: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
