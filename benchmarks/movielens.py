@@ -24,6 +24,7 @@ PAIRS = 4
 
 
 def read(folder: Path) -> EventLog:
+    """The log, men the advantaged group."""
     return read_events(folder / "movielens-1m", group="gender", advantaged="M")
 
 

@@ -1,8 +1,9 @@
 """Positive–negative pairs a second on MovieLens D_0, beside implicit's and cornac's BPR and the reference engine.
 
-Everybody has 64 dimensions and the same number of threads. What is timed are as many epochs
-as make 8 pairs of every interaction, sampling included. The peers do plain SGD on one negative an interaction, without Adam
-and without a fairness loss; FADE-MF and Finetune-MF have row Adam and four negatives.
+Everybody has 64 dimensions and the same number of threads. What is timed are as many epochs as
+make 8 pairs of every interaction, sampling included. The peers do plain SGD on one negative an
+interaction, without Adam and without a fairness loss; FADE-MF and Finetune-MF have row Adam and
+four negatives.
 """
 
 from __future__ import annotations

@@ -36,6 +36,10 @@ def _fused_engine(training: Training) -> Engine | None:
         from fairstream.training.cpu import FusedEngine  # noqa: PLC0415 (loading compiled code takes a moment)
 
         return FusedEngine(training)
+    if _device(training).type == "cuda":
+        from fairstream.training.cuda import make_cuda_engine  # noqa: PLC0415
+
+        return make_cuda_engine(training)
     return None
 
 

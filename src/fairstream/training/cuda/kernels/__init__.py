@@ -1,0 +1,1 @@
+"""The Triton kernels. Only this package and its parent import Triton."""

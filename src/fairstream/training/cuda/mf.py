@@ -1,0 +1,73 @@
+"""Matrix factorisation on CUDA."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import triton
+
+from fairstream.events import Rows
+from fairstream.models import MatrixFactorization
+from fairstream.training.cuda.adam_state import AdamState
+from fairstream.training.cuda.batch_data import BatchData
+from fairstream.training.cuda.graph import Kernel, StepGraph
+from fairstream.training.cuda.kernels.mf import mf_scores, mf_update
+from fairstream.training.engine import Engine, Training
+
+_ELEMENTS: Final = 1024
+"""Numbers that a program holds of one tensor: eight a thread."""
+_SLOTS: Final = 4
+"""Occurrences of an item that are taken at once."""
+
+
+class CudaMF(Engine):
+    """The reference's step in two kernels."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        model, objective = training.model, training.objective
+        assert isinstance(model, MatrixFactorization)
+        p, q = model.user.weight, model.item.weight
+        d, device = p.shape[1], p.device
+        data = self._data = BatchData(training, device)
+        adam = self._adam = AdamState(training.optimizer, device)
+        c = data.n_columns
+        self._touched = tuple(torch.empty(len(w), dtype=torch.int32, device=device) for w in (p, q))
+        p_old, p_rec, p_fair = torch.empty(3, data.size, d, device=device)
+        ds_rec, ddh = torch.empty(2, data.size, c, device=device)
+        dh, l_rec = torch.empty(2, data.size, device=device)
+        between = (p_old, p_rec, p_fair, ds_rec, ddh, dh, l_rec, *self._touched)
+
+        shape: dict[str, Any] = {"SIZE": data.size, "C": c, "D": d, "DENSE": adam.is_dense}
+        shape |= {"N_REC": objective.n, "N_FAIR": objective.mu if objective.is_fair else 0}
+        width = triton.next_power_of_2(c)
+        n_rows, n_items, n_swept = (max(1, _ELEMENTS // n) for n in (width * d, _SLOTS * d, d))
+        n_tiles = sum(triton.cdiv(len(w), n_swept) for w in (p, q)) if adam.is_dense else 0
+        scores = Kernel(
+            mf_scores, (triton.cdiv(data.size, n_rows),), data.n, data.users, data.candidates, p, q, *between,
+            objective.tau, **shape, ROWS=n_rows, WIDTH=width,
+        )  # fmt: skip
+        update = Kernel(
+            mf_update, (data.size + triton.cdiv(data.size * c, n_items) + n_tiles,), data.n, len(p), len(q),
+            data.codes, data.signs, data.user_rows, data.user_order, data.item_rows, data.item_order, *between,
+            *adam.of(p), *adam.of(q), adam.lr, adam.eps, adam.betas, objective.lambda_, **shape,
+            ABSOLUTE=objective.fairness == "absolute", N_GROUPS=len(training.signs),
+            GROUPS=triton.next_power_of_2(len(training.signs)), LONG=max(1, 4 * _ELEMENTS // d), ROWS=n_items,
+            SLOTS=_SLOTS, SWEPT=n_swept, CHUNK=256,
+        )  # fmt: skip
+
+        def launch(graph: StepGraph, i: int) -> None:
+            scores(graph, i)
+            update(graph, i)
+
+        self._graph = StepGraph(launch, len(training.batches), device)
+
+    def epoch(self, order: Rows, key: int) -> float:
+        self._data.use(key)
+        if self._adam.is_dense:
+            for touched in self._touched:
+                touched.fill_(-1)
+        loss = self._graph.run(order)
+        self._adam.count(len(order))
+        return loss
