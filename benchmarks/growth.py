@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scales", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--n-times", type=int, default=5)
-    parser.add_argument("--update-epochs", type=int, default=1)
+    parser.add_argument("--update-epochs", type=int, default=10)
     options = parser.parse_args()
     for scale in options.scales:
         rng = np.random.default_rng(0)
