@@ -1,23 +1,25 @@
 """What an update of 33,280 events costs when the catalogue and the past are 1, 10 and 100 times MovieLens-1M.
 
-    python benchmarks/growth.py
-
-The recommender stands where one that was loaded would: untrained tables, and a past of random
+It is the whole of `FairRecommender.update`: reading the table, finding the ids, placing the events,
+ten epochs, everything. The recommender stands where one that was loaded would: untrained tables, and a past of random
 events, so that no hours of training are needed to get there.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
+from benchmarks.timing import Times, table
 from fairstream import FairRecommender, Groups
 from fairstream.events import Knowledge, Rows, Vocabulary
 
+SCALES, ROUNDS = (1, 10, 100), 9
 N_USERS, N_ITEMS, N_EVENTS, N_NEW = 6_040, 3_700, 500_000, 33_280
 
 
@@ -50,37 +52,24 @@ def _names(numbers: Rows) -> pa.Array:
     return pa.array(numbers).cast(pa.large_string())
 
 
-def update(made: FairRecommender, scale: int, rng: np.random.Generator) -> tuple[float, float]:
-    """Seconds of an update, and of all that comes before its training (done once more, of other events)."""
-    events, users = new_events(scale, rng)
-    begin = time.perf_counter()
-    made.update(events, users=users)
-    whole = time.perf_counter() - begin
-    events, users = new_events(scale, rng)
-    begin = time.perf_counter()
-    placed = made._placed(events, users)
-    known = made._fitted()[0].known.after(placed.users, placed.items)
-    known.seen.lists(np.unique(placed.users))
-    return whole, time.perf_counter() - begin
-
-
-def main() -> None:
-    """Measure each scale."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scales", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--n-times", type=int, default=5)
-    parser.add_argument("--update-epochs", type=int, default=10)
-    options = parser.parse_args()
-    for scale in options.scales:
-        rng = np.random.default_rng(0)
-        made = recommender(scale, rng, update_epochs=options.update_epochs)
-        update(made, scale, rng)  # compiles
-        times = np.array([update(made, scale, rng) for _ in range(options.n_times)])
-        whole, data = 1e3 * np.median(times, axis=0)
-        print(
-            f"{scale:4} x: update {whole:8.1f} ms, of which reading and placing the events {data:6.1f} ms", flush=True
-        )
-
-
-if __name__ == "__main__":
-    main()
+def report(folder: Path) -> str:
+    """Medians and spreads of an update, the sizes taken in turns."""
+    made = {scale: recommender(scale, np.random.default_rng(scale)) for scale in SCALES}
+    rng, rows = np.random.default_rng(0), []
+    for n_threads in (1, 2):
+        torch.set_num_threads(n_threads)
+        whole: dict[int, list[float]] = {scale: [] for scale in SCALES}
+        training: dict[int, list[float]] = {scale: [] for scale in SCALES}
+        for counts in [False] + [True] * ROUNDS:
+            for scale in SCALES:
+                events, users = new_events(scale, rng)
+                begin = time.perf_counter()
+                update = made[scale].update(events, users=users)
+                if counts:
+                    whole[scale].append(time.perf_counter() - begin)
+                    training[scale].append(update.seconds)
+        for scale in SCALES:
+            times, inside = Times(whole[scale]), Times(training[scale])
+            first = Times(whole[1])
+            rows.append([str(n_threads), f"× {scale}", times.show(), times.over(first).show(".2f"), inside.show()])
+    return table(["threads", "catalogue", "update, s", "over × 1", "of which learning, s"], rows)

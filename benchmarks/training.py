@@ -8,18 +8,17 @@ four negatives.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import movielens
 import numpy as np
 import scipy.sparse
 import torch
-from timing import in_turns, table
 
+from benchmarks import movielens
+from benchmarks.timing import in_turns, table
 from fairstream.events import EventLog
 from fairstream.training import EngineName
 
@@ -85,7 +84,3 @@ def _cornac(log: EventLog, n_threads: int) -> Callable[[], object]:
     data = cornac.data.Dataset.from_uir(list(triplets))
     model = cornac.models.BPR(k=64, max_iter=8, num_threads=n_threads, seed=0, verbose=False)
     return partial(model.fit, data)
-
-
-if __name__ == "__main__":
-    print(report(Path(sys.argv[1])))

@@ -5,15 +5,14 @@ An update is the whole of `Trainer.train`: 10 epochs over the 33,280 interaction
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import movielens
 import numpy as np
 import torch
-from timing import in_turns, table
 
+from benchmarks import movielens
+from benchmarks.timing import in_turns, table
 from fairstream.events import EventLog
 
 ROUNDS = 11
@@ -80,7 +79,3 @@ def _knobs(log: EventLog) -> str:
         ["one knob turned", "FADE-MF update, s", "over the first"],
         [[name, taken.show(), taken.over(first).show(".2f")] for name, taken in times.items()],
     )
-
-
-if __name__ == "__main__":
-    print(report(Path(sys.argv[1])))

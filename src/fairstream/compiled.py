@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -28,17 +30,46 @@ def compiled(function: Function) -> Function:
     >>> twice(21)
     42
     """
-    return cast("Function", numba.njit(function, **_options(function)))
+    return _compiled(function)
 
 
 def inlined(function: Function) -> Function:
     """The same for the inside of a loop, where handing over the arguments would cost more than the work."""
-    return cast("Function", numba.njit(function, **_options(function), forceinline=True))
+    return _compiled(function, forceinline=True)
 
 
-def _options(function: Callable[..., Any]) -> dict[str, Any]:
-    has_file = not function.__code__.co_filename.startswith("<")  # in a doctest there is none to keep it beside
-    return {"cache": has_file, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+def _compiled(function: Function, **options: Any) -> Function:
+    has_file = not function.__code__.co_filename.startswith("<")  # in a doctest there is none
+    options |= {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+    settings: Any = numba.config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(_cache_folder() or "")
+    try:
+        is_kept = has_file and _cache_folder() is not None
+        return cast("Function", numba.njit(function, cache=is_kept, **options))
+    finally:
+        settings.CACHE_DIR = before
+
+
+@cache
+def _cache_folder() -> Path | None:
+    """Where machine code is kept; None where there is no place to write to.
+
+    Its name depends on the source of everything that is compiled: Numba looks at the file of a
+    function alone, and would not see that another one, which is compiled into it, has changed.
+    """
+    package = Path(__file__).parent
+    sources = (file.read_bytes() for file in sorted(package.rglob("*.py")))
+    digest = hashlib.sha256(b"".join(source for source in sources if b"fairstream.compiled" in source))
+    digest.update(Path(__file__).read_bytes())
+    for place in (package / "__pycache__", Path("~/.cache/fairstream").expanduser()):
+        folder = place / f"compiled-{digest.hexdigest()[:16]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return None
 
 
 def share(n: int, work: Callable[[int, int], Part]) -> list[Part]:

@@ -12,12 +12,16 @@ columns have drawn already.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fairstream.compiled import compiled
 from fairstream.events import Rows, SeenItems
+
+_MANY = 1 << 20
 
 
 class NegativeSampler:
@@ -29,16 +33,15 @@ class NegativeSampler:
     """
 
     def __init__(self, excluded: SeenItems, users: Rows, *, n_items: int, device: torch.device | str = "cpu") -> None:
-        self.users, self.n_items, self._device = np.unique(users), n_items, device
+        self.users, self.n_items, self._device = _distinct_rows(users), n_items, device
         """The user rows that are served, sorted."""
         bounds, items = excluded.lists(self.users)
         known = items < n_items
         if not known.all():
             bounds, items = np.append(0, np.cumsum(known))[bounds], items[known]
-        items -= np.arange(len(items))
-        items += np.repeat(bounds[:-1], np.diff(bounds))
-        self.bounds, self.free_before = bounds, items.astype(np.int32)
+        self.bounds, self.free_before = bounds, np.empty(len(items), dtype=np.int32)
         """`free_before[bounds[a] : bounds[a + 1]]` is e_j − j for the a-th of `users`."""
+        _count_free(bounds, items, self.free_before)
 
     def place(self, users: Rows) -> Rows:
         """Where each of the user rows stands among those served."""
@@ -68,6 +71,19 @@ class NegativeSampler:
         owner = np.repeat(np.arange(len(self.users)), np.diff(self.bounds))
         keys = owner * (self.n_items + 1) + self.free_before
         return torch.from_numpy(keys).to(self._device), torch.from_numpy(self.bounds).to(self._device)
+
+
+def _distinct_rows(rows: Rows) -> Rows:
+    """Sorted. A few are sorted themselves; of many, which may be a mapped file, it is ticked off which are there."""
+    return np.unique(rows) if len(rows) < _MANY else np.flatnonzero(np.bincount(rows))
+
+
+@compiled
+def _count_free(bounds: Any, items: Any, out: Any) -> None:
+    """e_j − j for each item of each list."""
+    for a in range(len(bounds) - 1):
+        for at in range(bounds[a], bounds[a + 1]):
+            out[at] = items[at] - (at - bounds[a])
 
 
 def _distinct(available: Tensor, n: int, key: int, first: int) -> Tensor:

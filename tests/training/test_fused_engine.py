@@ -168,7 +168,7 @@ def test_rows_that_have_been_away_for_long_are_left_alone_and_wake_as_if_they_ha
     fused, reference = (training_of(optimizer="dense", std=0.01, lambda_=0.0) for _ in range(2))
     engines = FusedEngine(fused), ReferenceEngine(reference)
     for engine in engines:
-        for key in range(100):  # the first batch, over and over, with negatives that keep every item awake
+        for key in range(160):  # the first batch, over and over, with negatives that keep every item awake
             engine.epoch(np.zeros(25, dtype=np.int64), key)
     is_asleep = torch.from_numpy(engines[0]._p.asleep_since > 0)
     assert N_USERS / 2 < int(is_asleep.sum()) < N_USERS
@@ -177,7 +177,7 @@ def test_rows_that_have_been_away_for_long_are_left_alone_and_wake_as_if_they_ha
     fading = [state_tensors(t.optimizer, t.model)["user.weight/exp_avg_sq"][is_asleep] for t in (fused, reference)]
     assert torch.allclose(*fading, rtol=1e-4, atol=0)
     order = np.arange(len(fused.batches))
-    losses = [engine.epoch(order, key=100) for engine in engines]
+    losses = [engine.epoch(order, key=160) for engine in engines]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert int((engines[0]._p.asleep_since > 0).sum()) < int(is_asleep.sum())
     after = [training.model.get_parameter("user.weight").detach() for training in (fused, reference)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fairstream.compiled import compiled
 
-_BITS = 11
+_BITS = 13
 _Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -20,10 +20,11 @@ def sorted_by_digits(keys: _Integers) -> _Integers:
     """
     differing = int(np.bitwise_or.reduce(keys ^ keys[0])) if len(keys) else 0
     other = np.empty_like(keys) if differing else keys
-    for shift in range(0, differing.bit_length(), _BITS):
-        if differing >> shift & ((1 << _BITS) - 1):  # a digit that is the same in all of them decides nothing
-            _pass(keys, other, np.zeros((1 << _BITS) + 1, dtype=np.int64), shift)
-            keys, other = other, keys
+    while differing:
+        shift = (differing & -differing).bit_length() - 1  # bits that are the same in all keys decide nothing
+        _pass(keys, other, np.zeros((1 << _BITS) + 1, dtype=np.int64), shift)
+        keys, other = other, keys
+        differing = differing >> (shift + _BITS) << (shift + _BITS)
     return keys
 
 

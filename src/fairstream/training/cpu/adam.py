@@ -13,6 +13,8 @@ import numpy as np
 from fairstream.compiled import compiled, inlined
 
 _LOOK_EVERY = 64
+_LONG_ENOUGH = 16
+"""Times that a row is found trembling before it is put to sleep."""
 _FEW_BITS = np.float32(5e-42)
 """A few thousand times the smallest number that float32 knows."""
 _INVISIBLE = np.float32(1e-30)
@@ -31,7 +33,8 @@ class Table(NamedTuple):
     n_updates: Floats
     """(rows,) row Adam: how often each row has been updated."""
     asleep_since: np.ndarray[Any, np.dtype[np.int64]]
-    """(rows,) dense Adam: the step up to which a row that is left alone is up to date, 0 where it is not left alone."""
+    """(rows,) dense Adam: the step up to which a row that is asleep is up to date; −k where it is awake and has
+    been found trembling the last k times."""
 
 
 class Adam(NamedTuple):
@@ -75,18 +78,19 @@ def update_idle_rows(
 
     It drives them down until m can hold no more than a few bits of them, and from there on they
     do nothing but tremble (|w| ~ 1e−37), at the price of numbers too small for the machine's full
-    speed. Such a row is put to sleep. All that goes on meanwhile is v ← β₂ v, which is made up for
-    when a batch wakes it. `nothing` is a row of zeros.
+    speed. A row that has trembled long enough to point anywhere is put to sleep. All that goes on
+    meanwhile is v ← β₂ v, which is made up for when a batch wakes it. `nothing` is a row of zeros.
     """
     looks = n % _LOOK_EVERY == 0
     for row in range(thread, len(heads), n_threads):
         if heads[row] > 0:
             _make_up(table, row, adam, n - 1)
             table.asleep_since[row] = 0
-        elif table.asleep_since[row] == 0:
+        elif table.asleep_since[row] <= 0:
             update_row(table, row, nothing, np.float32(1.0), l2, adam, n)
-            if looks and _only_trembles(table, row):
-                table.asleep_since[row] = n
+            if looks:
+                n_found = 1 - table.asleep_since[row] if _only_trembles(table, row) else 0
+                table.asleep_since[row] = n if n_found == _LONG_ENOUGH else -n_found
 
 
 @compiled
