@@ -1,75 +1,86 @@
 """What an update of 33,280 events costs when the catalogue and the past are 1, 10 and 100 times MovieLens-1M.
 
-It is the whole of `FairRecommender.update`: reading the table, finding the ids, placing the events,
-ten epochs, everything. The recommender stands where one that was loaded would: untrained tables, and a past of random
-events, so that no hours of training are needed to get there.
+The new events are MovieLens' own, D_1 to D_9. It is the whole of `FairRecommender.update`: reading the
+table, finding the ids, placing the events, ten epochs, everything.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from benchmarks import movielens
 from benchmarks.timing import Times, table
 from fairstream import FairRecommender, Groups
-from fairstream.events import Knowledge, Rows, Vocabulary
+from fairstream.events import EventLog, Knowledge, Rows, Vocabulary
 
 SCALES, ROUNDS = (1, 10, 100), 9
-N_USERS, N_ITEMS, N_EVENTS, N_NEW = 6_040, 3_700, 500_000, 33_280
 
 
-def recommender(scale: int, rng: np.random.Generator, **options: Any) -> FairRecommender:
-    """As after a fit on `scale` times MovieLens-1M."""
-    n_users, n_items = N_USERS * scale, N_ITEMS * scale
-    users, items = rng.integers(0, n_users, N_EVENTS * scale), rng.integers(0, n_items, N_EVENTS * scale)
-    users[:n_users], items[:n_items] = np.arange(n_users), np.arange(n_items)
-    made = FairRecommender(device="cpu", **options)
-    made._learner = made._new_learner()
-    known = Knowledge.of(users, items)
-    made._learner.restore(0, known, n_learned_users=n_users, started_at=0)
-    made._users, made._items = (Vocabulary(_names(np.arange(n))).indexed() for n in (n_users, n_items))
-    made._groups = Groups.from_values("side", np.where(np.arange(n_users) % 2, "odd", "even").tolist())
-    return made
+class World(NamedTuple):
+    """MovieLens-1M among strangers: `scale` times as many users and items and past events, in no order of names."""
 
+    scale: int
+    log: EventLog
+    users: Rows
+    """The names of MovieLens' users."""
+    items: Rows
+    n_users: int
+    n_items: int
 
-def new_events(scale: int, rng: np.random.Generator) -> tuple[pa.Table, pa.Table]:
-    """Events of 3,000 users, 100 of them new, with items of which some are new."""
-    n_users, n_items = N_USERS * scale, N_ITEMS * scale
-    people = np.append(rng.choice(n_users, 2900, replace=False), rng.integers(n_users, 10**9, 100))
-    users = rng.choice(people, N_NEW)
-    items = np.where(rng.random(N_NEW) < 0.003, rng.integers(n_items, 10**9, N_NEW), rng.integers(0, n_items, N_NEW))
-    sides = np.where(people % 2, "odd", "even")
-    events = pa.table({"user_id": _names(users), "item_id": _names(items), "time": np.arange(N_NEW)})
-    return events, pa.table({"user_id": _names(people), "side": sides})
+    @classmethod
+    def of(cls, log: EventLog, scale: int) -> World:
+        rng, n_users, n_items = np.random.default_rng(scale), log.n_users * scale, log.n_items * scale
+        users, items = rng.permutation(n_users)[: log.n_users], rng.permutation(n_items)[: log.n_items]
+        return cls(scale, log, users, items, n_users, n_items)
 
+    def recommender(self) -> FairRecommender:
+        """As one that was fitted on D_0 and on the strangers' events would stand."""
+        rng, at = np.random.default_rng(0), movielens.D_0
+        users, items = self.users[self.log.users[at]], self.items[self.log.items[at]]
+        n_others = at.stop * (self.scale - 1)
+        users = np.concatenate([users, rng.integers(0, self.n_users, n_others), [self.n_users - 1]])
+        items = np.concatenate([items, rng.integers(0, self.n_items, n_others), [self.n_items - 1]])
+        made = FairRecommender(device="cpu")
+        made._learner = made._new_learner()
+        made._learner.restore(0, Knowledge.of(users, items), n_learned_users=self.n_users, started_at=0)
+        made._users, made._items = (Vocabulary(np.arange(n)).indexed() for n in (self.n_users, self.n_items))
+        made._groups = Groups.from_values("gender", np.where(np.arange(self.n_users) % 3, "M", "F").tolist())
+        return made
 
-def _names(numbers: Rows) -> pa.Array:
-    return pa.array(numbers).cast(pa.large_string())
+    def new_events(self, t: int) -> pa.Table:
+        """The 33,280 interactions of MovieLens D_t."""
+        n = movielens.D_1.stop - movielens.D_1.start
+        at = slice(movielens.D_0.stop + (t - 1) * n, movielens.D_0.stop + t * n)
+        users, items = self.users[self.log.users[at]], self.items[self.log.items[at]]
+        return pa.table({"user_id": users, "item_id": items, "time": np.arange(n)})
 
 
 def report(folder: Path) -> str:
     """Medians and spreads of an update, the sizes taken in turns."""
-    made = {scale: recommender(scale, np.random.default_rng(scale)) for scale in SCALES}
-    rng, rows = np.random.default_rng(0), []
+    log = movielens.read(folder)
+    worlds, rows = [World.of(log, scale) for scale in SCALES], []
     for n_threads in (1, 2):
         torch.set_num_threads(n_threads)
-        whole: dict[int, list[float]] = {scale: [] for scale in SCALES}
-        training: dict[int, list[float]] = {scale: [] for scale in SCALES}
-        for counts in [False] + [True] * ROUNDS:
-            for scale in SCALES:
-                events, users = new_events(scale, rng)
+        made = [world.recommender() for world in worlds]
+        whole, learning = [[[] for _ in worlds] for _ in range(2)]  # type: list[list[float]], list[list[float]]
+        for t in range(1, ROUNDS + 1):
+            for n, world in enumerate(worlds):
+                events = world.new_events(t)
                 begin = time.perf_counter()
-                update = made[scale].update(events, users=users)
-                if counts:
-                    whole[scale].append(time.perf_counter() - begin)
-                    training[scale].append(update.seconds)
-        for scale in SCALES:
-            times, inside = Times(whole[scale]), Times(training[scale])
-            first = Times(whole[1])
-            rows.append([str(n_threads), f"× {scale}", times.show(), times.over(first).show(".2f"), inside.show()])
+                update = made[n].update(events)
+                if t > 1:
+                    whole[n].append(time.perf_counter() - begin)
+                    learning[n].append(update.seconds)
+        for n, world in enumerate(worlds):
+            taken = Times(whole[n])
+            ratio = taken.over(Times(whole[0]))
+            rows.append(
+                [str(n_threads), f"× {world.scale}", taken.show(), ratio.show(".2f"), Times(learning[n]).show()]
+            )
     return table(["threads", "catalogue", "update, s", "over × 1", "of which learning, s"], rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ _LOOKS = 500
 
 intrinsic: Callable[[Callable[..., Any]], Callable[..., Any]] = extending.intrinsic
 struct_proxy: Any = cgutils.create_struct_proxy
+insert_function: Any = cgutils.get_or_insert_function
 
 _give_way = types.ExternalFunction("sched_yield", types.int32())
 
@@ -41,6 +43,19 @@ def _read(_typing: Any, counter: Any) -> Any:
     return types.int64(counter), generate
 
 
+@intrinsic
+def _pause(_typing: Any) -> Any:
+    """Tell the processor that this is a loop that waits: it leaves the core to the thread beside it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if platform.machine() in {"x86_64", "AMD64"}:
+            nothing = ir.FunctionType(ir.VoidType(), [])
+            builder.call(insert_function(builder.module, nothing, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 @compiled
 def wait_for_all(counter: Any, n_threads: Any) -> None:
     """Go on once all threads have come here.
@@ -53,6 +68,7 @@ def wait_for_all(counter: Any, n_threads: Any) -> None:
     goal = (_add_one(counter) // n_threads + 1) * n_threads
     looks = 0
     while _read(counter) < goal:
+        _pause()
         looks += 1
         if looks > _LOOKS:
             _give_way()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.compiled import compiled
+from fairstream.compiled import compiled, share
 from fairstream.training.cpu.adam import Table
 from fairstream.training.cpu.prefetch import prefetch_row
 
@@ -33,14 +33,22 @@ class Compact(NamedTuple):
         names = np.zeros(len(whole.weight), dtype=np.int32)
         rows = rows[: rename(column.reshape(-1), names, rows)]
         parts = [np.empty((len(rows), part.shape[1]), dtype=np.float32) for part in whole[:3]]
-        for ours, theirs in zip(parts, whole[:3], strict=True):
-            gather(theirs, rows, ours)
+
+        def copy(begin: int, end: int) -> None:
+            for ours, theirs in zip(parts, whole[:3], strict=True):
+                gather(theirs, rows[begin:end], ours[begin:end])
+
+        share(len(rows), copy)
         return cls(rows, Table(parts[0], parts[1], parts[2], whole.n_updates[rows], whole.asleep_since))
 
     def write_back(self, whole: Table) -> None:
         """Put the rows where they came from."""
-        for ours, theirs in zip(self.table[:3], whole[:3], strict=True):
-            scatter(ours, self.rows, theirs)
+
+        def copy(begin: int, end: int) -> None:
+            for ours, theirs in zip(self.table[:3], whole[:3], strict=True):
+                scatter(ours[begin:end], self.rows[begin:end], theirs)
+
+        share(len(self.rows), copy)
         whole.n_updates[self.rows] = self.table.n_updates
 
 

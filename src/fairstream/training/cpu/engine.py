@@ -64,20 +64,21 @@ class FusedEngine(Engine):
         # A copy holds all that occurs; otherwise memory stays the same however long the log is.
         self._at_once = len(batches) if self._works_on_copy else min(len(batches), _BATCHES_AT_ONCE)
         self._n_threads = max(1, min(torch.get_num_threads(), batches.size // _LEAST_SHARE))
+        # Of its own: threads that wait for each other must not queue behind those of another training.
+        self._others = ThreadPoolExecutor(max(1, self._n_threads - 1))
         self._counter = np.zeros(1, dtype=np.int64)
         self._negatives: Integers = np.empty((self._at_once * batches.size, objective.n_drawn), dtype=np.int32)
         self._rooms: list[Room] = []
 
     def epoch(self, order: Rows, key: int) -> float:
         total = 0.0
-        with ThreadPoolExecutor(self._n_threads) as pool:
-            for start in range(0, len(order), self._at_once):
-                part = order[start : start + self._at_once]
-                if not self._compact:
-                    self._draw(pool, part, key)
-                    if self._works_on_copy:
-                        self._make_compact()
-                total += self._step(pool, part)
+        for start in range(0, len(order), self._at_once):
+            part = order[start : start + self._at_once]
+            if not self._compact:
+                self._draw(part, key)
+                if self._works_on_copy:
+                    self._make_compact()
+            total += self._step(part)
         return total / len(order)
 
     def finish(self) -> None:
@@ -94,11 +95,10 @@ class FusedEngine(Engine):
         self._p, self._q = (compact.table for compact in self._compact)
         self._interactions = Interactions(users, items, codes[self._compact[0].rows], size)
 
-    def _draw(self, pool: ThreadPoolExecutor, order: Rows, key: int) -> None:
+    def _draw(self, order: Rows, key: int) -> None:
         """Draw the negatives of these batches."""
         n = self._negatives.shape[1]
         self._together(
-            pool,
             lambda thread: draw_share(
                 order,
                 self._interactions.size,
@@ -111,7 +111,7 @@ class FusedEngine(Engine):
             ),
         )
 
-    def _step(self, pool: ThreadPoolExecutor, order: Rows) -> float:
+    def _step(self, order: Rows) -> float:
         if not self._rooms:
             self._rooms = make_rooms(
                 self._n_threads,
@@ -123,7 +123,6 @@ class FusedEngine(Engine):
                 n_items=len(self._q.weight),
             )
         losses = self._together(
-            pool,
             lambda thread: take_steps(
                 order,
                 self._interactions,
@@ -147,9 +146,9 @@ class FusedEngine(Engine):
                 make_up_for_sleep(table, self._adam, self._n_steps)
         return float(losses[0])  # every thread has computed all of it
 
-    def _together(self, pool: ThreadPoolExecutor, work: Callable[[int], Any]) -> list[Any]:
+    def _together(self, work: Callable[[int], Any]) -> list[Any]:
         """Let every thread do its part; this one is one of them."""
-        others = [pool.submit(work, thread) for thread in range(1, self._n_threads)]
+        others = [self._others.submit(work, thread) for thread in range(1, self._n_threads)]
         return [work(0), *(other.result() for other in others)]
 
     @property
