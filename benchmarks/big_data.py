@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 import fairstream
@@ -41,7 +42,7 @@ def report(folder: Path) -> str:
 
 
 def _make_data(folder: Path) -> Rows:
-    """`events.parquet`, `people.parquet` and `new.parquet`; user ids are strings."""
+    """`events.parquet` and `people.parquet`, and the same of the new events; user ids are strings."""
     rng = np.random.default_rng(0)
     activity = np.cumsum(rng.lognormal(sigma=1.0, size=N_USERS))
     names = pa.array(np.arange(N_USERS)).cast(pa.string())
@@ -57,7 +58,10 @@ def _make_data(folder: Path) -> Rows:
     with pq.ParquetWriter(folder / "events.parquet", events(0, 1).schema) as writer:
         for start in range(0, N_EVENTS, _CHUNK):
             writer.write_table(events(start, min(_CHUNK, N_EVENTS - start)))
-    pq.write_table(events(N_EVENTS, N_NEW), folder / "new.parquet")
+    new = events(N_EVENTS, N_NEW)
+    who = pa.compute.unique(new["user_id"].combine_chunks())
+    pq.write_table(new, folder / "new.parquet")
+    pq.write_table(pa.table({"user_id": who, "side": side.take(who.cast(pa.int64()))}), folder / "new people.parquet")
     return []
 
 
@@ -80,7 +84,7 @@ def _use(folder: Path) -> Rows:
     with _stage(f"fit, one epoch ({n})", rows):
         recommender.fit(log)
     with _stage(f"update with {N_NEW:,} events, ten epochs", rows):
-        recommender.update(folder / "new.parquet", users=folder / "people.parquet")
+        recommender.update(folder / "new.parquet", users=folder / "new people.parquet")
     with _stage(f"20 recommendations for each of {N_ASKED:,} users", rows):
         recommender.recommend(log.user_ids.ids.take(np.arange(N_ASKED) * 97))
     return rows

@@ -13,8 +13,9 @@ class Table(nn.Embedding):
     """
 
     def __init__(self, n_rows: int, n_columns: int, *, decayed: bool = True) -> None:
-        super().__init__(n_rows, n_columns)
+        super().__init__(n_rows, n_columns, _weight=with_rows(torch.empty(0, n_columns), n_rows))
         self.decayed = decayed
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.01)
@@ -36,8 +37,8 @@ class Table(nn.Embedding):
 def with_rows(tensor: Tensor, n_rows: int) -> Tensor:
     """The same rows and room for more behind them; what is in the new ones is undefined.
 
-    As long as the room that an earlier call has left behind the rows lasts, nothing is copied: in
-    the long run growing costs as much as the new rows, not as much as the table.
+    As long as the room that an earlier call has left behind the rows lasts (an eighth of them),
+    nothing is copied: in the long run growing costs as much as the new rows, not as the table.
     """
     storage, columns = tensor.untyped_storage(), tensor.shape[1:]
     n_bytes = n_rows * columns.numel() * tensor.element_size()

@@ -73,9 +73,16 @@ def restore_state(optimizer: torch.optim.Optimizer, model: Scorer, tensors: dict
     """Put back what `state_tensors` gave."""
     for name, parameter in model.named_parameters():
         state: dict[str, Any] = {
-            key.rpartition("/")[2]: value.to(parameter.device, copy=True)
+            key.rpartition("/")[2]: _with_room(value.to(parameter.device))
             for key, value in tensors.items()
             if key.rpartition("/")[0] == name
         }
         if state:
             optimizer.state[parameter] = state
+
+
+def _with_room(value: torch.Tensor) -> torch.Tensor:
+    """A copy that can grow."""
+    if value.dim() == 0:
+        return value.clone()
+    return with_rows(value.new_empty(0, *value.shape[1:]), len(value)).copy_(value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fairstream.models.tables import with_rows
 
 
 class RowAdam(torch.optim.Optimizer):
@@ -68,8 +70,14 @@ class RowAdam(torch.optim.Optimizer):
 
 def fresh_state(parameter: Tensor) -> dict[str, Tensor]:
     """The state of a parameter that has not been updated yet."""
-    return {
-        "n_updates": parameter.new_zeros(parameter.shape[:1] + (1,) * (parameter.dim() - 1)),
-        "exp_avg": torch.zeros_like(parameter),
-        "exp_avg_sq": torch.zeros_like(parameter),
+    shapes = {
+        "n_updates": parameter.shape[:1] + (1,) * (parameter.dim() - 1),
+        "exp_avg": parameter.shape,
+        "exp_avg_sq": parameter.shape,
     }
+    return {name: _zeros(parameter.detach(), shape) for name, shape in shapes.items()}
+
+
+def _zeros(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Zeros that can grow by rows."""
+    return with_rows(like.new_empty(0, *shape[1:]), shape[0]).zero_() if shape else like.new_zeros(())
