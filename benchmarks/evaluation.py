@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,8 @@ def _judging(log: EventLog, device: str, n_resamples: int) -> Callable[[], objec
     torch.manual_seed(0)
     model = MatrixFactorization(known.n_users, known.n_items, embedding_dim=64).to(device)
     judge = Judge(Protocol.named("strict"), 20, log.need_groups(), Randomness(0), 20, n_resamples)
-    return lambda: judge.judge(model, log.users[cut:], log.items[cut:], known=known, t=0)
+    # A fresh copy each time: it would remember the popularity.
+    return lambda: judge.judge(model, log.users[cut:], log.items[cut:], known=replace(known), t=0)
 
 
 def _recommending(device: str) -> Callable[[], object]:

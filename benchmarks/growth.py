@@ -40,18 +40,25 @@ class World(NamedTuple):
         return cls(scale, log, users, items, n_users, n_items)
 
     def recommender(self) -> FairRecommender:
-        """As one that was fitted on D_0 and on the strangers' events would stand."""
-        rng, at = np.random.default_rng(0), movielens.D_0
-        users, items = self.users[self.log.users[at]], self.items[self.log.items[at]]
-        n_others = at.stop * (self.scale - 1)
-        users = np.concatenate([users, rng.integers(0, self.n_users, n_others), [self.n_users - 1]])
-        items = np.concatenate([items, rng.integers(0, self.n_items, n_others), [self.n_items - 1]])
-        made = FairRecommender(device="cpu")
+        """As one that was fitted on D_0 and on the strangers' events would stand; who comes later is not known."""
+        at, made = movielens.D_0, FairRecommender(device="cpu")
+        users, user_names = self._known(self.users, self.log.users[at], self.n_users)
+        items, item_names = self._known(self.items, self.log.items[at], self.n_items)
         made._learner = made._new_learner()
-        made._learner.restore(0, Knowledge.of(users, items), n_learned_users=self.n_users, started_at=0)
-        made._users, made._items = (Vocabulary(np.arange(n)).indexed() for n in (self.n_users, self.n_items))
-        made._groups = Groups.from_values("gender", np.where(np.arange(self.n_users) % 3, "M", "F").tolist())
+        made._learner.restore(0, Knowledge.of(users, items), n_learned_users=len(user_names), started_at=0)
+        made._users, made._items = (Vocabulary(names).indexed() for names in (user_names, item_names))
+        made._groups = Groups.from_values("gender", np.where(user_names % 3, "M", "F").tolist())
         return made
+
+    def _known(self, names: Rows, column: Rows, n: int) -> tuple[Rows, Rows]:
+        """The rows of D_0's column and of the strangers' random events, and the names of all rows."""
+        is_known = np.ones(n, dtype=np.bool_)
+        is_known[names] = False
+        is_known[names[column]] = True
+        known = np.flatnonzero(is_known)
+        row_of = np.cumsum(is_known) - 1
+        others = np.random.default_rng(n).integers(0, len(known), len(column) * (self.scale - 1))
+        return np.concatenate([row_of[names[column]], others, [len(known) - 1]]), known
 
     def new_events(self, t: int) -> pa.Table:
         """The 33,280 interactions of MovieLens D_t."""

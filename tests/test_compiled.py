@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream.compiled import share
+import fairstream.compiled
+from fairstream.compiled import _cache_folder, share
 
 
 @given(st.integers(0, 40), st.integers(1, 6))
@@ -29,3 +33,30 @@ def test_an_error_in_a_part_is_an_error(bad: int) -> None:
         patch.setattr(torch, "get_num_threads", lambda: 3)
         with pytest.raises(ValueError, match="no"):
             share(10, work)
+
+
+def test_machine_code_is_kept_where_there_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = _cache_folder.__wrapped__
+    assert find(str(tmp_path / "asked")).parent == tmp_path / "asked"
+    package = Path(fairstream.compiled.__file__).parent
+    assert find("").parent == package / "__pycache__"
+    monkeypatch.setattr(os, "access", lambda folder, mode: not Path(folder).is_relative_to(package))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert find("").is_relative_to(tmp_path / "home")
+    monkeypatch.setattr(os, "access", lambda folder, mode: False)
+    assert find("") is None  # then it is compiled at every start
+
+
+def test_machine_code_is_named_by_the_source_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in ("compiled", "caller", "callee", "other"):
+        (package / f"{name}.py").write_text("from fairstream.compiled import compiled" if "call" in name else "")
+    monkeypatch.setattr(fairstream.compiled, "__file__", str(package / "compiled.py"))
+    find, names = _cache_folder.__wrapped__, []
+    for changed in ("other", "callee", "compiled"):
+        names.append(find("").name)
+        (package / f"{changed}.py").write_text((package / f"{changed}.py").read_text() + "\nx = 1")
+    names.append(find("").name)
+    assert names[0] == names[1]
+    assert len(set(names)) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -42,17 +42,19 @@ def _compiled(function: Function, **options: Any) -> Function:
     has_file = not function.__code__.co_filename.startswith("<")  # in a doctest there is none
     options |= {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
     settings: Any = numba.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(_cache_folder() or "")
+    before = settings.CACHE_DIR
+    folder = _cache_folder(before)
+    settings.CACHE_DIR = str(folder or "")
     try:
-        is_kept = has_file and _cache_folder() is not None
+        is_kept = has_file and folder is not None
         return cast("Function", numba.njit(function, cache=is_kept, **options))
     finally:
         settings.CACHE_DIR = before
 
 
 @cache
-def _cache_folder() -> Path | None:
-    """Where machine code is kept; None where there is no place to write to.
+def _cache_folder(asked_for: str) -> Path | None:
+    """Where machine code is kept, by preference as asked for (NUMBA_CACHE_DIR); None where nothing can be written.
 
     Its name depends on the source of everything that is compiled: Numba looks at the file of a
     function alone, and would not see that another one, which is compiled into it, has changed.
@@ -61,13 +63,13 @@ def _cache_folder() -> Path | None:
     sources = (file.read_bytes() for file in sorted(package.rglob("*.py")))
     digest = hashlib.sha256(b"".join(source for source in sources if b"fairstream.compiled" in source))
     digest.update(Path(__file__).read_bytes())
-    for place in (package / "__pycache__", Path("~/.cache/fairstream").expanduser()):
-        folder = place / f"compiled-{digest.hexdigest()[:16]}"
+    for place in (asked_for, package / "__pycache__", "~/.cache/fairstream"):
         try:
+            folder = Path(place).expanduser() / f"compiled-{digest.hexdigest()[:16]}"
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
+        except (OSError, RuntimeError):  # the latter where there is no home
             continue
-        if os.access(folder, os.W_OK):
+        if place and os.access(folder, os.W_OK):
             return folder
     return None
 
@@ -81,7 +83,11 @@ def share(n: int, work: Callable[[int, int], Part]) -> list[Part]:
     n_parts = max(1, min(torch.get_num_threads(), n))
     ends = [n * part // n_parts for part in range(n_parts + 1)]
     waiting = [_threads(os.getpid(), n_parts).submit(work, *part) for part in pairwise(ends[1:])]
-    return [work(0, ends[1]), *(part.result() for part in waiting)]
+    try:
+        first = work(0, ends[1])
+    finally:
+        wait(waiting)  # whatever happens here: nobody goes on working behind the caller's back
+    return [first, *(part.result() for part in waiting)]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,7 +35,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     with beside(path, "tmp") as temporary:
         yield temporary
         for file in temporary.iterdir():
-            with file.open("rb") as written:
+            with file.open("r+b") as written:
                 os.fsync(written.fileno())
         _sync_folder(temporary)
         temporary.replace(path)
@@ -44,9 +45,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def beside(path: Path, purpose: str) -> Iterator[Path]:
     """A hidden folder on the same disk as `path`, which is gone when the block ends."""
-    folder = path.parent / f".{path.name}.{os.getpid()}.{purpose}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=f".{purpose}", dir=path.parent))
     try:
         yield folder
     finally:

@@ -359,3 +359,23 @@ def test_ranking_more_users_takes_no_more_memory_than_their_results() -> None:
     few, many = peak_mib(100), peak_mib(1000)
     assert many < 4096
     assert many - few < 64  # two runs of the same differ by 20
+
+
+class OneColumn(Given):
+    """Forgets all items but one."""
+
+    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+        return super().score_range(users, start, stop)[:, :1]
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        return super().forward(users, items)[:, :1]
+
+
+@both_ways
+def test_scores_of_another_shape_are_not_ranked(rank: Callable[..., Any]) -> None:
+    task = (OneColumn(torch.zeros(2, 9)), rows(0, 1), pairs_of({(0, 1), (1, 2)}), pairs_of(set()))
+    with going(rank):
+        with pytest.raises(ModelError, match=r"a score per item: expected the shape \(2, 9\), got \(2, 1\)"):
+            rank_all(*task, n_items=9, k=2)
+        with pytest.raises(ModelError, match="a score per item"):
+            rank_sampled(*task, n_items=9, n_rankable=9, k=2, key=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from functools import partial
 
@@ -251,3 +252,23 @@ def test_a_built_in_model_has_the_length_that_was_asked_for(dim: int) -> None:
         model = built_in_model(name, dim)(3, 4)
         assert dim in {table.embedding_dim for table in model.tables()}
     assert partial(MatrixFactorization, embedding_dim=dim)(3, 4).user.weight.shape == (3, dim)
+
+
+def test_growing_leaves_alone_the_memory_of_others() -> None:
+    pretrained = torch.arange(40.0).reshape(10, 4)
+    table = UserTable(6, 4)
+    table.weight.data = pretrained[:6]
+    table.grow(8)
+    assert torch.equal(pretrained, torch.arange(40.0).reshape(10, 4))
+    assert torch.equal(table.weight[:6], pretrained[:6])
+
+
+def test_growing_little_by_little_copies_seldom_and_loses_nothing() -> None:
+    table, seen, places = UserTable(100, 3), [], set()
+    for n_rows in range(101, 140):
+        table.grow(n_rows)
+        seen.append(table.weight.detach().clone())
+        places.add(table.weight.data_ptr())
+    for before, after in itertools.pairwise(seen):
+        assert torch.equal(after[: len(before)], before)
+    assert len(places) <= 4

@@ -221,6 +221,14 @@ def test_a_model_of_ones_own_is_saved_whole(tmp_path: Path) -> None:
     assert_same(untouched, travelled)
 
 
+def test_the_engine_is_kept(tmp_path: Path) -> None:
+    for engine in ("reference", "fused", "auto"):
+        made = fairstream.FairRecommender(pretrain_epochs=1, device="cpu", engine=engine)
+        made.fit(STREAM.events, users=STREAM.users)
+        made.save(tmp_path / engine)
+        assert fairstream.load(tmp_path / engine)._engine == engine
+
+
 def test_a_model_with_tied_weights_is_saved_too(tmp_path: Path) -> None:
     untouched = fitted(Tied)
     assert_same(untouched, through_a_file(untouched, tmp_path, Tied))

@@ -31,6 +31,7 @@ from fairstream import (
 )
 from fairstream.strategies import RestartOnDegradation
 from fairstream.training import state_tensors
+from fairstream.training.cpu import FusedEngine
 
 FAST = {"pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"}
 STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
@@ -571,6 +572,27 @@ def test_an_interrupted_update_leaves_no_trace(model: str, optimizer: str, optio
         recommender.update(events, users=USERS)
         undisturbed.update(events, users=USERS)
         assert everything(recommender) == everything(undisturbed)
+
+
+def test_even_an_update_that_is_interrupted_after_its_last_step_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recommender, undisturbed = fitted(), fitted()
+    before = everything(recommender)
+    finish = FusedEngine.finish
+
+    def interrupted(engine: FusedEngine) -> None:
+        finish(engine)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FusedEngine, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            recommender.update(SECOND, users=USERS)
+    assert everything(recommender) == before
+    recommender.update(SECOND, users=USERS)
+    undisturbed.update(SECOND, users=USERS)
+    assert everything(recommender) == everything(undisturbed)
 
 
 def _stop(done: int, total: int) -> None:

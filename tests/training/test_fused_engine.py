@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairstream.training.cpu.engine as engine_module
+from fairstream.errors import ConfigurationError
 from fairstream.events import SeenItems
 from fairstream.models import MatrixFactorization
 from fairstream.objectives import Objective
@@ -19,6 +22,7 @@ from fairstream.sampling import NegativeSampler
 from fairstream.training.batches import cut_batches
 from fairstream.training.cpu import FusedEngine
 from fairstream.training.engine import Engine, Training
+from fairstream.training.engines import make_engine
 from fairstream.training.optimizers import make_optimizer, state_tensors
 from fairstream.training.reference import ReferenceEngine
 
@@ -89,6 +93,7 @@ def largest_difference(ours: Training, theirs: Training) -> float:
     expected = everything(theirs)
     for name, value in everything(ours).items():
         a, b = (x.double().reshape(len(x) if x.dim() else 1, -1) for x in (value, expected[name]))
+        assert torch.isfinite(a).all()
         norm = b.norm(dim=1)
         found = max(found, float(((a - b).norm(dim=1) / norm.clamp(min=1e-30)).max()))
     assert expected.keys() == everything(ours).keys()
@@ -182,3 +187,81 @@ def test_rows_that_have_been_away_for_long_are_left_alone_and_wake_as_if_they_ha
     assert int((engines[0]._p.asleep_since > 0).sum()) < int(is_asleep.sum())
     after = [training.model.get_parameter("user.weight").detach() for training in (fused, reference)]
     assert float((after[0] - after[1]).abs().max()) < 1e-4 * float(after[1].abs().max())
+
+
+# ── when something goes wrong ────────────────────────────────────────────────────────────
+
+
+def test_what_was_written_can_be_taken_back() -> None:
+    training = training_of(repeats=True)
+    before = {name: value.clone() for name, value in training.model.state_dict().items()}
+    engine = FusedEngine(training)
+    engine.epoch(np.arange(len(training.batches)), key=3)
+    engine.undo()  # nothing was written yet
+    engine.finish()
+    engine.finish()  # once is enough
+    assert not torch.equal(training.model.get_parameter("user.weight"), before["user.weight"])
+    engine.undo()
+    assert all(torch.equal(value, before[name]) for name, value in training.model.state_dict().items())
+    assert not state_tensors(training.optimizer, training.model)["user.weight/n_updates"].any()
+
+
+def test_a_thread_that_fails_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        engine = FusedEngine(training_of(size=3 * 64))
+    finally:
+        torch.set_num_threads(n_before)
+    whole = engine._take
+
+    def fails(order: np.ndarray, thread: int) -> float:
+        if thread == 0 and len(order):
+            raise KeyboardInterrupt
+        return whole(order, thread)
+
+    monkeypatch.setattr(engine, "_take", fails)
+    with pytest.raises(KeyboardInterrupt):
+        engine.epoch(np.arange(len(engine.training.batches)), key=1)  # would wait for ever
+
+
+def test_a_batch_may_be_larger_than_the_data() -> None:
+    fused, reference = (training_of(size=10**9) for _ in range(2))
+    run(FusedEngine(fused), 3)
+    run(ReferenceEngine(reference), 3)
+    assert largest_difference(fused, reference) < TOLERANCE
+
+
+# ── which engine ─────────────────────────────────────────────────────────────────────────
+
+
+def frozen(training: Training) -> Training:
+    training.model.get_parameter("item.weight").requires_grad_(False)
+    return training
+
+
+def doubled(training: Training) -> Training:
+    training.model.double()
+    return training
+
+
+class Shifted(MatrixFactorization):
+    """Scores otherwise than the class it derives from."""
+
+
+def derived(training: Training) -> Training:
+    return replace(training, model=Shifted(N_USERS, N_ITEMS, embedding_dim=8))
+
+
+def undecayed(training: Training) -> Training:
+    training.model.item.decayed = False
+    return training
+
+
+@pytest.mark.parametrize("change", [frozen, doubled, derived, undecayed])
+def test_the_fused_engine_keeps_its_hands_off_what_it_does_not_do(change: Callable[[Training], Training]) -> None:
+    assert isinstance(make_engine("auto", training_of()), FusedEngine)
+    assert isinstance(make_engine("reference", training_of()), ReferenceEngine)
+    assert isinstance(make_engine("auto", change(training_of())), ReferenceEngine)
+    with pytest.raises(ConfigurationError, match="use auto or reference"):
+        make_engine("fused", change(training_of()))

@@ -13,7 +13,7 @@ from fairstream.objectives import Objective, differentiable_disparity, fairness_
 from fairstream.sampling import NegativeSampler
 from fairstream.training.cpu.adam import Table
 from fairstream.training.cpu.arithmetic import exp_negative
-from fairstream.training.cpu.compact import Compact
+from fairstream.training.cpu.compact import Compact, exchange
 from fairstream.training.cpu.drawing import draw
 from fairstream.training.cpu.objective import fairness
 from fairstream.training.cpu.rooms import make_rooms
@@ -125,8 +125,13 @@ def test_a_compact_table_holds_the_rows_that_occur_in_the_order_in_which_they_do
     before = [part.copy() for part in whole[:4]]
     for part in compact.table[:4]:
         np.add(part, 1, out=part)
-    compact.write_back(whole)
+    nobody, is_written = Compact.of(whole, rows[:0].copy()), np.zeros(1, dtype=np.bool_)
+    exchange(compact, whole, nobody, whole, is_written)
+    assert is_written[0]
     touched = np.isin(np.arange(10), rows)
     for part, old in zip(whole[:4], before, strict=True):
         assert (part[touched] == old[touched] + 1).all()
         assert (part[~touched] == old[~touched]).all()
+    exchange(compact, whole, nobody, whole, is_written)
+    assert not is_written[0]
+    assert all((part == old).all() for part, old in zip(whole[:4], before, strict=True))

@@ -346,3 +346,8 @@ def test_a_model_of_another_kind_or_shape_is_told_apart_from_divergence() -> Non
         )
     with pytest.raises(ModelError, match=r"must be a fairstream\.Scorer, got Linear"):
         trainer_of(torch.nn.Linear)
+
+
+def test_a_model_without_room_for_all_is_told_so() -> None:
+    with pytest.raises(ModelError, match=r"room for 12 users and \d+ items.*has room for 5"):
+        trainer_of(lambda n_users, n_items: MatrixFactorization(5, n_items))

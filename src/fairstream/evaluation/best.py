@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fairstream.evaluation.blocks import Blocks, Lists, chunks
+from fairstream.evaluation.blocks import Blocks, Lists, chunks, need_shape
 from fairstream.evaluation.by_scan import by_scan
 from fairstream.evaluation.by_topk import by_topk
 from fairstream.evaluation.top_k import Floats
@@ -56,10 +57,14 @@ def best_of_all(model: Scorer, users: Rows, seen: SeenItems, positives: SeenItem
         at = slice(chunk.start, chunk.stop)
         had, wanted = (Lists(*pairs.lists(users[at])) for pairs in (seen, positives))
         rows = torch.from_numpy(users[at]).to(device)
-        made = ((block.start, model.score_range(rows, block.start, block.stop)) for block in blocks)  # when asked for
+        made = ((block.start, _scores(model, rows, block)) for block in blocks)  # when asked for
         scores[at], codes[at] = way.rank(made, had, wanted, n_items, k)
         n_positives[at] = np.diff(wanted.bounds)
     return Best(scores, *decoded(scores, codes, n_items), n_positives)
+
+
+def _scores(model: Scorer, rows: Tensor, block: range) -> Tensor:
+    return need_shape(model.score_range(rows, block.start, block.stop), (len(rows), len(block)))
 
 
 def decoded(scores: Floats, codes: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.bool_]]]:

@@ -48,6 +48,13 @@ def need_numbers(are_numbers: bool) -> None:
         raise ModelError("the model returned NaN or infinite scores, which are never ranked; it has probably diverged")
 
 
+def need_shape(scores: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The scores themselves, where there is one for each user and item; compiled code would read beyond others."""
+    if tuple(scores.shape) != shape:
+        raise ModelError(f"a model must give a score per item: expected the shape {shape}, got {tuple(scores.shape)}")
+    return scores
+
+
 def floats(scores: Tensor) -> Tensor:
     """In a kind of number that both ways can compare exactly."""
     return scores if scores.dtype in (torch.float32, torch.float64) else scores.double()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairstream.evaluation.best import best_of_all, decoded, way_of
-from fairstream.evaluation.blocks import Lists, chunks
+from fairstream.evaluation.blocks import Lists, chunks, need_shape
 from fairstream.events import Rows, SeenItems
 from fairstream.models import Scorer
 from fairstream.sampling import NegativeSampler
@@ -85,6 +85,7 @@ def rank_sampled(
         table = Lists(*reachable.lists(users[at])).table()
         candidates = np.concatenate([negatives[at].cpu().numpy(), table], axis=1)  # (B, W), −1 where there is none
         scores = model(torch.from_numpy(users[at]).to(device), torch.from_numpy(candidates.clip(0)).to(device))
+        need_shape(scores, candidates.shape)
         is_positive = (candidates >= 0) & (np.arange(candidates.shape[1]) >= N_SAMPLED_CANDIDATES)
         absent, wanted = (Lists.from_mask(mask) for mask in (candidates < 0, is_positive))
         found, codes = way.rank([(0, scores)], absent, wanted, candidates.shape[1], k)

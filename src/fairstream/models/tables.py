@@ -15,6 +15,8 @@ class Table(nn.Embedding):
     def __init__(self, n_rows: int, n_columns: int, *, decayed: bool = True) -> None:
         super().__init__(n_rows, n_columns, _weight=with_rows(torch.empty(0, n_columns), n_rows))
         self.decayed = decayed
+        self._made = self.weight.data_ptr()
+        """The memory that was made here and has room behind its rows; any other may be somebody else's."""
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -29,12 +31,14 @@ class Table(nn.Embedding):
         if n_new > 0:
             fresh = torch.empty(n_new, self.embedding_dim, dtype=self.weight.dtype)
             nn.init.normal_(fresh, std=0.01)
-            self.weight.data = with_rows(self.weight.data, n_rows)
+            is_ours = self.weight.data_ptr() == self._made
+            self.weight.data = with_rows(self.weight.data, n_rows, is_ours=is_ours)
+            self._made = self.weight.data_ptr()
             self.weight.data[n_before:] = fresh.to(self.weight.device)
             self.num_embeddings = n_rows
 
 
-def with_rows(tensor: Tensor, n_rows: int) -> Tensor:
+def with_rows(tensor: Tensor, n_rows: int, *, is_ours: bool = True) -> Tensor:
     """The same rows and room for more behind them; what is in the new ones is undefined.
 
     As long as the room that an earlier call has left behind the rows lasts (an eighth of them),
@@ -42,8 +46,9 @@ def with_rows(tensor: Tensor, n_rows: int) -> Tensor:
     """
     storage, columns = tensor.untyped_storage(), tensor.shape[1:]
     n_bytes = n_rows * columns.numel() * tensor.element_size()
-    if tensor.storage_offset() == 0 and tensor.is_contiguous() and n_bytes <= storage.nbytes():
-        return tensor.new_empty(0).set_(storage, 0, (n_rows, *columns), tensor.stride())
+    if is_ours and tensor.storage_offset() == 0 and tensor.is_contiguous() and 0 < n_bytes <= storage.nbytes():
+        flat = tensor.new_empty(0).set_(storage)
+        return flat[: n_rows * columns.numel()].view(n_rows, *columns)
     roomy = tensor.new_empty(n_rows + n_rows // 8, *columns)  # memory that is not written to is not taken
     roomy[: len(tensor)] = tensor
     return roomy[:n_rows]

@@ -171,6 +171,7 @@ class FairRecommender:
             "config": self.config.model_dump(),
             "seed": self._randomness.seed,
             "device": self._device.type,
+            "engine": self._engine,
             "columns": asdict(self._columns),
             "t": learner.t,
             "started_at": learner.trainer.t,
@@ -212,7 +213,8 @@ class FairRecommender:
                     "a model of your own: pass its constructor" if model is None else f"{name}: do not pass a model"
                 )
                 raise CheckpointError(f"{path} was saved with {wanted}")
-            recommender = cls(model or name, seed=manifest["seed"], device=place.device, **options)
+            engine = manifest.get("engine", "auto")
+            recommender = cls(model or name, seed=manifest["seed"], device=place.device, engine=engine, **options)
             recommender._restore(manifest, tensors)
         except RuntimeError:  # PyTorch's word for tensors of other names or shapes
             raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None

@@ -89,14 +89,14 @@ class Learner:
     def _take(self, step: Step, users: Rows, items: Rows, groups: Groups, on_epoch: OnEpoch | None) -> Update:
         begin = time.perf_counter()
         standing = (self.t, self.known, self.n_learned_users, self._trainer)
-        undo = self.trainer.savepoint() if step is Step.FINE_TUNE else None
+        savepoint = self.trainer.savepoint() if step is Step.FINE_TUNE else None
         try:
             self.t, self.known = self.t + 1, self.known.after(users, items)
             report = self._act(step, users, items, groups, on_epoch)
         except BaseException:
             self.t, self.known, self.n_learned_users, self._trainer = standing
-            if undo is not None:
-                undo()
+            if savepoint is not None:
+                savepoint.restore()
             raise
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)

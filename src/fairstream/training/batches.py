@@ -57,12 +57,14 @@ def cut_batches(
 ) -> Batches:
     """The interactions whose user has `n_drawn` items left to draw from, cut into batches."""
     has_enough = sampler.n_items - np.diff(sampler.bounds) >= n_drawn
-    if not has_enough.any():
+    if not has_enough.all():
+        kept = has_enough[sampler.place(users)]
+        users, items = users[kept], items[kept]
+    if len(users) == 0:
         raise DataError(
             f"{n_drawn} distinct negatives an interaction (the larger of n_negatives and "
             f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
         )
-    if not has_enough.all():
-        kept = has_enough[sampler.place(users)]
-        users, items = users[kept], items[kept]
-    return Batches(users, items, codes, size)
+    if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read beyond the end
+        raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
+    return Batches(users, items, codes, min(size, len(users)))

@@ -1,4 +1,4 @@
-"""Who takes the steps. Two engines, one meaning: the reference is the specification of the others."""
+"""Who takes the steps. Several engines, one meaning: the reference is the specification of the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Training:
     signs: tuple[float, ...]
     """a_g of each group: +1 for one that is ahead, −1 for one that is behind."""
     repeats: bool = False
-    """Whether every epoch has the same batches in the same order with the same negatives."""
+    """Whether every epoch has all batches, in chronological order, with the same negatives."""
 
 
 class Engine(ABC):
@@ -41,3 +41,6 @@ class Engine(ABC):
 
     def finish(self) -> None:  # noqa: B027 (most engines work in place)
         """Called after the last epoch, where all has gone well."""
+
+    def undo(self) -> None:  # noqa: B027
+        """Take back what `finish` has done."""

@@ -7,7 +7,7 @@ import os
 import torch
 
 from fairstream.errors import ConfigurationError
-from fairstream.models import MatrixFactorization, Scorer
+from fairstream.models import ItemTable, MatrixFactorization, Scorer, UserTable
 from fairstream.training.engine import Engine, Training
 from fairstream.training.reference import ReferenceEngine
 from fairstream.training.row_adam import RowAdam
@@ -44,10 +44,11 @@ def _fused_engine(training: Training) -> Engine | None:
 
 
 def _is_fused_on_cpu(model: Scorer) -> bool:
-    """Matrix factorisation itself: a class derived from it may score otherwise."""
+    """Matrix factorisation itself: a class derived from it, or one with tables of another kind, may score otherwise."""
     return (
         type(model) is MatrixFactorization
-        and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
+        and all(p.dtype == torch.float32 and p.device.type == "cpu" and p.requires_grad for p in model.parameters())
+        and all(type(table) in {UserTable, ItemTable} and table.decayed for table in model.tables())
         and hasattr(os, "sched_yield")
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,10 +21,12 @@ from fairstream.training.engine import Training
 from fairstream.training.engines import fine_tunes_a_copy, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import grow_state, make_optimizer
+from fairstream.training.savepoint import Savepoint
 from fairstream.training.surroundings import EngineName
 
 OnEpoch = Callable[[int, int], None]
-"""Called after each epoch with (epochs done, epochs in all)."""
+"""Called after each epoch with (epochs done, epochs in all). What an update learns may show in the
+model only once the update is done."""
 
 
 @dataclass(frozen=True)
@@ -63,32 +65,21 @@ class Trainer:
             model = factory(n_users, n_items)
         if not isinstance(model, Scorer):
             raise ModelError(f"a model must be a fairstream.Scorer, got {type(model).__name__}; see Scorer for how")
+        if 0 < model.n_users < n_users or 0 < model.n_items < n_items:
+            raise ModelError(
+                f"a model must have room for {n_users} users and {n_items} items, as it was asked for; this one has "
+                f"room for {model.n_users} and {model.n_items}: pass what its constructor is given on to its tables"
+            )
         self.model: Scorer = model.to(device)
         self.t = t
+        self._savepoint: Callable[[], Savepoint | None] = lambda: None
         self.optimizer = make_optimizer(hyper.optimizer, self.model, learning_rate=hyper.learning_rate, l2=hyper.l2)
 
-    def savepoint(self) -> Callable[[], None]:
-        """A function that puts back the model and the optimizer as they are now, should fine-tuning fail."""
-        if fine_tunes_a_copy(self._engine, self.model, self.optimizer):
-            return self._undo_growth()
-        model, optimizer = copy.deepcopy((self.model, self.optimizer))
-
-        def undo() -> None:
-            self.model, self.optimizer = model, optimizer
-
-        return undo
-
-    def _undo_growth(self) -> Callable[[], None]:
-        """What puts back the tables at their present length, where all that happens to them is growth."""
-        tables = [(table, table.weight.data, table.num_embeddings) for table in self.model.tables()]
-        states = {parameter: dict(state) for parameter, state in self.optimizer.state.items()}
-
-        def undo() -> None:
-            for table, weight, n_rows in tables:
-                table.weight.data, table.num_embeddings = weight, n_rows
-            self.optimizer.state.update(states)
-
-        return undo
+    def savepoint(self) -> Savepoint:
+        """What can put back the model and the optimizer as they are now, should fine-tuning fail."""
+        kept = Savepoint(self, is_light=fine_tunes_a_copy(self._engine, self.model, self.optimizer))
+        self._savepoint = weakref.ref(kept)
+        return kept
 
     def grow(self, n_users: int, n_items: int, t: int) -> None:
         """Make room, in the tables and in the optimizer, for who and what appeared in period t."""
@@ -137,11 +128,14 @@ class Trainer:
                 )
             if on_epoch is not None:
                 on_epoch(epoch + 1, epochs)
-        engine.finish()
-        return TrainingReport(
+        report = TrainingReport(
             n_interactions=len(users),
             n_batches=len(batches),
             n_one_group_batches=int((~batches.have_two_groups).sum()),
             n_without_negatives=len(users) - len(batches.users),
             loss=loss,
         )
+        if (kept := self._savepoint()) is not None:
+            kept.engine = engine
+        engine.finish()
+        return report

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
@@ -56,18 +57,36 @@ def _pause(_typing: Any) -> Any:
     return types.void(), generate
 
 
+_CALLED_OFF = -(1 << 62)
+
+
+def new_counter() -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where threads count themselves in."""
+    return np.zeros(1, dtype=np.int64)
+
+
+def call_off(counter: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    """Let nobody wait any more, now or later: one of the threads will not come."""
+    counter[0] = _CALLED_OFF
+
+
 @compiled
-def wait_for_all(counter: Any, n_threads: Any) -> None:
-    """Go on once all threads have come here.
+def wait_for_all(counter: Any, n_threads: Any) -> Any:
+    """Wait until all threads have come here; gives False where that has been called off.
 
     The counter only ever grows, so there is nothing to reset. A thread that waits long gives way:
     on a busy machine the one it waits for may not be running at all.
     """
     if n_threads == 1:
-        return
+        return True
     goal = (_add_one(counter) // n_threads + 1) * n_threads
     looks = 0
-    while _read(counter) < goal:
+    while True:
+        n_came = _read(counter)
+        if n_came < 0:
+            return False
+        if n_came >= goal:
+            return True
         _pause()
         looks += 1
         if looks > _LOOKS:

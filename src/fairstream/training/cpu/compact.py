@@ -1,8 +1,8 @@
 """The rows that a training will touch, side by side in the order in which it comes to them.
 
 An update goes over the same few batches again and again. On a copy of just the rows that occur in
-them it runs through memory in order, whatever the size of the catalogue; and until the copy is
-written back nothing has happened to the model.
+them it runs through memory in order, whatever the size of the catalogue; and until copy and
+original are exchanged nothing has happened to the model.
 """
 
 from __future__ import annotations
@@ -41,16 +41,6 @@ class Compact(NamedTuple):
         share(len(rows), copy)
         return cls(rows, Table(parts[0], parts[1], parts[2], whole.n_updates[rows], whole.asleep_since))
 
-    def write_back(self, whole: Table) -> None:
-        """Put the rows where they came from."""
-
-        def copy(begin: int, end: int) -> None:
-            for ours, theirs in zip(self.table[:3], whole[:3], strict=True):
-                scatter(ours[begin:end], self.rows[begin:end], theirs)
-
-        share(len(self.rows), copy)
-        whole.n_updates[self.rows] = self.table.n_updates
-
 
 @compiled
 def rename(column: Any, names: Any, rows: Any) -> Any:
@@ -80,10 +70,35 @@ def gather(table: Any, rows: Any, out: Any) -> None:
 
 
 @compiled
-def scatter(values: Any, rows: Any, table: Any) -> None:
-    """table[rows] = values"""
+def exchange(users: Any, all_users: Any, items: Any, all_items: Any, is_written: Any) -> None:
+    """Swap the rows of two compact tables with those they were copied from; doing it again takes it back.
+
+    One call, which nothing can interrupt: afterwards either all has happened, and `is_written`
+    says so, or nothing.
+    """
+    _swap(users, all_users)
+    _swap(items, all_items)
+    is_written[0] = not is_written[0]
+
+
+@compiled
+def _swap(compact: Any, whole: Any) -> None:
+    rows, ours = compact.rows, compact.table
+    _swap_rows(ours.weight, rows, whole.weight)
+    _swap_rows(ours.mean, rows, whole.mean)
+    _swap_rows(ours.square, rows, whole.square)
+    for at in range(len(rows)):
+        count = whole.n_updates[rows[at]]
+        whole.n_updates[rows[at]] = ours.n_updates[at]
+        ours.n_updates[at] = count
+
+
+@compiled
+def _swap_rows(values: Any, rows: Any, table: Any) -> None:
     for at in range(len(rows)):
         if at + _AHEAD < len(rows):
             prefetch_row(table, rows[at + _AHEAD])
         for k in range(table.shape[1]):
+            value = table[rows[at], k]
             table[rows[at], k] = values[at, k]
+            values[at, k] = value

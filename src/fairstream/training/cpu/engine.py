@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from fairstream.events import Rows
 from fairstream.models import MatrixFactorization
 from fairstream.models import Table as ModelTable
 from fairstream.training.cpu.adam import Adam, Table, make_up_for_sleep
-from fairstream.training.cpu.compact import Compact
+from fairstream.training.cpu.barrier import call_off, new_counter
+from fairstream.training.cpu.compact import Compact, exchange
 from fairstream.training.cpu.epoch import Exclusions, Interactions, draw_share, take_steps
 from fairstream.training.cpu.rooms import make_rooms
 from fairstream.training.cpu.steps import Integers, Loss, Room
@@ -44,6 +46,7 @@ class FusedEngine(Engine):
         self._whole = [self._table(table) for table in (model.user, model.item)]
         self._works_on_copy = training.repeats and self._is_row
         self._compact: list[Compact] = []
+        self._is_written = np.zeros(1, dtype=np.bool_)
         self._p, self._q = self._whole
         self._interactions = Interactions(
             np.asarray(batches.users), np.asarray(batches.items), batches.codes, batches.size
@@ -66,7 +69,7 @@ class FusedEngine(Engine):
         self._n_threads = max(1, min(torch.get_num_threads(), batches.size // _LEAST_SHARE))
         # Of its own: threads that wait for each other must not queue behind those of another training.
         self._others = ThreadPoolExecutor(max(1, self._n_threads - 1))
-        self._counter = np.zeros(1, dtype=np.int64)
+        self._counter = new_counter()
         self._negatives: Integers = np.empty((self._at_once * batches.size, objective.n_drawn), dtype=np.int32)
         self._rooms: list[Room] = []
 
@@ -82,13 +85,20 @@ class FusedEngine(Engine):
         return total / len(order)
 
     def finish(self) -> None:
-        for compact, whole in zip(self._compact, self._whole, strict=False):
-            compact.write_back(whole)
-        self._compact = []
+        if self._compact and not self._is_written[0]:
+            self._exchange()
+
+    def undo(self) -> None:
+        if self._is_written[0]:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        exchange(self._compact[0], self._whole[0], self._compact[1], self._whole[1], self._is_written)
 
     def _make_compact(self) -> None:
         """Go on on a copy of the rows that occur."""
         users, items, codes, size = self._interactions
+        # The negatives lie in the order of the batches: `Training.repeats` says which that is.
         users, candidates = users.copy(), np.concatenate([items[:, None], self._negatives[: len(items)]], axis=1)
         self._compact = [Compact.of(self._whole[0], users), Compact.of(self._whole[1], candidates)]
         items, self._negatives = candidates[:, 0].copy(), candidates[:, 1:].astype(np.int32)
@@ -122,34 +132,47 @@ class FusedEngine(Engine):
                 n_users=len(self._p.weight),
                 n_items=len(self._q.weight),
             )
-        losses = self._together(
-            lambda thread: take_steps(
-                order,
-                self._interactions,
-                self._negatives,
-                self._p,
-                self._q,
-                self._loss,
-                self._adam,
-                self._l2,
-                -1 if self._is_row else self._n_steps,
-                self._rooms[thread],
-                thread,
-                self._n_threads,
-                self._counter,
-            ),
-        )
+        take = partial(self._take, order)
+        self._take(order[:0], 0)  # compiles, should it have to: later a thread that fails to would leave others waiting
+        loss = float(self._together(take))  # every thread computes all of it
         if not self._is_row:
             for state in self.training.optimizer.state.values():
                 state["step"] += len(order)
             for table in (self._p, self._q):
                 make_up_for_sleep(table, self._adam, self._n_steps)
-        return float(losses[0])  # every thread has computed all of it
+        return loss
 
-    def _together(self, work: Callable[[int], Any]) -> list[Any]:
-        """Let every thread do its part; this one is one of them."""
-        others = [self._others.submit(work, thread) for thread in range(1, self._n_threads)]
-        return [work(0), *(other.result() for other in others)]
+    def _take(self, order: Rows, thread: int) -> Any:
+        return take_steps(
+            order,
+            self._interactions,
+            self._negatives,
+            self._p,
+            self._q,
+            self._loss,
+            self._adam,
+            self._l2,
+            -1 if self._is_row else self._n_steps,
+            self._rooms[thread],
+            thread,
+            self._n_threads,
+            self._counter,
+        )
+
+    def _together(self, work: Callable[[int], Any]) -> Any:
+        """Let every thread do its part; this one is one of them, and its result is given."""
+        others: list[Future[Any]] = []
+        try:
+            others.extend(self._others.submit(work, thread) for thread in range(1, self._n_threads))
+            result = work(0)
+        except BaseException:
+            call_off(self._counter)  # nobody must wait for this thread
+            raise
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+        return result
 
     @property
     def _n_steps(self) -> int:

@@ -85,11 +85,13 @@ def take_steps(
         for b in range(n_rows):
             room.codes[b] = interactions.codes[users[b]]
         n_users, n_items = find_rows(users, items, drawn, room, thread, n_threads)
-        wait_for_all(counter, n_threads)  # all scores are there
+        if not wait_for_all(counter, n_threads):  # all scores are there
+            break
 
         total += losses(n_rows, loss, room)
         user_gradients(items, drawn, q.weight, n_users, room)
-        wait_for_all(counter, n_threads)  # nobody needs q as it was any more
+        if not wait_for_all(counter, n_threads):  # nobody needs q as it was any more
+            break
 
         n = -1 if n_before < 0 else n_before + at + 1
         if n >= 0:
@@ -97,7 +99,8 @@ def take_steps(
             update_idle_rows(p, room.users.heads, room.nothing, l2, adam, n, thread, n_threads)
         update_items(q, n_items, l2, adam, n, room)
         update_users(p, n_users, l2, adam, n, room)
-        wait_for_all(counter, n_threads)  # all rows are as the next step needs them
+        if not wait_for_all(counter, n_threads):  # all rows are as the next step needs them
+            break
     return total
 
 

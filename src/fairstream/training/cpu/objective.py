@@ -133,7 +133,7 @@ def fairness(dh: Any, codes: Any, n_rows: Any, signs: Any, is_signed: Any, lambd
     for g in range(n_groups):
         sums[0, g], sums[1, g], slope[g] = 0.0, 0.0, _ZERO
     for b in range(n_rows):
-        if codes[b] >= 0:
+        if 0 <= codes[b] < n_groups:
             sums[0, codes[b]] += np.float64(dh[b])
             sums[1, codes[b]] += 1.0
     for g in range(n_groups):

@@ -119,7 +119,7 @@ def losses(n_rows: Any, loss: Any, room: Any) -> Any:
         )
         # ∂L/∂DH of each interaction takes DH's place: that is all that is needed of it from here on.
         for b in range(n_rows):
-            dh[b] = room.group_slopes[room.codes[b]] if room.codes[b] >= 0 else _ZERO
+            dh[b] = room.group_slopes[room.codes[b]] if 0 <= room.codes[b] < len(loss.signs) else _ZERO
         for c in range(loss.mu + 1):
             for b in range(n_rows):
                 ds[c, b] += dh[b] * d[c, b]

@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
+from fairstream.models import ItemTable, MatrixFactorization, NeuralCollaborativeFiltering, UserTable
 from fairstream.training.engine import Engine, Training
 from fairstream.training.row_adam import RowAdam
 
@@ -19,7 +19,8 @@ def applies(training: Training) -> bool:
     return (
         importlib.util.find_spec("triton") is not None
         and type(training.model) in {MatrixFactorization, NeuralCollaborativeFiltering}
-        and all(p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
+        and all(p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() and p.requires_grad for p in parameters)
+        and all(type(table) in {UserTable, ItemTable} for table in training.model.tables())
         and _fits(training)
         and _is_plain_adam(training.optimizer)
     )
@@ -47,7 +48,7 @@ def _fits(training: Training) -> bool:
         assert isinstance(model, NeuralCollaborativeFiltering)
         d, least = model.user_mlp.embedding_dim, 16
     is_power = d & (d - 1) == 0
-    return is_power and least <= d <= 128 and training.objective.n_drawn < 32 and len(training.signs) <= 32
+    return is_power and least <= d <= 128 and training.objective.n_drawn < 32 and 1 <= len(training.signs) <= 32
 
 
 def _is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:

@@ -41,10 +41,12 @@ class StepGraph:
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside), _no_collection():
             self._graph.capture_begin(capture_error_mode="thread_local")
-            self._advance()
-            for i in range(STEPS_AT_ONCE):
-                launch(self, i)
-            self._graph.capture_end()
+            try:
+                self._advance()
+                for i in range(STEPS_AT_ONCE):
+                    launch(self, i)
+            finally:
+                self._graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(aside)
 
     def _advance(self) -> None:

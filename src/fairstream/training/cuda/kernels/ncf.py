@@ -15,6 +15,12 @@ from fairstream.training.cuda.kernels.loss import fairness, fairness_of, mean_lo
 
 
 @triton.jit
+def relu(x):
+    """max(x, 0), in which NaN stays NaN: a training that diverges must show it."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def times(x, w_at, STRIDE: tl.constexpr, D: tl.constexpr):
     """X W for x (TILE, D) and W (D, D), whose rows are STRIDE apart."""
     j, k = tl.arange(0, D)[:, None], tl.arange(0, D)[None, :]
@@ -55,13 +61,13 @@ def ncf_scores(
     to = h_at + e[:, None] * D + k
     h = times(tl.load(p_mlp_at + u, mask=mask, other=0.0), transposed_at, D, D)
     h += times(tl.load(q_mlp_at + v, mask=mask, other=0.0), transposed_at + D * D, D, D)
-    h = tl.maximum(h, 0.0)
+    h = relu(h)
     tl.store(to, h, mask=mask)
-    h = tl.maximum(times(h, transposed_at + 2 * D * D, D, D), 0.0)
+    h = relu(times(h, transposed_at + 2 * D * D, D, D))
     tl.store(to + SIZE * C * D, h, mask=mask)
-    h = tl.maximum(times(h, transposed_at + 3 * D * D, D, D), 0.0)
+    h = relu(times(h, transposed_at + 3 * D * D, D, D))
     tl.store(to + 2 * SIZE * C * D, h, mask=mask)
-    h = tl.maximum(times(h, transposed_at + 4 * D * D, D, D), 0.0)
+    h = relu(times(h, transposed_at + 4 * D * D, D, D))
     tl.store(to + 3 * SIZE * C * D, h, mask=mask)
     s += tl.sum(h * tl.load(out_at + D + k), axis=1)
     tl.store(s_at + e, s, mask=is_e)

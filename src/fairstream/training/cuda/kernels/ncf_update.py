@@ -132,7 +132,7 @@ def ncf_layers(
     grad = tl.zeros((2 * D,), tl.float32)
     for share in range(0, n_shares, MANY):
         s = (share + tl.arange(0, MANY))[:, None]
-        from_at = dw_at + s * (5 * D * D + 2 * D) + block * 2 * D + weight[None, :]
+        from_at = dw_at + s.to(tl.int64) * (5 * D * D + 2 * D) + block * 2 * D + weight[None, :]
         grad += tl.sum(tl.load(from_at, mask=s < n_shares, other=0.0), axis=0)
     half = D // 2
     square = D * D
