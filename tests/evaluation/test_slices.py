@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairstream.evaluation import Panel, Slice, disaggregate
 from fairstream.evaluation import Tested as UserResults  # pytest would take a Test… for tests
+from fairstream.evaluation.blocks import Lists
 from fairstream.evaluation.ranking import RankedHits, rank_all
 from fairstream.evaluation.slices import cut_slices
 from fairstream.events import Knowledge
@@ -18,6 +19,10 @@ from support import Given, Pairs, items_of, pairs_of
 
 N_USERS, N_ITEMS, K = 6, 9, 3
 PAIRS = st.sets(st.tuples(st.integers(0, N_USERS - 1), st.integers(0, N_ITEMS - 1)), max_size=15)
+
+
+def lists_of(positives: Pairs, tested: UserResults) -> Lists:
+    return Lists(*pairs_of(positives).lists(tested.users))
 
 
 class Case:
@@ -37,7 +42,7 @@ class Case:
         self.tested = UserResults(self.users, self.codes, is_cold, self.ranked.hits, self.ranked.n_positives)
 
     def slices(self) -> dict[str, UserResults]:
-        return dict(cut_slices(self.tested, self.ranked.items, pairs_of(self.positives), self.known))
+        return dict(cut_slices(self.tested, self.ranked.items, lists_of(self.positives, self.tested), self.known))
 
 
 @st.composite
@@ -103,7 +108,7 @@ def test_the_parts_add_up(case: Case) -> None:
 def test_before_there_was_a_second_batch_no_item_is_new() -> None:
     case = Case({(0, 0), (1, 1)}, set(), {(0, 1)}, [0] * N_USERS, 0)
     first = Knowledge.of(np.array([0, 1]), np.array([0, 1]))
-    slices = dict(cut_slices(case.tested, case.ranked.items, pairs_of(case.positives), first))
+    slices = dict(cut_slices(case.tested, case.ranked.items, lists_of(case.positives, case.tested), first))
     assert list(slices) == ["warm_users", "cold_users", "no_group", "cold_items"]
     assert list(case.slices()) == [*slices, "new_items"]
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fairstream.errors import ConfigurationError
+from fairstream.evaluation.blocks import Lists
 from fairstream.evaluation.by_group import GroupScores, disaggregate
 from fairstream.evaluation.protocol import Protocol
 from fairstream.evaluation.ranking import RankedHits, evaluating, rank_all, rank_sampled
@@ -111,7 +112,7 @@ class Judge:
             set_aside={name: int(n) for name, n, is_judged in few if n and not is_judged},
             slices={
                 name: self._slice(name, part, n_groups, (t, len(users)))
-                for name, part in cut_slices(tested, ranked.items, positives, known)
+                for name, part in cut_slices(tested, ranked.items, Lists(*positives.lists(present)), known)
             },
             tested=tested,
         )

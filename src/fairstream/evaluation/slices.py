@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairstream.evaluation.blocks import Lists
 from fairstream.evaluation.by_group import GroupScores
 from fairstream.evaluation.tested import Tested
-from fairstream.events import UNKNOWN, Knowledge, Rows, SeenItems
+from fairstream.events import UNKNOWN, Knowledge, Rows
 
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -33,8 +34,10 @@ class Slice:
         return {"n_users": self.n_users, "n_positives": self.n_positives, **scores}
 
 
-def cut_slices(tested: Tested, items: Rows, positives: SeenItems, known: Knowledge) -> Iterator[tuple[str, Tested]]:
+def cut_slices(tested: Tested, items: Rows, positives: Lists, known: Knowledge) -> Iterator[tuple[str, Tested]]:
     """The slices by name: of the users, and, with only some items counting as found, of the items.
+
+    `items` (U, k) are the best of each tested user, `positives` what there was to find.
 
     A cold item is one that nobody has had yet: no recommender without knowledge of its content
     can find it, and its slice says how much that costs. A new item came with the last period.
@@ -48,10 +51,11 @@ def cut_slices(tested: Tested, items: Rows, positives: SeenItems, known: Knowled
         yield "new_items", _only(tested, items, positives, lambda rows: (rows >= young.start) & (rows < young.stop))
 
 
-def _only(tested: Tested, items: Rows, positives: SeenItems, counts: Callable[[Rows], _Mask]) -> Tested:
+def _only(tested: Tested, items: Rows, positives: Lists, counts: Callable[[Rows], _Mask]) -> Tested:
     """The same lists with only some items counting, for the users who had any of them to find."""
-    bounds, wanted = positives.lists(tested.users)
-    n_positives = np.diff(np.append(0, np.cumsum(counts(wanted)))[bounds])
+    n_before = np.zeros(len(positives.items) + 1, dtype=np.int64)
+    np.cumsum(counts(positives.items), out=n_before[1:])
+    n_positives = np.diff(n_before[positives.bounds])
     hits = tested.hits * torch.from_numpy(counts(items))
     part = replace(tested, hits=hits, n_positives=torch.from_numpy(n_positives).double())
     return part.where(n_positives > 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fairstream.compiled import compiled
 from fairstream.events.runs import appended
 from fairstream.events.seen import SeenItems
 from fairstream.events.vocabulary import Rows
@@ -77,10 +78,16 @@ class Knowledge:
             for start in range(0, len(part), _EVENTS_AT_ONCE):
                 items = part[start : start + _EVENTS_AT_ONCE]
                 age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
-                np.add.at(popularity, items, np.exp2(-age / half_life))
+                _add(popularity, items, np.exp2(-age / half_life))
                 n -= len(items)
         popularity.flags.writeable = False
         return popularity
+
+
+@compiled
+def _add(sums: Any, items: Any, weights: Any) -> None:
+    for at in range(len(items)):
+        sums[items[at]] += weights[at]
 
 
 def _joined(first: Rows, second: Rows) -> Rows:
