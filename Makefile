@@ -1,10 +1,11 @@
 # Everything a newcomer needs: `make demo` and `make test`. Only Python 3.11+ and make are assumed.
 PYTHON ?= python3
+DATA ?= $(or $(FAIRSTREAM_DATA),../shared/data)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test slow lint clean
+.PHONY: demo test slow lint bench clean
 
 demo: $(READY)  ## Run the main job on a built-in synthetic stream
 	$(BIN)/fairstream demo
@@ -16,10 +17,14 @@ slow: $(READY)  ## Run the tests that take minutes
 	$(BIN)/pytest -m slow
 
 lint: $(READY)  ## Style, types, and which room may import which
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(READY)  ## Measure speed and print the tables; DATA is a folder with movielens-1m
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks $(DATA)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

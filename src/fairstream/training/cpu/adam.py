@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairstream.compiled import compiled, inlined
+from fairstream.training.cpu.ownership import owner
 
 _LOOK_EVERY = 64
 _LONG_ENOUGH = 16
@@ -82,7 +83,9 @@ def update_idle_rows(
     meanwhile is v ← β₂ v, which is made up for when a batch wakes it. `nothing` is a row of zeros.
     """
     looks = n % _LOOK_EVERY == 0
-    for row in range(thread, len(heads), n_threads):
+    for row in range(len(heads)):
+        if owner(row, n_threads) != thread:
+            continue
         if heads[row] > 0:
             _make_up(table, row, adam, n - 1)
             table.asleep_since[row] = 0

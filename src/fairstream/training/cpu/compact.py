@@ -13,7 +13,7 @@ import numpy as np
 
 from fairstream.compiled import compiled, share
 from fairstream.training.cpu.adam import Table
-from fairstream.training.cpu.prefetch import prefetch_row
+from fairstream.training.cpu.prefetch import prefetch_row, prefetch_row_to_write
 
 _AHEAD = 16
 """Rows between asking for memory and needing it."""
@@ -97,7 +97,7 @@ def _swap(compact: Any, whole: Any) -> None:
 def _swap_rows(values: Any, rows: Any, table: Any) -> None:
     for at in range(len(rows)):
         if at + _AHEAD < len(rows):
-            prefetch_row(table, rows[at + _AHEAD])
+            prefetch_row_to_write(table, rows[at + _AHEAD])
         for k in range(table.shape[1]):
             value = table[rows[at], k]
             table[rows[at], k] = values[at, k]

@@ -66,7 +66,8 @@ class FusedEngine(Engine):
         self._adam, self._l2 = _adam(group), np.float32(group["weight_decay"])
         # A copy holds all that occurs; otherwise memory stays the same however long the log is.
         self._at_once = len(batches) if self._works_on_copy else min(len(batches), _BATCHES_AT_ONCE)
-        self._n_threads = max(1, min(torch.get_num_threads(), batches.size // _LEAST_SHARE))
+        n_threads = max(1, min(torch.get_num_threads(), batches.size // _LEAST_SHARE))
+        self._n_threads = 1 << (n_threads.bit_length() - 1)  # the rows are dealt out by their bits
         # Of its own: threads that wait for each other must not queue behind those of another training.
         self._others = ThreadPoolExecutor(max(1, self._n_threads - 1))
         self._counter = new_counter()

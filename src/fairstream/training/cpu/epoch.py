@@ -12,8 +12,8 @@ from fairstream.events.groups import Codes
 from fairstream.training.cpu.adam import update_idle_rows, update_row
 from fairstream.training.cpu.barrier import wait_for_all
 from fairstream.training.cpu.drawing import draw
-from fairstream.training.cpu.prefetch import prefetch_row
-from fairstream.training.cpu.steps import Integers, find_rows, item_gradient, losses, score, user_gradients
+from fairstream.training.cpu.prefetch import prefetch_row_to_write
+from fairstream.training.cpu.steps import Integers, find_rows, item_gradient, losses, pull, score, user_gradient
 
 _ONE = np.float32(1.0)
 _AHEAD = 8
@@ -81,7 +81,8 @@ def take_steps(
         n_rows = len(users)
         drawn = negatives[at * interactions.size : at * interactions.size + n_rows]
         share = (n_rows + n_threads - 1) // n_threads
-        score(users, items, drawn, p.weight, q.weight, thread * share, min(n_rows, (thread + 1) * share), room)
+        first, last = thread * share, min(n_rows, (thread + 1) * share)
+        score(users, items, drawn, p.weight, q.weight, first, last, room)
         for b in range(n_rows):
             room.codes[b] = interactions.codes[users[b]]
         n_users, n_items = find_rows(users, items, drawn, room, thread, n_threads)
@@ -89,7 +90,7 @@ def take_steps(
             break
 
         total += losses(n_rows, loss, room)
-        user_gradients(items, drawn, q.weight, n_users, room)
+        pull(items, drawn, q.weight, first, last, room)
         if not wait_for_all(counter, n_threads):  # nobody needs q as it was any more
             break
 
@@ -111,8 +112,10 @@ def update_items(q: Any, n_items: Any, l2: Any, adam: Any, n: Any, room: Any) ->
     for slot in range(n_items):
         row = chains.rows[slot]
         if slot + _AHEAD < n_items:
-            prefetch_row(q.mean, chains.rows[slot + _AHEAD])
-            prefetch_row(q.square, chains.rows[slot + _AHEAD])
+            later = chains.rows[slot + _AHEAD]
+            prefetch_row_to_write(q.weight, later)
+            prefetch_row_to_write(q.mean, later)
+            prefetch_row_to_write(q.square, later)
         count = n
         if n < 0:
             q.n_updates[row] += _ONE
@@ -129,12 +132,13 @@ def update_items(q: Any, n_items: Any, l2: Any, adam: Any, n: Any, room: Any) ->
 
 @compiled
 def update_users(p: Any, n_users: Any, l2: Any, adam: Any, n: Any, room: Any) -> None:
-    """The same on the touched user rows, whose gradients are there already."""
+    """The same on the touched user rows."""
     for slot in range(n_users):
         row = room.users.rows[slot]
         count = n
         if n < 0:
             p.n_updates[row] += _ONE
             count = np.int64(p.n_updates[row])
-        update_row(p, row, room.gradients[slot], _ONE, l2, adam, count)
+        user_gradient(row, room)
+        update_row(p, row, room.gradient, _ONE, l2, adam, count)
         room.users.heads[row] = 0

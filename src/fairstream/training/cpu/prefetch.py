@@ -21,8 +21,8 @@ insert_function: Any = cgutils.get_or_insert_function
 
 
 @intrinsic
-def _prefetch(_typing: Any, table: Any, row: Any, column: Any) -> Any:
-    """Ask for the cache line of table[row, column], to be written to."""
+def _prefetch(_typing: Any, table: Any, row: Any, column: Any, will_write: Any) -> Any:
+    """Ask for the cache line of table[row, column]."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0]
@@ -32,15 +32,24 @@ def _prefetch(_typing: Any, table: Any, row: Any, column: Any) -> Any:
         function = insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [byte, number, number, number]), "llvm.prefetch.p0"
         )
-        flags = [ir.Constant(number, flag) for flag in (1, 3, 1)]  # for writing, into the nearest cache, data
+        flags = [ir.Constant(number, flag) for flag in (int(will_write.literal_value), 3, 1)]  # into the nearest cache
         builder.call(function, [builder.bitcast(pointer, byte), *flags])
         return context.get_dummy_value()
 
-    return types.void(table, types.intp, types.intp), generate
+    if not isinstance(will_write, types.Literal):
+        return None
+    return types.void(table, types.intp, types.intp, will_write), generate
 
 
 @inlined
 def prefetch_row(table: Any, row: Any) -> None:
-    """Ask for a row of a table."""
+    """Ask for a row of a table, to read it: other threads may keep theirs."""
     for column in range(0, table.shape[1], _LINE):
-        _prefetch(table, row, column)
+        _prefetch(table, row, column, False)
+
+
+@inlined
+def prefetch_row_to_write(table: Any, row: Any) -> None:
+    """Ask for a row of a table for this thread alone."""
+    for column in range(0, table.shape[1], _LINE):
+        _prefetch(table, row, column, True)

@@ -11,14 +11,15 @@ from fairstream.training.cpu.steps import Chains, Room
 def make_rooms(
     n_threads: int, *, size: int, n_drawn: int, d: int, n_groups: int, n_users: int, n_items: int
 ) -> list[Room]:
-    """A room for each thread; they share the scores and what is found out about rows."""
+    """A room for each thread; they share what goes from one to another."""
     width = 1 + n_drawn
-    scores, old = _floats(width, size), _floats(size, d)
+    scores, old, pulls = _floats(width, size), _floats(size, d), _floats(size, d)
     user_heads, item_heads = np.zeros(n_users, dtype=np.int32), np.zeros(n_items, dtype=np.int32)
     return [
         Room(
             scores=scores,
             old=old,
+            pulls=pulls,
             slopes=_floats(width, size),
             hits=_floats(size),
             hit_slopes=_floats(width, size),
@@ -27,7 +28,6 @@ def make_rooms(
             codes=np.zeros(size, dtype=np.int16),
             sums=np.zeros((2, n_groups)),
             group_slopes=_floats(n_groups),
-            gradients=_floats(size, d),
             gradient=_floats(d),
             nothing=_floats(d),
             users=_chains(user_heads, size),

@@ -14,6 +14,7 @@ import numpy as np
 from fairstream.compiled import compiled, inlined
 from fairstream.training.cpu.adam import Floats
 from fairstream.training.cpu.objective import bpr, fairness, first_item_hit
+from fairstream.training.cpu.ownership import owner
 from fairstream.training.cpu.prefetch import prefetch_row
 
 Integers = np.ndarray[Any, np.dtype[np.int32]]
@@ -33,12 +34,14 @@ class Chains(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where a thread works; `scores` and `old` are one and the same for all of them."""
+    """Where a thread works; `scores`, `old` and `pulls` are one and the same for all of them."""
 
     scores: Floats
     """(1 + C, B)"""
     old: Floats
     """(B, d) the users' rows as they were before the step."""
+    pulls: Floats
+    """(B, d) what each interaction adds to the gradient of its user's row."""
     slopes: Floats
     """(1 + C, B) ∂L/∂s"""
     hits: Floats
@@ -55,8 +58,6 @@ class Room(NamedTuple):
     """(2, G)"""
     group_slopes: Floats
     """(G,) ∂(λ L_fair)/∂DH"""
-    gradients: Floats
-    """(B, d) of the users' rows that the thread owns."""
     gradient: Floats
     """(d,)"""
     nothing: Floats
@@ -132,30 +133,39 @@ def find_rows(users: Any, items: Any, negatives: Any, room: Any, thread: Any, n_
     width = negatives.shape[1] + 1
     n_users, n_items = 0, 0
     for b in range(len(users)):
-        if n_threads == 1 or users[b] % n_threads == thread:
+        if owner(users[b], n_threads) == thread:
             n_users = append(room.users, n_users, b, users[b])
         for c in range(width):
             row = items[b] if c == 0 else negatives[b, c - 1]
-            if n_threads == 1 or row % n_threads == thread:
+            if owner(row, n_threads) == thread:
                 n_items = append(room.items, n_items, b * width + c, row)
     return n_users, n_items
 
 
 @compiled
-def user_gradients(items: Any, negatives: Any, q: Any, n_users: Any, room: Any) -> None:
-    """∂L/∂p_u = Σ_(b, c) ∂L/∂s_bc q_c over the occurrences of u."""
-    ds, chains = room.slopes, room.users
-    for slot in range(n_users):
-        gradient = room.gradients[slot]
-        gradient[:] = _ZERO
-        link = chains.heads[chains.rows[slot]]
-        while link > 0:
-            b = link - 1
-            for c in range(len(ds)):
-                q_i, slope = q[items[b] if c == 0 else negatives[b, c - 1]], ds[c, b]
-                for k in range(len(gradient)):
-                    gradient[k] += slope * q_i[k]
-            link = chains.links[b]
+def pull(items: Any, negatives: Any, q: Any, begin: Any, end: Any, room: Any) -> None:
+    """What each of the interactions `begin` … `end` adds to ∂L/∂p_u: Σ_c ∂L/∂s_bc q_c."""
+    ds = room.slopes
+    for b in range(begin, end):
+        pulls = room.pulls[b]
+        pulls[:] = _ZERO
+        for c in range(len(ds)):
+            q_i, slope = q[items[b] if c == 0 else negatives[b, c - 1]], ds[c, b]
+            for k in range(len(pulls)):
+                pulls[k] += slope * q_i[k]
+
+
+@inlined
+def user_gradient(row: Any, room: Any) -> None:
+    """∂L/∂p_u, the sum of the pulls of its occurrences, put into `gradient`."""
+    chains, gradient = room.users, room.gradient
+    gradient[:] = _ZERO
+    link = chains.heads[row]
+    while link > 0:
+        pulls = room.pulls[link - 1]
+        for k in range(len(gradient)):
+            gradient[k] += pulls[k]
+        link = chains.links[link - 1]
 
 
 @inlined
