@@ -132,8 +132,10 @@ def test_so_do_steps_of_any_shape(seed: int, optimizer: str, n: int, mu: int) ->
 @EVERY_KIND
 def test_the_result_does_not_depend_on_the_number_of_threads(optimizer: str, fairness: str, lambda_: float) -> None:
     n_before, results = torch.get_num_threads(), []
-    for n_threads in (1, 2, 3):
-        training = training_of(optimizer=optimizer, fairness=fairness, lambda_=lambda_, size=3 * 64)
+    for n_threads in (1, 2, 4):
+        training = training_of(
+            optimizer=optimizer, fairness=fairness, lambda_=lambda_, size=4 * 64, n_interactions=1500
+        )
         try:
             torch.set_num_threads(n_threads)
             engine = FusedEngine(training)
@@ -209,8 +211,8 @@ def test_what_was_written_can_be_taken_back() -> None:
 def test_a_thread_that_fails_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     n_before = torch.get_num_threads()
     try:
-        torch.set_num_threads(3)
-        engine = FusedEngine(training_of(size=3 * 64))
+        torch.set_num_threads(4)
+        engine = FusedEngine(training_of(size=4 * 64, n_interactions=1500))
     finally:
         torch.set_num_threads(n_before)
     whole = engine._take
