@@ -36,10 +36,12 @@ def test_an_error_in_a_part_is_an_error(bad: int) -> None:
 
 
 def test_machine_code_is_kept_where_there_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     find = _cache_folder.__wrapped__
     assert find(str(tmp_path / "asked")).parent == tmp_path / "asked"
     package = Path(fairstream.compiled.__file__).parent
     assert find("").parent == package / "__pycache__"
+    assert [path.name for path in tmp_path.iterdir()] == ["asked"]  # nothing is left where one happens to be
     monkeypatch.setattr(os, "access", lambda folder, mode: not Path(folder).is_relative_to(package))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert find("").is_relative_to(tmp_path / "home")

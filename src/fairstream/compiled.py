@@ -63,13 +63,14 @@ def _cache_folder(asked_for: str) -> Path | None:
     sources = (file.read_bytes() for file in sorted(package.rglob("*.py")))
     digest = hashlib.sha256(b"".join(source for source in sources if b"fairstream.compiled" in source))
     digest.update(Path(__file__).read_bytes())
-    for place in (asked_for, package / "__pycache__", "~/.cache/fairstream"):
+    places = [asked_for] if asked_for else []
+    for place in (*places, str(package / "__pycache__"), "~/.cache/fairstream"):
         try:
             folder = Path(place).expanduser() / f"compiled-{digest.hexdigest()[:16]}"
             folder.mkdir(parents=True, exist_ok=True)
         except (OSError, RuntimeError):  # the latter where there is no home
             continue
-        if place and os.access(folder, os.W_OK):
+        if os.access(folder, os.W_OK):
             return folder
     return None
 
