@@ -1,8 +1,8 @@
 """The fused step of matrix factorisation: scores, loss, gradients and Adam of a batch, on one or more threads.
 
-What a thread computes does not depend on how many there are. Scores are shared out by
-interaction; the loss, a few thousand numbers, every thread computes for itself; rows of the
-tables are shared out by row, and a row's gradient is the sum over its occurrences in order.
+What comes out does not depend on how many threads there are. Scores are shared out by interaction;
+the loss, a few thousand numbers, every thread computes for itself; the rows of the tables are
+shared out by row, and a row's gradient is the sum over its occurrences in a fixed order.
 """
 
 from __future__ import annotations
