@@ -62,3 +62,4 @@ def test_machine_code_is_named_by_the_source_of_all_of_it(tmp_path: Path, monkey
     names.append(find("").name)
     assert names[0] == names[1]
     assert len(set(names)) == 3
+    assert [folder.name for folder in (package / "__pycache__").iterdir()] == names[-1:]  # older ones are gone

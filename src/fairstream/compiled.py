@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
@@ -71,6 +72,9 @@ def _cache_folder(asked_for: str) -> Path | None:
         except (OSError, RuntimeError):  # the latter where there is no home
             continue
         if os.access(folder, os.W_OK):
+            if folder.parent.parent == package:  # nobody else's place: what older sources left goes
+                for old in set(folder.parent.glob("compiled-*")) - {folder}:
+                    shutil.rmtree(old, ignore_errors=True)
             return folder
     return None
 

@@ -43,7 +43,8 @@ def test_users_and_items_are_the_distinct_pairs_in_order(pairs: Pairs) -> None:
 @example([], [0, 1])
 @example([(0, 1)], [])
 def test_of_lists_each_users_items_in_order_of_the_users_asked_for(pairs: Pairs, users: list[int]) -> None:
-    position, item = make_seen(pairs).of(rows(users))
+    bounds, item = make_seen(pairs).lists(rows(users))
+    position = np.repeat(np.arange(len(users)), np.diff(bounds))
     sets = oracle(pairs)
     expected = [(at, item) for at, user in enumerate(users) for item in sorted(sets[user])]
     assert list(zip(position.tolist(), item.tolist(), strict=True)) == expected

@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 
 from fairstream.compiled import compiled
+from fairstream.sampling import uniform_at
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-
-# SplitMix64 (Steele, Lea and Flood, 2014): its increment and its two multipliers.
-_GOLDEN, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_11, _27, _30, _31 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 @compiled
@@ -49,8 +46,4 @@ def deal(key: int, members: Ints, sizes: Ints, weights: Weights, begin: int, end
 @compiled
 def _below(key: int, counter: int, n: int) -> int:
     """0 … n − 1, each as likely as any other to within n / 2⁵³."""
-    x = np.uint64(key) + (np.uint64(counter) + np.uint64(1)) * _GOLDEN
-    x = (x ^ (x >> _30)) * _MIX_1
-    x = (x ^ (x >> _27)) * _MIX_2
-    x ^= x >> _31
-    return int(float(x >> _11) * 2.0**-53 * n)
+    return int(uniform_at(np.uint64(key), np.uint64(counter)) * n)

@@ -83,11 +83,6 @@ class SeenItems:
         np.not_equal(users[1:], users[:-1], out=is_new[1:])
         return users[is_new]
 
-    def of(self, users: Rows) -> tuple[Rows, Rows]:
-        """The items of `users`, as (position in `users`, item row) pairs."""
-        bounds, items = self.lists(users)
-        return np.repeat(np.arange(len(users)), np.diff(bounds)), items
-
     @property
     def keys(self) -> Rows:
         """All pairs as one sorted array of `pair_keys`, made anew where there are several runs."""

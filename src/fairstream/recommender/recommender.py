@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from fairstream._version import __version__
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
@@ -17,7 +16,6 @@ from fairstream.events import (
     Columns,
     EventLog,
     Groups,
-    Knowledge,
     Rows,
     Vocabulary,
     id_column,
@@ -34,8 +32,9 @@ from fairstream.recommender.checkpoint import (
     vocabulary_tensors,
     write_checkpoint,
 )
+from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
 from fairstream.strategies import Learner, Update
-from fairstream.training import OnEpoch, Surroundings, restore_state, state_tensors
+from fairstream.training import OnEpoch, Surroundings
 
 
 class FairRecommender:
@@ -173,25 +172,10 @@ class FairRecommender:
             "device": self._device.type,
             "engine": self._engine,
             "columns": asdict(self._columns),
-            "t": learner.t,
-            "started_at": learner.trainer.t,
-            "n_learned_users": learner.n_learned_users,
-            "n_items_before": learner.known.n_items_before,
-            "strategy": learner.strategy.state(),
-            "groups": {
-                "attribute": groups.attribute,
-                "names": groups.names,
-                "choice": groups.choice,
-                "ahead": groups.ahead,
-            },
+            **packed_manifest(learner, groups),
         }
-        tensors: Tensors = {f"model/{name}": value for name, value in learner.model.state_dict().items()}
-        optimizer = state_tensors(learner.trainer.optimizer, learner.model)
-        tensors |= {f"optimizer/{name}": value for name, value in optimizer.items()}
+        tensors = packed_tensors(learner, groups)
         tensors |= vocabulary_tensors("users", self._users) | vocabulary_tensors("items", self._items)
-        known = learner.known
-        columns = {"events/users": known.users, "events/items": known.items, "groups/codes": groups.codes}
-        tensors |= {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
         write_checkpoint(Path(path), manifest, tensors)
 
     @classmethod
@@ -224,27 +208,9 @@ class FairRecommender:
 
     def _restore(self, manifest: dict[str, Any], tensors: Tensors) -> None:
         self._users, self._items = (vocabulary_from_tensors(name, tensors).indexed() for name in ("users", "items"))
-        groups = manifest["groups"]
-        self._groups = Groups(
-            groups["attribute"],
-            tuple(groups["names"]),
-            tensors["groups/codes"].numpy(),
-            groups["choice"],
-            tuple(groups["ahead"]),
-        )
-        self._columns = Columns(**manifest["columns"])
+        self._columns, self._groups = Columns(**manifest["columns"]), unpacked_groups(manifest, tensors)
         learner = self._new_learner()
-        users, items = (tensors[f"events/{name}"].numpy() for name in ("users", "items"))
-        known = Knowledge.of(users, items, n_items_before=int(manifest["n_items_before"]))
-        trainer = learner.restore(
-            int(manifest["t"]),
-            known,
-            n_learned_users=int(manifest["n_learned_users"]),
-            started_at=int(manifest["started_at"]),
-        )
-        learner.strategy.restore(manifest["strategy"])
-        trainer.model.load_state_dict(_under("model/", tensors))
-        restore_state(trainer.optimizer, trainer.model, _under("optimizer/", tensors))
+        unpack_learner(learner, manifest, tensors)
         self._learner = learner
 
     # ── inside ───────────────────────────────────────────────────────────────────────────
@@ -326,7 +292,3 @@ def _log_itself(events: Any, users: Any) -> EventLog | None:
     if users is not None:
         raise ConfigurationError("an EventLog has its groups already; give users to read_events instead")
     return events
-
-
-def _under(prefix: str, tensors: Tensors) -> Tensors:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.compiled import compiled, inlined
-from fairstream.sampling import GOLDEN, MIX_1, MIX_2
-
-_GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
-_S30, _S27, _S31, _S11, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11), np.uint64(1)
+from fairstream.sampling import uniform_at
 
 
 @compiled
@@ -26,19 +23,10 @@ def draw(place: Any, first: Any, bounds: Any, free_before: Any, n_items: Any, ke
 
 
 @inlined
-def _uniform(key: Any, counter: Any) -> Any:
-    """One number in [0, 1) for a counter: SplitMix64."""
-    x = key + (counter + _ONE) * _GOLDEN
-    x = (x ^ (x >> _S30)) * _MIX_1
-    x = (x ^ (x >> _S27)) * _MIX_2
-    return np.float64((x ^ (x >> _S31)) >> _S11) * 2.0**-53
-
-
-@inlined
 def _distinct_ranks(n_free: Any, counter: Any, key: Any, taken: Any, out: Any) -> None:
     """Distinct integers below `n_free`: each the r-th of what those before it have left."""
     for c in range(len(out)):
-        rank = np.int64(_uniform(key, counter + np.uint64(c)) * np.float64(n_free - c))
+        rank = np.int64(uniform_at(key, counter + np.uint64(c)) * np.float64(n_free - c))
         at = 0
         while at < c and taken[at] - at <= rank:  # `taken` is sorted
             at += 1
