@@ -1,6 +1,6 @@
 """Run the benchmarks and print their tables as Markdown: `python -m benchmarks DATA [NAME …]`.
 
-DATA is a folder with `movielens-1m`. Without names all of them run, which takes half an hour; what
+DATA is a folder with `movielens-1m`. Without names all of them run, which takes about ten minutes on two cores; what
 needs a CUDA device is left out where there is none.
 """
 
