@@ -1,0 +1,1 @@
+"""The paper's experiments: which runs they take, and what came of them."""

@@ -1,0 +1,132 @@
+"""What a reproduction found, in the shape that a report is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Verdict = Literal["holds", "holds in part", "does not hold", "not tested"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the paper a number stands: a panel of a figure, a series in it, and a point of the series."""
+
+    figure: str
+    """The paper's label, such as fig:trunc-trend-taskR."""
+    task: Literal["R", "N"]
+    dataset: str
+    model: Literal["MF", "NCF"]
+    metric: str
+    """NDCG@20 or F1@20."""
+    series: str
+    """A method, or a group of users where the figure is about one method."""
+    x_name: str
+    """period, lambda, epochs, tau, mu; `method` in a trade-off, where the series is the point."""
+    x: float | None
+    """None in a trade-off."""
+    y_name: Literal["performance", "abs_pd"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of the paper and ours."""
+
+    place: Place
+    paper: float | None
+    """None where the source does not give the number."""
+    ours: float | None
+    """The mean over seeds; None where the runs are not there."""
+    sd: float | None
+    """The standard deviation between seeds; None with fewer than two."""
+    n_seeds: int
+    run_ids: tuple[str, ...]
+    """The stored runs that it comes from."""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.paper is None or self.ours is None else self.ours - self.paper
+
+    @property
+    def tolerance(self) -> float:
+        """max(0.015, 2 standard deviations between seeds)."""
+        return max(0.015, 2 * (self.sd or 0.0))
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether ours is within the tolerance; None where there is nothing to compare."""
+        return None if self.difference is None else abs(self.difference) <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and what became of it."""
+
+    question: str
+    """RQ1 … RQ6."""
+    text: str
+    """The claim in our words, with the paper's number in it."""
+    paper: float | None
+    ours: float | None
+    interval: tuple[float, float] | None
+    """95 %."""
+    unit: Literal["%", "×", ""]
+    verdict: Verdict
+    reason: str
+    """One sentence: what the verdict follows from."""
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """One cell of the time table: seconds per period."""
+
+    dataset: str
+    model: Literal["MF", "NCF"]
+    method: str
+    paper: float | None
+    ours: float | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How λ (γ for Adver) was chosen for one method, data set, model and metric."""
+
+    method: str
+    dataset: str
+    model: Literal["MF", "NCF"]
+    metric: str
+    parameter: str
+    tried: Mapping[float, tuple[float, float]]
+    """Each value tried → (mean performance, mean |PD|) of Task-R over the periods."""
+    chosen: float
+    reason: str
+    by_the_past: tuple[float, ...]
+    """What a choice that looks at the past only takes in each period t = 1, 2, …"""
+    past_result: tuple[float, float] | None
+    """(mean performance, mean |PD|) of Task-R when each period uses what the past had chosen."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that a report shows."""
+
+    protocol: str
+    seeds: tuple[int, ...]
+    quick: bool
+    points: tuple[Point, ...]
+    claims: tuple[Claim, ...]
+    seconds: tuple[Seconds, ...]
+    choices: tuple[Choice, ...]
+    data: tuple[Mapping[str, Any], ...]
+    """Of each data set: name, sha256, n_events, n_users, n_items, groups."""
+    versions: Mapping[str, str]
+    command: str
+    """What to type to run it again."""
+    n_runs: int
+    n_missing: int
+    """Runs of the plan that the store does not have (yet)."""
+    recovery: tuple[Mapping[str, Any], ...] = ()
+    """How well a fresh classifier recovers the group: dataset, model, method, weight, balanced accuracy."""
+    notes: tuple[str, ...] = ()
