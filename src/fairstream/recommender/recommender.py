@@ -26,7 +26,6 @@ from fairstream.methods import MethodConfig, make_learner
 from fairstream.models import Popularity, Scorer, ScorerFactory
 from fairstream.randomness import Randomness
 from fairstream.recommender.checkpoint import (
-    Tensors,
     read_checkpoint,
     vocabulary_from_tensors,
     vocabulary_tensors,
@@ -34,7 +33,7 @@ from fairstream.recommender.checkpoint import (
 )
 from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
 from fairstream.strategies import Learner, Update
-from fairstream.training import OnEpoch, Surroundings
+from fairstream.training import OnEpoch, Surroundings, Tensors
 
 
 class FairRecommender:

@@ -14,7 +14,7 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.strategies.strategy import Step, Strategy
-from fairstream.training import EngineName, Hyperparameters, OnEpoch, Trainer, TrainingReport
+from fairstream.training import EngineName, Hyperparameters, OnEpoch, Tensors, Trainer, TrainingReport
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,18 @@ class Learner:
         `started_at` is the period in which its model was (re)started.
         """
         self.t, self.known, self.n_learned_users = t, known, n_learned_users
-        self._trainer = self._new_trainer(known.n_users, known.n_items, started_at)
+        room = self._foresight or known
+        self._trainer = self._new_trainer(room.n_users, room.n_items, started_at)
         return self._trainer
+
+    def take_over(self, users: Rows, items: Rows, weights: Tensors) -> None:
+        """Stand where another learner stood after pre-training on these events; `weights` are its trainer's tensors."""
+        known = self.known.after(users, items)
+        self.restore(0, known, n_learned_users=known.n_users, started_at=0).fill(weights)
+
+    def stand_before(self, t: int, known: Knowledge) -> None:
+        """Know all that came before period t, having learned nothing of it: enough for who retrains on everything."""
+        self.t, self.known = t - 1, known
 
     def _train(
         self, users: Rows, items: Rows, groups: Groups, epochs: int, shuffled: bool, on_epoch: OnEpoch | None

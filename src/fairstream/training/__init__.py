@@ -1,7 +1,7 @@
 """From W and a batch to the next W."""
 
 from fairstream.training.hyperparameters import Hyperparameters
-from fairstream.training.optimizers import restore_state, state_tensors
+from fairstream.training.optimizers import Tensors
 from fairstream.training.row_adam import RowAdam
 from fairstream.training.surroundings import EngineName, Surroundings
 from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
@@ -12,8 +12,7 @@ __all__ = [
     "OnEpoch",
     "RowAdam",
     "Surroundings",
+    "Tensors",
     "Trainer",
     "TrainingReport",
-    "restore_state",
-    "state_tensors",
 ]

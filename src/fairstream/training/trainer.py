@@ -20,7 +20,7 @@ from fairstream.training.batches import cut_batches
 from fairstream.training.engine import Training
 from fairstream.training.engines import fine_tunes_a_copy, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
-from fairstream.training.optimizers import grow_state, make_optimizer
+from fairstream.training.optimizers import Tensors, grow_state, make_optimizer, restore_state, state_tensors
 from fairstream.training.savepoint import Savepoint
 from fairstream.training.surroundings import EngineName
 
@@ -81,6 +81,17 @@ class Trainer:
         self._savepoint = weakref.ref(kept)
         return kept
 
+    def tensors(self) -> Tensors:
+        """The model and the optimizer, taken apart; they are not copied."""
+        parts = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        state = state_tensors(self.optimizer, self.model)
+        return parts | {f"optimizer/{name}": value for name, value in state.items()}
+
+    def fill(self, tensors: Tensors) -> None:
+        """Put in what `tensors` gave."""
+        self.model.load_state_dict(_under("model/", tensors))
+        restore_state(self.optimizer, self.model, _under("optimizer/", tensors))
+
     def grow(self, n_users: int, n_items: int, t: int) -> None:
         """Make room, in the tables and in the optimizer, for who and what appeared in period t."""
         with self._randomness.governing("growth", t):
@@ -139,3 +150,7 @@ class Trainer:
             kept.engine = engine
         engine.finish()
         return report
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
