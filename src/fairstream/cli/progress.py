@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fairstream.experiment import Run
 from fairstream.experiment.run import OnProgress
@@ -51,3 +59,31 @@ class RunProgress:
             self._progress.update(bar, completed=t, stage=stage)
 
         return on_progress
+
+
+class DownloadProgress:
+    """One bar for a file that is being fetched: its size, what of it is there, and the time left."""
+
+    def __init__(self, label: str, *, quiet: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<14}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=quiet or not sys.stderr.isatty(),
+        )
+        self._label = label
+
+    def __enter__(self) -> DownloadProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, done: int, total: int | None) -> None:
+        """What to call as the bytes come in; the bar appears with the first call."""
+        if not self._progress.tasks:
+            self._progress.add_task(self._label, total=total)
+        self._progress.update(self._progress.tasks[0].id, completed=done)
