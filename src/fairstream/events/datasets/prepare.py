@@ -18,6 +18,7 @@ import pyarrow.parquet
 from fairstream._version import __version__
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.events.datasets.archives import Checksums, unpack
+from fairstream.events.datasets.dataset import Dataset
 from fairstream.events.datasets.fetch import OnProgress, fetch
 from fairstream.events.datasets.locate import data_home
 from fairstream.events.datasets.published import PUBLISHED, difference_from_paper
@@ -81,9 +82,7 @@ def get_dataset(
             origin = archive.name
         found = Checksums.of(archive)
         checked = found.need(source, sha256)
-        raw = working / "raw"
-        raw.mkdir()
-        dataset = open_tables(unpack(archive, source, raw), None)
+        dataset = _open(archive, source, working / "raw")
         log = read_events(dataset.events)
         about = _about(source, origin, found, checked, log)
         with new_folder(folder, replacing=True) as being_written:
@@ -99,6 +98,14 @@ def _fetch(source: Source, url: str, path: Path, on_progress: OnProgress) -> Non
             f"{error}; without a connection, get {source.url} by other means and prepare it with "
             f"`fairstream data get {source.name} --from {source.file_name}`"
         ) from None
+
+
+def _open(archive: Path, source: Source, raw: Path) -> Dataset:
+    raw.mkdir()
+    try:
+        return open_tables(unpack(archive, source, raw), None)
+    except DataError as error:  # nobody knows the folder that this was unpacked to
+        raise DataError(str(error).replace(str(raw), archive.name)) from None
 
 
 def _need_one_origin(url: str | None, sha256: str | None, archive: Path | None) -> None:
