@@ -5,16 +5,40 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fairstream.experiment import Run
 from fairstream.experiment.jobs import Job
 from fairstream.experiment.run import OnProgress
 
+_SECONDS_BETWEEN_LINES = 30.0
 
-class RunProgress:
+
+class _Bars:
+    """Shown from the beginning of a block to its end."""
+
+    _progress: Progress
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+class RunProgress(_Bars):
     """One bar per run: its periods, and the epochs of the period that is being learned."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -29,13 +53,6 @@ class RunProgress:
             console=console,
             disable=quiet or not sys.stderr.isatty(),
         )
-
-    def __enter__(self) -> RunProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def follow(self, run: Run) -> None:
         """Carry `run` to its end under a bar of its own."""
@@ -56,10 +73,7 @@ class RunProgress:
         return on_progress
 
 
-_SECONDS_BETWEEN_LINES = 30.0
-
-
-class JobProgress:
+class JobProgress(_Bars):
     """One bar per stage of work that is cut into jobs, with the time that is left."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -73,13 +87,6 @@ class JobProgress:
             console=self._console,
             disable=quiet or not self._console.is_terminal,
         )
-
-    def __enter__(self) -> JobProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def stage(self, name: str, jobs: Sequence[Job]) -> Callable[[float, int], None]:
         """A bar for one stage, and what to call as it goes on."""
@@ -99,6 +106,27 @@ class JobProgress:
                 self._console.print(f"{name}: {jobs_done}, {_duration(elapsed)} gone, {left}", highlight=False)
 
         return on_progress
+
+
+class DownloadProgress(_Bars):
+    """One bar for a file that is being fetched: its size, what of it is there, and the time left."""
+
+    def __init__(self, label: str, *, quiet: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<14}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=quiet or not sys.stderr.isatty(),
+        )
+        self._label = label
+
+    def update(self, done: int, total: int | None) -> None:
+        """What to call as the bytes come in; the bar appears with the first call."""
+        if not self._progress.tasks:
+            self._progress.add_task(self._label, total=total)
+        self._progress.update(self._progress.tasks[0].id, completed=done)
 
 
 def _duration(seconds: float) -> str:
