@@ -19,7 +19,7 @@ from fairstream.methods import METHODS
 from fairstream.randomness import Randomness
 
 _WITHOUT_EFFECT = ("seed", "device", "engine", "n_resamples")
-_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives")
+_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "surrogate", "temperature", "n_fairness_negatives")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,8 @@ class Record:
         unused: tuple[str, ...] = _WITHOUT_EFFECT
         if METHODS[self.config["method"]].fairness is None:
             unused += _OF_THE_FAIRNESS_LOSS
-        kept = {name: value for name, value in self.config.items() if name not in unused}
+        config = {"surrogate": "hit", **self.config}  # runs stored before there was a choice
+        kept = {name: value for name, value in config.items() if name not in unused}
         data = self.document["data"]
         return {**kept, "advantaged": "auto" if data["advantaged_by"] == "auto" else data["advantaged"]}
 
