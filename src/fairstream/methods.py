@@ -96,6 +96,7 @@ than after its last restart."""
             n=self.n_negatives,
             mu=self.n_fairness_negatives,
             fairness=fairness or "signed",
+            surrogate=self.surrogate,
         )
 
     def strategy(self) -> Strategy:

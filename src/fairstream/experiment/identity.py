@@ -12,7 +12,7 @@ from fairstream.experiment.config import RunConfig
 from fairstream.methods import METHODS
 
 _WITHOUT_EFFECT = ("seed", "device", "engine", "n_resamples")
-_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives")
+_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _AFTER_PRETRAINING = (
     "method",
     "update_epochs",

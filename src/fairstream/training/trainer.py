@@ -77,7 +77,7 @@ class Trainer:
 
     def savepoint(self) -> Savepoint:
         """What can put back the model and the optimizer as they are now, should fine-tuning fail."""
-        kept = Savepoint(self, is_light=fine_tunes_a_copy(self._engine, self.model, self.optimizer))
+        kept = Savepoint(self, is_light=fine_tunes_a_copy(self._engine, self.model, self.optimizer, self.objective))
         self._savepoint = weakref.ref(kept)
         return kept
 
