@@ -20,6 +20,7 @@ from fairstream.randomness import Randomness
 
 _WITHOUT_EFFECT = ("seed", "device", "engine", "n_resamples")
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives")
+_OF_RERANKING = ("rerank_tolerance",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,8 @@ class Record:
         unused: tuple[str, ...] = _WITHOUT_EFFECT
         if METHODS[self.config["method"]].fairness is None:
             unused += _OF_THE_FAIRNESS_LOSS
+        if not METHODS[self.config["method"]].reranks:
+            unused += _OF_RERANKING
         kept = {name: value for name, value in self.config.items() if name not in unused}
         data = self.document["data"]
         return {**kept, "advantaged": "auto" if data["advantaged_by"] == "auto" else data["advantaged"]}
