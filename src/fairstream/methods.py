@@ -8,7 +8,9 @@ from typing import Literal, Self
 import torch
 from pydantic import Field, field_validator, model_validator
 
+from fairstream.baselines import Rerank
 from fairstream.errors import ConfigurationError
+from fairstream.evaluation import Reranker
 from fairstream.events import Knowledge
 from fairstream.models import ScorerFactory, built_in_model
 from fairstream.objectives import FairnessLoss, Objective
@@ -27,11 +29,13 @@ from fairstream.training import EngineName, Hyperparameters
 
 @dataclass(frozen=True)
 class Method:
-    """A strategy and a fairness loss (None: recommendation loss alone)."""
+    """A strategy and a fairness loss (None: recommendation loss alone), and what else there is to it."""
 
     name: str
     strategy: type[Strategy]
     fairness: FairnessLoss | None
+    reranks: bool = False
+    """Whether lists are chosen anew for all users together, which only an experiment can do."""
 
 
 METHODS: dict[str, Method] = {
@@ -44,6 +48,7 @@ METHODS: dict[str, Method] = {
         Method("Finetune", FineTune, None),
         Method("FADE-Abs", FineTune, "absolute"),
         Method("FADE", FineTune, "signed"),
+        Method("Rerank", FineTune, None, reranks=True),
     )
 }
 """All methods by the names that the paper gives them."""
@@ -59,12 +64,14 @@ class MethodConfig(Hyperparameters):
     """
 
     method: str = "FADE"
-    """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs or FADE (in any case)."""
+    """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs, FADE or Rerank (in any case)."""
     restart: Literal["never", "on-degradation"] = "never"
     """on-degradation: retrain on all data once the model in service does worse, two periods running, \
 than after its last restart."""
     restart_every: int | None = Field(None, ge=1)
     """Retrain on all data every R-th period, fine-tune in between."""
+    rerank_tolerance: float = Field(0.001, ge=0)
+    """ε of Rerank: how far the groups' F1, by the model's own labels, may be apart in the lists chosen."""
 
     @field_validator("method")
     @classmethod
@@ -79,7 +86,8 @@ than after its last restart."""
         if self.restart != "never" and self.restart_every is not None:
             raise ValueError("restart and restart_every are two ways to restart; give one of them")
         if self.restarts and METHODS[self.method].strategy is not FineTune:
-            raise ValueError(f"only fine-tuning methods restart (Finetune, FADE-Abs, FADE), {self.method} does not")
+            able = ", ".join(name for name, method in METHODS.items() if method.strategy is FineTune)
+            raise ValueError(f"only fine-tuning methods restart ({able}), {self.method} does not")
         return self
 
     @property
@@ -106,6 +114,10 @@ than after its last restart."""
         if self.restart == "on-degradation":
             return RestartOnDegradation()
         return METHODS[self.method].strategy()
+
+    def reranker(self) -> Reranker | None:
+        """What chooses the lists anew before they are judged, if anything."""
+        return Rerank(self.rerank_tolerance) if METHODS[self.method].reranks else None
 
 
 def make_learner(

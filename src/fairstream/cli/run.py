@@ -79,6 +79,7 @@ def run(
     n_blocks: Annotated[int | None, _option("n_blocks")] = None,
     restart: Annotated[str | None, _option("restart")] = None,
     restart_every: Annotated[int | None, _option("restart_every")] = None,
+    rerank_tolerance: Annotated[float | None, _option("rerank_tolerance")] = None,
     optimizer: Annotated[str | None, _option("optimizer")] = None,
     embedding_dim: Annotated[int | None, _option("embedding_dim")] = None,
     batch_size: Annotated[int | None, _option("batch_size")] = None,

@@ -11,8 +11,9 @@ from fairstream.events import EventLog
 from fairstream.experiment.config import RunConfig
 from fairstream.methods import METHODS
 
-_WITHOUT_EFFECT = ("seed", "device", "engine", "n_resamples")
+_WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "n_resamples")
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
+_OF_RERANKING = ("rerank_tolerance",)
 _AFTER_PRETRAINING = (
     "method",
     "update_epochs",
@@ -23,14 +24,17 @@ _AFTER_PRETRAINING = (
     "n_blocks",
     "k",
     "min_group_size",
+    *_OF_RERANKING,
 )
 
 
 def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that decide what a run does: those that its method uses, without the seed."""
-    unused: tuple[str, ...] = _WITHOUT_EFFECT
-    if METHODS[config["method"]].fairness is None:
+    unused, method = _WITHOUT_EFFECT, METHODS[config["method"]]
+    if method.fairness is None:
         unused += _OF_THE_FAIRNESS_LOSS
+    if not method.reranks:
+        unused += _OF_RERANKING
     return {name: value for name, value in config.items() if name not in unused}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Self
 
+from fairstream.baselines import need_two_groups
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Judge, Protocol
 from fairstream.events import EventLog, Knowledge
@@ -57,7 +58,12 @@ class Run(Iterator[PeriodResult]):
             engine=config.engine,
             foresight=self._foresight,
         )
-        self._judge = Judge(protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples)
+        reranker = config.reranker()
+        if reranker is not None:
+            need_two_groups(len(self._names()))
+        self._judge = Judge(
+            protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples, reranker
+        )
         self.on_progress = on_progress
         self._unjudged: Update | None = None
         self.pretrained: PeriodResult | None = None
@@ -173,6 +179,11 @@ class Run(Iterator[PeriodResult]):
             return None
         return [str(moment)[:16] for moment in to_moments(self.log.times)[list(self.periods.starts)]]
 
+    def _rerank_seconds(self) -> dict[str, list[float]]:
+        """What choosing the lists of Task-R took in each period, which the paper counts as running time."""
+        reports = [result.tasks["remain"].reranking for result in self.results]
+        return {} if self._judge.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
+
     def about(self) -> dict[str, Any]:
         """The whole configuration, the data, and what computed it."""
         return {
@@ -206,6 +217,7 @@ class Run(Iterator[PeriodResult]):
             "timing": {
                 "pretrain_s": before[0].update.seconds if before else None,
                 "update_s": [result.update.seconds for result in self.results],
+                **self._rerank_seconds(),
             },
         }
 
