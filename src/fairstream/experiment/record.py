@@ -62,8 +62,11 @@ class Record:
     def settings(self) -> dict[str, Any]:
         """What decides what the run does: the options that its method uses, and who is advantaged."""
         unused: tuple[str, ...] = _WITHOUT_EFFECT
-        if METHODS[self.config["method"]].fairness is None:
+        method = METHODS[self.config["method"]]
+        if method.fairness is None:
             unused += _OF_THE_FAIRNESS_LOSS
+        if not method.is_adversarial:
+            unused += ("adversary_weight",)
         kept = {name: value for name, value in self.config.items() if name not in unused}
         data = self.document["data"]
         return {**kept, "advantaged": "auto" if data["advantaged_by"] == "auto" else data["advantaged"]}
@@ -112,7 +115,19 @@ def pooled(records: Sequence[Record]) -> dict[str, Any]:
         "summary": {task: _pooled_summary(records, task) for task in tasks},
         "slices": mean_of([record.document["slices"] for record in records]),
         "timing": mean_of([record.document["timing"] for record in records]),
+        **_pooled_recovery(records),
     }
+
+
+def _pooled_recovery(records: Sequence[Record]) -> dict[str, Any]:
+    """How well the group was told from the embeddings, averaged over the seeds; intervals do not average."""
+    found = [record.document.get("group_recovery") for record in records]
+    there = [part for part in found if part is not None]
+    if not there:
+        return {}
+    accuracies = [part["balanced_accuracy"] for part in there]
+    mean = {"balanced_accuracy": mean_of(accuracies), "interval": None, "seed_sd": _sd(accuracies)}
+    return {"group_recovery": {**there[0], **mean}}
 
 
 def _pooled_period(like: Record, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
