@@ -13,7 +13,7 @@ from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
 from fairstream.randomness import Randomness
 from fairstream.strategies import FineTune, Keep, RestartEvery, RestartOnDegradation, Retrain, Strategy
 
-FINE_TUNING = ["Finetune", "FADE-Abs", "FADE"]
+FINE_TUNING = ["Finetune", "FADE-Abs", "FADE", "Adver"]
 OTHERS = ["Pretrain", "Pretrain-Fair", "Retrain", "Retrain-Fair"]
 
 
@@ -26,6 +26,7 @@ def test_the_table_has_the_methods_of_the_paper() -> None:
         "Finetune": (FineTune, None),
         "FADE-Abs": (FineTune, "absolute"),
         "FADE": (FineTune, "signed"),
+        "Adver": (FineTune, None),
     }
     assert all(name == method.name for name, method in METHODS.items())
 

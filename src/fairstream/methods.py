@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 import torch
 from pydantic import Field, field_validator, model_validator
 
-from fairstream.baselines import Rerank
+from fairstream.baselines import Rerank, filtered, make_adversarial_engine
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Reranker
 from fairstream.events import Knowledge
@@ -24,7 +25,7 @@ from fairstream.strategies import (
     Retrain,
     Strategy,
 )
-from fairstream.training import EngineName, Hyperparameters
+from fairstream.training import EngineMaker, EngineName, Hyperparameters, make_engine
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Method:
     fairness: FairnessLoss | None
     reranks: bool = False
     """Whether lists are chosen anew for all users together, which only an experiment can do."""
+    is_adversarial: bool = False
+    """Whether a filter on the user embeddings is trained against a discriminator of the groups."""
 
 
 METHODS: dict[str, Method] = {
@@ -49,6 +52,7 @@ METHODS: dict[str, Method] = {
         Method("FADE-Abs", FineTune, "absolute"),
         Method("FADE", FineTune, "signed"),
         Method("Rerank", FineTune, None, reranks=True),
+        Method("Adver", FineTune, None, is_adversarial=True),
     )
 }
 """All methods by the names that the paper gives them."""
@@ -64,7 +68,9 @@ class MethodConfig(Hyperparameters):
     """
 
     method: str = "FADE"
-    """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs, FADE or Rerank (in any case)."""
+    """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs, FADE, Rerank or Adver (in any case)."""
+    adversary_weight: float = Field(10.0, ge=0)
+    """γ, the weight of the adversary in Adver; the paper tries 1, 10, 20 and 50."""
     restart: Literal["never", "on-degradation"] = "never"
     """on-degradation: retrain on all data once the model in service does worse, two periods running, \
 than after its last restart."""
@@ -132,13 +138,18 @@ def make_learner(
     """The learner of a method; `factory` is the caller's own model where config.model is "custom"."""
     if config.model == "custom" and factory is None:
         raise ConfigurationError("model must be mf, ncf, or a function (n_users, n_items) -> Scorer of your own")
+    factory = factory or built_in_model(config.model, config.embedding_dim)
+    engine_maker: EngineMaker = make_engine
+    if METHODS[config.method].is_adversarial:
+        factory, engine_maker = filtered(factory), partial(make_adversarial_engine, gamma=config.adversary_weight)
     return Learner(
-        factory or built_in_model(config.model, config.embedding_dim),
+        factory,
         config,
         config.objective(),
         config.strategy(),
         randomness=randomness,
         device=device,
         engine=engine,
+        engine_maker=engine_maker,
         foresight=foresight,
     )

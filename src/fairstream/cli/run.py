@@ -67,6 +67,7 @@ def run(
     protocol: Annotated[str | None, _option("protocol")] = None,
     fairness_weight: Annotated[float | None, _option("fairness_weight")] = None,
     surrogate: Annotated[str | None, _option("surrogate")] = None,
+    adversary_weight: Annotated[float | None, _option("adversary_weight")] = None,
     temperature: Annotated[float | None, _option("temperature")] = None,
     n_negatives: Annotated[int | None, _option("n_negatives")] = None,
     n_fairness_negatives: Annotated[int | None, _option("n_fairness_negatives")] = None,

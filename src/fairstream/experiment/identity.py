@@ -14,6 +14,7 @@ from fairstream.methods import METHODS
 _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "n_resamples")
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _OF_RERANKING = ("rerank_tolerance",)
+_OF_THE_ADVERSARY = ("adversary_weight",)
 _AFTER_PRETRAINING = (
     "method",
     "update_epochs",
@@ -35,6 +36,8 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         unused += _OF_THE_FAIRNESS_LOSS
     if not method.reranks:
         unused += _OF_RERANKING
+    if not method.is_adversarial:
+        unused += _OF_THE_ADVERSARY
     return {name: value for name, value in config.items() if name not in unused}
 
 
@@ -46,7 +49,8 @@ def run_id(log: EventLog, config: RunConfig) -> str:
 def pretraining_id(log: EventLog, config: RunConfig) -> str:
     """Runs with the same id begin with the same pre-trained model."""
     kept = {name: value for name, value in used_settings(config.model_dump()).items() if name not in _AFTER_PRETRAINING}
-    return _digest(log, {**kept, "seed": config.seed, "loss": METHODS[config.method].fairness})
+    method = METHODS[config.method]
+    return _digest(log, {**kept, "seed": config.seed, "loss": method.fairness, "adversary": method.is_adversarial})
 
 
 def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:

@@ -99,7 +99,15 @@ def _go_on(run: Run, store: Store) -> None:
         store.write_part(name, 0, StoredRun.of(run.about(), [begun]))
     else:
         results = [begun, *run]
-        store.write(name, StoredRun.of(run.about(), results))
+        store.write(name, StoredRun.of(run.about(), results, **_recovery(run)))
+
+
+def _recovery(run: Run) -> dict[str, Any]:
+    """How well the group is recovered from the embeddings: of Adver, whose aim it is, and of what it is measured by."""
+    if run.config.method not in ("Adver", "Finetune"):
+        return {}
+    found = run.group_recovery()
+    return {"group_recovery": None if found is None else found.to_dict()}
 
 
 def jobs_for(store: Store, source: Source, configs: Iterable[RunConfig]) -> list[Job]:

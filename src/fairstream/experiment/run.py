@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Self
 
-from fairstream.baselines import need_two_groups
+from fairstream.baselines import Recovery, group_recovery, need_two_groups, user_embeddings
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Judge, Protocol
 from fairstream.events import EventLog, Knowledge
 from fairstream.events.datasets.published import recognise
 from fairstream.experiment.config import RunConfig
 from fairstream.experiment.results import TASKS, PeriodResult, mean_slices, versions
-from fairstream.methods import make_learner
+from fairstream.methods import METHODS, make_learner
 from fairstream.models import ScorerFactory
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
@@ -169,6 +169,19 @@ class Run(Iterator[PeriodResult]):
             if self.results
         }
 
+    def group_recovery(self) -> Recovery | None:
+        """How well a fresh classifier tells the group from the embeddings that the model in service scores with.
+
+        Of the users whom it has been trained on and whose group is known. None where fewer than
+        two groups have enough of them, before the first period, and in a model without user tables.
+        """
+        if self.pretrained is None:
+            return None
+        learner = self._learner
+        n = min(learner.n_learned_users, learner.model.n_users)
+        rng = Randomness(self.config.seed).numpy("group recovery", learner.t)
+        return group_recovery(user_embeddings(learner.model, n), self.groups.codes[:n], rng=rng)
+
     def _names(self) -> tuple[str, ...]:
         """The groups that have users in this log, the advantaged one first."""
         return self.groups.names[: self.groups.n_after(self.log.n_users)]
@@ -219,7 +232,15 @@ class Run(Iterator[PeriodResult]):
                 "update_s": [result.update.seconds for result in self.results],
                 **self._rerank_seconds(),
             },
+            **self._recovery(),
         }
+
+    def _recovery(self) -> dict[str, Any]:
+        """Of Adver alone, whose aim it is."""
+        if not METHODS[self.config.method].is_adversarial:
+            return {}
+        found = self.group_recovery()
+        return {"group_recovery": None if found is None else found.to_dict()}
 
 
 def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:

@@ -14,7 +14,16 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.strategies.strategy import Step, Strategy
-from fairstream.training import EngineName, Hyperparameters, OnEpoch, Tensors, Trainer, TrainingReport
+from fairstream.training import (
+    EngineMaker,
+    EngineName,
+    Hyperparameters,
+    OnEpoch,
+    Tensors,
+    Trainer,
+    TrainingReport,
+    make_engine,
+)
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,11 @@ class Learner:
         randomness: Randomness,
         device: torch.device,
         engine: EngineName = "auto",
+        engine_maker: EngineMaker = make_engine,
         foresight: Knowledge | None = None,
     ) -> None:
         self.factory, self.hyper, self.objective, self.strategy = factory, hyper, objective, strategy
-        self.randomness, self.device, self.engine = randomness, device, engine
+        self.randomness, self.device, self.engine, self._engine_maker = randomness, device, engine, engine_maker
         self._foresight = foresight
         self.t = -1
         nobody: Rows = np.empty(0, dtype=np.int64)
@@ -127,6 +137,7 @@ class Learner:
             n_items=n_items,
             t=t,
             engine=self.engine,
+            engine_maker=self._engine_maker,
         )
 
     def restore(self, t: int, known: Knowledge, *, n_learned_users: int, started_at: int) -> Trainer:

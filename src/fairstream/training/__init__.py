@@ -1,5 +1,6 @@
 """From W and a batch to the next W."""
 
+from fairstream.training.engines import EngineMaker, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import Tensors
 from fairstream.training.row_adam import RowAdam
@@ -7,6 +8,7 @@ from fairstream.training.surroundings import EngineName, Surroundings
 from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
 
 __all__ = [
+    "EngineMaker",
     "EngineName",
     "Hyperparameters",
     "OnEpoch",
@@ -15,4 +17,5 @@ __all__ = [
     "Tensors",
     "Trainer",
     "TrainingReport",
+    "make_engine",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -13,6 +14,9 @@ from fairstream.training.engine import Engine, Training
 from fairstream.training.reference import ReferenceEngine
 from fairstream.training.row_adam import RowAdam
 from fairstream.training.surroundings import EngineName
+
+EngineMaker = Callable[[EngineName, Training], Engine]
+"""Makes the engine that takes the steps of one training."""
 
 
 def make_engine(name: EngineName, training: Training) -> Engine:

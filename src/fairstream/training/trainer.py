@@ -18,7 +18,7 @@ from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.training.batches import cut_batches
 from fairstream.training.engine import Training
-from fairstream.training.engines import fine_tunes_a_copy, make_engine
+from fairstream.training.engines import EngineMaker, fine_tunes_a_copy, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import Tensors, grow_state, make_optimizer, restore_state, state_tensors
 from fairstream.training.savepoint import Savepoint
@@ -58,9 +58,10 @@ class Trainer:
         n_items: int,
         t: int,
         engine: EngineName = "auto",
+        engine_maker: EngineMaker = make_engine,
     ) -> None:
         self.hyper, self.objective = hyper, objective
-        self._randomness, self._device, self._engine = randomness, device, engine
+        self._randomness, self._device, self._engine, self._make_engine = randomness, device, engine, engine_maker
         with randomness.governing("weights", t):
             model = factory(n_users, n_items)
         if not isinstance(model, Scorer):
@@ -121,7 +122,7 @@ class Trainer:
             users, items, groups.codes, sampler, n_drawn=self.objective.n_drawn, size=self.hyper.batch_size
         )
         signs = tuple(groups.signs(n_groups))
-        engine = make_engine(
+        engine = self._make_engine(
             self._engine,
             Training(self.model, self.optimizer, self.objective, batches, sampler, signs, repeats=not shuffled),
         )
