@@ -151,6 +151,7 @@ def _about(source: Source, origin: str, found: Checksums, checked: str, log: Eve
     return {
         "fairstream": __version__,
         "name": source.name,
+        "home": source.url,
         "from": origin,
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
         **asdict(found),
