@@ -14,7 +14,7 @@ SEEDS = st.integers(0, 10**6)
 
 
 @pytest.mark.parametrize(
-    ("n", "spread", "tolerance"), [(5, 1.0, 1e-6), (5, 10.0, 0.01), (41, 1.0, 1e-3), (41, 10.0, 0.01)]
+    ("n", "spread", "tolerance"), [(5, 1.0, 1e-6), (5, 10.0, 0.01), (41, 1.0, 2e-3), (41, 10.0, 0.02)]
 )
 @given(seed=SEEDS)
 def test_rows_and_columns_sum_to_1_at_the_papers_temperature(

@@ -66,7 +66,8 @@ def approx_ndcg(s, tau, N_FAIR: tl.constexpr, WIDTH: tl.constexpr):
 @triton.jit
 def scaled(p, tangents, AXIS: tl.constexpr):
     """P (R, K, J) over its sums Σ along AXIS; the tangents ∂P/∂s_c (R, K, J, C) become (∂P − P/Σ Σ∂P) / Σ."""
-    total = tl.expand_dims(tl.maximum(tl.sum(p, axis=AXIS), LEAST_SUM), AXIS)
+    total = tl.sum(p, axis=AXIS)
+    total = tl.expand_dims(tl.where(total > LEAST_SUM, total, 1.0), AXIS)
     p = p / total
     along = tl.expand_dims(tl.sum(tangents, axis=AXIS), AXIS)
     return p, (tangents - p[:, :, :, None] * along) / total[:, :, :, None]
