@@ -220,6 +220,7 @@ def past(carried: Carried, t: int, *, learned: int | None = None) -> dict[str, A
 WAYS = [
     {"method": "FADE"},
     {"method": "FADE-Abs", "optimizer": "dense"},
+    {"method": "Adver"},
     {"method": "FADE", "model": "ncf"},
     {"method": "FADE", "restart": "on-degradation"},
     {"method": "FADE", "restart_every": 2},
