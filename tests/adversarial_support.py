@@ -14,10 +14,9 @@ from fairstream.events import SeenItems
 from fairstream.models import built_in_model
 from fairstream.objectives import Objective
 from fairstream.sampling import NegativeSampler
-from fairstream.training import state_tensors
 from fairstream.training.batches import cut_batches
 from fairstream.training.engine import Training
-from fairstream.training.optimizers import make_optimizer
+from fairstream.training.optimizers import make_optimizer, state_tensors
 
 BATCH, N_BATCHES = 32, 6
 N_INTERACTIONS = N_BATCHES * BATCH - 13  # the last batch is short

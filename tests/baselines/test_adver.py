@@ -17,7 +17,7 @@ from fairstream import EventLog, FairRecommender, MethodConfig, Record, Run
 from fairstream.experiment import pooled
 from fairstream.methods import make_learner
 from fairstream.randomness import Randomness
-from fairstream.training import state_tensors
+from fairstream.training.optimizers import state_tensors
 
 FAST: dict[str, Any] = {
     "pretrain_epochs": 1,

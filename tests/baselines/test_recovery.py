@@ -64,6 +64,16 @@ def test_guessing_the_larger_group_is_worth_nothing() -> None:
     assert found.balanced_accuracy < 0.65
 
 
+def test_a_small_group_counts_as_much_as_a_large_one() -> None:
+    """Where it overlaps with the large one, a classifier of users at large would hardly ever name it."""
+    embeddings, _ = noise(0)
+    codes = (np.arange(N) % 10 == 0).astype(np.int16)
+    embeddings[:, 0] += 2 * torch.from_numpy(codes)
+    found = group_recovery(embeddings, codes, rng=rng())
+    assert found is not None
+    assert found.balanced_accuracy > 0.7
+
+
 def test_three_groups_and_those_who_have_none() -> None:
     embeddings, _ = noise(0)
     codes = (np.arange(N) % 4 - 1).astype(np.int16)

@@ -210,8 +210,7 @@ def test_every_option_is_in_the_help_and_explained(command: Command) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     reading = ["group", "advantaged", "seed", "seeds", "device", "json", "quiet", "min-group-size", "n-resamples"]
     learning = ["method", "model", "protocol", "fairness-weight", "surrogate", "temperature"]
-    learning += ["n-negatives", "n-fairness-negatives"]
-    learning += ["rerank-tolerance", "adversary-weight"]
+    learning += ["n-negatives", "n-fairness-negatives", "rerank-tolerance", "adversary-weight"]
     time = ["pretrain-epochs", "update-epochs", "pretrain-ratio", "n-periods", "period", "restart", "restart-every"]
     for option in reading + learning + time:
         # the name whole, and a word of explanation behind it
@@ -276,6 +275,18 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
         part = document["slices"]["remain"][name]
         assert re.search(rf"{shown}.* {part['ndcg@20']['overall']:.4f} ", outcome.out)
     assert "users without a group" not in outcome.out  # there are none
+
+
+def test_adver_says_how_well_the_group_can_be_told(command: Command, data: Path) -> None:
+    arguments = ("run", data / "csv", "--method=adver", "--adversary-weight=5", *FAST)
+    outcome = command(*arguments, "--json=result.json")
+    assert (outcome.code, outcome.err) == (0, "")
+    document = json.loads((outcome.folder / "result.json").read_text())
+    assert document["config"]["adversary_weight"] == 5
+    found = document["group_recovery"]
+    low, high = found["interval"]
+    said = f"accuracy of {found['balanced_accuracy']:.4f} (95 % interval {low:.4f} … {high:.4f}, by chance 0.5000)"
+    assert said in " ".join(outcome.out.split())
 
 
 def marks(out: str) -> list[str]:

@@ -29,7 +29,7 @@ from fairstream import EventLog, FairRecommender, Run
 from fairstream.evaluation import ranking
 from fairstream.models import MatrixFactorization
 from fairstream.strategies import Update
-from fairstream.training import state_tensors
+from fairstream.training.optimizers import state_tensors
 from support import Recorder
 
 N_EVENTS, N_USERS, N_ITEMS = 275, 40, 30
@@ -220,6 +220,7 @@ def past(carried: Carried, t: int, *, learned: int | None = None) -> dict[str, A
 WAYS = [
     {"method": "FADE"},
     {"method": "FADE-Abs", "optimizer": "dense"},
+    {"method": "Adver"},
     {"method": "FADE", "model": "ncf"},
     {"method": "FADE", "restart": "on-degradation"},
     {"method": "FADE", "restart_every": 2},

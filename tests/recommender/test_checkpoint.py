@@ -28,7 +28,7 @@ from fairstream.events import Vocabulary
 from fairstream.files import replace_file
 from fairstream.recommender import checkpoint
 from fairstream.recommender.checkpoint import vocabulary_from_tensors, vocabulary_tensors
-from fairstream.training import state_tensors
+from fairstream.training.optimizers import state_tensors
 
 FAST = {"pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"}
 STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)

@@ -30,8 +30,8 @@ from fairstream import (
     UserTable,
 )
 from fairstream.strategies import RestartOnDegradation
-from fairstream.training import state_tensors
 from fairstream.training.cpu import FusedEngine
+from fairstream.training.optimizers import state_tensors
 
 FAST = {"pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"}
 STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
@@ -252,7 +252,7 @@ def test_a_folder_a_frame_and_a_log_fit_alike(tmp_path: Path) -> None:
         ({"method": "fad"}, "method must be one of Pretrain, .*, got 'fad'"),
         ({"fairness_weight": -0.1}, "fairness_weight must be >= 0, got -0.1"),
         ({"temperature": float("nan")}, "temperature must be a finite number"),
-        ({"lambda_": 1.0}, "lambda_ is not an option; the options are batch_size, "),
+        ({"lambda_": 1.0}, "lambda_ is not an option; the options are adversary_weight, batch_size, "),
         ({"method": "Retrain", "restart_every": 2}, "only fine-tuning methods restart"),
         ({"model": 123}, "model must be"),
         ({"seed": -1}, "seed must be >= 0"),

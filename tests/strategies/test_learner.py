@@ -18,7 +18,8 @@ from fairstream.periods import Periods, cut_periods
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.strategies import Learner, Step, Update
-from fairstream.training import OnEpoch, Trainer, restore_state, state_tensors
+from fairstream.training import OnEpoch, Trainer
+from fairstream.training.optimizers import restore_state, state_tensors
 from support import Recorder
 
 CPU = torch.device("cpu")

@@ -37,8 +37,8 @@ class CapturedEngine(AdversarialEngine):
     """The same step; which batch is next is read on the device, and the host waits once an epoch, for the loss.
 
     What has another shape (the short last batch) or another step (nobody's group is known) is
-    not replayed but computed as ever. Dropout draws from PyTorch's generator in either case, in
-    the same places, though not the same numbers.
+    not replayed but computed as ever. Dropout draws from PyTorch's generator, as it stands at
+    each replay.
     """
 
     def __init__(self, training: Training, *, gamma: float) -> None:
@@ -90,9 +90,10 @@ class CapturedEngine(AdversarialEngine):
             for _ in range(_N_WARM_UPS):  # libraries set themselves up at the first calls, which a capture must not
                 self._at.zero_()
                 self._next_step()
+        optimizer.zero_grad(set_to_none=True)
         with self._capturable(), captured(device) as graph:
             self._next_step()
-        optimizer.zero_grad(set_to_none=True)  # these gradients are the graph's
+        optimizer.zero_grad(set_to_none=True)  # these gradients are the graph's own
         return graph.replay
 
     @contextmanager

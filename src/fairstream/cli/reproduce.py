@@ -16,7 +16,7 @@ from fairstream.events.datasets import locate
 from fairstream.experiment.jobs import Source
 from fairstream.experiment.paper.experiments import EXPERIMENTS, named
 from fairstream.experiment.paper.reproduce import Reproduction
-from fairstream.experiment.paper.settings import DATASETS, GROUPS
+from fairstream.experiment.paper.settings import DATASETS, GROUPS, MODELS, ModelName
 from fairstream.experiment.pool import Device
 from fairstream.experiment.store import Store
 
@@ -43,6 +43,7 @@ def reproduce(
     dataset: Annotated[
         list[str] | None, typer.Option(help="Only this data set; repeatable.", show_default="both")
     ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Only this model; repeatable.", show_default="both")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[
         int | None,
@@ -65,6 +66,7 @@ def reproduce(
         store=Store(store),
         sources=sources,
         experiments=named(only or []),
+        models=cast("list[ModelName]", _known("model", [name.upper() for name in model or MODELS], MODELS)),
         quick=quick,
         seeds=range(seeds),
         protocol=protocol,

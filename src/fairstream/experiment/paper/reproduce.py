@@ -14,7 +14,7 @@ from fairstream.experiment.jobs import Job, Source, finish, jobs_for
 from fairstream.experiment.paper.catalogue import Catalogue, Entry, row_of
 from fairstream.experiment.paper.experiments import Experiment
 from fairstream.experiment.paper.selection import all_choices
-from fairstream.experiment.paper.settings import FULL, METRICS, QUICK, Scale, Setting
+from fairstream.experiment.paper.settings import FULL, METRICS, QUICK, ModelName, Scale, Setting
 from fairstream.experiment.paper.timing import time_methods
 from fairstream.experiment.pool import Device, carry_out_all
 from fairstream.experiment.run import resolved
@@ -32,6 +32,7 @@ class Reproduction:
     sources: Mapping[str, Source]
     """Of each data set, where its events are."""
     experiments: Sequence[Experiment]
+    models: Sequence[ModelName]
     quick: bool
     seeds: Sequence[int]
     protocol: str
@@ -55,7 +56,8 @@ class Reproduction:
             shown = self._shown({(c.dataset, c.model, c.method, c.chosen) for c in choices})
             failed += self._stage("what the figures show, other seeds", self._entries(others, shown), on_stage)
         if any(experiment.name == "time" for experiment in self.experiments):
-            time_methods(self.store, self.sources, self.scale, self.protocol, self.device, on_stage)
+            cells = [(dataset, model) for dataset in self.sources for model in self.models]
+            time_methods(self.store, self.sources, cells, self.scale, self.protocol, self.device, on_stage)
         return failed
 
     @property
@@ -90,7 +92,7 @@ class Reproduction:
             (dataset, model, setting, seed)
             for seed in seeds
             for (dataset, model), settings in wanted.items()
-            if dataset in self.sources
+            if dataset in self.sources and model in self.models
             for setting in dict.fromkeys(settings)
         ]
 

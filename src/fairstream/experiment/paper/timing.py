@@ -41,13 +41,14 @@ TIMED = (
 def time_methods(
     store: Store,
     sources: Mapping[str, Source],
+    parts: Sequence[tuple[str, ModelName]],
     scale: Scale,
     protocol: str,
     device: Literal["auto", "cpu", "cuda"],
     on_stage: Callable[[str, Sequence[Job]], Callable[[float, int], None]],
 ) -> None:
     """Measure what has not been measured yet, one after the other."""
-    cells = [(dataset, model, setting) for dataset in sources for model in MODELS for setting in TIMED]
+    cells = [(*part, setting) for part in parts for setting in TIMED]
     tell = on_stage("running times, one at a time", [])
     for n, (dataset, model, setting) in enumerate(cells):
         config = scale.config(setting, dataset, model, seed=0, protocol=protocol).replaced(device=device)
