@@ -8,7 +8,7 @@ from typing import Any
 from fairstream.experiment.paper.findings import Findings
 from fairstream.report.markup import Markup, element
 from fairstream.report.tables import body, row, section, table
-from fairstream.report.wording import anything, dataset_name
+from fairstream.report.wording import anything, dataset_name, plain
 
 _GLOSSARY = (
     ("Task-R", "After a period, the model is tested on everything that remains: all later interactions."),
@@ -26,7 +26,7 @@ _GLOSSARY = (
     ),
     (
         "λ, τ, μ",
-        "The weight of FADE's fairness loss, the temperature of Differentiable Hit, the number of the loss's negatives.",
+        "The weight of FADE's fairness loss, the temperature of Differentiable Hit, how many negatives the loss has.",
     ),
     ("seed sd", "The standard deviation between runs that differ in nothing but the random seed."),
 )
@@ -80,6 +80,8 @@ def _records(records: Sequence[Mapping[str, Any]], *, caption: str, id_: str) ->
 def _cell(key: str, value: Any) -> Markup | str:
     if key == "sha256":
         return element("code", str(value), class_="fingerprint")
+    if key == "weight" and isinstance(value, int | float):
+        return plain(value)
     return dataset_name(str(value)) if key == "dataset" else anything(value)
 
 

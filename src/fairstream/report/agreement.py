@@ -13,7 +13,7 @@ from fairstream.report.tables import body, row, section, table
 from fairstream.report.wording import number, share
 
 _COUNTS = (
-    ("Numbers in the paper", "n"),
+    ("In the paper", "n"),
     ("Compared", "n"),
     ("Agree", "n"),
     ("Share", "n"),

@@ -112,14 +112,14 @@ def chart_of(frame: Frame, styles: Styles, *, x: Range, y: Range, legend: bool =
         band = base.mark_area(opacity=0.14).encode(**up_and_down)
         line = base.mark_line(strokeWidth=1.6).encode(strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=shown))
         layers = (band, line, points)
-    return _with_spread(alt.layer(*layers)).properties(height=HEIGHT)
+    return _with_spread(alt.LayerChart(layer=layers)).properties(height=HEIGHT)
 
 
 def rows_of(marks: Sequence[Mark]) -> list[dict[str, Any]]:
     """The points as a chart takes them."""
     rows = []
     for mark in marks:
-        spread = {"sd": mark.y_sd, "x_sd": mark.x_sd, "seeds": mark.n_seeds}
+        spread = {"sd": mark.y_sd, "x_sd": mark.x_sd, "seeds": mark.n_seeds}  # left out where there is none
         row = {"series": mark.series, "x": mark.x, "y": mark.y} | {key: value for key, value in spread.items() if value}
         rows.append({key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()})
     return rows
@@ -138,7 +138,7 @@ def spec_of(panel: Panel, styles: Styles) -> dict[str, Any]:
 def _template(frame: Frame, styles: Styles) -> dict[str, Any]:
     """Checking a chart against Vega-Lite's schema takes long beside making it: like panels are checked once."""
     chart = chart_of(frame, styles, x=(0.0, 1.0), y=(0.0, 1.0))
-    spec = chart.properties(width="container", data=alt.Data(values=[])).to_dict()
+    spec = chart.properties(width="container", data=alt.InlineData(values=[])).to_dict()
     del spec["config"]
     return spec
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from fairstream.experiment.paper.findings import Choice
 from fairstream.report.markup import Markup, element
-from fairstream.report.tables import body, row, section, table
+from fairstream.report.series import in_order
+from fairstream.report.tables import body, group_heading, row, section, table
 from fairstream.report.wording import dataset_name, number, plain
 
 _COLUMNS = (
-    ("Method", ""),
-    ("Data set · model · metric", ""),
+    ("Data set · model · metric", "whole"),
     ("Chosen", "n"),
     ("Performance", "n"),
     ("|PD|", "n"),
-    ("By the past, t = 1, 2, …", ""),
+    ("By the past, t = 1, 2, …", "whole"),
     ("Performance then", "n"),
     ("|PD| then", "n"),
     ("Why, and what was tried", "wide"),
@@ -35,10 +35,15 @@ def choice_section(choices: Sequence[Choice]) -> Markup:
     chosen = table(
         caption="Chosen values; performance and |PD| are Task-R's means over the periods",
         columns=_COLUMNS,
-        bodies=[body(map(_row, choices))],
+        bodies=[_body(method, choices) for method in in_order({choice.method for choice in choices})],
         id_="choice-table",
     )
     return section("How λ and γ were chosen", note, chosen, id_="choices")
+
+
+def _body(method: str, choices: Sequence[Choice]) -> Markup:
+    rows = [_row(choice) for choice in choices if choice.method == method]
+    return body(rows, heading=group_heading(method, n_columns=len(_COLUMNS)))
 
 
 def _row(choice: Choice) -> Markup:
@@ -47,7 +52,6 @@ def _row(choice: Choice) -> Markup:
     return row(
         _COLUMNS,
         (
-            choice.method,
             f"{dataset_name(choice.dataset)} · {choice.model} · {choice.metric}",
             f"{choice.parameter} = {plain(choice.chosen)}",
             _or_dash(performance),

@@ -60,5 +60,5 @@ def _sides(panel: Panel, figure: Figure) -> list[alt.LayerChart]:
         if whose == "ours" or figure.has_paper:
             # A side without numbers is drawn with empty axes, so that what is missing can be seen.
             title = alt.TitleParams(panel.title, subtitle=whose if marks else f"{whose}: no numbers", offset=14)
-            sides.append(chart.properties(width=_WIDTH, title=title, data=alt.Data(values=rows_of(marks))))
+            sides.append(chart.properties(width=_WIDTH, title=title, data=alt.InlineData(values=rows_of(marks))))
     return sides

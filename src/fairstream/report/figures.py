@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fairstream.experiment.paper.findings import Place, Point
@@ -21,6 +21,10 @@ class Mark:
     x_sd: float
     y_sd: float
     n_seeds: int
+
+
+_Values = Mapping[Place, tuple[float, float, int]]
+"""Of each point its value, the standard deviation between seeds, and how many seeds there are."""
 
 
 @dataclass(frozen=True)
@@ -68,34 +72,12 @@ class Panel:
         return self._marks(ours=True)
 
     def _marks(self, *, ours: bool) -> list[Mark]:
-        values = {
-            point.place: (value, (point.sd or 0.0) if ours else 0.0, point.n_seeds if ours else 1)
+        values: _Values = {
+            point.place: (value, (point.sd or 0.0) if ours else 0.0, point.n_seeds if ours else 0)
             for point in self.points
             if (value := point.ours if ours else point.paper) is not None
         }
-        if not self.is_tradeoff:
-            marks = [
-                Mark(place.series, place.x, y, 0.0, sd, n)
-                for place, (y, sd, n) in values.items()
-                if place.x is not None
-            ]
-            return sorted(marks, key=lambda mark: (mark.series, mark.x))
-        # The two coordinates of a trade-off are two points of the same series.
-        sides: dict[str, dict[str, tuple[float, float, int]]] = {}
-        for place, value in values.items():
-            sides.setdefault(place.series, {})[place.y_name] = value
-        return [
-            Mark(
-                series,
-                both["performance"][0],
-                both["abs_pd"][0],
-                both["performance"][1],
-                both["abs_pd"][1],
-                both["abs_pd"][2],
-            )
-            for series, both in sorted(sides.items())
-            if len(both) == 2
-        ]
+        return _pairs(values) if self.is_tradeoff else _curves(values)
 
 
 @dataclass(frozen=True)
@@ -145,3 +127,19 @@ def figures_of(points: Iterable[Point]) -> list[Figure]:
         )
         for label in labels
     ]
+
+
+def _curves(values: _Values) -> list[Mark]:
+    marks = [Mark(place.series, place.x, y, 0.0, sd, n) for place, (y, sd, n) in values.items() if place.x is not None]
+    return sorted(marks, key=lambda mark: (mark.series, mark.x))
+
+
+def _pairs(values: _Values) -> list[Mark]:
+    """The two coordinates of a trade-off are two points of the same series; a series that lacks one is not drawn."""
+    performance = {place.series: value for place, value in values.items() if place.y_name == "performance"}
+    disparity = {place.series: value for place, value in values.items() if place.y_name == "abs_pd"}
+    marks = []
+    for series in sorted(performance.keys() & disparity.keys()):
+        (x, x_sd, n), (y, y_sd, _) = performance[series], disparity[series]
+        marks.append(Mark(series, x, y, x_sd, y_sd, n))
+    return marks

@@ -45,7 +45,6 @@ def numbers_section(points: Sequence[Point]) -> Markup:
         bodies=[body(map(_row, ordered))],
         id_="number-table",
         class_="tall",
-        sortable=True,
     )
     return section("All numbers", _filter(ordered), numbers, id_="numbers")
 

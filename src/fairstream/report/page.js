@@ -83,7 +83,20 @@
     sorted.sort((a, b) => without(a) - without(b) || (down ? -order(a, b) : order(a, b)));
     body.append(...sorted);
   }
-  for (const header of table.tHead.rows[0].cells) header.firstChild.addEventListener("click", () => sort(header));
+  // Not button elements: browsers leave those out where a table's head is repeated on paper.
+  for (const header of table.tHead.rows[0].cells) {
+    const button = document.createElement("span");
+    button.role = "button";
+    button.tabIndex = 0;
+    button.append(...header.childNodes);
+    header.append(button);
+    button.addEventListener("click", () => sort(header));
+    button.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      sort(header);
+    });
+  }
 
   const folded = new Set();
   window.addEventListener("beforeprint", () => {

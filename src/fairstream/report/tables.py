@@ -19,11 +19,10 @@ def table(
     bodies: Iterable[Markup],
     id_: str,
     class_: str = "",
-    sortable: bool = False,
 ) -> Markup:
     """A table with a caption; of each column its title and its class (`n` for numbers)."""
-    title = element("caption", caption, id=f"{id_}-caption")
-    head = element("thead", element("tr", *(_column(name, kind, sortable) for name, kind in columns), role="row"))
+    title = element("caption", element("span", caption), id=f"{id_}-caption")
+    head = element("thead", element("tr", *(_column(name, kind) for name, kind in columns), role="row"))
     inside = element("table", title, head, *bodies, id=id_, class_=class_ or None, role="table")
     return element("div", inside, class_="scroll", tabindex="0", role="region", aria_labelledby=f"{id_}-caption")
 
@@ -66,6 +65,5 @@ def section(title: str, *children: str | None, id_: str, level: int = 2) -> Mark
     return element("section", element(f"h{level}", title), joined(*children), id=id_)
 
 
-def _column(name: str, kind: str, sortable: bool) -> Markup:
-    inside = element("button", name, type="button") if sortable else name
-    return element("th", inside, scope="col", class_=kind or None, role="columnheader")
+def _column(name: str, kind: str) -> Markup:
+    return element("th", name, scope="col", class_=kind or None, role="columnheader")
