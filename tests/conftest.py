@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import settings
 
 import fairstream
+from web import Web, running
 
 settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("default")
@@ -34,3 +36,11 @@ def paper_data() -> Path:
     if not (folder / "movielens-1m").is_dir():
         pytest.skip("the paper's data sets are not on this machine")
     return folder
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    """A web server on this machine, with no proxy before it."""
+    with pytest.MonkeyPatch.context() as patch, running() as server:
+        patch.setenv("no_proxy", "127.0.0.1")
+        yield server

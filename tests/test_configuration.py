@@ -40,6 +40,7 @@ INTEGERS = [name for name in LOWER_BOUNDS if name not in FLOATS]
 LITERALS = {
     "model": ["mf", "ncf", "custom"],
     "optimizer": ["row", "dense"],
+    "surrogate": ["hit", "neural-ndcg", "approx-ndcg"],
     "restart": ["never", "on-degradation"],
     "device": ["auto", "cpu", "cuda"],
 }

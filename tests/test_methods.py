@@ -13,7 +13,7 @@ from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
 from fairstream.randomness import Randomness
 from fairstream.strategies import FineTune, Keep, RestartEvery, RestartOnDegradation, Retrain, Strategy
 
-FINE_TUNING = ["Finetune", "FADE-Abs", "FADE"]
+FINE_TUNING = ["Finetune", "FADE-Abs", "FADE", "Adver"]
 OTHERS = ["Pretrain", "Pretrain-Fair", "Retrain", "Retrain-Fair"]
 
 
@@ -26,6 +26,7 @@ def test_the_table_has_the_methods_of_the_paper() -> None:
         "Finetune": (FineTune, None),
         "FADE-Abs": (FineTune, "absolute"),
         "FADE": (FineTune, "signed"),
+        "Adver": (FineTune, None),
     }
     assert all(name == method.name for name, method in METHODS.items())
 
@@ -45,13 +46,14 @@ def test_an_unknown_method_is_answered_with_the_known_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_a_strategy_and_an_objective(name: str) -> None:
-    config = MethodConfig(method=name, fairness_weight=0.7, temperature=2.0, n_negatives=3, n_fairness_negatives=5)
+    options = {"surrogate": "approx-ndcg", "temperature": 2.0, "n_negatives": 3, "n_fairness_negatives": 5}
+    config = MethodConfig(method=name, fairness_weight=0.7, **options)
     objective, method = config.objective(), METHODS[name]
     assert type(config.strategy()) is method.strategy
     assert objective.is_fair == (method.fairness is not None)
     assert objective.lambda_ == (0.0 if method.fairness is None else 0.7)
     assert objective.fairness == (method.fairness or "signed")
-    assert (objective.tau, objective.n, objective.mu) == (2.0, 3, 5)
+    assert (objective.surrogate, objective.tau, objective.n, objective.mu) == ("approx-ndcg", 2.0, 3, 5)
 
 
 @pytest.mark.parametrize("name", FINE_TUNING)
@@ -97,7 +99,8 @@ def test_what_is_not_an_option_is_refused(options: dict[str, Any]) -> None:
 def test_the_defaults_are_the_papers_method() -> None:
     config = MethodConfig()
     assert (config.method, config.model, config.embedding_dim, config.restarts) == ("FADE", "mf", 64, False)
-    assert (config.temperature, config.n_negatives, config.n_fairness_negatives) == (3.0, 4, 4)
+    assert (config.surrogate, config.temperature) == ("hit", 3.0)
+    assert (config.n_negatives, config.n_fairness_negatives) == (4, 4)
     assert (config.pretrain_epochs, config.update_epochs, config.batch_size) == (100, 10, 256)
     assert (config.learning_rate, config.l2) == (1e-3, 1e-4)
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 
@@ -27,10 +27,11 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
     """A folder beside `path` to write into, which gets that name when the block has ended well.
 
-    At `path` there must be nothing, or an empty folder. Whatever fails, nothing is left behind.
+    At `path` there must be nothing, or an empty folder, or with `replacing` what is to give way.
+    Whatever fails, nothing is left behind and what was there stays.
     """
     with beside(path, "tmp") as temporary:
         yield temporary
@@ -38,8 +39,23 @@ def new_folder(path: Path) -> Iterator[Path]:
             with file.open("r+b") as written:
                 os.fsync(written.fileno())
         _sync_folder(temporary)
-        temporary.replace(path)
+        with _out_of_the_way(path) if replacing and path.exists() else nullcontext():
+            temporary.replace(path)
     _sync_folder(path.parent)
+
+
+@contextmanager
+def _out_of_the_way(path: Path) -> Iterator[None]:
+    """Put what is at `path` aside; when the block has ended well it is gone, else it is back."""
+    with beside(path, "old") as aside:
+        old = aside / path.name
+        try:
+            path.replace(old)
+            yield
+        except BaseException:
+            if old.exists():
+                old.replace(path)
+            raise
 
 
 @contextmanager

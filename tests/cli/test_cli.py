@@ -209,7 +209,8 @@ def test_every_option_is_in_the_help_and_explained(command: Command) -> None:
     outcome = command("run", "--help")
     assert (outcome.code, outcome.err) == (0, "")
     reading = ["group", "advantaged", "seed", "seeds", "device", "json", "quiet", "min-group-size", "n-resamples"]
-    learning = ["method", "model", "protocol", "fairness-weight", "temperature", "n-negatives", "n-fairness-negatives"]
+    learning = ["method", "model", "protocol", "fairness-weight", "surrogate", "temperature"]
+    learning += ["n-negatives", "n-fairness-negatives"]
     time = ["pretrain-epochs", "update-epochs", "pretrain-ratio", "n-periods", "period", "restart", "restart-every"]
     for option in reading + learning + time:
         # the name whole, and a word of explanation behind it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,57 +10,7 @@ import pandas as pd
 import pytest
 
 from fairstream import DataError, EventLog, read_events
-
-Row = tuple[object, ...]
-
-RATINGS: list[Row] = [  # user, item, rating, timestamp: by user, as GroupLens has them
-    (1, 1193, 5, 978300760),
-    (1, 661, 3, 978302109),
-    (1, 914, 2, 978301968),
-    (2, 1193, 4, 978298413),
-    (2, 3068, 1, 978299000),
-    (3, 661, 4, 978299001),
-]
-PEOPLE = [(1, "F", 1, 10, "48067"), (2, "M", 56, 16, "98107-2117"), (3, "M", 25, 15, "55117"), (4, "M", 45, 7, "02460")]
-
-
-def lines(rows: Iterable[Row], delimiter: str) -> str:
-    return "".join(delimiter.join(map(str, row)) + "\n" for row in rows)
-
-
-def write_1m(folder: Path, ratings: Iterable[Row] = RATINGS, people: Iterable[Row] = PEOPLE) -> Path:
-    (folder / "ratings.dat").write_text(lines(ratings, "::"))
-    (folder / "users.dat").write_text(lines(people, "::"))
-    (folder / "movies.dat").write_bytes("73::Misérables, Les (1995)::Drama|Musical\n".encode("latin-1"))
-    (folder / "README").touch()
-    return folder
-
-
-def write_100k(folder: Path, ratings: Iterable[Row] = RATINGS, people: Iterable[Row] = PEOPLE) -> Path:
-    (folder / "u.data").write_text(lines(ratings, "\t"))
-    (folder / "u.user").write_text(lines([(u, age, sex, "writer", zip_) for u, sex, age, _, zip_ in people], "|"))
-    (folder / "u.item").write_bytes("73|Misérables, Les (1995)|01-Jan-1995\n".encode("latin-1"))
-    return folder
-
-
-HEADER = "item_id,user_id,rating,timestamp,size,fit,user_attr,model_attr,category,brand,year,split"
-REVIEWS: list[Row] = [  # item, user, rating, timestamp, user_attr
-    (7443, "Alex", 4, "2010-01-21 08:00:00+00:00", "Small"),
-    (7443, "carolyn.agan", 3, "2010-01-27 08:00:00+00:00", ""),
-    (7443, "Robyn", 4, "2010-01-29 08:00:00+00:00", "Large"),
-    (7443, '"De, Anna"', 2, "2010-02-13 08:00:00+00:00", "Small"),
-    (11960, "Alex", 5, "2012-11-01 08:00:00+00:00", "Small"),
-    (11960, "", 5, "2012-11-02 08:00:00+00:00", "Small"),
-    (16411, '"De, Anna"', 5, "2019-06-27 00:20:52.125000+00:00", "Small"),
-]
-
-
-def write_modcloth(folder: Path, reviews: Iterable[Row] = REVIEWS) -> Path:
-    rows = [
-        (i, u, rating, time, 2.0, "", shape, "Small", "Dresses", "", 2012, 0) for i, u, rating, time, shape in reviews
-    ]
-    (folder / "df_modcloth.csv").write_text(HEADER + "\n" + lines(rows, ","))
-    return folder / "df_modcloth.csv"
+from raw_layouts import PEOPLE, RATINGS, REVIEWS, Row, write_1m, write_100k, write_modcloth
 
 
 def told_by(log: EventLog) -> list[tuple[object, object]]:
@@ -226,6 +176,7 @@ class TestFromTheRealData:
 
     def movielens(self, paper_data: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         events = pd.read_parquet(paper_data / "movielens-1m" / "interactions.parquet").head(self.N)
+        events = events.rename(columns={"timestamp": "order"})  # as `fairstream data get` calls it
         users = pd.read_parquet(paper_data / "movielens-1m" / "users.parquet")
         return events.assign(user_id=events.user_id + 1, item_id=events.item_id + 1), users.assign(
             user_id=users.user_id + 1

@@ -12,12 +12,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from fairstream.objectives import FairnessLoss, Objective, bpr_loss, differentiable_disparity, first_item_hit
+from fairstream.objectives import (
+    FairnessLoss,
+    Objective,
+    Surrogate,
+    bpr_loss,
+    differentiable_disparity,
+    first_item_approx_ndcg,
+    first_item_hit,
+    first_item_neural_ndcg,
+)
 from support import EXTREME
 
 N_GROUPS = 4
 SIGNS = torch.tensor([1.0, -1.0, -1.0, -1.0])
 KINDS: st.SearchStrategy[FairnessLoss] = st.sampled_from(["signed", "absolute"])
+SURROGATES: st.SearchStrategy[Surrogate] = st.sampled_from(["hit", "neural-ndcg", "approx-ndcg"])
 OBJECTIVES = st.builds(
     Objective,
     lambda_=st.sampled_from([0.1, 1.0, 7.0]),
@@ -25,7 +35,9 @@ OBJECTIVES = st.builds(
     n=st.integers(1, 4),
     mu=st.integers(1, 4),
     fairness=KINDS,
+    surrogate=SURROGATES,
 )
+QUALITY = {"hit": first_item_hit, "neural-ndcg": first_item_neural_ndcg, "approx-ndcg": first_item_approx_ndcg}
 
 
 @st.composite
@@ -44,15 +56,32 @@ def cases(draw: st.DrawFn) -> tuple[Objective, Tensor, Tensor]:
     return objective, *draw(batches(1 + max(objective.n, objective.mu)))
 
 
+def naive_quality(objective: Objective, candidates: list[float]) -> float:
+    """DH(C; 1), or the NDCG of the only positive, the first candidate."""
+    n, tau = len(candidates), objective.tau
+    if objective.surrogate == "approx-ndcg":
+        rank = 1 + sum(1 / (1 + math.exp((candidates[0] - other) / tau)) for other in candidates[1:])
+        return 1 / math.log2(1 + rank)
+    distance = [sum(abs(s - other) for other in candidates) for s in candidates]
+    p = [
+        [math.exp(((n + 1 - 2 * k) * s - a) / tau) for s, a in zip(candidates, distance, strict=True)]
+        for k in range(1, n + 1)
+    ]
+    p = [[x / sum(row) for x in row] for row in p]
+    if objective.surrogate == "hit":
+        return p[0][0]
+    for _ in range(50):
+        for _ in range(2):  # columns, then rows: each is divided and turned over
+            p = [[x / sum(column) for x in column] for column in zip(*p, strict=True)]
+    return sum(row[0] / math.log2(1 + rank) for rank, row in enumerate(p, start=1))
+
+
 def naive(objective: Objective, rows: list[list[float]], groups: list[int]) -> float:
     """Algorithm 1, lines 10 to 13, number by number, with each group against the rest."""
     l_rec, dh = [], []
     for row in rows:
         l_rec += [math.log1p(math.exp(other - row[0])) / objective.n for other in row[1 : 1 + objective.n]]
-        candidates = row[: 1 + objective.mu]
-        size = len(candidates)
-        logits = [(size - 1) * s - sum(abs(s - other) for other in candidates) for s in candidates]
-        dh.append(1 / sum(math.exp((x - logits[0]) / objective.tau) for x in logits))
+        dh.append(naive_quality(objective, row[: 1 + objective.mu]))
     terms = []
     for code in set(groups) - {-1}:
         ours, rest = (
@@ -147,9 +176,10 @@ def test_l_fair_sees_the_first_mu_negatives_only(case: tuple[Objective, Tensor, 
 
 
 @pytest.mark.parametrize(("n", "mu"), [(1, 3), (3, 1)])
-def test_every_negative_of_the_draw_is_used_by_one_of_the_losses(n: int, mu: int) -> None:
+@pytest.mark.parametrize("surrogate", ["hit", "neural-ndcg", "approx-ndcg"])
+def test_every_negative_of_the_draw_is_used_by_one_of_the_losses(n: int, mu: int, surrogate: Surrogate) -> None:
     scores = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-    objective = Objective(lambda_=1.0, tau=3.0, n=n, mu=mu)
+    objective = Objective(lambda_=1.0, tau=3.0, n=n, mu=mu, surrogate=surrogate)
     _, grad = value_and_gradient(objective, scores, torch.tensor([0, 1, 0, 1]), two=True)
     assert (grad != 0).all()
 
@@ -172,7 +202,7 @@ def test_who_is_ahead_matters_to_the_signed_loss_alone(
     if objective.fairness == "absolute":
         assert torch.equal(loss, other)
     else:  # softplus(x) − softplus(−x) = x
-        dh = first_item_hit(scores[:, : 1 + objective.mu], tau=objective.tau)
+        dh = QUALITY[objective.surrogate](scores[:, : 1 + objective.mu], tau=objective.tau)
         dpd, is_there = differentiable_disparity(dh, groups, N_GROUPS)
         torch.testing.assert_close(loss - other, objective.lambda_ * (ours * dpd)[is_there].mean())
 
@@ -182,14 +212,15 @@ def test_who_is_ahead_matters_to_the_signed_loss_alone(
     st.sampled_from([1e-3, 0.3, 3.0]),
     KINDS,
     st.sampled_from([(1, 3), (3, 1), (3, 3)]),
+    SURROGATES,
 )
-@example([[1e4, -1e4, -1e4, -1e4], [-1e4, 1e4, 1e4, 1e4]], 3.0, "signed", (3, 3))
-@example([[-1e4, 1e4, 1e4, 1e4], [1e4, -1e4, -1e4, -1e4]], 1e-3, "absolute", (3, 3))
+@example([[1e4, -1e4, -1e4, -1e4], [-1e4, 1e4, 1e4, 1e4]], 3.0, "signed", (3, 3), "hit")
+@example([[-1e4, 1e4, 1e4, 1e4], [1e4, -1e4, -1e4, -1e4]], 1e-3, "absolute", (3, 3), "neural-ndcg")
 def test_value_and_gradient_are_finite_at_extreme_scores(
-    rows: list[list[float]], tau: float, kind: FairnessLoss, sizes: tuple[int, int]
+    rows: list[list[float]], tau: float, kind: FairnessLoss, sizes: tuple[int, int], surrogate: Surrogate
 ) -> None:
     n, mu = sizes
-    objective = Objective(lambda_=5.0, tau=tau, n=n, mu=mu, fairness=kind)
+    objective = Objective(lambda_=5.0, tau=tau, n=n, mu=mu, fairness=kind, surrogate=surrogate)
     groups = torch.tensor([0, 1, -1, 3, 1][: len(rows)])
     loss, grad = value_and_gradient(objective, torch.tensor(rows, dtype=torch.float32), groups, two=True)
     assert loss.isfinite()

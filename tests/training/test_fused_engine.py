@@ -22,7 +22,7 @@ from fairstream.sampling import NegativeSampler
 from fairstream.training.batches import cut_batches
 from fairstream.training.cpu import FusedEngine
 from fairstream.training.engine import Engine, Training
-from fairstream.training.engines import make_engine
+from fairstream.training.engines import fine_tunes_a_copy, make_engine
 from fairstream.training.optimizers import make_optimizer, state_tensors
 from fairstream.training.reference import ReferenceEngine
 
@@ -35,6 +35,7 @@ def training_of(
     optimizer: Any = "row",
     lambda_: float = 0.5,
     fairness: Any = "signed",
+    surrogate: Any = "hit",
     n: int = 4,
     mu: int = 4,
     d: int = 8,
@@ -57,7 +58,7 @@ def training_of(
         for table in model.tables():
             torch.nn.init.normal_(table.weight, std=std)
     sampler = NegativeSampler(SeenItems.from_pairs(users, items), users, n_items=N_ITEMS)
-    objective = Objective(lambda_=lambda_, tau=3.0, n=n, mu=mu, fairness=fairness)
+    objective = Objective(lambda_=lambda_, tau=3.0, n=n, mu=mu, fairness=fairness, surrogate=surrogate)
     batches = cut_batches(users, items, codes, sampler, n_drawn=objective.n_drawn, size=size)
     signs = tuple(1.0 if g == 0 else -1.0 for g in range(n_groups))
     return Training(
@@ -117,6 +118,16 @@ def test_two_hundred_steps_stay_within_a_hundred_thousandth(
     losses = run(FusedEngine(fused), 200), run(ReferenceEngine(reference), 200)
     assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE)
     assert largest_difference(fused, reference) < TOLERANCE
+
+
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+@pytest.mark.parametrize("options", [{"mu": 40}, {"n": 40, "mu": 2}, {"surrogate": "approx-ndcg", "lambda_": 4.0}])
+def test_so_do_those_with_many_candidates_and_with_approx_ndcg(optimizer: str, options: dict[str, Any]) -> None:
+    fused, reference = (training_of(optimizer=optimizer, **options) for _ in range(2))
+    losses = run(FusedEngine(fused), 200), run(ReferenceEngine(reference), 200)
+    assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE)
+    # P̂'s logits are sums of μ differences: of 40, the reference itself is half a TOLERANCE away from float64.
+    assert largest_difference(fused, reference) < 2 * TOLERANCE
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["row", "dense"]), st.integers(1, 6), st.integers(1, 6))
@@ -267,3 +278,24 @@ def test_the_fused_engine_keeps_its_hands_off_what_it_does_not_do(change: Callab
     assert isinstance(make_engine("auto", change(training_of())), ReferenceEngine)
     with pytest.raises(ConfigurationError, match="use auto or reference"):
         make_engine("fused", change(training_of()))
+
+
+@pytest.mark.parametrize("name", ["auto", "reference", "fused"])
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+@pytest.mark.parametrize("lambda_", [0.0, 0.5])
+@pytest.mark.parametrize("surrogate", ["hit", "approx-ndcg", "neural-ndcg"])
+def test_a_way_back_is_light_only_where_the_engine_works_on_a_copy(
+    surrogate: str, lambda_: float, optimizer: str, name: Any
+) -> None:
+    training = training_of(surrogate=surrogate, lambda_=lambda_, optimizer=optimizer, repeats=True)
+    is_fused = name != "reference" and (surrogate != "neural-ndcg" or lambda_ == 0)
+    is_light = fine_tunes_a_copy(name, training.model, training.optimizer, training.objective)
+    assert is_light == (is_fused and optimizer == "row")
+    if name == "fused" and not is_fused:
+        with pytest.raises(ConfigurationError, match=r"MatrixFactorization on cpu with surrogate='neural-ndcg'; use"):
+            make_engine(name, training)
+        return
+    assert isinstance(make_engine(name, training), FusedEngine if is_fused else ReferenceEngine)
+    before = training.model.get_parameter("user.weight").detach().clone()
+    make_engine(name, training).epoch(np.arange(len(training.batches)), key=3)
+    assert torch.equal(training.model.get_parameter("user.weight"), before) == is_light

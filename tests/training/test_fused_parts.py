@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -67,34 +69,35 @@ def tables(score: st.SearchStrategy[float]) -> st.SearchStrategy[list[list[float
     st.sampled_from(["signed", "absolute"]),
     st.floats(0.3, 5.0),
     st.lists(st.integers(-1, 2), min_size=7, max_size=7),
+    st.sampled_from(["hit", "approx-ndcg"]),
 )
 def test_the_loss_and_its_gradient_are_autograds(
-    table: list[list[float]], n: int, mu: int, lambda_: float, kind: str, tau: float, codes: list[int]
+    table: list[list[float]], n: int, mu: int, lambda_: float, kind: Any, tau: float, codes: list[int], surrogate: Any
 ) -> None:
     s = torch.tensor(table, dtype=torch.float64, requires_grad=True)[:, : 1 + max(n, mu)]
     n_rows, signs = len(table), (1.0, -1.0, -1.0)
     groups = torch.tensor(codes[:n_rows], dtype=torch.int16)
     known = groups[groups >= 0]
     has_two = len(known.unique()) > 1
-    objective = Objective(lambda_=lambda_, tau=tau, n=n, mu=mu, fairness=kind)  # type: ignore[arg-type]
+    objective = Objective(lambda_=lambda_, tau=tau, n=n, mu=mu, fairness=kind, surrogate=surrogate)
     expected = objective.loss(s, groups, torch.tensor(signs, dtype=torch.float64), has_two_groups=has_two)
     (slope,) = torch.autograd.grad(expected, s)
 
     (room,) = make_rooms(1, size=n_rows, n_drawn=max(n, mu), d=2, n_groups=3, n_users=1, n_items=1)
     room.scores[:] = s.detach().numpy().T
     room.codes[:] = groups.numpy()
-    found = losses(n_rows, Loss(n, mu, tau, lambda_, kind == "signed", np.array(signs)), room)
+    found = losses(n_rows, Loss(n, mu, tau, lambda_, kind == "signed", np.array(signs), surrogate == "hit"), room)
     assert found == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
     size = 1.0 + float(slope.abs().max())
     assert np.abs(room.slopes.T - slope.numpy()).max() < 1e-5 * size
 
 
-@given(tables(EXTREME))
-def test_huge_scores_give_numbers(table: list[list[float]]) -> None:
+@given(tables(EXTREME), st.booleans())
+def test_huge_scores_give_numbers(table: list[list[float]], is_hit: bool) -> None:
     (room,) = make_rooms(1, size=len(table), n_drawn=4, d=2, n_groups=2, n_users=1, n_items=1)
     room.scores[:] = np.array(table, dtype=np.float32).T
     room.codes[:] = np.arange(len(table)) % 2
-    assert np.isfinite(losses(len(table), Loss(4, 4, 0.01, 2.0, True, np.array([1.0, -1.0])), room))
+    assert np.isfinite(losses(len(table), Loss(4, 4, 0.01, 2.0, True, np.array([1.0, -1.0]), is_hit), room))
     assert np.isfinite(room.slopes).all()
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fairstream._version import __version__
 from fairstream.cli.compare import compare
+from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
 from fairstream.cli.run import run
 from fairstream.errors import FairstreamError
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(compare)
+app.add_typer(data_app, name="data")
 
 
 def _print_version(asked: bool) -> None:

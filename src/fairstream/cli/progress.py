@@ -1,17 +1,44 @@
-"""Progress bars on a terminal, nothing anywhere else."""
+"""Progress bars on a terminal; into a file, of long work, a line now and then."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fairstream.experiment import Run
+from fairstream.experiment.jobs import Job
 from fairstream.experiment.run import OnProgress
 
+_SECONDS_BETWEEN_LINES = 30.0
 
-class RunProgress:
+
+class _Bars:
+    """Shown from the beginning of a block to its end."""
+
+    _progress: Progress
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+class RunProgress(_Bars):
     """One bar per run: its periods, and the epochs of the period that is being learned."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -26,13 +53,6 @@ class RunProgress:
             console=console,
             disable=quiet or not sys.stderr.isatty(),
         )
-
-    def __enter__(self) -> RunProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def follow(self, run: Run) -> None:
         """Carry `run` to its end under a bar of its own."""
@@ -51,3 +71,70 @@ class RunProgress:
             self._progress.update(bar, completed=t, stage=stage)
 
         return on_progress
+
+
+class JobProgress(_Bars):
+    """One bar per stage of work that is cut into jobs, with the time that is left."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = Console(stderr=True, quiet=quiet, soft_wrap=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[jobs]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
+        )
+
+    def stage(self, name: str, jobs: Sequence[Job]) -> Callable[[float, int], None]:
+        """A bar for one stage, and what to call as it goes on."""
+        work, began, told = sum(job.work for job in jobs), time.monotonic(), time.monotonic()
+        bar = self._progress.add_task(name, total=work or None, jobs=f"0/{len(jobs)} jobs", left="")
+        if self._progress.disable and jobs:
+            self._console.print(f"{name}: {len(jobs)} jobs", highlight=False)
+
+        def on_progress(done: float, n_done: int) -> None:
+            nonlocal told
+            elapsed = time.monotonic() - began
+            left = f"{_duration(elapsed * (work / done - 1))} left" if 0 < done < work else ""
+            jobs_done = f"{n_done}/{len(jobs)} jobs" if jobs else f"{n_done} done"
+            self._progress.update(bar, completed=min(done, work), jobs=jobs_done, left=left)
+            if self._progress.disable and time.monotonic() - told > _SECONDS_BETWEEN_LINES:
+                told = time.monotonic()
+                self._console.print(f"{name}: {jobs_done}, {_duration(elapsed)} gone, {left}", highlight=False)
+
+        return on_progress
+
+
+class DownloadProgress(_Bars):
+    """One bar for a file that is being fetched: its size, what of it is there, and the time left."""
+
+    def __init__(self, label: str, *, quiet: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<14}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=quiet or not sys.stderr.isatty(),
+        )
+        self._label = label
+
+    def update(self, done: int, total: int | None) -> None:
+        """What to call as the bytes come in; the bar appears with the first call."""
+        if not self._progress.tasks:
+            self._progress.add_task(self._label, total=total)
+        self._progress.update(self._progress.tasks[0].id, completed=done)
+
+
+def _duration(seconds: float) -> str:
+    """In the unit that a person would use.
+
+    >>> _duration(42), _duration(600), _duration(8000)
+    ('42 s', '10 min', '2.2 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

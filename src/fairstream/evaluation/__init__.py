@@ -4,6 +4,7 @@ from fairstream.evaluation.by_group import Estimate, GroupScores, disaggregate
 from fairstream.evaluation.judge import Judge, Judgement
 from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
+from fairstream.evaluation.reranking import Reranker, RerankReport
 from fairstream.evaluation.resampling import Panel, Statistics
 from fairstream.evaluation.slices import Slice
 from fairstream.evaluation.tested import Tested, side_by_side
@@ -16,6 +17,8 @@ __all__ = [
     "Judgement",
     "Panel",
     "Protocol",
+    "RerankReport",
+    "Reranker",
     "Slice",
     "Statistics",
     "Tested",

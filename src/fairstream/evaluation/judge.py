@@ -14,7 +14,15 @@ from fairstream.errors import ConfigurationError
 from fairstream.evaluation.blocks import Lists
 from fairstream.evaluation.by_group import GroupScores, disaggregate
 from fairstream.evaluation.protocol import Protocol
-from fairstream.evaluation.ranking import RankedHits, evaluating, rank_all, rank_sampled
+from fairstream.evaluation.ranking import (
+    N_SAMPLED_CANDIDATES,
+    RankedHits,
+    counts,
+    evaluating,
+    rank_all,
+    rank_sampled,
+)
+from fairstream.evaluation.reranking import N_RERANKED, Reranker, RerankReport, rerank_hits
 from fairstream.evaluation.resampling import Panel
 from fairstream.evaluation.slices import Slice, cut_slices
 from fairstream.evaluation.tested import Tested, side_by_side
@@ -35,16 +43,20 @@ class Judgement:
     """Groups with too few tested users to judge, and how many those were."""
     slices: Mapping[str, Slice]
     tested: Tested = field(compare=False, repr=False)
+    reranking: RerankReport | None = None
+    """Where the lists were chosen anew before they were judged: what came of it."""
 
     def __getitem__(self, metric: str) -> GroupScores:
         return self.metrics[metric]
 
     def to_dict(self) -> dict[str, Any]:
+        reranking = {} if self.reranking is None else {"reranking": self.reranking.to_dict()}
         return {
             **{name: score.to_dict() for name, score in self.metrics.items()},
             "n_tested_users": self.n_tested_users,
             "n_cold_users": self.n_cold_users,
             "set_aside": dict(self.set_aside),
+            **reranking,
             "slices": {name: part.to_dict() for name, part in self.slices.items()},
             "tested": self.tested.to_dict(),
         }
@@ -62,6 +74,8 @@ class Judge:
     """Groups with fewer tested users than this are set aside."""
     n_resamples: int = 0
     """Bootstrap samples and permutations; 0: no intervals and no p-values."""
+    rerank: Reranker | None = None
+    """Chooses the lists anew, of all users whom the model ranks for together; the fallback's stay as they are."""
 
     def judge(
         self,
@@ -98,9 +112,14 @@ class Judge:
             draw=(t, len(users)),
         )
         by_model = present < (known.n_users if n_learned_users is None else n_learned_users)
-        ranked = rank(model, present[by_model])
+        if self.rerank is None:
+            ranked, reranking = rank(model, present[by_model], self.k), None
+        else:
+            known_to_model = present[by_model]
+            ranked = rank(model, known_to_model, self._n_candidates(positives, known_to_model, known.n_items))
+            ranked, reranking = rerank_hits(self.rerank, ranked, self.groups.codes[known_to_model], self.k)
         if not by_model.all():  # rows are in the order of appearance: the others come after
-            ranked = ranked.followed_by(rank(None, present[~by_model]))
+            ranked = ranked.followed_by(rank(None, present[~by_model], self.k))
         tested = Tested(present, self.groups.codes[present], is_cold, ranked.hits, ranked.n_positives)
         n_groups = max(self.groups.n_after(known.n_users), int(tested.codes.max(initial=-1)) + 1)
         scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", t, len(users)))
@@ -115,7 +134,14 @@ class Judge:
                 for name, part in cut_slices(tested, ranked.items, Lists(*positives.lists(present)), known)
             },
             tested=tested,
+            reranking=reranking,
         )
+
+    def _n_candidates(self, positives: SeenItems, users: Rows, n_items: int) -> int:
+        """How long the lists are that a reranker chooses from."""
+        if self.protocol.full_ranking:
+            return max(self.k, min(N_RERANKED, n_items))
+        return max(self.k, N_SAMPLED_CANDIDATES + int(counts(positives, users).max(initial=0)))
 
     def _slice(self, name: str, part: Tested, n_groups: int, draw: tuple[int, int]) -> Slice:
         is_of_users = name in ("warm_users", "cold_users")  # slices of items rest on too few users each
@@ -136,6 +162,7 @@ class Judge:
         self,
         model: Scorer | None,
         users: Rows,
+        k: int,
         *,
         device: torch.device,
         positives: SeenItems,
@@ -148,7 +175,7 @@ class Judge:
         model = model or Popularity(known.popularity(), n_items=n_rankable).to(device)
         with evaluating(model):
             if self.protocol.full_ranking:
-                return rank_all(model, users, positives, known.seen, n_items=known.n_items, k=self.k)
+                return rank_all(model, users, positives, known.seen, n_items=known.n_items, k=k)
             return rank_sampled(
                 model,
                 users,
@@ -156,6 +183,6 @@ class Judge:
                 known.seen,
                 n_items=known.n_items,
                 n_rankable=n_rankable,
-                k=self.k,
+                k=k,
                 key=self.randomness.key(name, *draw),
             )

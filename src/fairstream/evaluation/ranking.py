@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairstream.evaluation.best import best_of_all, decoded, way_of
 from fairstream.evaluation.blocks import Lists, chunks, need_shape
+from fairstream.evaluation.top_k import Floats
 from fairstream.events import Rows, SeenItems
 from fairstream.models import Scorer
 from fairstream.sampling import NegativeSampler
@@ -32,18 +33,28 @@ class RankedHits:
     """(U, k) of 0 and 1 in ranked order."""
     items: Rows
     """(U, k) the items in these places; what stands behind the end of a short list means nothing."""
+    scores: Floats
+    """(U, k) what the model gave them; −∞ behind the end of a short list."""
     n_positives: Tensor
     """(U,)"""
 
     @classmethod
-    def of(cls, hits: np.ndarray[Any, np.dtype[np.bool_]], items: Rows, n_positives: Rows) -> RankedHits:
-        return cls(torch.from_numpy(hits).double(), items, torch.from_numpy(n_positives).double())
+    def of(
+        cls, hits: np.ndarray[Any, np.dtype[np.bool_]], items: Rows, scores: Floats, n_positives: Rows
+    ) -> RankedHits:
+        return cls(torch.from_numpy(hits).double(), items, scores, torch.from_numpy(n_positives).double())
+
+    def at(self, columns: Rows) -> RankedHits:
+        """For each user only these places of its list, in this order."""
+        items, scores = (np.take_along_axis(table, columns, axis=1) for table in (self.items, self.scores))
+        return RankedHits(self.hits.gather(1, torch.from_numpy(columns)), items, scores, self.n_positives)
 
     def followed_by(self, other: RankedHits) -> RankedHits:
         """These users, then the others."""
         return RankedHits(
             torch.cat([self.hits, other.hits]),
             np.concatenate([self.items, other.items]),
+            np.concatenate([self.scores, other.scores]),
             torch.cat([self.n_positives, other.n_positives]),
         )
 
@@ -54,7 +65,7 @@ def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, 
     Positives that are not among the known items cannot be found; they count as missed.
     """
     found = best_of_all(model, users, seen, positives, n_items=n_items, k=k)
-    return RankedHits.of(found.is_positive, found.items, found.n_positives)
+    return RankedHits.of(found.is_positive, found.items, found.scores, found.n_positives)
 
 
 @torch.no_grad()
@@ -78,8 +89,9 @@ def rank_sampled(
     sampler = NegativeSampler(seen.union(positives), users, n_items=n_items, device=device)
     negatives = sampler.draw(users, N_SAMPLED_CANDIDATES, key)
     reachable = positives.below(n_rankable)
-    width = N_SAMPLED_CANDIDATES + int(_counts(reachable, users).max(initial=0))
+    width = N_SAMPLED_CANDIDATES + int(counts(reachable, users).max(initial=0))
     way, hits, items = way_of(device), np.zeros((len(users), k), np.bool_), np.zeros((len(users), k), np.int64)
+    best = np.empty((len(users), k))
     for chunk in chunks(len(users), width=width, at_once=way.scores_at_once):
         at = slice(chunk.start, chunk.stop)
         table = Lists(*reachable.lists(users[at])).table()
@@ -90,8 +102,8 @@ def rank_sampled(
         absent, wanted = (Lists.from_mask(mask) for mask in (candidates < 0, is_positive))
         found, codes = way.rank([(0, scores)], absent, wanted, candidates.shape[1], k)
         columns, hits[at] = decoded(found, codes, candidates.shape[1])
-        items[at] = np.take_along_axis(candidates, columns, axis=1)
-    return RankedHits.of(hits, items, _counts(positives, users))
+        items[at], best[at] = np.take_along_axis(candidates, columns, axis=1), found
+    return RankedHits.of(hits, items, best, counts(positives, users))
 
 
 @torch.no_grad()
@@ -116,5 +128,6 @@ def evaluating(model: Scorer) -> Iterator[None]:
             part.training = was_training
 
 
-def _counts(pairs: SeenItems, users: Rows) -> Rows:
+def counts(pairs: SeenItems, users: Rows) -> Rows:
+    """(U,) how many items each of the users has."""
     return np.diff(pairs.lists(users)[0])

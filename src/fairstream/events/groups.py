@@ -19,7 +19,8 @@ from fairstream.errors import DataError
 
 ADVANTAGED, UNKNOWN = 0, -1
 AUTO = "auto"
-_MOST_GROUPS = 100
+MOST_GROUPS = 100
+"""More values than these are no groups to compare."""
 
 Codes = np.ndarray[Any, np.dtype[np.int16]]
 
@@ -185,9 +186,9 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def _need_few(attribute: str, names: Sequence[str]) -> None:
-    if len(names) > _MOST_GROUPS:
+    if len(names) > MOST_GROUPS:
         raise DataError(
-            f"at most {_MOST_GROUPS} groups can be compared, but {attribute!r} takes {len(names)} values "
+            f"at most {MOST_GROUPS} groups can be compared, but {attribute!r} takes {len(names)} values "
             f"({_shown(names)} …); choose a coarser column, or make classes of its values"
         )
 

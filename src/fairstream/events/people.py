@@ -86,7 +86,7 @@ class People:
 def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
     """The column that makes the groups where none was named."""
     skip = columns.find("user", table, what=what)
-    two_valued = [name for name in table.column_names if name != skip and _n_values(table[name]) == 2]
+    two_valued = [name for name in table.column_names if name != skip and n_values(table[name]) == 2]
     if len(two_valued) != 1:
         raise DataError(
             f"say which column makes the groups with group=COLUMN (on the command line: --group COLUMN); "
@@ -115,7 +115,8 @@ def _parts(table: pa.Table, group: str | Sequence[str]) -> list[str]:
     return [group] if group in table.column_names else [name.strip() for name in group.split(",")]
 
 
-def _n_values(column: pa.ChunkedArray) -> int:
+def n_values(column: pa.ChunkedArray) -> int:
+    """How many different values the column takes; none of a kind that cannot make groups."""
     kind = column.type
     if pa.types.is_nested(kind) or pa.types.is_null(kind):
         return 0

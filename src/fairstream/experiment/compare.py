@@ -10,31 +10,12 @@ import numpy as np
 
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Panel, Tested, side_by_side
-from fairstream.evaluation.by_group import CONFIDENCE, widening
 from fairstream.evaluation.resampling import Array
+from fairstream.experiment.paired import Interval, Paired
 from fairstream.experiment.record import Record, by_settings
-from fairstream.randomness import Randomness
 
 PARTS = ("all", "warm", "cold")
 """Whom to compare on: everyone tested, those seen before, or the newcomers."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number and its 95 % bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def at_least_zero(self) -> Interval:
-        """The same for a number that cannot be negative."""
-        return Interval(self.value, max(0.0, self.low), self.high)
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -126,33 +107,22 @@ def compare(
     metric = metric or f"ndcg@{like.config['k']}"
     names = like.document["data"]["groups"]
     panel = _panel(runs, metric, task, part, len(names))
-    shape = (len(runs), len(seeds))
-    found, rng = panel.observed(), Randomness(0).numpy("comparison")
-    drawn = panel.bootstrapped(rng, n_resamples)
-    seed_draws = rng.integers(0, len(seeds), size=(n_resamples, 1, len(seeds)))
-
-    def both(statistic: str) -> tuple[Array, Array]:
-        """(C,) as observed and (R, C) as drawn, averaged over seeds."""
-        seen, again = getattr(found, statistic), getattr(drawn, statistic)
-        if statistic == "abs_gap":
-            seen, again = seen[0], again[:, 0]
-        again = again.reshape(-1, *shape)
-        by_users = again.mean(axis=2)
-        by_seeds = np.take_along_axis(again, seed_draws, axis=2).mean(axis=2) - by_users
-        # A handful of seeds differ less among themselves than seeds do.
-        return seen.reshape(shape).mean(axis=1), by_users + widening(len(seeds)) * by_seeds
-
-    performance, disparity = both("overall"), both("abs_gap" if len(names) == 2 else "largest")
+    paired = Paired(panel, len(seeds), n_resamples)
+    performance = paired.of("overall")
+    disparity = paired.of("largest")
+    if len(names) == 2:
+        seen, again = paired.of("abs_gap")
+        disparity = seen[0], again[:, 0]
     if np.isnan(disparity[0]).any():
         raise DataError("no disparity can be compared: too few users of the groups were tested")
     labels = _labels([run[0] for run in runs])
     points = np.stack([performance[0], -disparity[0]], axis=1)
-    by_group = found.by_group.reshape(len(names), *shape).mean(axis=2)
+    by_group = paired.of("by_group")[0]
     contenders = tuple(
         Contender(
             label,
-            _interval(*(part[..., c] for part in performance)),
-            _interval(*(part[..., c] for part in disparity)).at_least_zero(),
+            Interval.of(*(part[..., c] for part in performance)),
+            Interval.of(*(part[..., c] for part in disparity)).at_least_zero(),
             {name: None if np.isnan(by_group[g, c]) else float(by_group[g, c]) for g, name in enumerate(names)},
             not _is_dominated(points, c),
         )
@@ -162,8 +132,8 @@ def compare(
         Difference(
             labels[a],
             labels[b],
-            _interval(*(part[..., a] - part[..., b] for part in performance)),
-            _interval(*(part[..., a] - part[..., b] for part in disparity)),
+            Interval.of(*(part[..., a] - part[..., b] for part in performance)),
+            Interval.of(*(part[..., a] - part[..., b] for part in disparity)),
         )
         for a in range(len(labels))
         for b in range(len(labels))
@@ -234,16 +204,6 @@ def _panel(runs: Sequence[Sequence[Record]], metric: str, task: str, part: str, 
 
 def _part_of(tested: Tested, part: str) -> Tested:
     return tested if part == "all" else tested.where(tested.is_cold == (part == "cold"))
-
-
-def _interval(value: Any, drawn: Array) -> Interval:
-    """The percentile interval, moved so that the draws' median lies on the value.
-
-    The size of a gap is biased upwards in every draw, because noise cannot make it negative.
-    """
-    tail = (1 - CONFIDENCE) / 2
-    low, middle, high = np.nanquantile(drawn, [tail, 0.5, 1 - tail]) - value
-    return Interval(float(value), float(value + low - middle), float(value + high - middle))
 
 
 def _is_dominated(points: Array, c: int) -> bool:

@@ -14,12 +14,9 @@ import numpy as np
 from fairstream.errors import DataError
 from fairstream.evaluation import Panel, Protocol, Tested, disaggregate, side_by_side
 from fairstream.evaluation.resampling import Array
+from fairstream.experiment.identity import used_settings
 from fairstream.experiment.results import mean_of
-from fairstream.methods import METHODS
 from fairstream.randomness import Randomness
-
-_WITHOUT_EFFECT = ("seed", "device", "engine", "n_resamples")
-_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +58,9 @@ class Record:
     @property
     def settings(self) -> dict[str, Any]:
         """What decides what the run does: the options that its method uses, and who is advantaged."""
-        unused: tuple[str, ...] = _WITHOUT_EFFECT
-        if METHODS[self.config["method"]].fairness is None:
-            unused += _OF_THE_FAIRNESS_LOSS
-        kept = {name: value for name, value in self.config.items() if name not in unused}
         data = self.document["data"]
-        return {**kept, "advantaged": "auto" if data["advantaged_by"] == "auto" else data["advantaged"]}
+        advantaged = "auto" if data["advantaged_by"] == "auto" else data["advantaged"]
+        return {**used_settings(self.config), "advantaged": advantaged}
 
     @cached_property
     def protocol(self) -> Protocol:

@@ -31,7 +31,8 @@ class PeriodResult:
     """The groups that the fairness loss took to be ahead."""
     tasks: Mapping[str, Judgement]
 
-    def to_dict(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
+        """What was done, without what came of it."""
         report = self.update.report
         training = (
             {}
@@ -48,8 +49,10 @@ class PeriodResult:
             "step": str(self.update.step),
             "training": training,
             "advantaged": list(self.advantaged),
-            "tasks": {name: judgement.to_dict() for name, judgement in self.tasks.items()},
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.about(), "tasks": {name: judgement.to_dict() for name, judgement in self.tasks.items()}}
 
 
 def mean_of(parts: Sequence[Any]) -> Any:

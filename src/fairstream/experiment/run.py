@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Self
 
+from fairstream.baselines import Recovery, group_recovery, need_two_groups, user_embeddings
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Judge, Protocol
 from fairstream.events import EventLog, Knowledge
 from fairstream.events.datasets.published import recognise
 from fairstream.experiment.config import RunConfig
 from fairstream.experiment.results import TASKS, PeriodResult, mean_slices, versions
-from fairstream.methods import make_learner
+from fairstream.methods import METHODS, make_learner
 from fairstream.models import ScorerFactory
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
-from fairstream.strategies import Learner, Update
+from fairstream.strategies import Learner, Retrain, Update
+from fairstream.training import Tensors
 
 OnProgress = Callable[[int, int, int], None]
 """Called after each epoch with (period t, epochs done, epochs in all)."""
@@ -39,14 +41,8 @@ class Run(Iterator[PeriodResult]):
         factory: ScorerFactory | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        known = recognise(log)
-        ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
-        if config.pretrain_events is not None:
-            ratio = config.pretrain_events / len(log)
-        self.log, self.dataset = log, known.name if known else None
-        self.periods = _cut(log, config, ratio)
-        share = ratio if config.pretrain_events is None else None
-        self.config = config.replaced(pretrain_ratio=share, n_periods=self.periods.last)
+        self.log, self.dataset = log, known.name if (known := recognise(log)) else None
+        self.config, self.periods = resolved(log, config)
         n_first = log.n_items_after(self.periods.ends[0])
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
@@ -62,7 +58,12 @@ class Run(Iterator[PeriodResult]):
             engine=config.engine,
             foresight=self._foresight,
         )
-        self._judge = Judge(protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples)
+        reranker = config.reranker()
+        if reranker is not None:
+            need_two_groups(len(self._names()))
+        self._judge = Judge(
+            protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples, reranker
+        )
         self.on_progress = on_progress
         self._unjudged: Update | None = None
         self.pretrained: PeriodResult | None = None
@@ -72,13 +73,39 @@ class Run(Iterator[PeriodResult]):
         return self
 
     def __next__(self) -> PeriodResult:
-        if self.pretrained is None:
-            self.pretrained = self._advance(0, None)
+        before = self.results[-1] if self.results else self.begin()
         t = len(self.results) + 1
         if t >= self.periods.last:
             raise StopIteration
-        self.results.append(self._advance(t, self.results[-1] if self.results else self.pretrained))
+        self.results.append(self._advance(t, before))
         return self.results[-1]
+
+    def begin(self) -> PeriodResult:
+        """Pre-train and judge, unless that has been done."""
+        if self.pretrained is None:
+            self.pretrained = self._advance(0, None)
+        return self.pretrained
+
+    def begin_from(self, weights: Tensors, update: Update) -> PeriodResult:
+        """Take over what another run's pre-training left (`learned()` after `begin()`) instead of repeating it."""
+        at = self.periods.span(0)
+        self._learner.take_over(self.log.users[at], self.log.items[at], weights)
+        self._unjudged = update
+        return self.begin()
+
+    def learned(self) -> Tensors:
+        """The model and the optimizer as they are now."""
+        return self._learner.trainer.tensors()
+
+    def retrain_at(self, t: int) -> PeriodResult:
+        """W_t of a method that retrains, and its judgement, without the periods before it: it owes them nothing."""
+        if not isinstance(self._learner.strategy, Retrain) or self.groups.choice == "auto":
+            raise ConfigurationError(
+                "only a method that retrains every period, with the advantaged group declared, can begin at any period"
+            )
+        end = self.periods.ends[t - 1]
+        self._learner.stand_before(t, Knowledge.of(self.log.users[:end], self.log.items[:end]))
+        return self._advance(t, None)
 
     def _advance(self, t: int, before: PeriodResult | None) -> PeriodResult:
         at = self.periods.span(t)
@@ -90,18 +117,25 @@ class Run(Iterator[PeriodResult]):
 
         # An update that is done stays done, should the judging after it be interrupted.
         if self._unjudged is None:
-            if before is None:
+            if t == 0:
                 self._unjudged = self._learner.fit(users, items, self.groups, on_epoch)
             else:
-                # How W_{t−1} did on D_t: known by the time that D_t is there to be learned from.
-                # For those it knew: what newcomers get is the fallback's merit.
-                main = before.tasks["next"].slices["warm_users"][f"ndcg@{self.config.k}"]
-                if self.groups.choice == "auto":
-                    self.groups = self.groups.found_ahead(main.ahead, judged=main.gaps)
-                self._unjudged = self._learner.update(users, items, self.groups, main.overall, on_epoch)
+                self._unjudged = self._learner.update(users, items, self.groups, self._quality(before), on_epoch)
         result = self._judged(t, self._unjudged)
         self._unjudged = None
         return result
+
+    def _quality(self, before: PeriodResult | None) -> float | None:
+        """How W_{t−1} did on D_t: known by the time that D_t is there to be learned from.
+
+        For those it knew: what newcomers get is the fallback's merit.
+        """
+        if before is None:
+            return None
+        main = before.tasks["next"].slices["warm_users"][f"ndcg@{self.config.k}"]
+        if self.groups.choice == "auto":
+            self.groups = self.groups.found_ahead(main.ahead, judged=main.gaps)
+        return main.overall
 
     def _judged(self, t: int, update: Update) -> PeriodResult:
         spans = {"remain": self.periods.remaining(t), "next": self.periods.span(t + 1)}
@@ -135,6 +169,19 @@ class Run(Iterator[PeriodResult]):
             if self.results
         }
 
+    def group_recovery(self) -> Recovery | None:
+        """How well a fresh classifier tells the group from the embeddings that the model in service scores with.
+
+        Of the users whom it has been trained on and whose group is known. None where fewer than
+        two groups have enough of them, before the first period, and in a model without user tables.
+        """
+        if self.pretrained is None:
+            return None
+        learner = self._learner
+        n = min(learner.n_learned_users, learner.model.n_users)
+        rng = Randomness(self.config.seed).numpy("group recovery", learner.t)
+        return group_recovery(user_embeddings(learner.model, n), self.groups.codes[:n], rng=rng)
+
     def _names(self) -> tuple[str, ...]:
         """The groups that have users in this log, the advantaged one first."""
         return self.groups.names[: self.groups.n_after(self.log.n_users)]
@@ -145,9 +192,13 @@ class Run(Iterator[PeriodResult]):
             return None
         return [str(moment)[:16] for moment in to_moments(self.log.times)[list(self.periods.starts)]]
 
-    def document(self) -> dict[str, Any]:
-        """The run as JSON: its whole configuration, data, versions, results and times."""
-        before = [] if self.pretrained is None else [self.pretrained]
+    def _rerank_seconds(self) -> dict[str, list[float]]:
+        """What choosing the lists of Task-R took in each period, which the paper counts as running time."""
+        reports = [result.tasks["remain"].reranking for result in self.results]
+        return {} if self._judge.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
+
+    def about(self) -> dict[str, Any]:
+        """The whole configuration, the data, and what computed it."""
         return {
             "config": self.config.model_dump(),
             "data": {
@@ -165,6 +216,13 @@ class Run(Iterator[PeriodResult]):
                 "period_begins": self._begins(),
             },
             "versions": {**versions(), "device": str(self._learner.device)},
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The run as JSON: its whole configuration, data, versions, results and times."""
+        before = [] if self.pretrained is None else [self.pretrained]
+        return {
+            **self.about(),
             "pretrained": before[0].to_dict() if before else None,
             "periods": [result.to_dict() for result in self.results],
             "summary": self.summary(),
@@ -172,8 +230,28 @@ class Run(Iterator[PeriodResult]):
             "timing": {
                 "pretrain_s": before[0].update.seconds if before else None,
                 "update_s": [result.update.seconds for result in self.results],
+                **self._rerank_seconds(),
             },
+            **self._recovery(),
         }
+
+    def _recovery(self) -> dict[str, Any]:
+        """Of Adver alone, whose aim it is."""
+        if not METHODS[self.config.method].is_adversarial:
+            return {}
+        found = self.group_recovery()
+        return {"group_recovery": None if found is None else found.to_dict()}
+
+
+def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
+    """The configuration with what the log decides filled in, and the log's periods."""
+    known = recognise(log)
+    ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
+    if config.pretrain_events is not None:
+        ratio = config.pretrain_events / len(log)
+    periods = _cut(log, config, ratio)
+    share = ratio if config.pretrain_events is None else None
+    return config.replaced(pretrain_ratio=share, n_periods=periods.last), periods
 
 
 def _cut(log: EventLog, config: RunConfig, ratio: float) -> Periods:

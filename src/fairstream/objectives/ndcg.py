@@ -1,4 +1,4 @@
-"""Differentiable NDCG@K from Differentiable Hit."""
+"""Differentiable NDCG@K from Differentiable Hit, and what every NDCG shares: discounts and the best DCG."""
 
 from __future__ import annotations
 
@@ -19,8 +19,17 @@ def differentiable_ndcg(scores: Tensor, relevance: Tensor, *, k: int, tau: float
     """
     k = min(k, scores.shape[-1])
     hits = differentiable_hits(scores, relevance, n_ranks=k, tau=tau)  # (..., K)
-    discounts = 1.0 / torch.log2(torch.arange(2, k + 2, dtype=scores.dtype, device=scores.device))
+    return over_max_dcg((hits * discounts(k, like=scores)).sum(dim=-1), relevance, k=k)
+
+
+def discounts(k: int, *, like: Tensor) -> Tensor:
+    """1 / log₂(r + 1) of the ranks r = 1 … k: (k,)."""
+    return 1.0 / torch.log2(torch.arange(2, k + 2, dtype=like.dtype, device=like.device))
+
+
+def over_max_dcg(dcg: Tensor, relevance: Tensor, *, k: int) -> Tensor:
+    """NDCG@k from DCG@k: over the DCG of the best order, or 0 where nothing is relevant."""
+    discount = discounts(k, like=dcg)
     best = relevance.sort(dim=-1, descending=True).values[..., :k]
-    max_dcg = (best * discounts).sum(dim=-1)
-    dcg = (hits * discounts).sum(dim=-1)
-    return torch.where(max_dcg > 0, dcg / max_dcg.clamp(min=discounts[-1]), 0.0)
+    max_dcg = (best * discount).sum(dim=-1)
+    return torch.where(max_dcg > 0, dcg / max_dcg.clamp(min=discount[-1]), 0.0)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
+from fairstream.objectives.approx_ndcg import first_item_approx_ndcg
 from fairstream.objectives.bpr import bpr_loss
 from fairstream.objectives.disparity import differentiable_disparity
 from fairstream.objectives.fairness import FairnessLoss, fairness_loss
 from fairstream.objectives.hit import first_item_hit
+from fairstream.objectives.neural_ndcg import first_item_neural_ndcg
+
+Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg"]
+"""What stands for the quality of a user's ranking in L_fair."""
+
+_FIRST_ITEM = {
+    "hit": first_item_hit,
+    "neural-ndcg": first_item_neural_ndcg,
+    "approx-ndcg": first_item_approx_ndcg,
+}
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,7 @@ class Objective:
     n: int
     mu: int
     fairness: FairnessLoss = "signed"
+    surrogate: Surrogate = "hit"
 
     @property
     def n_drawn(self) -> int:
@@ -45,6 +58,7 @@ class Objective:
         l_rec = bpr_loss(scores[:, : 1 + self.n])
         if not (self.is_fair and has_two_groups):
             return l_rec
-        dh = first_item_hit(scores[:, : 1 + self.mu], tau=self.tau)  # (B,)
+        # DH(C_ui; 1), or what is compared with it in the paper's appendix
+        dh = _FIRST_ITEM[self.surrogate](scores[:, : 1 + self.mu], tau=self.tau)  # (B,)
         disparity = differentiable_disparity(dh, groups, len(signs))
         return l_rec + self.lambda_ * fairness_loss(disparity, signs, self.fairness)

@@ -20,11 +20,10 @@ import torch
 from fairstream.errors import CheckpointError
 from fairstream.events import Vocabulary, utf8
 from fairstream.files import replace_file
+from fairstream.training import Tensors
 
 FORMAT = 2
 _MANIFEST = "manifest.json"
-
-Tensors = dict[str, torch.Tensor]
 
 
 def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from fairstream.events import Groups, Knowledge
-from fairstream.recommender.checkpoint import Tensors
 from fairstream.strategies import Learner
-from fairstream.training import restore_state, state_tensors
+from fairstream.training import Tensors
 
 
 def packed_manifest(learner: Learner, groups: Groups) -> dict[str, Any]:
@@ -27,12 +26,11 @@ def packed_manifest(learner: Learner, groups: Groups) -> dict[str, Any]:
 
 def packed_tensors(learner: Learner, groups: Groups) -> Tensors:
     """The model, the optimizer, the events so far, and who is in which group."""
-    tensors: Tensors = {f"model/{name}": value for name, value in learner.model.state_dict().items()}
-    optimizer = state_tensors(learner.trainer.optimizer, learner.model)
-    tensors |= {f"optimizer/{name}": value for name, value in optimizer.items()}
     known = learner.known
     columns = {"events/users": known.users, "events/items": known.items, "groups/codes": groups.codes}
-    return tensors | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+    return learner.trainer.tensors() | {
+        name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()
+    }
 
 
 def unpacked_groups(manifest: dict[str, Any], tensors: Tensors) -> Groups:
@@ -52,9 +50,4 @@ def unpack_learner(learner: Learner, manifest: dict[str, Any], tensors: Tensors)
         started_at=int(manifest["started_at"]),
     )
     learner.strategy.restore(manifest["strategy"])
-    trainer.model.load_state_dict(_under("model/", tensors))
-    restore_state(trainer.optimizer, trainer.model, _under("optimizer/", tensors))
-
-
-def _under(prefix: str, tensors: Tensors) -> Tensors:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    trainer.fill(tensors)

@@ -22,11 +22,10 @@ from fairstream.events import (
     read_events,
     read_more_events,
 )
-from fairstream.methods import MethodConfig, make_learner
+from fairstream.methods import METHODS, MethodConfig, make_learner
 from fairstream.models import Popularity, Scorer, ScorerFactory
 from fairstream.randomness import Randomness
 from fairstream.recommender.checkpoint import (
-    Tensors,
     read_checkpoint,
     vocabulary_from_tensors,
     vocabulary_tensors,
@@ -34,7 +33,7 @@ from fairstream.recommender.checkpoint import (
 )
 from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
 from fairstream.strategies import Learner, Update
-from fairstream.training import OnEpoch, Surroundings
+from fairstream.training import OnEpoch, Surroundings, Tensors
 
 
 class FairRecommender:
@@ -70,6 +69,11 @@ class FairRecommender:
     ) -> None:
         self._factory: ScorerFactory | None = model if callable(model) else None
         self.config = MethodConfig(model="custom" if callable(model) else model, **options)
+        if METHODS[self.config.method].reranks:
+            raise ConfigurationError(
+                f"{self.config.method} chooses the lists of all users together, so it is a method of experiments "
+                f"(fairstream.run, `fairstream run`); give a recommender another method"
+            )
         surroundings = Surroundings(seed=seed, device=device, engine=engine)
         self._device, self._engine = surroundings.torch_device(), surroundings.engine
         self._randomness = Randomness(surroundings.seed)

@@ -14,7 +14,16 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.strategies.strategy import Step, Strategy
-from fairstream.training import EngineName, Hyperparameters, OnEpoch, Trainer, TrainingReport
+from fairstream.training import (
+    EngineMaker,
+    EngineName,
+    Hyperparameters,
+    OnEpoch,
+    Tensors,
+    Trainer,
+    TrainingReport,
+    make_engine,
+)
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,11 @@ class Learner:
         randomness: Randomness,
         device: torch.device,
         engine: EngineName = "auto",
+        engine_maker: EngineMaker = make_engine,
         foresight: Knowledge | None = None,
     ) -> None:
         self.factory, self.hyper, self.objective, self.strategy = factory, hyper, objective, strategy
-        self.randomness, self.device, self.engine = randomness, device, engine
+        self.randomness, self.device, self.engine, self._engine_maker = randomness, device, engine, engine_maker
         self._foresight = foresight
         self.t = -1
         nobody: Rows = np.empty(0, dtype=np.int64)
@@ -127,6 +137,7 @@ class Learner:
             n_items=n_items,
             t=t,
             engine=self.engine,
+            engine_maker=self._engine_maker,
         )
 
     def restore(self, t: int, known: Knowledge, *, n_learned_users: int, started_at: int) -> Trainer:
@@ -135,8 +146,18 @@ class Learner:
         `started_at` is the period in which its model was (re)started.
         """
         self.t, self.known, self.n_learned_users = t, known, n_learned_users
-        self._trainer = self._new_trainer(known.n_users, known.n_items, started_at)
+        room = self._foresight or known
+        self._trainer = self._new_trainer(room.n_users, room.n_items, started_at)
         return self._trainer
+
+    def take_over(self, users: Rows, items: Rows, weights: Tensors) -> None:
+        """Stand where another learner stood after pre-training on these events; `weights` are its trainer's tensors."""
+        known = self.known.after(users, items)
+        self.restore(0, known, n_learned_users=known.n_users, started_at=0).fill(weights)
+
+    def stand_before(self, t: int, known: Knowledge) -> None:
+        """Know all that came before period t, having learned nothing of it: enough for who retrains on everything."""
+        self.t, self.known = t - 1, known
 
     def _train(
         self, users: Rows, items: Rows, groups: Groups, epochs: int, shuffled: bool, on_epoch: OnEpoch | None

@@ -1,19 +1,21 @@
 """From W and a batch to the next W."""
 
+from fairstream.training.engines import EngineMaker, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
-from fairstream.training.optimizers import restore_state, state_tensors
+from fairstream.training.optimizers import Tensors
 from fairstream.training.row_adam import RowAdam
 from fairstream.training.surroundings import EngineName, Surroundings
 from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
 
 __all__ = [
+    "EngineMaker",
     "EngineName",
     "Hyperparameters",
     "OnEpoch",
     "RowAdam",
     "Surroundings",
+    "Tensors",
     "Trainer",
     "TrainingReport",
-    "restore_state",
-    "state_tensors",
+    "make_engine",
 ]

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from fairstream.configuration import Configuration
+from fairstream.objectives import Surrogate
 
 
 class Hyperparameters(Configuration):
@@ -18,6 +19,9 @@ class Hyperparameters(Configuration):
     """Length of the embeddings."""
     fairness_weight: float = Field(0.5, ge=0)
     """λ, the weight of the fairness loss; 0 switches it off."""
+    surrogate: Surrogate = "hit"
+    """What stands for the quality of a user's ranking in the fairness loss: hit (the paper's Differentiable Hit), \
+neural-ndcg or approx-ndcg, which the paper compares with it."""
     temperature: float = Field(3.0, gt=0)
     """τ, how soft the relaxed ranking is; towards 0 it becomes the exact one."""
     n_negatives: int = Field(4, ge=1)

@@ -11,6 +11,9 @@ from fairstream.models import Scorer
 from fairstream.models.tables import with_rows
 from fairstream.training.row_adam import RowAdam, fresh_state
 
+Tensors = dict[str, torch.Tensor]
+"""Tensors by name, as they are stored."""
+
 
 def make_optimizer(
     kind: Literal["row", "dense"], model: Scorer, *, learning_rate: float, l2: float
@@ -59,7 +62,7 @@ def grow_state(optimizer: torch.optim.Optimizer) -> None:
                 state[name][n_before:] = 0
 
 
-def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> dict[str, torch.Tensor]:
+def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> Tensors:
     """The optimizer's whole state as named tensors."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
@@ -69,7 +72,7 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> dict[str, 
     }
 
 
-def restore_state(optimizer: torch.optim.Optimizer, model: Scorer, tensors: dict[str, torch.Tensor]) -> None:
+def restore_state(optimizer: torch.optim.Optimizer, model: Scorer, tensors: Tensors) -> None:
     """Put back what `state_tensors` gave."""
     for name, parameter in model.named_parameters():
         state: dict[str, Any] = {

@@ -29,7 +29,7 @@ class ReferenceEngine(Engine):
 
     def epoch(self, order: Rows, key: int) -> float:
         candidates = self._candidates(key)
-        with _one_thread():
+        with one_thread():
             return float(torch.stack([self._step(candidates, b) for b in order.tolist()]).mean())
 
     def _candidates(self, key: int) -> Tensor:
@@ -42,21 +42,25 @@ class ReferenceEngine(Engine):
 
     def _step(self, candidates: Tensor, b: int) -> Tensor:
         training, at = self.training, self.training.batches.span(b)
-        scores = training.model(self._users[at], candidates[at])  # (B, 1 + max(n, μ))
-        if scores.shape != candidates[at].shape:
-            raise ModelError(
-                f"a model must give a score per candidate: expected the shape {tuple(candidates[at].shape)}, "
-                f"got {tuple(scores.shape)}"
-            )
-        loss = training.objective.loss(scores, self._groups[at], self._signs, has_two_groups=self._have_two_groups[b])
+        loss = self._loss(self._users[at], candidates[at], self._groups[at], has_two_groups=self._have_two_groups[b])
         training.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         training.optimizer.step()
         return loss.detach()
 
+    def _loss(self, users: Tensor, candidates: Tensor, groups: Tensor, *, has_two_groups: bool) -> Tensor:
+        training = self.training
+        scores = training.model(users, candidates)  # (B, 1 + max(n, μ))
+        if scores.shape != candidates.shape:
+            raise ModelError(
+                f"a model must give a score per candidate: expected the shape {tuple(candidates.shape)}, "
+                f"got {tuple(scores.shape)}"
+            )
+        return training.objective.loss(scores, groups, self._signs, has_two_groups=has_two_groups)
+
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute on one CPU thread inside the block.
 
     A batch is too small to share out: threads gain nothing on an idle machine, cost dearly on a

@@ -18,9 +18,9 @@ from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
 from fairstream.training.batches import cut_batches
 from fairstream.training.engine import Training
-from fairstream.training.engines import fine_tunes_a_copy, make_engine
+from fairstream.training.engines import EngineMaker, fine_tunes_a_copy, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
-from fairstream.training.optimizers import grow_state, make_optimizer
+from fairstream.training.optimizers import Tensors, grow_state, make_optimizer, restore_state, state_tensors
 from fairstream.training.savepoint import Savepoint
 from fairstream.training.surroundings import EngineName
 
@@ -58,9 +58,10 @@ class Trainer:
         n_items: int,
         t: int,
         engine: EngineName = "auto",
+        engine_maker: EngineMaker = make_engine,
     ) -> None:
         self.hyper, self.objective = hyper, objective
-        self._randomness, self._device, self._engine = randomness, device, engine
+        self._randomness, self._device, self._engine, self._make_engine = randomness, device, engine, engine_maker
         with randomness.governing("weights", t):
             model = factory(n_users, n_items)
         if not isinstance(model, Scorer):
@@ -77,9 +78,20 @@ class Trainer:
 
     def savepoint(self) -> Savepoint:
         """What can put back the model and the optimizer as they are now, should fine-tuning fail."""
-        kept = Savepoint(self, is_light=fine_tunes_a_copy(self._engine, self.model, self.optimizer))
+        kept = Savepoint(self, is_light=fine_tunes_a_copy(self._engine, self.model, self.optimizer, self.objective))
         self._savepoint = weakref.ref(kept)
         return kept
+
+    def tensors(self) -> Tensors:
+        """The model and the optimizer, taken apart; they are not copied."""
+        parts = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        state = state_tensors(self.optimizer, self.model)
+        return parts | {f"optimizer/{name}": value for name, value in state.items()}
+
+    def fill(self, tensors: Tensors) -> None:
+        """Put in what `tensors` gave."""
+        self.model.load_state_dict(_under("model/", tensors))
+        restore_state(self.optimizer, self.model, _under("optimizer/", tensors))
 
     def grow(self, n_users: int, n_items: int, t: int) -> None:
         """Make room, in the tables and in the optimizer, for who and what appeared in period t."""
@@ -110,7 +122,7 @@ class Trainer:
             users, items, groups.codes, sampler, n_drawn=self.objective.n_drawn, size=self.hyper.batch_size
         )
         signs = tuple(groups.signs(n_groups))
-        engine = make_engine(
+        engine = self._make_engine(
             self._engine,
             Training(self.model, self.optimizer, self.objective, batches, sampler, signs, repeats=not shuffled),
         )
@@ -139,3 +151,7 @@ class Trainer:
             kept.engine = engine
         engine.finish()
         return report
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from fairstream.errors import DataError
 from fairstream.events.datasets.dataset import Dataset
+from fairstream.events.datasets.locate import locate
 from fairstream.events.datasets.modcloth import is_modcloth, read_modcloth
 from fairstream.events.datasets.movielens import (
     is_movielens_1m,
@@ -17,7 +18,7 @@ from fairstream.events.datasets.movielens import (
 from fairstream.events.datasets.synthetic import synthetic_stream
 from fairstream.events.tables import find_file
 
-__all__ = ["Dataset", "open_dataset", "synthetic_stream"]
+__all__ = ["Dataset", "locate", "open_dataset", "synthetic_stream"]
 
 
 def open_dataset(source: Any) -> Dataset:

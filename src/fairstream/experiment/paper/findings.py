@@ -78,6 +78,14 @@ class Claim:
     """One sentence: what the verdict follows from."""
 
 
+NOT_THERE = "the runs are not in this store"
+
+
+def graded(whole: bool, partly: bool) -> Verdict:
+    """The verdict, where what is asked for in whole and in part is known."""
+    return "holds" if whole else "holds in part" if partly else "does not hold"
+
+
 @dataclass(frozen=True)
 class Seconds:
     """One cell of the time table: seconds per period."""

@@ -62,6 +62,7 @@ class FusedEngine(Engine):
             objective.lambda_,
             objective.fairness == "signed",
             np.array(training.signs, dtype=np.float64),
+            objective.surrogate == "hit",
         )
         self._adam, self._l2 = _adam(group), np.float32(group["weight_decay"])
         # A copy holds all that occurs; otherwise memory stays the same however long the log is.

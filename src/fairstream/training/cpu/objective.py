@@ -16,6 +16,7 @@ from fairstream.training.cpu.arithmetic import exp_negative
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _FOLD = 1e200
+_LN_2 = math.log(2.0)
 
 
 @compiled
@@ -82,6 +83,34 @@ def first_item_hit(s: Any, n_rows: Any, mu: Any, tau: Any, dh: Any, d: Any, p: A
                 pull = (p[i, b] + p[j, b]) * sign
                 d[i, b] -= pull
                 d[j, b] += pull
+
+
+@compiled
+def first_item_approx_ndcg(s: Any, n_rows: Any, mu: Any, tau: Any, value: Any, d: Any) -> None:
+    """ApproxNDCG v = 1 / log₂(1 + r), r = 1 + Σ_j σ(x_j), x_j = (s_j − s_0) / τ, and its gradient, put into `d`.
+
+    ∂v/∂s_j = −ln 2 / ((1 + r) ln²(1 + r)) · σ(x_j) σ(−x_j) / τ, and ∂v/∂s_0 is minus the sum of these.
+    """
+    inverse = np.float32(1.0 / tau)
+    value[:n_rows] = _ONE  # r
+    for j in range(1, mu + 1):
+        for b in range(n_rows):
+            x = (s[j, b] - s[0, b]) * inverse
+            e = exp_negative(-abs(x))
+            value[b] += (_ONE if x >= _ZERO else e) / (_ONE + e)
+            d[j, b] = inverse * e / ((_ONE + e) * (_ONE + e))
+    for b in range(n_rows):
+        one_more = 1.0 + np.float64(value[b])
+        log = math.log(one_more)
+        value[b] = np.float32(_LN_2 / log)
+        d[0, b] = np.float32(-_LN_2 / (one_more * log * log))  # ∂v/∂r, until it has been multiplied by
+    for j in range(1, mu + 1):
+        for b in range(n_rows):
+            d[j, b] *= d[0, b]
+    d[0, :n_rows] = _ZERO
+    for j in range(1, mu + 1):
+        for b in range(n_rows):
+            d[0, b] -= d[j, b]
 
 
 @compiled

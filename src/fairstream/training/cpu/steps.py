@@ -13,7 +13,7 @@ import numpy as np
 
 from fairstream.compiled import compiled, inlined
 from fairstream.training.cpu.adam import Floats
-from fairstream.training.cpu.objective import bpr, fairness, first_item_hit
+from fairstream.training.cpu.objective import bpr, fairness, first_item_approx_ndcg, first_item_hit
 from fairstream.training.cpu.ownership import owner
 from fairstream.training.cpu.prefetch import prefetch_row
 
@@ -45,9 +45,9 @@ class Room(NamedTuple):
     slopes: Floats
     """(1 + C, B) ∂L/∂s"""
     hits: Floats
-    """(B,) DH"""
+    """(B,) DH, or ApproxNDCG"""
     hit_slopes: Floats
-    """(1 + C, B) ∂DH/∂s"""
+    """(1 + C, B) their slopes, ∂DH/∂s"""
     scratch: Floats
     """(2 + C, B)"""
     product: np.ndarray[Any, np.dtype[np.float64]]
@@ -75,6 +75,8 @@ class Loss(NamedTuple):
     lambda_: float
     is_signed: bool
     signs: np.ndarray[Any, np.dtype[np.float64]]
+    is_hit: bool = True
+    """DH in the fairness loss, or else ApproxNDCG."""
 
 
 @inlined
@@ -114,7 +116,10 @@ def losses(n_rows: Any, loss: Any, room: Any) -> Any:
     total = bpr(s, n_rows, loss.n, ds, room.product)
     if loss.lambda_ > 0:
         d, dh = room.hit_slopes, room.hits
-        first_item_hit(s, n_rows, loss.mu, loss.tau, dh, d, room.scratch[1:], room.scratch[0])
+        if loss.is_hit:
+            first_item_hit(s, n_rows, loss.mu, loss.tau, dh, d, room.scratch[1:], room.scratch[0])
+        else:
+            first_item_approx_ndcg(s, n_rows, loss.mu, loss.tau, dh, d)
         total += fairness(
             dh, room.codes, n_rows, loss.signs, loss.is_signed, loss.lambda_, room.sums, room.group_slopes
         )

@@ -48,7 +48,9 @@ def _fits(training: Training) -> bool:
         assert isinstance(model, NeuralCollaborativeFiltering)
         d, least = model.user_mlp.embedding_dim, 16
     is_power = d & (d - 1) == 0
-    return is_power and least <= d <= 128 and training.objective.n_drawn < 32 and 1 <= len(training.signs) <= 32
+    objective = training.objective
+    most = 7 if objective.is_fair and objective.surrogate == "neural-ndcg" else 63  # has (1 + most)³ tangents
+    return is_power and least <= d <= 128 and objective.n_drawn <= most and 1 <= len(training.signs) <= 32
 
 
 def _is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:

@@ -61,7 +61,7 @@ class BatchData:
         draw[triton.cdiv(self.n, rows),](
             self._key.fill_(key), self.n, self._n_items, self._n_halvings, self._place, self._bounds, self._free_before,
             self._items, self.candidates, self._filled, N=n, WIDTH=width, ROWS=rows,
-            GOLDEN=GOLDEN, MIX_1=MIX_1, MIX_2=MIX_2, num_warps=1,
+            GOLDEN=GOLDEN, MIX_1=MIX_1, MIX_2=MIX_2, num_warps=max(1, width**2 // 1024),
         )  # fmt: skip
         torch.sort(self._filled, dim=1, stable=True, out=(self.item_rows, self.item_order))
         self._current = key

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from fairstream.events import Rows
+from fairstream.training.cuda.capture import captured
 from fairstream.training.cuda.kernels.advance import advance
 
 STEPS_AT_ONCE: Final = 8
@@ -36,18 +35,10 @@ class StepGraph:
         self._launch = launch  # keeps alive what the captured kernels work on
         self._advance()
         launch(self, 0)  # compiles and loads the kernels, which a capture must not; there is no batch to work on yet
-        self._graph = torch.cuda.CUDAGraph()
-        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside), _no_collection():
-            self._graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self._advance()
-                for i in range(STEPS_AT_ONCE):
-                    launch(self, i)
-            finally:
-                self._graph.capture_end()
-        torch.cuda.current_stream(device).wait_stream(aside)
+        with captured(device) as self._graph:
+            self._advance()
+            for i in range(STEPS_AT_ONCE):
+                launch(self, i)
 
     def _advance(self) -> None:
         advance[1,](self._order, self._next, self.step, self.batches, N=STEPS_AT_ONCE, num_warps=1)
@@ -88,15 +79,3 @@ class Kernel:
             self._run = compiled[self._grid]
         else:
             self._run(*now, *self._arguments)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python from collecting garbage: an older graph among it would be freed, which no capture survives."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -43,10 +43,12 @@ class CudaMF(Engine):
         shape |= {"N_REC": objective.n, "N_FAIR": objective.mu if objective.is_fair else 0}
         width = triton.next_power_of_2(c)
         n_rows, n_items, n_swept = (max(1, _ELEMENTS // n) for n in (width * d, _SLOTS * d, d))
+        if objective.surrogate == "neural-ndcg":  # has width³ tangents a row
+            n_rows = max(1, min(n_rows, _ELEMENTS // width**3))
         n_tiles = sum(triton.cdiv(len(w), n_swept) for w in (p, q)) if adam.is_dense else 0
         scores = Kernel(
             mf_scores, (triton.cdiv(data.size, n_rows),), data.n, data.users, data.candidates, p, q, *between,
-            objective.tau, **shape, ROWS=n_rows, WIDTH=width,
+            objective.tau, **shape, SURROGATE=objective.surrogate, ROWS=n_rows, WIDTH=width,
         )  # fmt: skip
         update = Kernel(
             mf_update, (data.size + triton.cdiv(data.size * c, n_items) + n_tiles,), data.n, len(p), len(q),

@@ -58,7 +58,8 @@ class CudaNCF(Engine):
         shape = {**batch, "D": d, "DENSE": adam.is_dense}
         losses = {"N_REC": objective.n, "N_FAIR": objective.mu if objective.is_fair else 0}
         width = triton.next_power_of_2(c)
-        n_rows = max(1, 256 // width)
+        # Comparing candidates with each other makes width² numbers a row, NeuralNDCG's tangents width³.
+        n_rows = max(1, (1024 // width**3) if objective.surrogate == "neural-ndcg" else (2048 // width**2))
         settings = (adam.lr, adam.eps, adam.betas)
         scores = Kernel(
             ncf_scores, (n_tiles,), data.n, data.users, data.candidates, *embeddings, users[2], items[2],
@@ -66,7 +67,7 @@ class CudaNCF(Engine):
         )  # fmt: skip
         loss = Kernel(
             ncf_loss, (triton.cdiv(data.size, n_rows),), data.n, s, ds_rec, ddh, dh, l_rec, objective.tau,
-            **batch, **losses, ROWS=n_rows, WIDTH=width,
+            **batch, **losses, SURROGATE=objective.surrogate, ROWS=n_rows, WIDTH=width,
         )  # fmt: skip
         back = Kernel(
             ncf_back, (n_tiles,), data.n, data.users, data.candidates, data.codes, data.signs, *embeddings, *layers,

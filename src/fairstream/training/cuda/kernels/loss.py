@@ -5,13 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fairstream.training.cuda.kernels.surrogates import approx_ndcg, hit, neural_ndcg
+
 
 @triton.jit
-def score_gradients(s, n_scale, tau, N_REC: tl.constexpr, N_FAIR: tl.constexpr, WIDTH: tl.constexpr):
+def score_gradients(
+    s, n_scale, tau, N_REC: tl.constexpr, N_FAIR: tl.constexpr, SURROGATE: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
     """Scores s (R, WIDTH), positive in column 0 → ∂L_rec/∂s, ∂DH/∂s, DH (R,) and Σ −log σ(s_0 − s_j) (R,).
 
     N_REC is n and N_FAIR is μ, or 0 where there is no fairness loss; n_scale is |B| n. Columns
-    behind those that a loss looks at have no part in it.
+    behind those that a loss looks at have no part in it. Here and in all other kernels, DH is what
+    SURROGATE says.
     """
     column = tl.arange(0, WIDTH)[None, :]
     is_positive = column == 0
@@ -24,22 +29,12 @@ def score_gradients(s, n_scale, tau, N_REC: tl.constexpr, N_FAIR: tl.constexpr, 
     l_rec = tl.sum(tl.where(is_rec, softplus(x), 0.0), axis=1)
     if N_FAIR == 0:
         return ds_rec, tl.zeros_like(s), tl.zeros_like(l_rec), l_rec
-    # DH = P_0,  P = softmax(L / τ),  L_i = μ s_i − Σ_j |s_i − s_j|   (N = 1 + μ, first row of P̂)
-    is_fair = column <= N_FAIR
-    s = s - tl.max(tl.where(is_fair, s, float("-inf")), axis=1)[:, None]
-    s = tl.where(is_fair, s, 0.0)
-    other = tl.arange(0, WIDTH)[None, None, :] <= N_FAIR
-    difference = s[:, :, None] - s[:, None, :]  # (R, k, j)
-    logits = N_FAIR * s - tl.sum(tl.where(other, tl.abs(difference), 0.0), axis=2)
-    logits = tl.where(is_fair, logits / tau, float("-inf"))
-    p = tl.exp(logits - tl.max(logits, axis=1)[:, None])
-    p = p / tl.sum(p, axis=1)[:, None]
-    dh = tl.sum(tl.where(is_positive, p, 0.0), axis=1)
-    # a_i = ∂P_0/∂L_i = P_0 (δ_0i − P_i) / τ;  ∂DH/∂s_k = μ a_k − Σ_j (a_k + a_j) sgn(s_k − s_j)
-    a = dh[:, None] * (tl.where(is_positive, 1.0, 0.0) - p) / tau
-    sgn = tl.where(difference > 0, 1.0, tl.where(difference < 0, -1.0, 0.0))
-    pairs = tl.where(other, (a[:, :, None] + a[:, None, :]) * sgn, 0.0)
-    ddh = tl.where(is_fair, N_FAIR * a - tl.sum(pairs, axis=2), 0.0)
+    if SURROGATE == "hit":
+        ddh, dh = hit(s, tau, N_FAIR, WIDTH)
+    elif SURROGATE == "approx-ndcg":
+        ddh, dh = approx_ndcg(s, tau, N_FAIR, WIDTH)
+    else:
+        ddh, dh = neural_ndcg(s, tau, N_FAIR, WIDTH)
     return ds_rec, ddh, dh, l_rec
 
 

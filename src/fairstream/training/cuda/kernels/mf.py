@@ -19,7 +19,7 @@ def mf_scores(
     batches_at, step_at, i, n_all, users_at, candidates_at, p_at, q_at,
     p_old_at, p_rec_at, p_fair_at, ds_rec_at, ddh_at, dh_at, l_rec_at, user_touched_at, item_touched_at, tau,
     SIZE: tl.constexpr, C: tl.constexpr, D: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
-    DENSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    DENSE: tl.constexpr, SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """s_ui = ⟨p_u, q_i⟩ for ROWS interactions and their C candidates, and the losses' derivatives by them."""
     b, step = tl.load(batches_at + i), tl.load(step_at) + i
@@ -39,7 +39,7 @@ def mf_scores(
     q = tl.load(q_of, mask=is_candidate[:, :, None], other=0.0)  # (ROWS, WIDTH, D)
     s = tl.sum(p[:, None, :] * q, axis=2)
     n_scale = (n_b * N_REC).to(tl.float32)
-    ds_rec, ddh, dh, l_rec = score_gradients(s, n_scale, tau, N_REC, N_FAIR, WIDTH)
+    ds_rec, ddh, dh, l_rec = score_gradients(s, n_scale, tau, N_REC, N_FAIR, SURROGATE, WIDTH)
     tl.store(ds_rec_at + e, ds_rec, mask=is_candidate)
     tl.store(l_rec_at + row, l_rec, mask=is_row)
     at = row[:, None] * D + k[None, :]

@@ -80,7 +80,7 @@ def ncf_scores(
 def ncf_loss(
     batches_at, step_at, i, n_all, s_at, ds_rec_at, ddh_at, dh_at, l_rec_at, tau,
     SIZE: tl.constexpr, C: tl.constexpr, N_REC: tl.constexpr, N_FAIR: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The losses' derivatives by the scores of ROWS interactions."""
     b = tl.load(batches_at + i)
@@ -92,7 +92,8 @@ def ncf_loss(
     is_candidate = is_row[:, None] & (column < C)
     e = row[:, None] * C + column
     s = tl.load(s_at + e, mask=is_candidate, other=0.0)
-    ds_rec, ddh, dh, l_rec = score_gradients(s, (n_b * N_REC).to(tl.float32), tau, N_REC, N_FAIR, WIDTH)
+    n_scale = (n_b * N_REC).to(tl.float32)
+    ds_rec, ddh, dh, l_rec = score_gradients(s, n_scale, tau, N_REC, N_FAIR, SURROGATE, WIDTH)
     tl.store(ds_rec_at + e, ds_rec, mask=is_candidate)
     tl.store(l_rec_at + row, l_rec, mask=is_row)
     if N_FAIR > 0:

@@ -1,0 +1,128 @@
+"""How well the group can be told from the embeddings, by somebody who has not trained against them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairstream.baselines.filtered import user_embedding_tables
+from fairstream.evaluation.ranking import evaluating
+from fairstream.events.groups import Codes
+from fairstream.models import Scorer
+from fairstream.training.reference import one_thread
+
+N_FOLDS: Final = 5
+# Few steps and much L2: a classifier that learns users by heart would not know others of their group.
+_N_HIDDEN, _N_STEPS, _LEARNING_RATE, _L2 = 16, 60, 0.02, 3e-2
+_N_RESAMPLES: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How often a fresh classifier is right about users whom it has not seen."""
+
+    balanced_accuracy: float
+    """The mean over the groups of the share of their users that is recognised."""
+    interval: tuple[float, float]
+    """The 95 % bootstrap interval over users, the classifier being what it is."""
+    chance: float
+    """What guessing would give: one in the number of groups."""
+    n_users: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "interval": list(self.interval)}
+
+
+@torch.no_grad()
+def user_embeddings(model: Scorer, n_users: int) -> Tensor:
+    """(n_users, m d): what the model scores the first users with, filtered if it filters; several side by side.
+
+    >>> from fairstream.models import NeuralCollaborativeFiltering
+    >>> tuple(user_embeddings(NeuralCollaborativeFiltering(10, 20, embedding_dim=8), 6).shape)
+    (6, 16)
+    """
+    rows = torch.arange(n_users, device=next(model.parameters()).device)
+    with evaluating(model):
+        parts = [table(rows) for table in user_embedding_tables(model)]
+    return torch.cat(parts, dim=1) if parts else torch.empty(n_users, 0)
+
+
+def group_recovery(embeddings: Tensor, codes: Codes, *, rng: np.random.Generator) -> Recovery | None:
+    """Cross-validated balanced accuracy of a small perceptron that predicts the group from the embedding.
+
+    Embeddings (U, d) and codes (U,). Users of unknown group are left out, and groups with fewer
+    users than folds; None where fewer than two groups are left.
+
+    >>> codes = np.arange(60, dtype=np.int16) % 2
+    >>> telling = torch.tensor(codes)[:, None] + torch.zeros(60, 3)
+    >>> group_recovery(telling, codes, rng=np.random.default_rng(0)).balanced_accuracy
+    1.0
+    """
+    names, sizes = np.unique(codes[codes >= 0], return_counts=True)
+    names = names[sizes >= N_FOLDS]
+    if len(names) < 2 or embeddings.shape[1] == 0:
+        return None
+    kept = np.flatnonzero(np.isin(codes, names))
+    labels = np.searchsorted(names, codes[kept])  # 0 … G − 1
+    folds = _stratified_folds(labels, rng)
+    x = embeddings.detach().to("cpu", torch.float32)[torch.from_numpy(kept)]
+    with one_thread():
+        right = _held_out_predictions(x, labels, folds, rng) == labels
+    n_of = np.bincount(labels)
+    shares = np.bincount(labels, weights=right) / n_of
+    # Drawing a group's users anew, with replacement, makes the number that is right binomial.
+    drawn = (rng.binomial(n_of, shares, size=(_N_RESAMPLES, len(n_of))) / n_of).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Recovery(float(shares.mean()), (float(low), float(high)), 1 / len(n_of), len(labels))
+
+
+def _stratified_folds(labels: Any, rng: np.random.Generator) -> Any:
+    """(U,) a fold for each user, every group spread over all of them."""
+    folds = np.empty(len(labels), dtype=np.int64)
+    for label in range(labels.max() + 1):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        folds[members] = np.arange(len(members)) % N_FOLDS
+    return folds
+
+
+def _held_out_predictions(x: Tensor, labels: Any, folds: Any, rng: np.random.Generator) -> Any:
+    """(U,) the group that each user is taken for by the classifier that has not seen it.
+
+    The classifiers of all folds are trained side by side: they share the embeddings and the first
+    matrix product, and each has weights of 0 for those it must not see.
+    """
+    x = (x - x.mean(dim=0)) / x.std(dim=0).clamp(min=1e-12)
+    n_groups = labels.max() + 1
+    inwards = _started(rng, x.shape[1], (x.shape[1], N_FOLDS * _N_HIDDEN))
+    biases = torch.zeros(N_FOLDS * _N_HIDDEN, requires_grad=True)
+    outwards = _started(rng, _N_HIDDEN, (N_FOLDS, _N_HIDDEN, n_groups))
+    offsets = torch.zeros(N_FOLDS, 1, n_groups, requires_grad=True)
+
+    def logits() -> Tensor:
+        hidden = torch.relu(torch.addmm(biases, x, inwards)).view(-1, N_FOLDS, _N_HIDDEN)
+        return hidden.transpose(0, 1) @ outwards + offsets  # (F, U, G)
+
+    seen = folds != np.arange(N_FOLDS)[:, None]  # (F, U)
+    n_seen = np.stack([np.bincount(labels[row], minlength=n_groups) for row in seen])
+    weights = torch.from_numpy(np.where(seen, 1 / (n_groups * n_seen[:, labels]), 0)).float()
+    targets = torch.from_numpy(labels)
+    parameters = [inwards, biases, outwards, offsets]
+    optimizer = torch.optim.Adam(parameters, lr=_LEARNING_RATE, weight_decay=_L2)
+    for _ in range(_N_STEPS):
+        losses = F.cross_entropy(logits().flatten(0, 1), targets.repeat(N_FOLDS), reduction="none")
+        optimizer.zero_grad(set_to_none=True)
+        (losses * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        taken_for = logits().argmax(dim=2).numpy()
+    return taken_for[folds, np.arange(len(labels))]
+
+
+def _started(rng: np.random.Generator, n_inputs: int, shape: tuple[int, ...]) -> Tensor:
+    """First weights, in proportion to 1 / √(number of inputs)."""
+    return torch.from_numpy(rng.normal(0, n_inputs**-0.5, shape)).float().requires_grad_()

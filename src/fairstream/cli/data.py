@@ -1,0 +1,94 @@
+"""`fairstream data get` and `fairstream data check`: data sets from their homes, and what a folder holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fairstream.cli.console import make_console
+from fairstream.cli.data_tables import group_table, summary
+from fairstream.cli.progress import DownloadProgress
+from fairstream.events.datasets.describe import describe
+from fairstream.events.datasets.prepare import Prepared, get_dataset
+from fairstream.events.datasets.sources import SOURCES
+from fairstream.experiment import need_writable, write_json
+
+data_app = typer.Typer(
+    help="Fetch the paper's data sets and prepare them; say what a folder or file holds.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@data_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help=f"The data set: {', '.join(SOURCES)}.")],
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to make the folder NAME in.", show_default="~/.local/share/fairstream")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Another address of the same file.", show_default="the data set's home")
+    ] = None,
+    sha256: Annotated[
+        str | None,
+        typer.Option(help="Checksum that the file must have.", show_default="the one that its home publishes, if any"),
+    ] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="Prepare this file, downloaded before.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what was prepared before.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
+) -> None:
+    """Fetch a data set from its home, check it, and prepare it for `fairstream run`.
+
+    Events with a rating above 2 are kept, one of each user and item, in the order of time. The
+    result is held against the paper's counts. The data sets are for research; their terms are shown.
+    """
+    with DownloadProgress(name, quiet=quiet) as progress:
+        prepared = get_dataset(
+            name, to=to, url=url, sha256=sha256, archive=from_, force=force, on_progress=progress.update
+        )
+    console = make_console(quiet=quiet)
+    for line in _told(prepared):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if prepared.difference is not None:
+        warning = f"fairstream: warning: {prepared.difference}"
+        Console(stderr=True).print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _told(prepared: Prepared) -> list[str]:
+    about, source = prepared.about, prepared.source
+    counts = about["counts"]
+    is_papers = prepared.is_in_paper and prepared.difference is None
+    run = f"fairstream run {prepared.folder} --group {source.group} --advantaged {source.advantaged}"
+    return [
+        f"{'Prepared' if prepared.is_new else 'Already there:'} {prepared.folder}",
+        f"{counts['n_events']:,} events, {counts['n_users']:,} users, {counts['n_items']:,} items"
+        + (", as in the paper" if is_papers else ""),
+        f"From {about['from']}, {about['size']:,} bytes, sha256 {about['sha256']} ({about['checksum']})",
+        f"{about['terms']}.",
+        f"Next: {run}",
+    ]
+
+
+@data_app.command()
+def check(
+    data: Annotated[str, typer.Argument(help="Whatever `fairstream run` takes: a folder, a file, or `synthetic`.")],
+    json: Annotated[Path | None, typer.Option(help="Write what was found to this file.", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Say what a folder or file holds: events, users, items, time, groups, and whether it is the paper's data."""
+    if json is not None:
+        need_writable(json)
+    found = describe(data)
+    console = make_console(quiet=quiet)
+    for line in summary(found):
+        console.print(line, highlight=False, markup=False)
+    if any(column.values for column in found.group_columns):
+        console.print(group_table(found))
+    if json is not None:
+        write_json(asdict(found), json)

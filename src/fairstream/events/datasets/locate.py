@@ -1,0 +1,36 @@
+"""Where prepared data sets are kept, and where one of them is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fairstream.errors import DataError
+from fairstream.events.datasets.sources import find_source
+from fairstream.events.tables import find_file
+
+
+def data_home() -> Path:
+    """The user's folder for data sets: `fairstream` in $XDG_DATA_HOME, by default ~/.local/share."""
+    asked = Path(os.environ.get("XDG_DATA_HOME", ""))
+    base = asked if asked.is_absolute() else Path.home() / ".local" / "share"  # a relative one is to be ignored
+    return base / "fairstream"
+
+
+def locate(name: str, folder: Path | None = None) -> Path:
+    """The prepared data set of this name: in `folder`, in $FAIRSTREAM_DATA, or in the user's folder for data sets.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as empty:
+    ...     locate("movielens-2m", Path(empty))
+    Traceback (most recent call last):
+    fairstream.errors.DataError: the data sets ... are movielens-1m, movielens-100k, modcloth, got 'movielens-2m'
+    """
+    find_source(name)
+    named = os.environ.get("FAIRSTREAM_DATA")
+    places = [place for place in (folder, Path(named) if named else None, data_home()) if place is not None]
+    for place in places:
+        if find_file(place / name, "interactions") is not None:
+            return place / name
+    looked = ", ".join(map(str, dict.fromkeys(places)))
+    raise DataError(f"{name} is not in {looked}; fetch it with `fairstream data get {name}`, or say where it is")

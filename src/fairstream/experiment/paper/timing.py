@@ -1,0 +1,119 @@
+"""The time table (RQ4): seconds per period, on one machine, with nothing beside it.
+
+As in the paper, a cell is the mean over the periods of the seconds that an update takes; for
+Rerank, those of choosing the lists too. What an update costs does not depend on how well the
+model was trained before, so pre-training is one epoch. Retraining costs in proportion to the data
+so far, which grows by the same amount each period: the mean of the first and the last period is
+the mean over all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, Literal
+
+import torch
+
+from fairstream.experiment.config import RunConfig
+from fairstream.experiment.jobs import Job, Source
+from fairstream.experiment.paper.findings import Seconds
+from fairstream.experiment.paper.published import TIMES
+from fairstream.experiment.paper.settings import DATASETS, JUDGED, MODELS, ModelName, Scale, Setting
+from fairstream.experiment.run import Run
+from fairstream.experiment.store import Store
+from fairstream.methods import METHODS
+from fairstream.strategies import Retrain
+
+TIMED = (
+    *(Setting.of(method) for method in ("Finetune", "Rerank")),
+    Setting.of("FADE", fairness_weight=1.0),
+    Setting.of("FADE", fairness_weight=1.0, surrogate="neural-ndcg"),
+    Setting.of("FADE", fairness_weight=1.0, surrogate="approx-ndcg"),
+    Setting.of("Adver", adversary_weight=10.0),
+    Setting.of("Retrain"),
+    Setting.of("Retrain-Fair", fairness_weight=1.0),
+)
+
+
+def time_methods(
+    store: Store,
+    sources: Mapping[str, Source],
+    scale: Scale,
+    protocol: str,
+    device: Literal["auto", "cpu", "cuda"],
+    on_stage: Callable[[str, Sequence[Job]], Callable[[float, int], None]],
+) -> None:
+    """Measure what has not been measured yet, one after the other."""
+    cells = [(dataset, model, setting) for dataset in sources for model in MODELS for setting in TIMED]
+    tell = on_stage("running times, one at a time", [])
+    for n, (dataset, model, setting) in enumerate(cells):
+        config = scale.config(setting, dataset, model, seed=0, protocol=protocol).replaced(device=device)
+        name = _name(dataset, model, setting, protocol)
+        if name not in store.times():
+            log = sources[dataset].read()
+            retrains = METHODS[setting.method].strategy is Retrain
+            seconds = _retraining(log, config) if retrains else _updating(log, config)
+            about = {"dataset": dataset, "model": model, "method": setting.method, "options": dict(setting.options)}
+            store.write_times(name, {**about, "device": _device_name(config), **seconds})
+        tell(0.0, n + 1)
+
+
+def seconds_table(store: Store) -> list[Seconds]:
+    """Every cell of the table, measured or not."""
+    measured = measured_seconds(store)
+    cells = [
+        (dataset, model, _series(setting.method, dict(setting.options)))
+        for dataset in DATASETS
+        for model in MODELS
+        for setting in TIMED
+    ]
+    return [
+        Seconds(*cell, TIMES[cell[:2]].get(cell[2]), fmean(measured[cell]) if cell in measured else None)
+        for cell in cells
+    ]
+
+
+def measured_seconds(store: Store) -> dict[tuple[str, str, str], list[float]]:
+    """(data set, model, method) → the seconds of each timed period, re-ranking included."""
+    found = {}
+    for times in store.times().values():
+        updates = times["update_s"]
+        more = times.get("rerank_s") or [0.0] * len(updates)
+        cell = (times["dataset"], times["model"], _series(times["method"], times["options"]))
+        found[cell] = [a + b for a, b in zip(updates, more, strict=True)]
+    return found
+
+
+def _series(method: str, options: Mapping[str, Any]) -> str:
+    """The name of a row of the table."""
+    names = {"neural-ndcg": "FADE[NeuralNDCG]", "approx-ndcg": "FADE[ApproxNDCG]"}
+    return names.get(options.get("surrogate", ""), method)
+
+
+def _updating(log: Any, config: RunConfig) -> dict[str, Any]:
+    last = min(JUDGED.stop, config.n_periods or JUDGED.stop)
+    run = Run(log, config.replaced(pretrain_epochs=1, n_periods=last))
+    results = list(run)
+    # The first update also compiles; the paper's first does not.
+    updates = [result.update.seconds for result in results]
+    return {"periods": [result.t for result in results], "update_s": updates}
+
+
+def _retraining(log: Any, config: RunConfig) -> dict[str, Any]:
+    last = min(JUDGED.stop, config.n_periods or JUDGED.stop) - 1
+    periods = sorted({JUDGED.start, last})
+    seconds = [Run(log, config).retrain_at(t).update.seconds for t in periods]
+    return {"periods": periods, "update_s": seconds, "epochs": config.pretrain_epochs}
+
+
+def _device_name(config: RunConfig) -> str:
+    device = config.torch_device()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _name(dataset: str, model: ModelName, setting: Setting, protocol: str) -> str:
+    about = json.dumps([dataset, model, setting.label, protocol])
+    return hashlib.sha256(about.encode()).hexdigest()[:20]

@@ -1,0 +1,156 @@
+"""`fairstream data`, from its arguments to what it prints, writes and leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fairstream.cli import main
+from fairstream.events.datasets.published import PUBLISHED, PublishedDataset
+from fairstream.events.datasets.sources import SOURCES
+from raw_layouts import original, write_1m
+from web import Web, address_without_server
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Run `fairstream data` with these arguments, in an empty folder and with an empty home."""
+    for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["fairstream", "data", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        out, err = capfd.readouterr()
+        code = leaving.value.code
+        assert isinstance(code, int | None)
+        return Outcome(code or 0, out, err)
+
+    return run
+
+
+def need_one_sentence(outcome: Outcome, named: str) -> None:
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("fairstream: ")
+    assert outcome.err.count("\n") == 1
+    assert named in outcome.err
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_get_says_what_it_got_and_what_to_do_next(command: Command, web: Web, name: str, tmp_path: Path) -> None:
+    content = original(name)
+    got = command("get", name, "--url", web.serve("/x", content), "--sha256", sha256(content))
+    folder = tmp_path / "home" / "fairstream" / name
+    assert got.code == 0
+    assert got.out.startswith(f"Prepared {folder}\n")
+    assert sha256(content) in got.out
+    assert SOURCES[name].terms in got.out
+    assert f"fairstream run {folder} --group {SOURCES[name].group}" in got.out
+    assert "in the paper" not in got.out
+    if name == "movielens-100k":
+        assert got.err == ""
+    else:
+        assert got.err.startswith(f"fairstream: warning: the paper's {name} has ")
+        assert got.err.count("\n") == 1
+
+    again = command("get", name)
+    assert again.code == 0
+    assert again.out.startswith(f"Already there: {folder}\n")
+    assert again.out.splitlines()[1:] == got.out.splitlines()[1:]
+
+
+def test_get_from_a_file_and_to_a_folder(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "df.csv").write_bytes(original("modcloth"))
+    got = command("get", "modcloth", "--from", tmp_path / "df.csv", "--to", tmp_path / "to", "--quiet")
+    assert (got.code, got.out) == (0, "")
+    assert (tmp_path / "to" / "modcloth" / "interactions.parquet").is_file()
+    assert not (tmp_path / "home").exists()
+    assert command("check", tmp_path / "to" / "modcloth").code == 0
+
+
+def test_what_cannot_be_got_is_one_sentence_and_leaves_nothing(command: Command, web: Web, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    by_hand = "fairstream data get modcloth --from df_modcloth.csv"
+    web.pages.clear()
+    need_one_sentence(command("get", "modcloth", "--url", address_without_server() + "/x"), "Connection refused")
+    need_one_sentence(command("get", "modcloth", "--url", address_without_server() + "/x"), by_hand)
+    need_one_sentence(command("get", "modcloth", "--url", web.address + "/x"), "404")
+    need_one_sentence(command("get", "modcloth", "--url", "file:///etc/hostname"), "http:// or https://")
+    need_one_sentence(command("get", "movielens-1m", "--url", web.serve("/x", b"x")), "must have the md5")
+    need_one_sentence(command("get", "modcloth", "--from", "nowhere.csv"), "there is no file nowhere.csv")
+    need_one_sentence(command("get", "netflix"), "movielens-1m, movielens-100k, modcloth")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_check_shows_and_writes_what_is_there(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "ml-1m").mkdir()
+    checked = command("check", write_1m(tmp_path / "ml-1m"), "--json", "found.json")
+    assert (checked.code, checked.err) == (0, "")
+    for words in (
+        "4 events, 3 users, 2 items\n",
+        "from 2000-12-31 21:33:33 to 2000-12-31 22:35:09",
+        "from 1 to 5, mean 3.17; 4 of 6 are above 2 and count",
+        "Repeated pairs of user and item: 0",
+    ):
+        assert words in checked.out
+    table = [line.split() for line in checked.out.splitlines()]
+    assert ["gender", "M", "2", "2"] in table
+    assert ["F", "1", "2"] in table
+    found = json.loads(Path("found.json").read_text())
+    assert (found["n_events"], found["paper_dataset"]) == (4, None)
+    assert found["group_columns"][0]["values"]["M"] == {"n_users": 2, "n_events": 2}
+
+
+def test_check_says_so_where_nothing_makes_groups(command: Command) -> None:
+    Path("events.csv").write_text("user,item,time,zip\n1,1,1,a\n1,2,2,b\n")
+    checked = command("check", "events.csv")
+    assert checked.code == 0
+    assert "zip (2 values, some users have several of them)" in checked.out
+    assert "Groups: no column to make them of" in checked.out
+
+
+def test_what_cannot_be_checked_is_one_sentence(command: Command) -> None:
+    need_one_sentence(command("check", "nowhere"), "there is no file or folder nowhere")
+    need_one_sentence(command("check", "."), "must hold interactions.parquet")
+    need_one_sentence(command("check", "synthetic", "--json", "no/found.json"), "could not be written to no/found.json")
+    Path("interactions.csv").write_text("")
+    need_one_sentence(command("check", "."), "interactions.csv cannot be read")
+
+
+@pytest.mark.parametrize("known", PUBLISHED, ids=lambda known: known.name)
+def test_the_papers_data_is_called_so(command: Command, known: PublishedDataset, paper_data: Path) -> None:
+    checked = command("check", paper_data / known.name)
+    assert f"the counts of the paper's {known.name}" in checked.out
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("get", ["--to", "--url", "--sha256", "--from", "--force", "--quiet"]), ("check", ["--json", "--quiet"])],
+)
+def test_help(command: Command, name: str, options: list[str]) -> None:
+    told = command(name, "--help")
+    assert (told.code, told.err) == (0, "")
+    assert all(option in told.out for option in options)

@@ -1,0 +1,46 @@
+"""Files and folders are written whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairstream.files import _out_of_the_way, new_folder
+
+
+def inside(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("there", [None, {}, {"old": "1", "kept": "2"}], ids=["nothing", "empty", "full"])
+def test_a_folder_gives_way_to_a_new_one(there: dict[str, str] | None, tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    if there is not None:
+        path.mkdir()
+        for name, text in there.items():
+            (path / name).write_text(text)
+    with new_folder(path, replacing=True) as being_written:
+        (being_written / "kept").write_text("3")
+    assert inside(tmp_path) == {"folder/kept": "3"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("block", [lambda path: new_folder(path, replacing=True), _out_of_the_way])
+def test_whatever_fails_the_old_folder_stays(block, failure: type[BaseException], tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "old").write_text("1")
+    with pytest.raises(failure), block(path):
+        raise failure
+    assert inside(tmp_path) == {"folder/old": "1"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_nothing_gives_way_unasked(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").write_text("1")
+    with pytest.raises(OSError, match="not empty"), new_folder(tmp_path / "folder") as being_written:
+        (being_written / "new").write_text("2")
+    assert inside(tmp_path) == {"folder/old": "1"}
