@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from fairstream.experiment.paper.findings import Point
-from fairstream.report.catalogue import caption_of, rank
+from fairstream.report.captions import caption_of, rank
 from fairstream.report.markup import Markup, element
 from fairstream.report.series import in_order
 from fairstream.report.tables import body, row, section, table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 import vl_convert
@@ -13,8 +13,7 @@ from fairstream.files import replace_file
 from fairstream.report.charts import CONFIG, chart_of, frame_of, ranges_of, rows_of
 from fairstream.report.figures import Figure, Panel, figures_of
 from fairstream.report.series import styles_of
-
-PictureFormat = Literal["png", "svg"]
+from fairstream.report.writing import PictureFormat
 
 _WIDTH = 190
 

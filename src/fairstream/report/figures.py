@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fairstream.experiment.paper.findings import Place, Point
-from fairstream.report.catalogue import Caption, caption_of, panel_rank, rank
+from fairstream.report.captions import Caption, caption_of, panel_rank, rank
 from fairstream.report.series import in_order
 from fairstream.report.wording import axis_name, dataset_name, quantity
 

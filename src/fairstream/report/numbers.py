@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairstream.experiment.paper.findings import Point
-from fairstream.report.catalogue import caption_of, panel_rank, rank
+from fairstream.report.captions import caption_of, panel_rank, rank
 from fairstream.report.markup import Markup, element
 from fairstream.report.series import in_order
 from fairstream.report.tables import body, given, measured, row, section, table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 
 import vl_convert
@@ -10,7 +11,7 @@ import vl_convert
 from fairstream.experiment.paper.findings import Findings
 from fairstream.report.about import about_section, glossary_section, recovery_section
 from fairstream.report.agreement import agreement_section
-from fairstream.report.catalogue import QUESTIONS, SHORT, TRADEOFFS
+from fairstream.report.captions import QUESTIONS, SHORT, TRADEOFFS
 from fairstream.report.charts import CONFIG
 from fairstream.report.choices import choice_section
 from fairstream.report.figures import Figure, figures_of
@@ -113,9 +114,15 @@ def _scripts(charts: Charts) -> Markup:
     data = script_data({"config": CONFIG, "specs": charts.specs, "drawn": charts.drawn})
     return joined(
         element("script", data, id="charts", type="application/json"),
-        element("script", Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))),
+        element("script", _vega()),
         element("script", _own("page.js")),
     )
+
+
+@cache
+def _vega() -> Markup:
+    """Vega, Vega-Lite and Vega-Embed in one piece; putting them together takes a second."""
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _own(name: str) -> Markup:

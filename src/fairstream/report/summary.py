@@ -18,7 +18,7 @@ def summary_of(findings: Findings) -> str:
         f"compared with ours, and {agree:,} ({share(agree, compared)}) agree: they lie within 0.015, or within "
         f"twice the standard deviation between seeds where that is more.",
         f"{claims[0].upper()}{claims[1:]}.",
-        f"Protocol “{findings.protocol}”, {_seeds(findings.seeds)}, {counted(findings.n_runs, 'run')}.",
+        f"Protocol “{findings.protocol}”, {_seeds(findings.seeds)}, {counted(findings.n_runs, 'run')} planned.",
     ]
     if findings.quick:
         sentences.append(
@@ -28,7 +28,7 @@ def summary_of(findings: Findings) -> str:
         sentences.append("This was a full reproduction.")
     if findings.n_missing:
         sentences.append(
-            f"{counted(findings.n_missing, 'run')} of the plan {'is' if findings.n_missing == 1 else 'are'} not in the "
+            f"{counted(findings.n_missing, 'planned run')} {'is' if findings.n_missing == 1 else 'are'} not in the "
             f"store; what depends on them is marked “not run”."
         )
     return " ".join(sentences)

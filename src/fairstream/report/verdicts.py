@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fairstream.experiment.paper.findings import Claim, Verdict
-from fairstream.report.catalogue import QUESTIONS
+from fairstream.report.captions import QUESTIONS
 from fairstream.report.markup import Markup, element, joined
 from fairstream.report.tables import body, group_heading, row, section, table
 from fairstream.report.wording import NOT_GIVEN, NOT_RUN, claim_value, counted

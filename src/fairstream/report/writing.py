@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -9,6 +11,8 @@ from typing import Literal
 from fairstream.errors import ConfigurationError
 from fairstream.experiment.paper.findings import Findings
 from fairstream.files import replace_file
+
+PictureFormat = Literal["png", "svg"]
 
 
 def write_report(findings: Findings, path: Path) -> None:
@@ -19,15 +23,27 @@ def write_report(findings: Findings, path: Path) -> None:
     _need_the_extra()
     from fairstream.report.page import page_of  # noqa: PLC0415, needs the extra
 
-    replace_file(path, page_of(findings).encode())
+    page = page_of(findings).encode()
+    with _one_sentence(path):
+        replace_file(path, page)
 
 
-def write_figures(findings: Findings, folder: Path, *, format: Literal["png", "svg"] = "png") -> list[Path]:  # noqa: A002
+def write_figures(findings: Findings, folder: Path, *, format: PictureFormat = "png") -> list[Path]:  # noqa: A002
     """Each figure that has anything to show as a picture of its own, named by the paper's label; their paths."""
     _need_the_extra()
     from fairstream.report.export import export_figures  # noqa: PLC0415, needs the extra
 
-    return export_figures(findings, folder, format=format)
+    with _one_sentence(folder):
+        return export_figures(findings, folder, format=format)
+
+
+@contextmanager
+def _one_sentence(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigurationError(f"the report could not be written to {path}: {reason}; choose another place") from None
 
 
 def _need_the_extra() -> None:

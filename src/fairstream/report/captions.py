@@ -64,6 +64,12 @@ _CAPTIONS = (
         "Performance over all periods, Task-R",
         "The periods after the sixth show how long fine-tuning goes on well.",
     ),
+    *(
+        Caption(
+            f"appenfig:trunc-trend-perf-task{task}", "RQ2", f"Performance by period, Task-{task}", "Higher is better."
+        )
+        for task in ("R", "N")
+    ),
     Caption("appenfig:trunc-softrank-taskR", "RQ5", "FADE with three soft ranking metrics, Task-R", _TRADEOFF),
     Caption("appenfig:trunc-softrank-taskN", "RQ5", "FADE with three soft ranking metrics, Task-N", _TRADEOFF),
     Caption("fig:scaling", "RQ6", "The weight λ of the fairness loss, MovieLens, MF", _GROUPS),
