@@ -83,6 +83,7 @@ def test_the_page_holds_the_data_of_every_chart() -> None:
 @EACH
 @pytest.mark.parametrize("format_", ["png", "svg"])
 def test_each_figure_becomes_a_picture(figure: Figure, format_: Any) -> None:
+    alt.ConcatChart.from_dict(figure_spec(figure), validate=True)
     content = picture(figure, format=format_)
     if format_ == "png":
         assert content.startswith(b"\x89PNG")

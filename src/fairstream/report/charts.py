@@ -52,6 +52,8 @@ CONFIG: dict[str, Any] = {
 
 HEIGHT = 150
 
+_WITHOUT_RANGE = alt.Scale(domain=[0, 1], nice=False, zero=False)
+
 
 Range = tuple[float, float]
 
@@ -82,8 +84,8 @@ def ranges_of(panel: Panel) -> tuple[Range, Range]:
     return x, (0.0, y[1]) if panel.y_title == "|PD|" else y  # no disparity is where an axis begins
 
 
-def chart_of(frame: Frame, styles: Styles, *, x: Range, y: Range, legend: bool = False) -> alt.LayerChart:
-    """A chart without data, to be filled with `rows_of` either side of a panel.
+def _chart(frame: Frame, styles: Styles, *, legend: bool) -> alt.LayerChart:
+    """A chart without data and ranges.
 
     A band, or a cross in a trade-off, is one standard deviation between seeds either way.
     """
@@ -96,8 +98,8 @@ def chart_of(frame: Frame, styles: Styles, *, x: Range, y: Range, legend: bool =
     # The y axis is named above it, lying: a name that stands on its side is hard to read and takes width.
     y_axis = alt.Axis(titleAngle=0, titleAlign="left", titleAnchor="end", titleBaseline="bottom", titleX=-24, titleY=-6)
     base = alt.Chart().encode(
-        x=alt.X("x:Q", title=frame.x_title, scale=_scale(x), axis=x_axis),
-        y=alt.Y("y:Q", title=frame.y_title, scale=_scale(y), axis=y_axis),
+        x=alt.X("x:Q", title=frame.x_title, scale=_WITHOUT_RANGE, axis=x_axis),
+        y=alt.Y("y:Q", title=frame.y_title, scale=_WITHOUT_RANGE, axis=y_axis),
         color=alt.Color("series:N", scale=colours, legend=shown),
     )
     # A wide invisible border makes the points easy to hit with a mouse or a finger.
@@ -125,9 +127,9 @@ def rows_of(marks: Sequence[Mark]) -> list[dict[str, Any]]:
     return rows
 
 
-def spec_of(panel: Panel, styles: Styles) -> dict[str, Any]:
+def spec_of(panel: Panel, styles: Styles, *, legend: bool = False) -> dict[str, Any]:
     """A panel's chart, as wide as what it stands in, still without data; `CONFIG` goes with all of them once."""
-    spec = deepcopy(_template(frame_of(panel), styles))
+    spec = deepcopy(_template(frame_of(panel), styles, legend))
     for layer in spec["layer"]:
         for axis, range_ in zip(("x", "y"), ranges_of(panel), strict=True):
             layer["encoding"][axis].get("scale", {})["domain"] = list(range_)
@@ -135,12 +137,11 @@ def spec_of(panel: Panel, styles: Styles) -> dict[str, Any]:
 
 
 @cache
-def _template(frame: Frame, styles: Styles) -> dict[str, Any]:
+def _template(frame: Frame, styles: Styles, legend: bool) -> dict[str, Any]:
     """Checking a chart against Vega-Lite's schema takes long beside making it: like panels are checked once."""
-    chart = chart_of(frame, styles, x=(0.0, 1.0), y=(0.0, 1.0))
+    chart = _chart(frame, styles, legend=legend)
     spec = chart.properties(width="container", data=alt.InlineData(values=[])).to_dict()
-    del spec["config"]
-    return spec
+    return {key: part for key, part in spec.items() if key not in ("config", "datasets")} | {"data": {"values": []}}
 
 
 def described(panel: Panel, marks: Sequence[Mark], *, whose: str) -> str:
@@ -177,10 +178,6 @@ def _tooltip(frame: Frame) -> list[alt.Tooltip]:
         alt.Tooltip("y:Q", title=frame.y_title, format=".4f"),
         alt.Tooltip("spread:N", title="sd"),
     ]
-
-
-def _scale(domain: Range) -> alt.Scale:
-    return alt.Scale(domain=list(domain), nice=False, zero=False)
 
 
 def _range(spans: Sequence[Range]) -> Range:

@@ -10,7 +10,7 @@ import vl_convert
 
 from fairstream.experiment.paper.findings import Findings
 from fairstream.files import replace_file
-from fairstream.report.charts import CONFIG, chart_of, frame_of, ranges_of, rows_of
+from fairstream.report.charts import CONFIG, rows_of, spec_of
 from fairstream.report.figures import Figure, Panel, figures_of
 from fairstream.report.series import styles_of
 from fairstream.report.writing import PictureFormat
@@ -41,23 +41,27 @@ def picture(figure: Figure, *, format: PictureFormat) -> bytes:  # noqa: A002
 def figure_spec(figure: Figure) -> dict[str, Any]:
     """All panels in rows of two, in each the paper's on the left and ours on the right, one legend for all."""
     sides = [side for panel in figure.panels for side in _sides(panel, figure)]
-    whole = (
-        alt.concat(*sides, columns=4 if len(sides) > 2 else 2)
-        .resolve_scale(color="shared", shape="shared", strokeDash="shared")
-        .properties(title=alt.TitleParams(figure.caption.title, fontSize=14, offset=12))
-    )
-    return {**whole.to_dict(), "config": {**CONFIG, "background": "white"}, "padding": 12}
+    shared = dict.fromkeys(("color", "shape", "strokeDash"), "shared")
+    return {
+        "$schema": alt.SCHEMA_URL,
+        "concat": sides,
+        "columns": 4 if len(sides) > 2 else 2,
+        "resolve": {"scale": shared},
+        "title": {"text": figure.caption.title, "fontSize": 14, "offset": 12},
+        "config": {**CONFIG, "background": "white"},
+        "padding": 12,
+    }
 
 
-def _sides(panel: Panel, figure: Figure) -> list[alt.LayerChart]:
+def _sides(panel: Panel, figure: Figure) -> list[dict[str, Any]]:
     if not panel.paper and not panel.ours:
         return []
-    x, y = ranges_of(panel)
-    chart = chart_of(frame_of(panel), styles_of(figure.series), x=x, y=y, legend=True)
+    chart = spec_of(panel, styles_of(figure.series), legend=True)
+    del chart["$schema"]
     sides = []
     for whose, marks in (("the paper", panel.paper), ("ours", panel.ours)):
         if whose == "ours" or figure.has_paper:
             # A side without numbers is drawn with empty axes, so that what is missing can be seen.
-            title = alt.TitleParams(panel.title, subtitle=whose if marks else f"{whose}: no numbers", offset=14)
-            sides.append(chart.properties(width=_WIDTH, title=title, data=alt.InlineData(values=rows_of(marks))))
+            title = {"text": panel.title, "subtitle": whose if marks else f"{whose}: no numbers", "offset": 14}
+            sides.append({**chart, "width": _WIDTH, "title": title, "data": {"values": rows_of(marks)}})
     return sides
