@@ -283,6 +283,26 @@ def test_what_is_there_is_left_alone_and_nothing_is_asked_of_the_server(web: Web
     assert again.about == json.loads(json.dumps(first.about))
 
 
+def test_what_is_there_must_have_the_checksum_that_is_asked_for(web: Web, tmp_path: Path) -> None:
+    content = original("movielens-1m")
+    get(web, content, tmp_path)
+    assert not get(web, content, tmp_path, sha256=sha256(content).upper()).is_new
+    with pytest.raises(
+        DataError, match=rf"sha256 0{{64}}, but is there already from one with {sha256(content)}; .*--force"
+    ):
+        get(web, content, tmp_path, sha256="0" * 64)
+
+
+@pytest.mark.parametrize("about", [{}, [], {"files": {}}, "sha256", "counts", "terms"], ids=str)
+def test_a_manifest_that_does_not_tell_all_is_none(web: Web, about: Any, tmp_path: Path) -> None:
+    manifest = get(web, original("movielens-1m"), tmp_path).folder / "source.json"
+    if isinstance(about, str):
+        about = {name: part for name, part in json.loads(manifest.read_text()).items() if name != about}
+    manifest.write_text(json.dumps(about))
+    with pytest.raises(DataError, match="is there already and is not what"):
+        get(web, original("movielens-1m"), tmp_path)
+
+
 def test_force_makes_it_anew(web: Web, tmp_path: Path) -> None:
     get(web, original("movielens-1m"), tmp_path)
     fewer = zipped(members_1m(RATINGS[:4]))

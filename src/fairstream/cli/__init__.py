@@ -13,6 +13,7 @@ from fairstream.cli.compare import compare
 from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
 from fairstream.cli.report import report
+from fairstream.cli.reproduce import reproduce
 from fairstream.cli.run import run
 from fairstream.errors import FairstreamError
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(compare)
+app.command()(reproduce)
 app.command()(report)
 app.add_typer(data_app, name="data")
 

@@ -29,6 +29,7 @@ from fairstream.files import beside, new_folder
 
 _MANIFEST = "source.json"
 _FILES = ("interactions.parquet", "users.parquet", _MANIFEST)
+_TOLD = {"from", "size", "sha256", "checksum", "terms"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def get_dataset(
     _need_one_origin(url, sha256, archive)
     folder = (data_home() if to is None else to) / name
     if not force and (about := _read_manifest(folder)) is not None:
+        _need_same(folder, about["sha256"], sha256)
         return Prepared(source, folder, about, is_new=False)
     _need_place(folder, force=force)
     with _nothing_left_behind(folder), beside(folder, "tmp") as working:
@@ -117,6 +119,14 @@ def _need_one_origin(url: str | None, sha256: str | None, archive: Path | None) 
         raise DataError(f"there is no file {archive} to prepare; give the archive as its home gives it")
 
 
+def _need_same(folder: Path, found: str, wanted: str | None) -> None:
+    if wanted is not None and wanted.lower() != found:
+        raise DataError(
+            f"{folder} must come from a file with the sha256 {wanted.lower()}, but is there already "
+            f"from one with {found}; replace it with --force"
+        )
+
+
 def _need_place(folder: Path, *, force: bool) -> None:
     """Only what this module wrote is ever replaced."""
     if not folder.exists():
@@ -151,6 +161,7 @@ def _about(source: Source, origin: str, found: Checksums, checked: str, log: Eve
     return {
         "fairstream": __version__,
         "name": source.name,
+        "home": source.url,
         "from": origin,
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
         **asdict(found),
@@ -179,6 +190,7 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
         is_whole = set(about["files"]) == set(_FILES) - {_MANIFEST} and all(
             (folder / name).stat().st_size == size for name, size in about["files"].items()
         )
-        return about if is_whole and set(about["counts"]) == {"n_events", "n_users", "n_items"} else None
+        tells_all = set(about) >= _TOLD and set(about["counts"]) == {"n_events", "n_users", "n_items"}
+        return about if is_whole and tells_all else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

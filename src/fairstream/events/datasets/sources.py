@@ -9,10 +9,13 @@ from fairstream.errors import DataError
 
 _MOVIELENS = "https://files.grouplens.org/datasets/movielens"
 _MOVIELENS_TERMS = (
-    "MovieLens is GroupLens' data for research: it may not be passed on or used commercially without their permission, "
-    "and publications are asked to cite it"
+    "MovieLens is GroupLens' data for research: publications must acknowledge it, and without their permission "
+    "it may not be passed on or used commercially"
 )
-_MODCLOTH_TERMS = "ModCloth is part of the marketBias collection for research: publications are asked to cite its paper"
+_MODCLOTH_TERMS = (
+    "ModCloth comes from the marketBias repository (Wan et al., WSDM 2020), whose page names no licence: "
+    "cite the paper, and ask its authors before passing the data on"
+)
 
 
 @dataclass(frozen=True)

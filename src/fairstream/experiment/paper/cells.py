@@ -58,7 +58,7 @@ class Cells:
 
     def _methods(self, dataset: str, model: ModelName, metric: str) -> dict[str, Setting]:
         """Every method with what was chosen for this cell."""
-        families = {family.name: family for family in self._catalogue.scale.families()}
+        families = {family.name: family for family in self._catalogue.scale.families(dataset)}
         fixed = {name: Setting.of(name) for name in ("Pretrain", "Retrain", "Finetune", "Rerank")}
         chosen = {
             choice.method: families[choice.method].at(choice.chosen)

@@ -54,7 +54,6 @@ class _Reader:
 
     def __init__(self, catalogue: Catalogue, choices: Iterable[Choice]) -> None:
         self._catalogue = catalogue
-        self._families = {family.name: family for family in catalogue.scale.families()}
         self._chosen = {(c.method, c.dataset, c.model, c.metric): c.chosen for c in choices}
 
     def points(self) -> Iterator[Point]:
@@ -96,9 +95,12 @@ class _Reader:
             return swept(_PARAMETERS[place.x_name], place.x)
         if place.series in _FIXED:
             return _FIXED[place.series]
-        family = self._families["FADE" if place.series == "FADE[DH]" else place.series]
-        value = self._chosen.get((family.name, place.dataset, place.model, place.metric))
-        return None if value is None else family.at(value)
+        name = "FADE" if place.series == "FADE[DH]" else place.series
+        value = self._chosen.get((name, place.dataset, place.model, place.metric))
+        if value is None:
+            return None
+        families = self._catalogue.scale.families(place.dataset)
+        return next(family.at(value) for family in families if family.name == name)
 
     def _places_without_numbers(self) -> Iterator[Place]:
         """Figures whose numbers the paper's source does not give: ours stand alone."""

@@ -36,8 +36,8 @@ class Experiment:
     """Families of which it shows what was chosen."""
     parts: tuple[tuple[str, ModelName], ...] = PARTS
 
-    def families(self, scale: Scale) -> list[Family]:
-        return [family for family in scale.families() if family.name in self.chosen]
+    def families(self, scale: Scale, dataset: str) -> list[Family]:
+        return [family for family in scale.families(dataset) if family.name in self.chosen]
 
 
 def _swept(parameter: str, values: Callable[[Scale], Sequence[float]]) -> Callable[[Scale], list[Setting]]:

@@ -66,11 +66,11 @@ class Reproduction:
         """Of each data set and model, the settings of all experiments."""
         wanted: dict[tuple[str, Any], list[Setting]] = {}
         for experiment in self.experiments:
-            settings = [*experiment.fixed(self.scale)]
-            for family in experiment.families(self.scale):
-                settings += [Setting.of(family.plain), *family.settings()]
-            for part in experiment.parts:
-                wanted.setdefault(part, []).extend(settings)
+            for dataset, model in experiment.parts:
+                settings = wanted.setdefault((dataset, model), [])
+                settings += experiment.fixed(self.scale)
+                for family in experiment.families(self.scale, dataset):
+                    settings += [Setting.of(family.plain), *family.settings()]
         return wanted
 
     def _shown(self, chosen: set[tuple[str, str, str, float]]) -> dict[tuple[str, Any], list[Setting]]:
@@ -80,7 +80,7 @@ class Reproduction:
             for dataset, model in experiment.parts:
                 settings = wanted.setdefault((dataset, model), [])
                 settings += experiment.fixed(self.scale)
-                for family in experiment.families(self.scale):
+                for family in experiment.families(self.scale, dataset):
                     values = [value for value in family.values if (dataset, model, family.name, value) in chosen]
                     settings += [family.at(value) for value in values]
         return wanted

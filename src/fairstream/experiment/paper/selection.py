@@ -72,8 +72,8 @@ def all_choices(catalogue: Catalogue) -> list[Choice]:
     """Every choice that the store's runs allow."""
     found = [
         choose(catalogue, family, dataset, model, metric)
-        for family in catalogue.scale.families()
         for dataset, model in catalogue.parts()
+        for family in catalogue.scale.families(dataset)
         for metric in METRICS
     ]
     return [choice for choice in found if choice is not None]

@@ -68,8 +68,8 @@ class Scale:
 
     weights: tuple[float, ...]
     """λ of FADE, and of Pretrain-Fair, which comes with it."""
-    few_weights: tuple[float, ...]
-    """λ of the methods that the figures show at one value only."""
+    few_weights: dict[str, tuple[float, ...]]
+    """λ of the methods that the figures show at one value only, by data set: about where the paper's own lie."""
     adversary_weights: tuple[float, ...]
     epochs: tuple[int, ...]
     temperatures: tuple[float, ...]
@@ -80,9 +80,9 @@ class Scale:
     adversary_epochs: dict[tuple[str, ModelName], int]
     """Epochs of Adver's pre-training, whose discriminator takes ten steps a batch."""
 
-    def families(self) -> list[Family]:
+    def families(self, dataset: str) -> list[Family]:
         """Everything with a value to choose."""
-        fair, few = "fairness_weight", self.few_weights
+        fair, few = "fairness_weight", self.few_weights[dataset]
         return [
             Family("FADE", "FADE", fair, self.weights, "Finetune"),
             Family("FADE-Abs", "FADE-Abs", fair, few, "Finetune"),
@@ -110,19 +110,24 @@ class Scale:
 
 FULL = Scale(
     weights=(0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0),
-    few_weights=(0.5, 1.0, 2.0, 4.0),
+    few_weights={"movielens-1m": (0.5, 2.0), "modcloth": (2.0, 4.0)},
     adversary_weights=(1.0, 10.0, 20.0, 50.0),
     epochs=(1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50),
     temperatures=(0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0),
-    n_negatives=(4, 8, 12, 16, 20, 24, 28, 32, 36, 40),
+    n_negatives=(4, 8, 16, 28, 40),
     n_periods=10,
-    pretrain_epochs={},
-    adversary_epochs={("movielens-1m", "MF"): 20, ("movielens-1m", "NCF"): 20},
+    pretrain_epochs={("movielens-1m", "NCF"): 50},
+    adversary_epochs={
+        ("movielens-1m", "MF"): 5,
+        ("movielens-1m", "NCF"): 5,
+        ("modcloth", "MF"): 50,
+        ("modcloth", "NCF"): 50,
+    },
 )
 
 QUICK = Scale(
     weights=(0.5, 1.0, 4.0),
-    few_weights=(1.0,),
+    few_weights={"movielens-1m": (1.0,), "modcloth": (4.0,)},
     adversary_weights=(10.0,),
     epochs=(1, 10),
     temperatures=(0.5, 3.0),
