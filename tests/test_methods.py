@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from fairstream.baselines import Rerank
 from fairstream.errors import ConfigurationError
 from fairstream.methods import METHODS, MethodConfig, make_learner
 from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
 from fairstream.randomness import Randomness
 from fairstream.strategies import FineTune, Keep, RestartEvery, RestartOnDegradation, Retrain, Strategy
 
-FINE_TUNING = ["Finetune", "FADE-Abs", "FADE", "Adver"]
+FINE_TUNING = ["Finetune", "FADE-Abs", "FADE", "Rerank", "Adver"]
 OTHERS = ["Pretrain", "Pretrain-Fair", "Retrain", "Retrain-Fair"]
 
 
@@ -27,6 +28,7 @@ def test_the_table_has_the_methods_of_the_paper() -> None:
         "FADE-Abs": (FineTune, "absolute"),
         "FADE": (FineTune, "signed"),
         "Adver": (FineTune, None),
+        "Rerank": (FineTune, None),
     }
     assert all(name == method.name for name, method in METHODS.items())
 
@@ -54,6 +56,18 @@ def test_a_method_is_a_strategy_and_an_objective(name: str) -> None:
     assert objective.lambda_ == (0.0 if method.fairness is None else 0.7)
     assert objective.fairness == (method.fairness or "signed")
     assert (objective.surrogate, objective.tau, objective.n, objective.mu) == ("approx-ndcg", 2.0, 3, 5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_rerank_chooses_lists_anew(name: str) -> None:
+    reranker = MethodConfig(method=name, rerank_tolerance=0.25).reranker()
+    assert reranker == (Rerank(0.25) if name == "Rerank" else None)
+
+
+def test_a_tolerance_is_no_less_than_nothing() -> None:
+    assert MethodConfig().rerank_tolerance == 0.001
+    with pytest.raises(ConfigurationError, match=r"rerank_tolerance must be >= 0, got -0.1"):
+        MethodConfig(rerank_tolerance=-0.1)
 
 
 @pytest.mark.parametrize("name", FINE_TUNING)

@@ -123,6 +123,50 @@ def test_a_gap_that_no_exchange_can_close_is_made_as_small_as_it_can_be() -> Non
     assert found.gap == pytest.approx(1.0 - (0.0 + 2 / 3) / 2)
 
 
+def test_where_every_exchange_overshoots_further_than_it_helps_nothing_is_done() -> None:
+    """F1 is 1 against 2/3, one exchange would make it 0 against 2/3, and the other user has none."""
+    scores, relevant = np.array([[3.0, 2.0], [3.0, 2.0]]), np.array([[True, False], [True, True]])
+    found = rerank(Program.of(scores, np.array([0, 1]), k=1, tolerance=0.1, relevant=relevant))
+    assert found.columns.tolist() == [[0], [0]]
+    assert (found.gap, found.is_within) == (pytest.approx(1 / 3), False)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_few_users_ahead_overshoot_and_the_many_others_make_up_for_it(seed: int) -> None:
+    """One exchange of a group of five moves its F1 by much more than 2 ε; those of the three hundred by less."""
+    codes = np.repeat([0, 1], [5, 300]).astype(np.int16)
+    scores = np.random.default_rng(seed).gamma(np.where(codes == 0, 5.0, 1.0)[:, None], size=(305, 60))
+    program = Program.of(scores, codes, k=10, tolerance=4e-4)
+    assert np.abs(program.weights[:5]).min() > 10 * program.tolerance
+    assert rerank(program).is_within
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_end_is_never_dearer_than_the_plain_one(seed: int) -> None:
+    """With many sizes to choose from, and each no larger than 2 ε."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 2, 40).astype(np.int16)
+    scores = rng.gamma(np.where(codes == 0, 4.0, 0.5)[:, None], size=(40, 15))
+    program = Program.of(scores, codes, k=5, tolerance=0.02)
+    assert is_coarse(program)
+    found = rerank(program)
+    assert found.is_within
+    assert 0 <= found.shortfall <= last_exchange(program) + 1e-9
+
+
+def test_one_exchange_is_taken_in_place_of_two_where_it_is_cheaper() -> None:
+    """By cost per gap the first user's would come first, the third's behind it; the third's alone is enough."""
+    n_relevant, cost = np.array([3, 3, 1, 9]), np.array([0.25, 0.6, 0.7, 1.0])
+    column = np.arange(10)
+    relevant = column < n_relevant[:, None]
+    scores = np.where(relevant, 10.0, np.where(column == n_relevant[:, None], 10.0 - cost[:, None], -np.inf))
+    program = Program.of(scores, np.array([0, 0, 0, 1]), k=1, tolerance=0.2, relevant=relevant)
+    found, exact = rerank(program), rerank_exact(program)
+    assert exact is not None
+    assert found.value == pytest.approx(40.0 - 0.7) == exact.value
+    assert found.columns.tolist() == [[0], [0], [1], [0]]
+
+
 # ── by itself ────────────────────────────────────────────────────────────────────────────
 
 

@@ -20,6 +20,10 @@ def test_an_item_is_relevant_above_seven_tenths_of_the_way_up(values: list[int],
     assert relevant_by_score(scores)[0].tolist() == expected
 
 
+def test_seven_tenths_itself_is_not_above() -> None:
+    assert relevant_by_score(np.array([[1000.0, 701.0, 700.0, 699.0, 0.0]])).tolist() == [[True, True, *[False] * 3]]
+
+
 @given(LISTS)
 def test_the_best_is_relevant_and_the_worst_is_not_unless_they_are_alike(values: list[int]) -> None:
     labels = relevant_by_score(np.array([values], dtype=np.float64))[0]

@@ -211,6 +211,7 @@ def test_every_option_is_in_the_help_and_explained(command: Command) -> None:
     reading = ["group", "advantaged", "seed", "seeds", "device", "json", "quiet", "min-group-size", "n-resamples"]
     learning = ["method", "model", "protocol", "fairness-weight", "surrogate", "temperature"]
     learning += ["n-negatives", "n-fairness-negatives"]
+    learning += ["rerank-tolerance", "adversary-weight"]
     time = ["pretrain-epochs", "update-epochs", "pretrain-ratio", "n-periods", "period", "restart", "restart-every"]
     for option in reading + learning + time:
         # the name whole, and a word of explanation behind it
@@ -458,7 +459,7 @@ BAD = [
     ("nothing inside", [], "interactions.parquet or interactions.csv"),
     ("without items", [], "item_id.*--item-column"),
     ("csv", ["--user-column=who"], "no column 'who'"),
-    ("csv", ["--method=FOO"], "one of Pretrain, .*FADE, got 'FOO'"),
+    ("csv", ["--method=FOO"], "one of Pretrain, .*FADE, .*got 'FOO'"),
     ("csv", ["--model=svd"], "model must be one of .*, got 'svd'"),
     ("csv", ["--model=custom"], "model must be"),
     ("csv", ["--protocol=loose"], "protocol must be strict, paper, or paper with repairs .*, got 'loose'"),

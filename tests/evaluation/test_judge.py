@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fairstream.baselines import Rerank, Reranking
 from fairstream.errors import ConfigurationError, ModelError
-from fairstream.evaluation import Judge, Judgement, Protocol
+from fairstream.evaluation import Judge, Judgement, Protocol, RerankReport
 from fairstream.evaluation.ranking import rank_all
 from fairstream.events import Groups, Knowledge
 from fairstream.models import MatrixFactorization, Scorer
@@ -475,3 +477,114 @@ def test_newcomers_are_measured_like_anyone() -> None:
         assert scores.interval is not None
         assert scores.disparity is not None
         assert scores.disparity.p_value is not None
+
+
+# ── lists chosen anew ────────────────────────────────────────────────────────────────────
+
+
+class Choosing:
+    """Takes the given places of every list, and remembers what it was given."""
+
+    def __init__(self, *places: int) -> None:
+        self.places, self.asked = places, list[tuple[np.ndarray, np.ndarray, int]]()
+
+    def __call__(self, scores: np.ndarray, codes: np.ndarray, k: int) -> Reranking:
+        self.asked.append((scores, codes, k))
+        columns = np.tile(np.array(self.places or range(k)), (len(scores), 1))
+        return Reranking(columns, value=0.0, gap=0.25, is_within=False, upper_bound=0.0)
+
+
+@every_repair
+@pytest.mark.parametrize("k", [1, K, 120])
+def test_a_reranker_that_keeps_the_best_k_changes_nothing(protocol: str, k: int) -> None:
+    events, model = Events(n_cold=N_COLD), random_model()
+    plain = judgement(judge_of(protocol, k, n_resamples=10), model, events, n_learned_users=15)
+    for reranker in (Choosing(), Rerank(tolerance=9.0)):
+        judge = replace(judge_of(protocol, k, n_resamples=10), rerank=reranker)
+        found = judgement(judge, model, events, n_learned_users=15)
+        assert torch.equal(found.tested.hits, plain.tested.hits)
+        assert replace(found, reranking=None) == plain
+        assert found.reranking is not None
+        assert found.reranking.seconds > 0
+    assert plain.reranking is None
+
+
+@both_protocols
+def test_a_reranker_is_given_the_candidates_of_those_whom_the_model_ranks(protocol: str) -> None:
+    events, reranker = Events(n_cold=N_COLD), Choosing()
+    model = Given(torch.rand(ALL, N_ITEMS, generator=torch.Generator().manual_seed(0)))
+    groups = Groups.from_values("gender", ["M", "F", None, "F"] * (ALL // 4), advantaged="M")
+    judge = replace(judge_of(protocol, groups=groups), rerank=reranker)
+    found = judgement(judge, model, events, n_learned_users=15)
+    ((scores, codes, k),) = reranker.asked
+    n_ranked = 15 if protocol == "strict" else N_USERS  # the others are on the fallback, or there are none
+    assert k == K
+    assert codes.tolist() == groups.codes[:n_ranked].tolist()
+    n_positives = np.bincount(events.users, minlength=N_USERS)[:n_ranked]
+    n_candidates = np.full(n_ranked, 100) if protocol == "strict" else 100 + n_positives
+    assert np.isfinite(scores).sum(axis=1).tolist() == n_candidates.tolist()
+    assert (scores[:, :-1] >= scores[:, 1:]).all()
+    for user in range(n_ranked):
+        assert set(scores[user, : n_candidates[user]]) <= set(model.scores[user].tolist())
+    assert found.reranking is not None
+    assert (found.reranking.label_gap, found.reranking.is_within) == (0.25, False)
+
+
+@both_protocols
+def test_the_hits_are_read_off_the_lists_that_were_chosen(protocol: str) -> None:
+    """With every second place of a list of 2 K, the hits and the items of the slices are those of these places."""
+    events = Events()
+    model = knowing_half(events)
+    longer = judgement(judge_of(protocol, 2 * K), model, events).tested.hits
+    found = judgement(replace(judge_of(protocol), rerank=Choosing(*range(1, 2 * K, 2))), model, events)
+    assert torch.equal(found.tested.hits, longer[:, 1::2])
+    assert 0 < found["recall@5"].overall < judgement(judge_of(protocol), model, events)["recall@5"].overall
+
+
+def test_the_items_of_the_slices_are_those_of_the_lists_that_were_chosen() -> None:
+    events = Events()
+    positives = pairs_of(set(zip(events.users.tolist(), events.items.tolist(), strict=True)))
+    model = knowing_half(events)
+    longer = rank_all(model, np.arange(N_USERS), positives, events.known.seen, n_items=N_ITEMS, k=2 * K)
+    found = judgement(replace(judge_of("strict"), rerank=Choosing(*range(1, 2 * K, 2))), model, events)
+    n_new = np.bincount(events.users[events.items >= 100], minlength=N_USERS)
+    n_found = (longer.hits.numpy() * (longer.items >= 100))[:, 1::2].sum(axis=1)
+    recall = (n_found[n_new > 0] / n_new[n_new > 0]).mean()
+    assert found.slices["new_items"]["recall@5"].overall == pytest.approx(recall)
+    assert recall > 0
+
+
+@both_protocols
+def test_ties_still_go_against_the_model(protocol: str) -> None:
+    """All items score alike, so nothing is relevant, and no positive is among the first of equals."""
+    events = Events()
+    judge = replace(judge_of(protocol), rerank=Rerank(tolerance=0.0))
+    found = judgement(judge, Knowing(events.users[:0], events.items[:0]), events)
+    assert found.tested.hits.sum() == 0
+
+
+@both_protocols
+def test_reranked_lists_are_as_alike_as_was_asked_for_and_otherwise_as_they_were(protocol: str) -> None:
+    events, model = Events(n_cold=N_COLD), random_model()
+    plain = replace(judge_of(protocol), rerank=Rerank(tolerance=9.0))
+    fair = replace(judge_of(protocol), rerank=Rerank(tolerance=0.005))
+    before, after = (judgement(judge, model, events) for judge in (plain, fair))
+    assert before.reranking is not None
+    assert after.reranking is not None
+    assert abs(before.reranking.label_gap) > 0.005 >= abs(after.reranking.label_gap)
+    assert after.reranking.is_within
+    assert torch.equal(after.tested.n_positives, before.tested.n_positives)
+    cold = after.tested.is_cold
+    assert torch.equal(after.tested.hits[cold], before.tested.hits[cold])
+    document = json.loads(json.dumps(after.to_dict(), allow_nan=False))
+    assert document["reranking"] == {"label_gap": after.reranking.label_gap, "is_within": True}
+    assert "reranking" not in judgement(judge_of(protocol), model, events).to_dict()
+
+
+@every_repair
+def test_nobody_to_rerank(protocol: str) -> None:
+    events = Events()
+    events.users, events.items = events.users[:0], events.items[:0]
+    found = judgement(replace(judge_of(protocol), rerank=Rerank(tolerance=0.1)), random_model(), events)
+    assert found.n_tested_users == 0
+    assert found.reranking == RerankReport(0.0, True, seconds=0.0)

@@ -50,6 +50,15 @@ def test_what_was_written_is_read_back(records: list[Record], tmp_path: Path) ->
                 assert theirs.to_dict() == ours.to_dict()
 
 
+def test_the_surrogate_is_a_setting_where_there_is_a_fairness_loss() -> None:
+    groups, found = [0, 1], [[1, 2]]
+    hit, other = (made_run(found, groups, surrogate=name) for name in ("hit", "neural-ndcg"))
+    older = {**hit, "config": {name: value for name, value in hit["config"].items() if name != "surrogate"}}
+    assert Record(hit).settings == Record(older).settings != Record(other).settings
+    unfair = (made_run(found, groups, method="Finetune", surrogate=name) for name in ("hit", "neural-ndcg"))
+    assert len({str(sorted(Record(document).settings.items(), key=str)) for document in unfair}) == 1
+
+
 def refusal(path: Path) -> str:
     with pytest.raises(DataError) as caught:
         Record.read(path)

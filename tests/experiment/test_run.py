@@ -133,7 +133,8 @@ def test_every_method_runs_under_both_protocols(small: EventLog, method: str, mo
 def test_methods_are_found_in_any_case_and_differ(small: EventLog) -> None:
     assert numbers(finished(small, "fade-abs")) == numbers(finished(small, "FADE-Abs"))
     found = {method: weights(finished(small, method, fairness_weight=4.0)) for method in METHODS}
-    assert all(found[a] != found[b] for a in METHODS for b in METHODS if a < b)
+    assert found.pop("Rerank") == found["Finetune"]  # what differs are the lists
+    assert all(found[a] != found[b] for a in found for b in found if a < b)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

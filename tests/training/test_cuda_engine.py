@@ -127,6 +127,14 @@ CASES: list[dict[str, Any]] = [
     {"n_groups": 4, "unknown": True, "n": 2, "mu": 7},
     {"one_group": True, "n": 5, "mu": 3, "tau": 0.5},
     {"n_groups": 4, "fairness": "absolute", "lambda_": 3.0, "n": 1, "mu": 1},
+    {"surrogate": "approx-ndcg", "lambda_": 2.0},
+    {"surrogate": "approx-ndcg", "n_groups": 4, "unknown": True, "n": 5, "mu": 2, "tau": 0.5},
+    {"surrogate": "neural-ndcg", "lambda_": 2.0},
+    {"surrogate": "neural-ndcg", "n_groups": 4, "unknown": True, "n": 2, "mu": 7},
+    {"surrogate": "neural-ndcg", "fairness": "absolute", "n": 6, "mu": 1},
+    {"mu": 40},
+    {"surrogate": "approx-ndcg", "mu": 40},
+    {"n": 40, "mu": 2},
 ]
 
 
@@ -141,7 +149,8 @@ def test_200_steps_end_where_the_references_end(
     losses, expected = run_both(fused, reference)
     assert losses == pytest.approx(expected, rel=1e-5)
     exact = None
-    if model == "ncf":
+    # P̂'s logits are sums of μ differences, and Sinkhorn scaling is a hundred divisions.
+    if model == "ncf" or case.get("mu") == 40 or case.get("surrogate") == "neural-ndcg":
         exact = training_of(model, optimizer, dtype=torch.float64, **case)
         run_reference(exact)
     assert_same(fused, reference, exact)
@@ -214,7 +223,7 @@ def test_rows_that_no_batch_touches_stay_as_they_are() -> None:
 
 
 @on_cuda
-@pytest.mark.parametrize("n", [1, 4, 7, 20])
+@pytest.mark.parametrize("n", [1, 4, 7, 20, 40, 50])
 def test_negatives_are_those_of_the_sampler(n: int) -> None:
     from fairstream.training.cuda.batch_data import BatchData
 
@@ -239,6 +248,11 @@ def test_it_does_not_apply_to_what_it_has_no_kernels_for() -> None:
     assert not applies(replace(training, model=own))
     assert not applies(training_of(embedding_dim=48))
     assert not applies(training_of(n_groups=40))
+    assert applies(training_of(n=63))
+    assert not applies(training_of(n=64))
+    assert applies(training_of(mu=7, surrogate="neural-ndcg"))
+    assert not applies(training_of(mu=8, surrogate="neural-ndcg"))
+    assert applies(training_of(mu=8, surrogate="neural-ndcg", lambda_=0.0))
     assert not applies(replace(training, optimizer=torch.optim.SGD(training.model.parameters(), lr=0.1)))
     assert make_cuda_engine(training_of(n_groups=40)) is None
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
-from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, slice_table
+from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, recovery_line, slice_table
 from fairstream.errors import ConfigurationError
 from fairstream.events import EventLog, read_events
 from fairstream.experiment import Record, Run, RunConfig, need_writable, pooled, run_seeds, write_json
@@ -187,6 +187,8 @@ def _show(document: Document, console: Console) -> None:
         console.print(group_table(document, "remain"))
     console.print(metric_table(document, "remain"))
     console.print(slice_table(document, "remain"))
+    if (found := document.get("group_recovery")) is not None:
+        console.print(recovery_line(found), highlight=False)
 
 
 def _write(document: Document, file: Path) -> None:

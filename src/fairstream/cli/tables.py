@@ -118,6 +118,16 @@ def _update_seconds(document: Document) -> list[float]:
     return [sum(both) for both in zip(learning, document["timing"].get("rerank_s", [0.0] * len(learning)), strict=True)]
 
 
+def recovery_line(found: Mapping[str, Any]) -> str:
+    """How well the group can still be told from what Adver has filtered."""
+    accuracy, interval = number(found["balanced_accuracy"]) + _plus_minus(found.get("seed_sd")), found["interval"]
+    between = "" if interval is None else f"95 % interval {interval[0]:.4f} … {interval[1]:.4f}, "
+    return (
+        f"A fresh classifier tells the group of {found['n_users']:,} users from their filtered embeddings with a "
+        f"balanced accuracy of {accuracy} ({between}by chance {number(found['chance'])})"
+    )
+
+
 def number(value: float | None) -> str:
     """Four decimals, or a dash where there is nothing to show."""
     return "–" if value is None else f"{value:.4f}"

@@ -26,8 +26,8 @@ from fairstream.strategies import Keep, Retrain
 OnWork = Callable[[float], None]
 """Called after each epoch with the work that it was."""
 
-_WEIGHT = {"mf": 1.0, "ncf": 6.0, "custom": 6.0}
-"""About how much longer a batch takes; only the order of jobs and the time left rest on it."""
+_WEIGHTS = {"mf": 1.0, "ncf": 5.0, "custom": 5.0, "Adver": 200.0, "neural-ndcg": 2.0}
+"""About how many times longer a batch takes; only the order of jobs and the time left rest on it."""
 
 
 @dataclass(frozen=True)
@@ -176,4 +176,7 @@ def _epoch_work(log: EventLog, config: RunConfig, t: int) -> float:
     periods = resolved(log, config)[1]
     at = periods.span(t)
     n_events = at.stop if METHODS[config.method].strategy is Retrain else at.stop - at.start
-    return ceil(n_events / config.batch_size) * _WEIGHT[config.model] * (1 + config.n_fairness_negatives / 16)
+    n_candidates = 1 + config.objective().n_drawn
+    kind = config.method if config.method in _WEIGHTS else config.model
+    weight = _WEIGHTS[kind] * _WEIGHTS.get(config.surrogate, 1.0)
+    return ceil(n_events / config.batch_size) * weight * n_candidates
