@@ -12,6 +12,7 @@ from fairstream._version import __version__
 from fairstream.cli.compare import compare
 from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
+from fairstream.cli.report import report
 from fairstream.cli.reproduce import reproduce
 from fairstream.cli.run import run
 from fairstream.errors import FairstreamError
@@ -29,6 +30,7 @@ app.command()(demo)
 app.command()(run)
 app.command()(compare)
 app.command()(reproduce)
+app.command()(report)
 app.add_typer(data_app, name="data")
 
 
