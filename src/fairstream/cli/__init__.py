@@ -15,6 +15,7 @@ from fairstream.cli.demo import demo
 from fairstream.cli.report import report
 from fairstream.cli.reproduce import reproduce
 from fairstream.cli.run import run
+from fairstream.cli.sweep import sweep
 from fairstream.errors import FairstreamError
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(compare)
+app.command()(sweep)
 app.command()(reproduce)
 app.command()(report)
 app.add_typer(data_app, name="data")

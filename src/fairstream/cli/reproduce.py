@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, cast
 
-import torch
 import typer
 
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import JobProgress
+from fairstream.cli.workers import as_device, default_workers
 from fairstream.errors import ConfigurationError
 from fairstream.events.datasets import locate
 from fairstream.experiment.jobs import Source
 from fairstream.experiment.paper.experiments import EXPERIMENTS, named
 from fairstream.experiment.paper.reproduce import Reproduction
 from fairstream.experiment.paper.settings import DATASETS, GROUPS, MODELS, ModelName
-from fairstream.experiment.pool import Device
 from fairstream.experiment.store import Store
 
 
@@ -47,7 +45,7 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes at a time.", show_default="one a core, on a GPU one for each"),
+        typer.Option(min=1, help="Processes at a time.", show_default="one a core, on GPUs one for each"),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -57,7 +55,7 @@ def reproduce(
     file in the store, and work that runs share is done once. `fairstream report` makes a page of it.
     """
     names = _known("data set", dataset or list(DATASETS), DATASETS)
-    (kind,) = _known("device", [device], ("auto", "cpu", "cuda"))
+    kind = as_device(device)
     sources = {
         name: Source.of(str(locate(name, data)), group=GROUPS[name][0], advantaged=GROUPS[name][1]) for name in names
     }
@@ -70,20 +68,14 @@ def reproduce(
         quick=quick,
         seeds=range(seeds),
         protocol=protocol,
-        device=cast("Device", kind),
-        n_workers=workers or _n_workers(kind),
+        device=kind,
+        n_workers=workers or default_workers(kind),
     )
     with work.store.writing(), JobProgress(quiet=quiet) as progress:
         failed = work.run(progress.stage, lambda line: console.print(line, highlight=False))
     for sentence in failed:
         console.print(f"Failed: {sentence}", highlight=False)
     console.print(f"Done. `fairstream report {store}` makes a page of it.", highlight=False)
-
-
-def _n_workers(device: str) -> int:
-    if device != "cpu" and torch.cuda.is_available():
-        return torch.cuda.device_count()
-    return os.cpu_count() or 1
 
 
 def _known(what: str, given: list[str], known: tuple[str, ...]) -> list[str]:

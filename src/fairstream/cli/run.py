@@ -12,6 +12,17 @@ from rich.console import Console
 
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
+from fairstream.cli.reading import (
+    Advantaged,
+    Data,
+    Group,
+    ItemColumn,
+    RatingAbove,
+    RatingColumn,
+    TimeColumn,
+    UserColumn,
+    Users,
+)
 from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, recovery_line, slice_table
 from fairstream.errors import ConfigurationError
 from fairstream.events import EventLog, read_events
@@ -30,38 +41,16 @@ def _option(field: str) -> Any:
     )
 
 
-def _reading(help_: str, default: str | bool = False) -> Any:
-    return typer.Option(help=help_, show_default=default, rich_help_panel="Reading the data")
-
-
 def run(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A folder with `interactions` and `users` files (Parquet, CSV or Arrow), a folder that "
-            "`fairstream.ingest` wrote, the raw MovieLens-1M or -100K folder, the raw ModCloth file, or `synthetic`."
-        ),
-    ],
-    group: Annotated[
-        str | None,
-        _reading(
-            "Column of the users that makes the groups; several (`gender,age`) make intersections.",
-            "the only one with two values",
-        ),
-    ] = None,
-    advantaged: Annotated[
-        str | None,
-        _reading(
-            "Its value for the advantaged group, or `auto`: found from the period before each update.",
-            "the larger group",
-        ),
-    ] = None,
-    users: Annotated[Path | None, _reading("File with the users, where DATA is a single file.")] = None,
-    user_column: Annotated[str | None, _reading("Column with the user's id.", "recognised")] = None,
-    item_column: Annotated[str | None, _reading("Column with the item's id.", "recognised")] = None,
-    time_column: Annotated[str | None, _reading("Column with the time.", "recognised")] = None,
-    rating_column: Annotated[str | None, _reading("Column with the rating, if any.", "recognised")] = None,
-    rating_above: Annotated[float, _reading("Keep events with a rating above this.", "2.0")] = 2.0,
+    data: Data,
+    group: Group = None,
+    advantaged: Advantaged = None,
+    users: Users = None,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    time_column: TimeColumn = None,
+    rating_column: RatingColumn = None,
+    rating_above: RatingAbove = 2.0,
     method: Annotated[str | None, _option("method")] = None,
     model: Annotated[str | None, _option("model")] = None,
     protocol: Annotated[str | None, _option("protocol")] = None,

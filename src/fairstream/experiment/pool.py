@@ -20,6 +20,8 @@ from fairstream.experiment.store import Store
 Device = Literal["auto", "cpu", "cuda"]
 OnPoolProgress = Callable[[float, int], None]
 """Called every now and then with (work done, jobs done)."""
+OnStage = Callable[[str, Sequence[Job]], OnPoolProgress]
+"""Called with what begins and the jobs that it has; gives what to call as it goes on."""
 
 _done: Any = None
 

@@ -10,18 +10,15 @@ from fairstream._version import __version__
 from fairstream.errors import ConfigurationError
 from fairstream.experiment.config import RunConfig
 from fairstream.experiment.identity import run_id
-from fairstream.experiment.jobs import Job, Source, finish, jobs_for
+from fairstream.experiment.jobs import Source, finish, jobs_for
 from fairstream.experiment.paper.catalogue import Catalogue, Entry, row_of
 from fairstream.experiment.paper.experiments import Experiment
 from fairstream.experiment.paper.selection import all_choices
 from fairstream.experiment.paper.settings import FULL, METRICS, QUICK, ModelName, Scale, Setting
 from fairstream.experiment.paper.timing import time_methods
-from fairstream.experiment.pool import Device, carry_out_all
+from fairstream.experiment.pool import Device, OnStage, carry_out_all
 from fairstream.experiment.run import resolved
 from fairstream.experiment.store import Store
-
-OnStage = Callable[[str, Sequence[Job]], Callable[[float, int], None]]
-"""Called with what begins and the jobs that it has; gives what to call with (work done, jobs done)."""
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal
 
 import torch
 
 from fairstream.experiment.config import RunConfig
-from fairstream.experiment.jobs import Job, Source
+from fairstream.experiment.jobs import Source
 from fairstream.experiment.paper.findings import Seconds
 from fairstream.experiment.paper.published import TIMES
 from fairstream.experiment.paper.settings import DATASETS, JUDGED, MODELS, ModelName, Scale, Setting
+from fairstream.experiment.pool import OnStage
 from fairstream.experiment.run import Run
 from fairstream.experiment.store import Store
 from fairstream.methods import METHODS
@@ -45,7 +46,7 @@ def time_methods(
     scale: Scale,
     protocol: str,
     device: Literal["auto", "cpu", "cuda"],
-    on_stage: Callable[[str, Sequence[Job]], Callable[[float, int], None]],
+    on_stage: OnStage,
 ) -> None:
     """Measure what has not been measured yet, one after the other."""
     cells = [(*part, setting) for part in parts for setting in TIMED]

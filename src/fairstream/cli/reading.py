@@ -1,0 +1,41 @@
+"""How a log is read: the options that every command on data of one's own has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _reading(help_: str, default: str | bool = False) -> Any:
+    return typer.Option(help=help_, show_default=default, rich_help_panel="Reading the data")
+
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A folder with `interactions` and `users` files (Parquet, CSV or Arrow), a folder that "
+        "`fairstream.ingest` wrote, the raw MovieLens-1M or -100K folder, the raw ModCloth file, or `synthetic`."
+    ),
+]
+Group = Annotated[
+    str | None,
+    _reading(
+        "Column of the users that makes the groups; several (`gender,age`) make intersections.",
+        "the only one with two values",
+    ),
+]
+Advantaged = Annotated[
+    str | None,
+    _reading(
+        "Its value for the advantaged group, or `auto`: found from the period before each update.",
+        "the larger group",
+    ),
+]
+Users = Annotated[Path | None, _reading("File with the users, where DATA is a single file.")]
+UserColumn = Annotated[str | None, _reading("Column with the user's id.", "recognised")]
+ItemColumn = Annotated[str | None, _reading("Column with the item's id.", "recognised")]
+TimeColumn = Annotated[str | None, _reading("Column with the time.", "recognised")]
+RatingColumn = Annotated[str | None, _reading("Column with the rating, if any.", "recognised")]
+RatingAbove = Annotated[float, _reading("Keep events with a rating above this.", "2.0")]
