@@ -31,6 +31,6 @@ def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_every_option_that_the_readme_names_exists() -> None:
     commands = Path(__file__).parents[1] / "src/fairstream/cli"
-    help_ = "".join((commands / f"{name}.py").read_text() for name in ("run", "compare", "data", "report"))
+    help_ = "".join((commands / f"{name}.py").read_text() for name in ("run", "reading", "compare", "data", "reproduce", "report", "sweep"))
     for option in set(re.findall(r"`?--([a-z][a-z-]+)", README.read_text())) - {"help", "constraint"}:
         assert option.replace("-", "_") in help_, option

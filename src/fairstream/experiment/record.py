@@ -60,7 +60,8 @@ class Record:
         """What decides what the run does: the options that its method uses, and who is advantaged."""
         data = self.document["data"]
         advantaged = "auto" if data["advantaged_by"] == "auto" else data["advantaged"]
-        return {**used_settings(self.config), "advantaged": advantaged}
+        config = {"surrogate": "hit", **self.config}  # runs stored before there was a choice
+        return {**used_settings(config), "advantaged": advantaged}
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -106,7 +107,19 @@ def pooled(records: Sequence[Record]) -> dict[str, Any]:
         "summary": {task: _pooled_summary(records, task) for task in tasks},
         "slices": mean_of([record.document["slices"] for record in records]),
         "timing": mean_of([record.document["timing"] for record in records]),
+        **_pooled_recovery(records),
     }
+
+
+def _pooled_recovery(records: Sequence[Record]) -> dict[str, Any]:
+    """How well the group was told from the embeddings, averaged over the seeds; intervals do not average."""
+    found = [record.document.get("group_recovery") for record in records]
+    there = [part for part in found if part is not None]
+    if not there:
+        return {}
+    accuracies = [part["balanced_accuracy"] for part in there]
+    mean = {"balanced_accuracy": mean_of(accuracies), "interval": None, "seed_sd": _sd(accuracies)}
+    return {"group_recovery": {**there[0], **mean}}
 
 
 def _pooled_period(like: Record, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
