@@ -10,7 +10,7 @@ from fairstream.experiment.paper.findings import Choice, Claim, Findings, Place,
 from fairstream.report.captions import _CAPTIONS
 
 HOSTILE = "<script>alert('x')</script> & \"co\""
-VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "not tested")
+VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "cannot be told", "does not hold", "not tested")
 
 _TRIED = {0.5: (0.27, 0.06), 4.0: (0.26, 0.04)}
 _CHOICE = Choice(

@@ -11,10 +11,17 @@ from fairstream.report.markup import Markup, element, joined
 from fairstream.report.tables import body, group_heading, row, section, table
 from fairstream.report.wording import NOT_GIVEN, NOT_RUN, claim_value, counted
 
-ICONS: dict[Verdict, str] = {"holds": "✓", "holds in part": "◐", "does not hold": "✗", "not tested": "○"}
+ICONS: dict[Verdict, str] = {
+    "holds": "✓",
+    "holds in part": "◐",
+    "cannot be told": "?",
+    "does not hold": "✗",
+    "not tested": "○",
+}
 _PLURAL: dict[Verdict, str] = {
     "holds": "hold",
     "holds in part": "hold in part",
+    "cannot be told": "cannot be told",
     "does not hold": "do not hold",
     "not tested": "not tested",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from statistics import fmean
 from typing import Any, Literal
 
@@ -26,7 +26,9 @@ class Catalogue:
             raise DataError(f"{store.folder} holds no reproduction; make one with `fairstream reproduce`")
         self.plan: Mapping[str, Any] = plan
         self._ids = {_entry(row): row["id"] for row in plan["runs"]}
-        self.about = cache(self._about)
+        self.about = cache(store.about)
+        self.tests = lru_cache(maxsize=4)(lambda name: store.read(name).tests)
+        """Of a finished run, (t, task) → the users tested."""
 
     @property
     def scale(self) -> Scale:
@@ -85,9 +87,6 @@ class Catalogue:
     def seeds_of(self, dataset: str, model: ModelName, setting: Setting) -> list[int]:
         """The seeds that there are finished runs of."""
         return [seed for seed in self.seeds if self.run_id((dataset, model, setting, seed))]
-
-    def _about(self, name: str) -> Mapping[str, Any]:
-        return self.store.about(name)
 
     def value(self, entry: Entry, task: str, t: int, metric: str, what: What) -> float | None:
         """One number of one run at period t."""

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import Panel, Protocol, side_by_side
+from fairstream.evaluation import Panel, Protocol, Tested, side_by_side
 from fairstream.evaluation.resampling import Array
 from fairstream.experiment.paired import Interval, Paired
 from fairstream.experiment.paper.catalogue import Catalogue
+from fairstream.experiment.paper.experiments import PLAIN, RERANK
 from fairstream.experiment.paper.findings import Choice
+from fairstream.experiment.paper.selection import choose
 from fairstream.experiment.paper.settings import JUDGED, METRICS, ModelName, Setting
 
 N_RESAMPLES = 1000
+FEW = "FADE, few tries"
+"""FADE with λ chosen from as few values as its rivals have: the smallest of many |PD|s is smaller by luck."""
+PAST = "FADE, by the past"
+"""FADE with λ chosen anew in each period, by what the periods before had shown."""
 
-Quantity = str
-"""performance, abs_pd, advantaged or disadvantaged."""
 Drawn = tuple[float, Array]
 """A number as observed, and (R,) as it came out in the resamples."""
 
@@ -27,93 +32,123 @@ Drawn = tuple[float, Array]
 class Cell:
     """One data set, model and metric: each method's numbers, on the same draws of users and seeds."""
 
-    dataset: str
-    model: ModelName
-    metric: str
-    values: Mapping[tuple[str, Quantity], Drawn]
+    values: Mapping[tuple[str, str], Drawn]
+    """By method and quantity: performance, abs_pd, advantaged or disadvantaged."""
 
     def __contains__(self, method: str) -> bool:
         return (method, "performance") in self.values
 
 
+@dataclass(frozen=True)
+class Effect:
+    """An effect averaged over cells."""
+
+    interval: Interval
+    n_positive: int
+    n_cells: int
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A method in a cell: the setting of each period, most often the same in all."""
+
+    model: ModelName
+    metric: str
+    method: str
+    settings: tuple[Setting, ...]
+
+
 class Cells:
-    """All cells of a reproduction."""
+    """All cells of a reproduction.
+
+    The first seed has chosen λ; where there are others, they alone are judged.
+    """
 
     def __init__(self, catalogue: Catalogue, choices: Sequence[Choice]) -> None:
         self._catalogue, self._choices = catalogue, choices
+        self.seeds = catalogue.seeds[1:] or catalogue.seeds
 
     @cached_property
     def all(self) -> list[Cell]:
         return [cell for dataset in dict.fromkeys(d for d, _ in self._catalogue.parts()) for cell in self._of(dataset)]
 
-    def mean(self, methods: Sequence[str], effect: Callable[[Cell], Drawn]) -> tuple[Interval, int, int] | None:
-        """An effect averaged over the cells that have all these methods; in how many it is positive, of how many."""
+    def mean(self, methods: Sequence[str], effect: Callable[[Cell], Drawn]) -> Effect | None:
+        """An effect averaged over the cells that have all these methods."""
         cells = [cell for cell in self.all if all(method in cell for method in methods)]
         if not cells:
             return None
         effects = [effect(cell) for cell in cells]
         drawn = np.mean([draws for _, draws in effects], axis=0)
         value = float(np.mean([value for value, _ in effects]))
-        return Interval.of(value, drawn), sum(value > 0 for value, _ in effects), len(cells)
+        return Effect(Interval.of(value, drawn), sum(value > 0 for value, _ in effects), len(cells))
 
-    def _methods(self, dataset: str, model: ModelName, metric: str) -> dict[str, Setting]:
-        """Every method with what was chosen for this cell."""
+    def _columns(self, dataset: str, model: ModelName, metric: str) -> list[_Column]:
+        """Every method, with what was chosen for this cell."""
         families = {family.name: family for family in self._catalogue.scale.families(dataset)}
-        fixed = {name: Setting.of(name) for name in ("Pretrain", "Retrain", "Finetune", "Rerank")}
-        chosen = {
-            choice.method: families[choice.method].at(choice.chosen)
-            for choice in self._choices
-            if (choice.dataset, choice.model, choice.metric) == (dataset, model, metric)
-        }
-        return fixed | chosen
+        settings = {setting.method: (setting,) * len(JUDGED) for setting in (*PLAIN, RERANK)}
+        cell = (dataset, model, metric)
+        for choice in self._choices:
+            if (choice.dataset, choice.model, choice.metric) == cell:
+                family = families[choice.method]
+                settings[choice.method] = (family.at(choice.chosen),) * len(JUDGED)
+                if choice.method == "FADE" and len(choice.by_the_past) == len(JUDGED):
+                    settings[PAST] = tuple(family.at(value) for value in choice.by_the_past)
+        few = replace(families["FADE"], values=families["Retrain-Fair"].values)
+        if (choice_of_few := choose(self._catalogue, few, *cell)) is not None:
+            settings[FEW] = (few.at(choice_of_few.chosen),) * len(JUDGED)
+        return [_Column(model, metric, method, each) for method, each in settings.items()]
 
     def _of(self, dataset: str) -> list[Cell]:
         """The cells of one data set, whose users are drawn together."""
-        catalogue = self._catalogue
-        wanted = [
-            (model, metric, method, setting)
-            for part, model in catalogue.parts()
+        columns = [
+            column
+            for part, model in self._catalogue.parts()
             if part == dataset
             for metric in METRICS
-            for method, setting in self._methods(dataset, model, metric).items()
-            if catalogue.seeds_of(dataset, model, setting)
+            for column in self._columns(dataset, model, metric)
+            if self._has(dataset, column, self.seeds)
         ]
-        if not wanted:
+        if not columns:
             return []
-        seeds = [
-            seed
-            for seed in catalogue.seeds
-            if all(catalogue.run_id((dataset, model, setting, seed)) for model, _, _, setting in wanted)
-        ]
-        columns, codes = [], None
-        for model, metric, _, setting in wanted:
-            for seed in seeds:
-                values, codes = self._values((dataset, model, setting, seed), metric)
-                columns.append(values)
-        assert codes is not None
-        paired = Paired(Panel(np.concatenate(columns, axis=2), codes, 2), len(seeds), N_RESAMPLES)
+        panels = [self._values(dataset, column, seed) for column in columns for seed in self.seeds]
+        values, codes = np.concatenate([values for values, _ in panels], axis=2), panels[0][1]
+        paired = Paired(Panel(values, codes, 2, self._min_group_size), len(self.seeds), N_RESAMPLES)
         (overall, overall_drawn), (groups, groups_drawn) = paired.of("overall"), paired.of("by_group")
         gaps, gaps_drawn = paired.of("abs_gap")
-        found: dict[tuple[ModelName, str], dict[tuple[str, Quantity], Drawn]] = {}
-        for c, (model, metric, method, _) in enumerate(wanted):
-            values_of = found.setdefault((model, metric), {})
-            values_of[method, "performance"] = (overall[c], overall_drawn[:, c])
-            values_of[method, "abs_pd"] = (gaps[0, c], gaps_drawn[:, 0, c])
-            values_of[method, "advantaged"] = (groups[0, c], groups_drawn[:, 0, c])
-            values_of[method, "disadvantaged"] = (groups[1, c], groups_drawn[:, 1, c])
-        return [Cell(dataset, model, metric, values) for (model, metric), values in found.items()]
+        found: dict[tuple[ModelName, str], dict[tuple[str, str], Drawn]] = {}
+        for c, column in enumerate(columns):
+            cell = found.setdefault((column.model, column.metric), {})
+            cell[column.method, "performance"] = (overall[c], overall_drawn[:, c])
+            cell[column.method, "abs_pd"] = (gaps[0, c], gaps_drawn[:, 0, c])
+            cell[column.method, "advantaged"] = (groups[0, c], groups_drawn[:, 0, c])
+            cell[column.method, "disadvantaged"] = (groups[1, c], groups_drawn[:, 1, c])
+        return [Cell(values) for values in found.values()]
 
-    def _values(self, entry: tuple[str, ModelName, Setting, int], metric: str) -> tuple[Array, np.ndarray]:
+    def _has(self, dataset: str, column: _Column, seeds: Sequence[int]) -> bool:
+        entries = ((dataset, column.model, setting, seed) for setting in set(column.settings) for seed in seeds)
+        return all(self._catalogue.run_id(entry) for entry in entries)
+
+    def _values(self, dataset: str, column: _Column, seed: int) -> tuple[Array, Any]:
         """(U, P, 1) of the users tested, and their groups."""
-        name = self._catalogue.run_id(entry)
-        assert name is not None
-        stored = self._catalogue.store.read(name)
-        measure = Protocol.named(self._catalogue.plan["protocol"]).metrics[metric.lower().partition("@")[0]]
-        tests = [test for (t, task), test in sorted(stored.tests.items()) if task == "remain" and t in JUDGED]
+        measure = Protocol.named(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
+        tests = [
+            test
+            for t, setting in zip(JUDGED, column.settings, strict=True)
+            if (test := self._test((dataset, column.model, setting, seed), t)) is not None
+        ]
         return side_by_side(tests, [measure])
 
+    def _test(self, entry: tuple[str, ModelName, Setting, int], t: int) -> Tested | None:
+        name = self._catalogue.run_id(entry)
+        assert name is not None
+        return self._catalogue.tests(name).get((t, "remain"))
 
-def gain(better: str, than: str, quantity: Quantity = "performance") -> Callable[[Cell], Drawn]:
+    @property
+    def _min_group_size(self) -> int:
+        return 1 if self._catalogue.plan["protocol"].startswith("paper") else 20
+
+
+def gain(better: str, than: str, quantity: str = "performance") -> Callable[[Cell], Drawn]:
     """By how many per cent `better` is above `than`."""
 
     def effect(cell: Cell) -> Drawn:
@@ -123,12 +158,23 @@ def gain(better: str, than: str, quantity: Quantity = "performance") -> Callable
     return effect
 
 
-def reduction(smaller: str, than: str, quantity: Quantity = "abs_pd") -> Callable[[Cell], Drawn]:
+def reduction(smaller: str, than: str, quantity: str = "abs_pd") -> Callable[[Cell], Drawn]:
     """By how many per cent `smaller` is below `than`."""
     above = gain(smaller, than, quantity)
 
     def effect(cell: Cell) -> Drawn:
         value, drawn = above(cell)
         return -value, -drawn
+
+    return effect
+
+
+def difference(one: str, other: str, quantity: str = "abs_pd") -> Callable[[Cell], Drawn]:
+    """By how many per cent the two differ, whichever is larger."""
+    above = gain(one, other, quantity)
+
+    def effect(cell: Cell) -> Drawn:
+        value, drawn = above(cell)
+        return abs(value), np.abs(drawn)
 
     return effect

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Verdict = Literal["holds", "holds in part", "does not hold", "not tested"]
+Verdict = Literal["holds", "holds in part", "cannot be told", "does not hold", "not tested"]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Literal
 from fairstream.experiment.paper.catalogue import Catalogue, What
 from fairstream.experiment.paper.experiments import swept
 from fairstream.experiment.paper.findings import NOT_THERE, Claim, graded
-from fairstream.experiment.paper.settings import METRICS, ModelName, Setting
+from fairstream.experiment.paper.settings import JUDGED, METRICS, ModelName, Setting
 
 _LATE = range(7, 10)
+_ML_MF: tuple[str, ModelName] = ("movielens-1m", "MF")
 
 
 def sweep_claims(catalogue: Catalogue) -> list[Claim]:
@@ -21,7 +22,10 @@ def sweep_claims(catalogue: Catalogue) -> list[Claim]:
 
 def _late(catalogue: Catalogue) -> Claim:
     text = "On MovieLens, fine-tuned MF falls below retrained MF in the late periods 7–9 (NDCG@20, by 6.5 %)"
-    fine, again = (_mean(catalogue, Setting.of(method), _LATE) for method in ("Finetune", "Retrain"))
+    fine, again = (
+        _over_seeds(catalogue, _ML_MF, Setting.of(method), "NDCG@20", "performance", _LATE)
+        for method in ("Finetune", "Retrain")
+    )
     if fine is None or again is None:
         return _untested("RQ2", text, 6.5)
     below = 100 * (1 - fine / again)
@@ -44,7 +48,7 @@ def _weight(catalogue: Catalogue) -> Claim:
         return _untested("RQ6", text, 100.0)
     share = 100 * fmean(moved)
     reason = f"{sum(moved)} of {len(moved)} lines move so from λ = 0 to {largest:g}"
-    return Claim("RQ6", text, 100.0, share, None, "%", graded(share >= 90, share >= 50), reason)
+    return Claim("RQ6", text, 100.0, share, None, "%", graded(share >= 90, share >= 75), reason)
 
 
 def _epochs(catalogue: Catalogue) -> Claim:
@@ -55,7 +59,9 @@ def _epochs(catalogue: Catalogue) -> Claim:
     peak, most = max(values, key=lambda epochs: values[epochs]), max(values)
     fallen = 100 * (1 - values[most] / values[peak])
     reason = f"peak at {peak:g} epochs; at {most:g} it is {fallen:.1f} % lower"
-    return Claim("RQ6", text, 5.0, peak, None, "", graded(5 <= peak <= 10 and fallen > 1, fallen > 1), reason)
+    return Claim(
+        "RQ6", text, 5.0, peak, None, "", graded(5 <= peak <= 10 and fallen > 1, 1 < peak < most and fallen > 1), reason
+    )
 
 
 def _temperature(catalogue: Catalogue) -> Claim:
@@ -87,27 +93,32 @@ def _negatives(catalogue: Catalogue) -> Claim:
     return Claim("RQ6", text, None, spread, None, "%", graded(spread <= 3, spread <= 6), reason)
 
 
-def _mean(catalogue: Catalogue, setting: Setting, periods: Sequence[int]) -> float | None:
-    seeds = catalogue.seeds_of("movielens-1m", "MF", setting)
-    found = [
-        catalogue.mean(("movielens-1m", "MF", setting, seed), "R", "NDCG@20", "performance", periods) for seed in seeds
-    ]
-    there = [value for value in found if value is not None]
-    return fmean(there) if there else None
-
-
 def _line(
     catalogue: Catalogue, parameter: str, values: Sequence[float], what: What = "performance"
 ) -> dict[float, float]:
     """MovieLens, MF, NDCG@20 along a sweep."""
-    found = {value: _at(catalogue, ("movielens-1m", "MF"), parameter, value, "NDCG@20", what) for value in values}
+    found = {value: _at(catalogue, _ML_MF, parameter, value, "NDCG@20", what) for value in values}
     return {value: point for value, point in found.items() if point is not None}
 
 
 def _at(
     catalogue: Catalogue, part: tuple[str, ModelName], parameter: str, value: float, metric: str, what: What
 ) -> float | None:
-    return catalogue.mean((*part, swept(parameter, value), catalogue.seeds[0]), "R", metric, what)
+    return _over_seeds(catalogue, part, swept(parameter, value), metric, what)
+
+
+def _over_seeds(
+    catalogue: Catalogue,
+    part: tuple[str, ModelName],
+    setting: Setting,
+    metric: str,
+    what: What,
+    periods: Sequence[int] = JUDGED,
+) -> float | None:
+    entries = [(*part, setting, seed) for seed in catalogue.seeds_of(*part, setting)]
+    found = [catalogue.mean(entry, "R", metric, what, periods) for entry in entries]
+    there = [value for value in found if value is not None]
+    return fmean(there) if there else None
 
 
 def _untested(question: str, text: str, paper: float | None, unit: Literal["%", ""] = "%") -> Claim:
