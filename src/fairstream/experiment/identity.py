@@ -9,17 +9,20 @@ from typing import Any
 
 from fairstream.events import EventLog
 from fairstream.experiment.config import RunConfig
+from fairstream.experiment.run import resolved
 from fairstream.methods import METHODS
 
 _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "n_resamples")
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
-_AFTER_PRETRAINING = (
+_OUTSIDE_PRETRAINING = (
     "method",
     "update_epochs",
     "restart",
     "restart_every",
+    "pretrain_ratio",
+    "pretrain_events",
     "period",
     "n_periods",
     "n_blocks",
@@ -48,9 +51,13 @@ def run_id(log: EventLog, config: RunConfig) -> str:
 
 def pretraining_id(log: EventLog, config: RunConfig) -> str:
     """Runs with the same id begin with the same pre-trained model."""
-    kept = {name: value for name, value in used_settings(config.model_dump()).items() if name not in _AFTER_PRETRAINING}
+    kept = {
+        name: value for name, value in used_settings(config.model_dump()).items() if name not in _OUTSIDE_PRETRAINING
+    }
     method = METHODS[config.method]
-    return _digest(log, {**kept, "seed": config.seed, "loss": method.fairness, "adversary": method.is_adversarial})
+    about = {"seed": config.seed, "loss": method.fairness, "adversary": method.is_adversarial}
+    # A share, a number and a calendar are three ways to say where D_0 ends.
+    return _digest(log, {**kept, **about, "n_events": resolved(log, config)[1].ends[0]})
 
 
 def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:

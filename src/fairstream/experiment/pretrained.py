@@ -40,7 +40,7 @@ class Pretrained:
             with safetensors.safe_open(path, "pt") as file:
                 kept = json.loads(file.metadata()[_KEY])
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            report = None if kept["report"] is None else TrainingReport(**kept["report"])
+            return cls(weights, Update(kept["t"], Step(kept["step"]), kept["seconds"], report))
         except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
             return None
-        report = None if kept["report"] is None else TrainingReport(**kept["report"])
-        return cls(weights, Update(kept["t"], Step(kept["step"]), kept["seconds"], report))

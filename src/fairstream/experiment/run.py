@@ -103,8 +103,10 @@ class Run(Iterator[PeriodResult]):
             raise ConfigurationError(
                 "only a method that retrains every period, with the advantaged group declared, can begin at any period"
             )
-        end = self.periods.ends[t - 1]
-        self._learner.stand_before(t, Knowledge.of(self.log.users[:end], self.log.items[:end]))
+        if not 0 <= t < self.periods.last:
+            raise ConfigurationError(f"t must be between 0 and {self.periods.last - 1}, got {t}")
+        start = self.periods.starts[t]
+        self._learner.stand_before(t, Knowledge.of(self.log.users[:start], self.log.items[:start]))
         return self._advance(t, None)
 
     def _advance(self, t: int, before: PeriodResult | None) -> PeriodResult:

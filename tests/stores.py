@@ -1,0 +1,75 @@
+"""A small data set on disk, and runs of it, for the tests of what is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import fairstream
+from fairstream import Run, RunConfig
+from fairstream.experiment.jobs import Source, finish, jobs_for
+from fairstream.experiment.store import Store
+from fairstream.experiment.stored import StoredRun
+
+FAST = {
+    "pretrain_epochs": 2,
+    "update_epochs": 1,
+    "embedding_dim": 8,
+    "batch_size": 32,
+    "n_periods": 3,
+    "k": 5,
+    "min_group_size": 1,
+    "n_resamples": 0,
+    "device": "cpu",
+}
+
+
+def small(method: str = "FADE", **options: Any) -> RunConfig:
+    """A run of a fraction of a second."""
+    return RunConfig(**{"method": method, **FAST, **options})
+
+
+def write_stream(folder: Path, **knobs: Any) -> Path:
+    """A synthetic stream whose clock runs in days."""
+    stream = fairstream.synthetic_stream(**{"n_users": 60, "n_items": 40, "n_events": 1000, **knobs})
+    times = pc.multiply(stream.events["time"], pa.scalar(86_400.0))
+    folder.mkdir(parents=True)
+    pq.write_table(stream.events.set_column(2, "time", times), folder / "interactions.parquet")
+    pq.write_table(stream.users, folder / "users.parquet")
+    return folder
+
+
+def source_of(folder: Path, **options: Any) -> Source:
+    return Source.of(str(folder), **{"group": "community", "advantaged": "majority", **options})
+
+
+def alone(source: Source, config: RunConfig) -> bytes:
+    """The file of a run that shares nothing with any other."""
+    run = Run(source.read(), config)
+    results = [run.begin(), *run]
+    found: dict[str, Any] = {}
+    if config.method in ("Finetune", "Adver"):
+        recovery = run.group_recovery()
+        found = {"group_recovery": None if recovery is None else recovery.to_dict()}
+    return StoredRun.of(run.about(), results, **found).content()
+
+
+def complete(store: Store, source: Source, configs: list[RunConfig]) -> None:
+    """Do what is left, in one process."""
+    for job in jobs_for(store, source, configs):
+        job.carry_out(store, "cpu", lambda work: None)
+    finish(store, source, configs)
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    """Everything in a store but the times that were measured."""
+    files = [path for path in store.folder.rglob("*") if path.is_file()]
+    return {
+        str(name): path.read_bytes()
+        for path in sorted(files)
+        if (name := path.relative_to(store.folder)).parts[0] not in ("times", ".lock")
+    }
