@@ -146,7 +146,13 @@ def test_a_run_on_the_device_is_the_same_from_the_same_seed() -> None:
 
     stream = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
     log = fairstream.read_events(stream.events, users=stream.users)
-    options: dict[str, Any] = {"pretrain_epochs": 2, "update_epochs": 2, "n_periods": 3, "n_resamples": 0, "batch_size": 16}
+    options: dict[str, Any] = {
+        "pretrain_epochs": 2,
+        "update_epochs": 2,
+        "n_periods": 3,
+        "n_resamples": 0,
+        "batch_size": 16,
+    }
     runs = [fairstream.run(log, "Adver", protocol="paper", device="cuda", **options) for _ in range(2)]
     for run in runs:
         list(run)

@@ -9,13 +9,15 @@ import typer
 
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import JobProgress
-from fairstream.cli.workers import as_device, default_workers
+from fairstream.cli.workers import as_device, default_workers, tell_failures
 from fairstream.errors import ConfigurationError
 from fairstream.events.datasets import locate
+from fairstream.events.datasets.published import difference_from_paper
+from fairstream.events.datasets.sources import SOURCES
 from fairstream.experiment.jobs import Source
 from fairstream.experiment.paper.experiments import EXPERIMENTS, named
 from fairstream.experiment.paper.reproduce import Reproduction
-from fairstream.experiment.paper.settings import DATASETS, GROUPS, MODELS, ModelName
+from fairstream.experiment.paper.settings import DATASETS, MODELS, ModelName
 from fairstream.experiment.store import Store
 
 
@@ -56,10 +58,16 @@ def reproduce(
     """
     names = _known("data set", dataset or list(DATASETS), DATASETS)
     kind = as_device(device)
+    homes = {name: SOURCES[name] for name in names}
     sources = {
-        name: Source.of(str(locate(name, data)), group=GROUPS[name][0], advantaged=GROUPS[name][1]) for name in names
+        name: Source.of(str(locate(name, data)), group=home.group, advantaged=home.advantaged)
+        for name, home in homes.items()
     }
     console = make_console(quiet=quiet)
+    for name, source in sources.items():
+        log = source.read()
+        if difference := difference_from_paper(name, len(log), log.n_users, log.n_items):
+            typer.echo(f"fairstream: {difference}", err=True)
     work = Reproduction(
         store=Store(store),
         sources=sources,
@@ -73,9 +81,8 @@ def reproduce(
     )
     with work.store.writing(), JobProgress(quiet=quiet) as progress:
         failed = work.run(progress.stage, lambda line: console.print(line, highlight=False))
-    for sentence in failed:
-        console.print(f"Failed: {sentence}", highlight=False)
     console.print(f"Done. `fairstream report {store}` makes a page of it.", highlight=False)
+    tell_failures(failed)
 
 
 def _known(what: str, given: list[str], known: tuple[str, ...]) -> list[str]:

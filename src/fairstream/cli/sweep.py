@@ -22,7 +22,7 @@ from fairstream.cli.reading import (
     UserColumn,
     Users,
 )
-from fairstream.cli.workers import as_device, default_workers
+from fairstream.cli.workers import as_device, default_workers, tell_failures
 from fairstream.errors import ConfigurationError
 from fairstream.experiment import compare, need_writable, write_json
 from fairstream.experiment.jobs import Source
@@ -92,14 +92,13 @@ def sweep(
         records, failed = carry_out(
             folder, source, configs, device=kind, n_workers=workers or default_workers(kind), on_stage=progress.stage
         )
-    for sentence in failed:
-        console.print(f"Failed: {sentence}", highlight=False)
     comparison = compare(records, metric=metric, task=task)
     console.print(contender_table(comparison))
     for verdict in comparison.verdicts():
         console.print(verdict, highlight=False)
     if json is not None:
         write_json({**asdict(comparison), "verdicts": comparison.verdicts()}, json)
+    tell_failures(failed)
 
 
 def _one(name: str, values: list[Any]) -> Any:

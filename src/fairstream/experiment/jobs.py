@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Literal
 
-from fairstream.errors import FairstreamError
+from fairstream.errors import FairstreamError, ModelError
 from fairstream.events import EventLog, read_events
 from fairstream.experiment.config import RunConfig
 from fairstream.experiment.identity import pretraining_id, run_id
@@ -67,7 +67,10 @@ class Job:
         log = self.source.read()
         if self.t is not None:
             run = _run(log, self.configs[0], device, on_work)
-            result = run.retrain_at(self.t)
+            try:
+                result = run.retrain_at(self.t)
+            except ModelError as error:
+                raise FairstreamError(_failed(store, log, run.config, error)) from None
             store.write_part(run_id(log, run.config), self.t, StoredRun.of(run.about(), [result]))
             return
         kept = store.pretrained(pretraining_id(log, self.configs[0]))
@@ -78,18 +81,32 @@ class Job:
                 continue
             run = _run(log, config, device, on_work)
             if pretrained is None:
-                run.begin()
-                pretrained = Pretrained.of(run)
+                pretrained = self._pretrained(run, store)
                 pretrained.save(kept)
             else:
                 run.begin_from(pretrained.weights, pretrained.update)
             try:
                 _go_on(run, store)
-            except FairstreamError as error:  # the others may do better
-                failures.append(f"{_label(config)}: {error}")
+            except ModelError as error:  # the others may do better
+                failures.append(_failed(store, log, config, error))
         kept.unlink(missing_ok=True)
         if failures:
             raise FairstreamError("; ".join(failures))
+
+    def _pretrained(self, run: Run, store: Store) -> Pretrained:
+        """What all the runs begin with; if it cannot be had, none of them can."""
+        try:
+            run.begin()
+        except ModelError as error:
+            failures = [_failed(store, run.log, config, error) for config in self.configs]
+            raise FairstreamError("; ".join(failures)) from None
+        return Pretrained.of(run)
+
+
+def _failed(store: Store, log: EventLog, config: RunConfig, error: ModelError) -> str:
+    """Keep the reason, so that what fails once is not tried again and again."""
+    store.write_failure(run_id(log, config), str(error))
+    return f"{config.method} ({config.model}, seed {config.seed}): {error}"
 
 
 def _go_on(run: Run, store: Store) -> None:
@@ -117,7 +134,7 @@ def jobs_for(store: Store, source: Source, configs: Iterable[RunConfig]) -> list
     jobs = []
     for config in dict.fromkeys(resolved(log, config)[0] for config in configs):
         name = run_id(log, config)
-        if name in store:
+        if name in store or store.failure(name) is not None:
             continue
         if not _is_begun(store, log, config):
             families.setdefault(pretraining_id(log, config), []).append(config)
@@ -150,16 +167,16 @@ def _run(log: EventLog, config: RunConfig, device: Literal["auto", "cpu", "cuda"
 def _is_begun(store: Store, log: EventLog, config: RunConfig) -> bool:
     """Whether nothing is left to do that needs the pre-trained model."""
     name = run_id(log, config)
-    return name in store or (_comes_in_parts(log, config) and store.part(name, 0).exists())
+    return (
+        name in store
+        or store.failure(name) is not None
+        or (_comes_in_parts(log, config) and store.part(name, 0).exists())
+    )
 
 
 def _comes_in_parts(log: EventLog, config: RunConfig) -> bool:
     """Whether each period is a job of its own; who is ahead must not be found out on the way."""
     return METHODS[config.method].strategy is Retrain and log.need_groups().choice != "auto"
-
-
-def _label(config: RunConfig) -> str:
-    return f"{config.method} ({config.model}, seed {config.seed})"
 
 
 def _periods(config: RunConfig) -> range:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ def carry_out_all(
                 tell(done.value, len(jobs) - len(waiting))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():  # what they are doing is not waited for
+                worker.terminate()
             raise
     return failed
 
@@ -75,6 +78,7 @@ def _begin(done: Any, n_started: Any, n_workers: int, parent: int) -> None:
     """Settle down in a worker process."""
     global _done  # noqa: PLW0603 (what a worker process is given when it starts)
     _done = done
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop, and stops its workers
     with n_started.get_lock():
         place = n_started.value
         n_started.value += 1

@@ -4,6 +4,7 @@
     times/ID.json             seconds, measured; the only thing that differs when all is done again
     parts/ID-T.parquet        period T of a run that is still in the making
     pretrained/ID.safetensors a pre-trained model that runs still to come will begin with
+    failed/ID.json            why a run could not be finished (its training diverged); it is not tried again
     selection.json, plan.json what was asked for, and what was chosen on the way
 
 Files appear whole or not at all, so whatever is there is done. Parts and pre-trained models go as
@@ -12,7 +13,6 @@ soon as nothing needs them.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +31,7 @@ class Store:
         self.folder = folder
         self._runs, self._times = folder / "runs", folder / "times"
         self._parts, self._pretrained = folder / "parts", folder / "pretrained"
+        self._failed = folder / "failed"
 
     @classmethod
     def opened(cls, folder: Path) -> Store:
@@ -42,9 +43,16 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder for one writer; it is let go of even by a process that is killed."""
+        """Hold the folder for one writer; it is let go of even by a process that is killed.
+
+        What a killed one has left half written is removed, and at the end all that nothing needs any more.
+        """
         try:
-            for folder in (self._runs, self._times, self._parts, self._pretrained):
+            import fcntl  # noqa: PLC0415 (not on Windows)
+        except ImportError:
+            raise ConfigurationError("a store can be written to on Linux and macOS only") from None
+        try:
+            for folder in (self._runs, self._times, self._parts, self._pretrained, self._failed):
                 folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / ".lock").open("w")
         except OSError as error:
@@ -58,7 +66,14 @@ class Store:
                 raise ConfigurationError(
                     f"another process is working on the store {self.folder}; wait for it or choose another folder"
                 ) from None
+            for left in self.folder.glob("**/.*.tmp"):
+                left.unlink(missing_ok=True)
             yield
+
+    def clear(self) -> None:
+        """Remove the pre-trained models, where no run that begins with one is left to do."""
+        for path in self._pretrained.iterdir():
+            path.unlink(missing_ok=True)
 
     def __contains__(self, run_id: str) -> bool:
         return self.path(run_id).exists()
@@ -96,6 +111,14 @@ class Store:
             part.unlink(missing_ok=True)
         return True
 
+    def write_failure(self, run_id: str, reason: str) -> None:
+        replace_file(self._failed / f"{run_id}.json", json.dumps({"reason": reason}).encode())
+
+    def failure(self, run_id: str) -> str | None:
+        """Why a run could not be finished, if it could not."""
+        path = self._failed / f"{run_id}.json"
+        return _read_json(path)["reason"] if path.exists() else None
+
     def pretrained(self, pretraining_id: str) -> Path:
         return self._pretrained / f"{pretraining_id}.safetensors"
 
@@ -104,7 +127,7 @@ class Store:
 
     def times(self) -> dict[str, dict[str, Any]]:
         """All that was measured."""
-        return {path.stem: json.loads(path.read_bytes()) for path in sorted(self._times.glob("*.json"))}
+        return {path.stem: _read_json(path) for path in sorted(self._times.glob("*.json"))}
 
     def write_note(self, name: str, content: Mapping[str, Any]) -> None:
         """A JSON file beside the runs."""
@@ -113,10 +136,12 @@ class Store:
     def note(self, name: str) -> dict[str, Any] | None:
         """What `write_note` wrote, if it did."""
         path = self.folder / f"{name}.json"
-        if not path.exists():
-            return None
-        try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
-        except ValueError:
-            raise DataError(f"{path} is damaged; remove it, and run the command that made the store again") from None
-        return content
+        return _read_json(path) if path.exists() else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        raise DataError(f"{path} is damaged; remove it, and run the command that made the store again") from None
+    return content

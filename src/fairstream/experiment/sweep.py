@@ -55,6 +55,7 @@ def sweep(
     tell = on_stage("sweep", jobs)
     failed = carry_out_all(jobs, store, device=device, n_workers=n_workers, on_progress=tell)
     finish(store, source, configs)
+    store.clear()
     log = source.read()
     names = dict.fromkeys(run_id(log, resolved(log, config)[0]) for config in configs)
     return [store.read(name).record() for name in names if name in store], failed

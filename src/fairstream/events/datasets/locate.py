@@ -18,7 +18,7 @@ def data_home() -> Path:
 
 
 def locate(name: str, folder: Path | None = None) -> Path:
-    """The prepared data set of this name: in `folder`, in $FAIRSTREAM_DATA, or in the user's folder for data sets.
+    """The prepared data set of this name: in `folder`, else in $FAIRSTREAM_DATA or the user's folder for data sets.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +29,7 @@ def locate(name: str, folder: Path | None = None) -> Path:
     """
     find_source(name)
     named = os.environ.get("FAIRSTREAM_DATA")
-    places = [place for place in (folder, Path(named) if named else None, data_home()) if place is not None]
+    places = [folder] if folder is not None else [*([Path(named)] if named else []), data_home()]
     for place in places:
         if find_file(place / name, "interactions") is not None:
             return place / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from fairstream.experiment.jobs import Source, finish, jobs_for
 from fairstream.experiment.paper.catalogue import Catalogue, Entry, row_of
 from fairstream.experiment.paper.experiments import Experiment
 from fairstream.experiment.paper.selection import all_choices
-from fairstream.experiment.paper.settings import FULL, METRICS, QUICK, ModelName, Scale, Setting
+from fairstream.experiment.paper.settings import FULL, QUICK, ModelName, Scale, Setting
 from fairstream.experiment.paper.timing import time_methods
 from fairstream.experiment.pool import Device, OnStage, carry_out_all
 from fairstream.experiment.run import resolved
@@ -43,45 +44,39 @@ class Reproduction:
         show, so that their spread owes nothing to the choosing.
         """
         first, *others = self.seeds
-        failed = self._stage("all settings, first seed", self._entries([first], self._everything()), on_stage)
+        failed = self._stage("all settings, first seed", self._entries([first], self._wanted()), on_stage)
         choices = all_choices(Catalogue(self.store))
         self.store.write_note("selection", {"choices": [asdict(choice) for choice in choices]})
         for choice in choices:
             where = f"{choice.dataset} {choice.model} {choice.metric}"
             say(f"{choice.method} on {where}: {choice.parameter} = {choice.chosen:g} ({choice.reason})")
         if others:
-            shown = self._shown({(c.dataset, c.model, c.method, c.chosen) for c in choices})
+            shown = self._wanted({(c.dataset, c.model, c.method, c.chosen) for c in choices})
             failed += self._stage("what the figures show, other seeds", self._entries(others, shown), on_stage)
         if any(experiment.name == "time" for experiment in self.experiments):
             cells = [(dataset, model) for dataset in self.sources for model in self.models]
             time_methods(self.store, self.sources, cells, self.scale, self.protocol, self.device, on_stage)
+        self.store.clear()
         return failed
 
     @property
     def scale(self) -> Scale:
         return QUICK if self.quick else FULL
 
-    def _everything(self) -> dict[tuple[str, Any], list[Setting]]:
-        """Of each data set and model, the settings of all experiments."""
+    def _wanted(self, chosen: set[tuple[str, str, str, float]] | None = None) -> dict[tuple[str, Any], list[Setting]]:
+        """Of each data set and model the settings of all experiments; of families all, or what was chosen."""
         wanted: dict[tuple[str, Any], list[Setting]] = {}
         for experiment in self.experiments:
             for dataset, model in experiment.parts:
                 settings = wanted.setdefault((dataset, model), [])
                 settings += experiment.fixed(self.scale)
                 for family in experiment.families(self.scale, dataset):
-                    settings += [Setting.of(family.plain), *family.settings()]
-        return wanted
-
-    def _shown(self, chosen: set[tuple[str, str, str, float]]) -> dict[tuple[str, Any], list[Setting]]:
-        """The same with only what was chosen of each family."""
-        wanted: dict[tuple[str, Any], list[Setting]] = {}
-        for experiment in self.experiments:
-            for dataset, model in experiment.parts:
-                settings = wanted.setdefault((dataset, model), [])
-                settings += experiment.fixed(self.scale)
-                for family in experiment.families(self.scale, dataset):
-                    values = [value for value in family.values if (dataset, model, family.name, value) in chosen]
-                    settings += [family.at(value) for value in values]
+                    values = [
+                        value
+                        for value in family.values
+                        if chosen is None or (dataset, model, family.name, value) in chosen
+                    ]
+                    settings += [Setting.of(family.plain), *(family.at(value) for value in values)]
         return wanted
 
     def _entries(self, seeds: Iterable[int], wanted: Mapping[tuple[str, Any], Sequence[Setting]]) -> list[Entry]:
@@ -122,5 +117,6 @@ class Reproduction:
                     f"the store {self.store.folder} was begun with {name} = {before[name]}, not {kind[name]}; "
                     f"choose another folder with --store"
                 )
-        runs = {row["id"]: row for row in (*before["runs"], *rows)}
-        self.store.write_note("plan", {**before, "metrics": METRICS, "runs": [runs[name] for name in sorted(runs)]})
+        # By what a run is, not by its id: data that have changed give other ids, and the last are meant.
+        runs = {json.dumps({**row, "id": None}, sort_keys=True): row for row in (*before["runs"], *rows)}
+        self.store.write_note("plan", {**before, "runs": [runs[about] for about in sorted(runs)]})

@@ -12,9 +12,7 @@ Option = float | int | str
 
 MODELS: tuple[ModelName, ...] = ("MF", "NCF")
 METRICS = ("NDCG@20", "F1@20")
-GROUPS = {"movielens-1m": ("gender", "M"), "modcloth": ("body_shape", "Small")}
-"""Each data set's attribute and its advantaged value."""
-DATASETS = tuple(GROUPS)
+DATASETS = ("movielens-1m", "modcloth")
 JUDGED = range(1, 7)
 """The periods that the paper averages over, t = 1 … 6."""
 SWEPT_WEIGHT = 1.0
@@ -57,9 +55,6 @@ class Family:
     def at(self, value: float) -> Setting:
         more: dict[str, Option] = {} if self.surrogate == "hit" else {"surrogate": self.surrogate}
         return Setting.of(self.method, **{self.parameter: value}, **more)
-
-    def settings(self) -> list[Setting]:
-        return [self.at(value) for value in self.values]
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,13 @@ RATIOS = (
     ("RQ4", "FADE", "Retrain-Fair", 270.0),
     ("RQ4", "FADE", "Adver", 10.23),
     ("RQ4", "FADE", "Rerank", 94.11),
+    ("RQ4", "Finetune", "FADE", 1.27),
+    ("RQ4", "Retrain", "Retrain-Fair", 1.06),
     ("RQ5", "FADE", "FADE[NeuralNDCG]", 4.0),
 )
 """(question, the faster method, the slower one, how many times faster in the paper)."""
+PRICES = {("Finetune", "FADE"), ("Retrain", "Retrain-Fair")}
+"""Ratios that the paper wants small: what the fairness loss costs. They hold up to 1.5, in part up to 2."""
 
 
 def time_claims(store: Store, seconds: Sequence[Seconds]) -> list[Claim]:
@@ -33,14 +37,19 @@ def time_claims(store: Store, seconds: Sequence[Seconds]) -> list[Claim]:
     claims = []
     for question, fast, slow, paper in RATIOS:
         both = [part for part in parts if (*part, fast) in measured and (*part, slow) in measured]
+        is_price = (fast, slow) in PRICES
         text = f"{fast}'s update is {paper:g} × faster than {slow}'s"
+        if is_price:
+            text = f"{slow}'s update takes only {paper:g} × as long as {fast}'s"
         if not both:
             claims.append(Claim(question, text, paper, None, None, "×", "not tested", "no times in this store"))
             continue
         times = {method: [measured[*part, method] for part in both] for method in (fast, slow)}
         ratio = fmean(map(fmean, times[slow])) / fmean(map(fmean, times[fast]))
         found = Interval.of(ratio, _drawn(times, fast, slow))
-        reason = f"mean seconds per period over {len(both)} of 4 data sets and models, one run, nothing beside it"
+        reason = f"mean seconds per period over {len(both)} of 4 data sets and models; interval over the timed periods"
+        if slow == "Rerank":
+            reason += "; ours is the fast solution, not the integer program"
         claims.append(
             Claim(
                 question,

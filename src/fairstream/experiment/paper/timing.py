@@ -3,13 +3,14 @@
 As in the paper, a cell is the mean over the periods of the seconds that an update takes; for
 Rerank, those of choosing the lists too. What an update costs does not depend on how well the
 model was trained before, so pre-training is one epoch. Retraining costs in proportion to the data
-so far, which grows by the same amount each period: the two middle periods stand for all six.
+so far and the epochs; where fewer than the paper's 100 are run, its seconds are scaled up to them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from fairstream.experiment.store import Store
 from fairstream.methods import METHODS
 from fairstream.strategies import Retrain
 
-_MIDDLE = (3, 4)
+_PAPER_EPOCHS = 100
 TIMED = (
     *(Setting.of(method) for method in ("Finetune", "Rerank")),
     Setting.of("FADE", fairness_weight=1.0),
@@ -53,13 +54,14 @@ def time_methods(
     tell = on_stage("running times, one at a time", [])
     for n, (dataset, model, setting) in enumerate(cells):
         config = scale.config(setting, dataset, model, seed=0, protocol=protocol).replaced(device=device)
-        name = _name(dataset, model, setting, protocol)
+        device_name = _device_name(config)
+        name = _name(dataset, model, setting.label, protocol, device_name)
         if name not in store.times():
             log = sources[dataset].read()
             retrains = METHODS[setting.method].strategy is Retrain
             seconds = _retraining(log, config) if retrains else _updating(log, config)
             about = {"dataset": dataset, "model": model, "method": setting.method, "options": dict(setting.options)}
-            store.write_times(name, {**about, "device": _device_name(config), **seconds})
+            store.write_times(name, {**about, "device": device_name, **seconds})
         tell(0.0, n + 1)
 
 
@@ -79,10 +81,17 @@ def seconds_table(store: Store) -> list[Seconds]:
 
 
 def measured_seconds(store: Store) -> dict[tuple[str, str, str], list[float]]:
-    """(data set, model, method) → the seconds of each timed period, re-ranking included."""
+    """(data set, model, method) → the seconds of each timed period, re-ranking included, on one device.
+
+    Where there are times of several devices, those of the one that most were measured on.
+    """
     found = {}
-    for times in store.times().values():
-        updates = times["update_s"]
+    all_times = list(store.times().values())
+    devices = Counter(times["device"] for times in all_times)
+    for times in all_times:
+        if times["device"] != max(devices, key=lambda device: devices[device]):
+            continue
+        updates = [seconds * _PAPER_EPOCHS / times.get("epochs", _PAPER_EPOCHS) for seconds in times["update_s"]]
         more = times.get("rerank_s") or [0.0] * len(updates)
         cell = (times["dataset"], times["model"], _series(times["method"], times["options"]))
         found[cell] = [a + b for a, b in zip(updates, more, strict=True)]
@@ -109,7 +118,7 @@ def _updating(log: Any, config: RunConfig) -> dict[str, Any]:
 
 def _retraining(log: Any, config: RunConfig) -> dict[str, Any]:
     last = (config.n_periods or JUDGED.stop) - 1
-    periods = [t for t in _MIDDLE if t <= last] or [last]
+    periods = [t for t in JUDGED if t <= last]
     seconds = [Run(log, config).retrain_at(t).update.seconds for t in periods]
     return {"periods": periods, "update_s": seconds, "epochs": config.pretrain_epochs}
 
@@ -119,6 +128,5 @@ def _device_name(config: RunConfig) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _name(dataset: str, model: ModelName, setting: Setting, protocol: str) -> str:
-    about = json.dumps([dataset, model, setting.label, protocol])
-    return hashlib.sha256(about.encode()).hexdigest()[:20]
+def _name(*about: str) -> str:
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]
