@@ -101,7 +101,7 @@ def _tradeoff(
 
 def _claim(position: int, verdict: Verdict) -> Claim:
     tested = verdict != "not tested"
-    units: tuple[Literal["%", "×", ""], ...] = ("%", "×", "", "%")
+    units: tuple[Literal["%", "×", ""], ...] = ("%", "×", "", "%", "%")
     text = HOSTILE if position == 0 else f"Claim {position}"
     interval = (40.5, 55.25) if tested and position else None
     return Claim(

@@ -35,7 +35,7 @@ def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_every_option_that_the_readme_names_exists() -> None:
     known = {"--help", "--constraint", *options_of(typer.main.get_command(app))}
-    assert set(re.findall(r"--[a-z][a-z-]+", README.read_text())) <= known
+    assert set(re.findall(r"--[a-z][a-z0-9-]+", README.read_text())) <= known
 
 
 def options_of(command: click.Command) -> Iterator[str]:
