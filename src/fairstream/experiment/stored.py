@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,10 @@ class StoredRun:
     def read(cls, path: Path) -> StoredRun:
         """A stored run, or one sentence that says why the file is none."""
         about = cls.read_about(path)
-        return cls(about, pq.read_table(path).replace_schema_metadata())
+        try:
+            return cls(about, pq.read_table(path).cast(_SCHEMA))
+        except (OSError, pa.ArrowException):
+            raise _not_a_run(path) from None
 
     @classmethod
     def read_about(cls, path: Path) -> Mapping[str, Any]:
@@ -85,7 +87,7 @@ class StoredRun:
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
             is_run = False
         if not is_run:
-            raise DataError(f"{path} is not a run of a store (format {FORMAT}); remove it, and it is computed again")
+            raise _not_a_run(path)
         return about
 
     @cached_property
@@ -93,13 +95,13 @@ class StoredRun:
         """(t, task) → the users tested."""
         columns = {name: self.table[name].combine_chunks() for name in _SCHEMA.names}
         t, task = columns["t"].to_numpy(), columns["task"].indices.to_numpy()
-        names = columns["task"].dictionary.to_pylist()
-        starts = np.flatnonzero(np.r_[True, (np.diff(t) != 0) | (np.diff(task) != 0)])
-        bounds = np.r_[starts, len(t)]
-        return {
-            (int(t[a]), names[task[a]]): _tested(columns, int(a), int(b), self.about["config"]["k"])
-            for a, b in pairwise(bounds)
-        }
+        codes = {name: code for code, name in enumerate(columns["task"].dictionary.to_pylist())}
+        found = {}
+        for period, name in ((result["t"], name) for result in self.about["results"] for name in TASKS):
+            at = np.flatnonzero((t == period) & (task == codes.get(name)))  # together; none if nobody was tested
+            start, stop = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
+            found[period, name] = _tested(columns, start, stop, self.about["config"]["k"])
+        return found
 
     def record(self) -> Record:
         """What `compare` takes, of the periods after pre-training."""
@@ -112,6 +114,10 @@ class StoredRun:
         return Record(
             {"config": self.about["config"], "data": self.about["data"], "periods": periods, "summary": summary}
         )
+
+
+def _not_a_run(path: Path) -> DataError:
+    return DataError(f"{path} is not a run of a store (format {FORMAT}); remove it, and it is computed again")
 
 
 def _summary(result: PeriodResult) -> dict[str, Any]:
