@@ -54,7 +54,9 @@ class Reproduction:
             shown = self._wanted({(c.dataset, c.model, c.method, c.chosen) for c in choices})
             failed += self._stage("what the figures show, other seeds", self._entries(others, shown), on_stage)
         if any(experiment.name == "time" for experiment in self.experiments):
-            cells = [(dataset, model) for dataset in self.sources for model in self.models]
+            cells = [
+                (dataset, model) for dataset in self.sources if dataset in self.scale.timed for model in self.models
+            ]
             time_methods(self.store, self.sources, cells, self.scale, self.protocol, self.device, on_stage)
         self.store.clear()
         return failed

@@ -74,6 +74,8 @@ class Scale:
     """Where it is not the paper's 100."""
     adversary_epochs: dict[tuple[str, ModelName], int]
     """Epochs of Adver's pre-training, whose discriminator takes ten steps a batch."""
+    timed: tuple[str, ...]
+    """Data sets of the time table."""
 
     def families(self, dataset: str) -> list[Family]:
         """Everything with a value to choose."""
@@ -118,6 +120,7 @@ FULL = Scale(
         ("modcloth", "MF"): 50,
         ("modcloth", "NCF"): 50,
     },
+    timed=DATASETS,
 )
 
 QUICK = Scale(
@@ -127,7 +130,7 @@ QUICK = Scale(
     epochs=(1, 10),
     temperatures=(0.5, 3.0),
     n_negatives=(4, 16),
-    n_periods=3,
+    n_periods=2,
     pretrain_epochs={
         ("movielens-1m", "MF"): 5,
         ("movielens-1m", "NCF"): 1,
@@ -140,4 +143,5 @@ QUICK = Scale(
         ("modcloth", "MF"): 2,
         ("modcloth", "NCF"): 2,
     },
+    timed=("modcloth",),
 )
