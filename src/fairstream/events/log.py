@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,10 @@ class EventLog:
 
     def fingerprint(self) -> str:
         """A SHA-256 of the events, their order, and who is in which group: equal logs, equal hashes."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for ids in (self.user_ids.ids, self.item_ids.ids):
             for part in _as_json(ids):
