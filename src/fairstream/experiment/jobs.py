@@ -76,7 +76,11 @@ class Job:
         for config in self.configs:
             if _is_begun(store, log, config):
                 continue
-            run = _run(log, config, device, on_work)
+            try:
+                run = _run(log, config, device, on_work)
+            except FairstreamError as error:
+                failures.append(f"{_label(config)}: {error}")
+                continue
             if pretrained is None:
                 run.begin()
                 pretrained = Pretrained.of(run)
@@ -115,8 +119,10 @@ def jobs_for(store: Store, source: Source, configs: Iterable[RunConfig]) -> list
     log = source.read()
     families: dict[str, list[RunConfig]] = {}
     jobs = []
-    for config in dict.fromkeys(resolved(log, config)[0] for config in configs):
-        name = run_id(log, config)
+    wanted: dict[str, RunConfig] = {}
+    for config in (resolved(log, config)[0] for config in configs):
+        wanted.setdefault(run_id(log, config), config)
+    for name, config in wanted.items():
         if name in store:
             continue
         if not _is_begun(store, log, config):

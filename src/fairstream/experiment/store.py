@@ -58,7 +58,17 @@ class Store:
                 raise ConfigurationError(
                     f"another process is working on the store {self.folder}; wait for it or choose another folder"
                 ) from None
-            yield
+            self._remove_unfinished()
+            try:
+                yield
+            finally:
+                self._remove_unfinished()  # a worker of a killed process may have outlived it for a moment
+
+    def _remove_unfinished(self) -> None:
+        """Remove files that somebody was killed in the middle of writing."""
+        for folder in (self.folder, self._runs, self._times, self._parts, self._pretrained):
+            for path in folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
 
     def __contains__(self, run_id: str) -> bool:
         return self.path(run_id).exists()
