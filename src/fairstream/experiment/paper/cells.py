@@ -16,6 +16,8 @@ from fairstream.experiment.paper.findings import Choice
 from fairstream.experiment.paper.settings import JUDGED, METRICS, ModelName, Setting
 
 N_RESAMPLES = 1000
+_NOTHING = 1e-12
+"""What rounding leaves of a difference between equals."""
 
 Quantity = str
 """performance, abs_pd, advantaged or disadvantaged."""
@@ -49,12 +51,12 @@ class Cells:
     def mean(self, methods: Sequence[str], effect: Callable[[Cell], Drawn]) -> tuple[Interval, int, int] | None:
         """An effect averaged over the cells that have all these methods; in how many it is positive, of how many."""
         cells = [cell for cell in self.all if all(method in cell for method in methods)]
-        if not cells:
+        effects = [found for found in map(effect, cells) if not np.isnan(found[0])]
+        if not effects:
             return None
-        effects = [effect(cell) for cell in cells]
         drawn = np.mean([draws for _, draws in effects], axis=0)
         value = float(np.mean([value for value, _ in effects]))
-        return Interval.of(value, drawn), sum(value > 0 for value, _ in effects), len(cells)
+        return Interval.of(value, drawn), sum(value > 0 for value, _ in effects), len(effects)
 
     def _methods(self, dataset: str, model: ModelName, metric: str) -> dict[str, Setting]:
         """Every method with what was chosen for this cell."""
@@ -78,13 +80,13 @@ class Cells:
             for method, setting in self._methods(dataset, model, metric).items()
             if catalogue.seeds_of(dataset, model, setting)
         ]
-        if not wanted:
-            return []
         seeds = [
             seed
             for seed in catalogue.seeds
             if all(catalogue.run_id((dataset, model, setting, seed)) for model, _, _, setting in wanted)
         ]
+        if not wanted or not seeds:
+            return []
         columns, codes = [], None
         for model, metric, _, setting in wanted:
             for seed in seeds:
@@ -114,11 +116,12 @@ class Cells:
 
 
 def gain(better: str, than: str, quantity: Quantity = "performance") -> Callable[[Cell], Drawn]:
-    """By how many per cent `better` is above `than`."""
+    """By how many per cent `better` is above `than`; NaN where that is 0."""
 
     def effect(cell: Cell) -> Drawn:
         (a, a_drawn), (b, b_drawn) = cell.values[better, quantity], cell.values[than, quantity]
-        return 100 * (a / b - 1), 100 * (a_drawn / b_drawn - 1)
+        ratios = np.divide(a_drawn, b_drawn, out=np.full_like(a_drawn, np.nan), where=b_drawn > _NOTHING)
+        return 100 * (a / b - 1) if b > _NOTHING else np.nan, 100 * (ratios - 1)
 
     return effect
 

@@ -107,6 +107,8 @@ def _line(
 def _at(
     catalogue: Catalogue, part: tuple[str, ModelName], parameter: str, value: float, metric: str, what: What
 ) -> float | None:
+    if not catalogue.seeds:  # a plan without runs
+        return None
     return catalogue.mean((*part, swept(parameter, value), catalogue.seeds[0]), "R", metric, what)
 
 
