@@ -27,6 +27,9 @@ FAST = {
     "device": "cpu",
 }
 
+DIVERGING = {"learning_rate": 1e18, "l2": 0.0, "pretrain_epochs": 1, "update_epochs": 60}
+"""Adam's steps are of the size of the learning rate: pre-training stays within what 32 bits can hold."""
+
 
 def small(method: str = "FADE", **options: Any) -> RunConfig:
     """A run of a fraction of a second."""

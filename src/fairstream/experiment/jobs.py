@@ -79,7 +79,11 @@ class Job:
         for config in self.configs:
             if _is_begun(store, log, config):
                 continue
-            run = _run(log, config, device, on_work)
+            try:
+                run = _run(log, config, device, on_work)
+            except FairstreamError as error:
+                failures.append(f"{_label(config)}: {error}")
+                continue
             if pretrained is None:
                 pretrained = self._pretrained(run, store)
                 pretrained.save(kept)
@@ -106,7 +110,11 @@ class Job:
 def _failed(store: Store, log: EventLog, config: RunConfig, error: ModelError) -> str:
     """Keep the reason, so that what fails once is not tried again and again."""
     store.write_failure(run_id(log, config), str(error))
-    return f"{config.method} ({config.model}, seed {config.seed}): {error}"
+    return f"{_label(config)}: {error}"
+
+
+def _label(config: RunConfig) -> str:
+    return f"{config.method} ({config.model}, seed {config.seed})"
 
 
 def _go_on(run: Run, store: Store) -> None:
@@ -132,8 +140,10 @@ def jobs_for(store: Store, source: Source, configs: Iterable[RunConfig]) -> list
     log = source.read()
     families: dict[str, list[RunConfig]] = {}
     jobs = []
-    for config in dict.fromkeys(resolved(log, config)[0] for config in configs):
-        name = run_id(log, config)
+    wanted: dict[str, RunConfig] = {}
+    for config in (resolved(log, config)[0] for config in configs):
+        wanted.setdefault(run_id(log, config), config)
+    for name, config in wanted.items():
         if name in store or store.failure(name) is not None:
             continue
         if not _is_begun(store, log, config):

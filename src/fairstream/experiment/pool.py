@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +50,11 @@ def carry_out_all(
                 finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 failed += [message for future in finished if (message := future.result()) is not None]
                 tell(done.value, len(jobs) - len(waiting))
+        except BrokenProcessPool:
+            raise FairstreamError(
+                "a worker process was killed, perhaps for want of memory; what is done is kept: run the same again, "
+                "with fewer workers"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in multiprocessing.active_children():  # what they are doing is not waited for

@@ -66,9 +66,17 @@ class Store:
                 raise ConfigurationError(
                     f"another process is working on the store {self.folder}; wait for it or choose another folder"
                 ) from None
-            for left in self.folder.glob("**/.*.tmp"):
-                left.unlink(missing_ok=True)
-            yield
+            self._remove_unfinished()
+            try:
+                yield
+            finally:
+                self._remove_unfinished()  # a worker of a killed process may have outlived it for a moment
+
+    def _remove_unfinished(self) -> None:
+        """Remove files that somebody was killed in the middle of writing."""
+        for folder in (self.folder, self._runs, self._times, self._parts, self._pretrained, self._failed):
+            for path in folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove the pre-trained models, where no run that begins with one is left to do."""

@@ -23,6 +23,8 @@ FEW = "FADE, few tries"
 """FADE with λ chosen from as few values as its rivals have: the smallest of many |PD|s is smaller by luck."""
 PAST = "FADE, by the past"
 """FADE with λ chosen anew in each period, by what the periods before had shown."""
+_NOTHING = 1e-12
+"""What rounding leaves of a difference between equals."""
 
 Drawn = tuple[float, Array]
 """A number as observed, and (R,) as it came out in the resamples."""
@@ -75,12 +77,12 @@ class Cells:
     def mean(self, methods: Sequence[str], effect: Callable[[Cell], Drawn]) -> Effect | None:
         """An effect averaged over the cells that have all these methods."""
         cells = [cell for cell in self.all if all(method in cell for method in methods)]
-        if not cells:
+        effects = [found for found in map(effect, cells) if not np.isnan(found[0])]
+        if not effects:
             return None
-        effects = [effect(cell) for cell in cells]
         drawn = np.mean([draws for _, draws in effects], axis=0)
         value = float(np.mean([value for value, _ in effects]))
-        return Effect(Interval.of(value, drawn), sum(value > 0 for value, _ in effects), len(cells))
+        return Effect(Interval.of(value, drawn), sum(value > 0 for value, _ in effects), len(effects))
 
     def _columns(self, dataset: str, model: ModelName, metric: str) -> list[_Column]:
         """Every method, with what was chosen for this cell."""
@@ -149,11 +151,12 @@ class Cells:
 
 
 def gain(better: str, than: str, quantity: str = "performance") -> Callable[[Cell], Drawn]:
-    """By how many per cent `better` is above `than`."""
+    """By how many per cent `better` is above `than`; NaN where that is 0."""
 
     def effect(cell: Cell) -> Drawn:
         (a, a_drawn), (b, b_drawn) = cell.values[better, quantity], cell.values[than, quantity]
-        return 100 * (a / b - 1), 100 * (a_drawn / b_drawn - 1)
+        ratios = np.divide(a_drawn, b_drawn, out=np.full_like(a_drawn, np.nan), where=b_drawn > _NOTHING)
+        return 100 * (a / b - 1) if b > _NOTHING else np.nan, 100 * (ratios - 1)
 
     return effect
 

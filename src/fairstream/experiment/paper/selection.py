@@ -25,15 +25,17 @@ KEPT = 0.95
 def best(tried: Mapping[float, tuple[float, float]], floor: float) -> float:
     """The value with the smallest |PD| among those whose performance reaches the floor; if none does, the best one.
 
+    Of equals, the one that is better in the other respect.
+
     >>> best({0.5: (0.80, 0.02), 1.0: (0.79, 0.01), 4.0: (0.60, 0.00)}, floor=0.75)
     1.0
     >>> best({0.5: (0.70, 0.02), 1.0: (0.60, 0.01)}, floor=0.75)
     0.5
     """
-    fit = {value: gap for value, (performance, gap) in tried.items() if performance >= floor}
+    fit = {value: (gap, -performance) for value, (performance, gap) in tried.items() if performance >= floor}
     if fit:
         return min(fit, key=lambda value: fit[value])
-    return max(tried, key=lambda value: tried[value][0])
+    return max(tried, key=lambda value: (tried[value][0], -tried[value][1]))
 
 
 def choose(catalogue: Catalogue, family: Family, dataset: str, model: ModelName, metric: str) -> Choice | None:
@@ -55,7 +57,6 @@ def choose(catalogue: Catalogue, family: Family, dataset: str, model: ModelName,
         return None
     chosen = best(tried, KEPT * reference)
     by_the_past, past_result = _by_the_past(catalogue, family, (dataset, model), metric)
-    kept = tried[chosen][0] / reference
     return Choice(
         method=family.name,
         dataset=dataset,
@@ -64,15 +65,15 @@ def choose(catalogue: Catalogue, family: Family, dataset: str, model: ModelName,
         parameter=family.parameter,
         tried=tried,
         chosen=chosen,
-        reason=_reason(family, metric, kept, len(family.values) - len(tried)),
+        reason=_reason(family, metric, tried[chosen][0] >= KEPT * reference, len(family.values) - len(tried)),
         by_the_past=by_the_past,
         past_result=past_result,
     )
 
 
-def _reason(family: Family, metric: str, kept: float, n_missing: int) -> str:
+def _reason(family: Family, metric: str, keeps: bool, n_missing: int) -> str:
     reason = f"smallest mean |PD| of those that keep 95 % of {family.plain}'s {metric}"
-    if kept < KEPT:
+    if not keeps:
         reason = f"none keeps 95 % of {family.plain}'s {metric}; the best of them"
     return reason + (f"; {n_missing} of {len(family.values)} values have no result" if n_missing else "")
 

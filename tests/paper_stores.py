@@ -1,0 +1,97 @@
+"""Stores of the paper's runs with given results, for the tests of what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairstream.evaluation import Judge, Judgement, Protocol, Tested
+from fairstream.experiment.paper.catalogue import Catalogue, Entry, row_of
+from fairstream.experiment.paper.settings import QUICK
+from fairstream.experiment.results import TASKS, PeriodResult
+from fairstream.experiment.store import Store
+from fairstream.experiment.stored import StoredRun
+from fairstream.randomness import Randomness
+from fairstream.strategies import Step, Update
+from support import coded
+
+K = 20
+CODES = (0, 0, 0, 1, 1)
+"""Three users are ahead, two are not."""
+Found = Mapping[tuple[int, str], Sequence[int]]
+"""(t, task) → how many of 20 things each user found, at the top of its list; −1: it was not tested.
+
+F1@20 is then found / 20."""
+
+
+class PaperStore:
+    """A store that is filled by hand; its protocol is strict, so that NDCG is not always 1."""
+
+    def __init__(self, folder: Path, *, protocol: str = "strict", quick: bool = True) -> None:
+        self.store, self._protocol, self._quick = Store(folder), protocol, quick
+        self._rows: dict[str, dict[str, Any]] = {}
+        with self.store.writing():
+            self.plan([])
+
+    def plan(self, entries: Sequence[Entry]) -> None:
+        """Runs that are to be there some day."""
+        self._rows |= {name_of(entry): row_of(entry, name_of(entry)) for entry in entries}
+        plan = {"protocol": self._protocol, "quick": self._quick, "runs": list(self._rows.values())}
+        self.store.write_note("plan", plan)
+
+    def add(self, entry: Entry, found: Found) -> None:
+        """A finished run."""
+        if name_of(entry) not in self._rows:
+            self.plan([entry])
+        dataset, model, setting, seed = entry
+        config = QUICK.config(setting, dataset, model, seed=seed, protocol=self._protocol)
+        periods = sorted({t for t, _ in found})
+        results = [
+            PeriodResult(t, Update(t, Step.KEEP, 0.0, None), ("g0",), {task: _judged(found[t, task]) for task in TASKS})
+            for t in periods
+        ]
+        data = {"name": dataset, "sha256": dataset, "n_events": 9, "n_users": 5, "n_items": 30, "group": "g"}
+        about = {
+            "config": config.model_dump(),
+            "data": {**data, "groups": ["g0", "g1"]},
+            "versions": {"fairstream": "0"},
+        }
+        self.store.write(name_of(entry), StoredRun.of(about, results))
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return Catalogue(self.store)
+
+
+def name_of(entry: Entry) -> str:
+    dataset, model, setting, seed = entry
+    return f"{dataset} {model} {setting.label} {seed}"
+
+
+def always(found: Sequence[int], periods: Sequence[int] = range(3)) -> dict[tuple[int, str], Sequence[int]]:
+    """The same in every period and task."""
+    return {(t, task): found for t in periods for task in TASKS}
+
+
+def _judged(found: Sequence[int]) -> Judgement:
+    counts = np.array(found)
+    users = np.flatnonzero(counts >= 0)
+    groups = coded(CODES)
+    hits = torch.from_numpy(np.arange(K) < counts[users, None]).double()
+    positives = torch.full((len(users),), float(K), dtype=torch.float64)
+    tested = Tested(users, groups.codes[users], np.zeros(len(users), np.bool_), hits, positives)
+    judge = Judge(Protocol.named("strict"), K, groups, Randomness(0))
+    scores, _ = judge.scores([tested], 2, Randomness(0).numpy("none"))
+    return Judgement(
+        metrics=scores,
+        n_tested_users=len(users),
+        n_cold_users=0,
+        set_aside={},
+        slices={},
+        tested=tested,
+        reranking=None,
+    )
