@@ -25,7 +25,7 @@ PLANNED: list[Entry] = [
     for setting in dict.fromkeys(
         [
             *(s for e in EXPERIMENTS.values() if ("modcloth", "MF") in e.parts for s in e.fixed(QUICK)),
-            *(s for family in QUICK.families(dataset) for s in family.settings()),
+            *(s for family in QUICK.families(dataset) for s in map(family.at, family.values)),
         ]
     )
     for seed in range(2)
