@@ -13,6 +13,7 @@ from fairstream.cli.console import make_console
 from fairstream.cli.progress import JobProgress
 from fairstream.errors import ConfigurationError
 from fairstream.events.datasets import locate
+from fairstream.experiment import RunConfig
 from fairstream.experiment.jobs import Source
 from fairstream.experiment.paper.experiments import EXPERIMENTS, named
 from fairstream.experiment.paper.reproduce import Reproduction
@@ -58,6 +59,7 @@ def reproduce(
     """
     names = _known("data set", dataset or list(DATASETS), DATASETS)
     (kind,) = _known("device", [device], ("auto", "cpu", "cuda"))
+    RunConfig(protocol=protocol, device=cast("Device", kind)).torch_device()  # said now, before anything is written
     sources = {
         name: Source.of(str(locate(name, data)), group=GROUPS[name][0], advantaged=GROUPS[name][1]) for name in names
     }
