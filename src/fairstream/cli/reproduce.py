@@ -14,6 +14,7 @@ from fairstream.errors import ConfigurationError
 from fairstream.events.datasets import locate
 from fairstream.events.datasets.published import difference_from_paper
 from fairstream.events.datasets.sources import SOURCES
+from fairstream.experiment import RunConfig
 from fairstream.experiment.jobs import Source
 from fairstream.experiment.paper.experiments import EXPERIMENTS, named
 from fairstream.experiment.paper.reproduce import Reproduction
@@ -58,6 +59,7 @@ def reproduce(
     """
     names = _known("data set", dataset or list(DATASETS), DATASETS)
     kind = as_device(device)
+    RunConfig(protocol=protocol)  # what is wrong with it is said before anything is written
     homes = {name: SOURCES[name] for name in names}
     sources = {
         name: Source.of(str(locate(name, data)), group=home.group, advantaged=home.advantaged)

@@ -1,0 +1,67 @@
+"""Contenders on the same draws: what they share cancels, and seeds widen what is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairstream.evaluation import Panel
+from fairstream.experiment.paired import Interval, Paired
+
+N_USERS, N_PERIODS, N_RESAMPLES = 8, 2, 200
+CODES = np.array([0, 1] * (N_USERS // 2), np.int16)
+values = st.integers(0, 2**32).map(lambda seed: np.random.default_rng(seed).random((N_USERS, N_PERIODS, 6)))
+STATISTICS = ("overall", "by_group", "abs_gap")
+
+
+def paired(columns: Any, n_seeds: int) -> Paired:
+    return Paired(Panel(columns, CODES, 2), n_seeds, N_RESAMPLES)
+
+
+@settings(max_examples=15)
+@given(values, st.sampled_from([1, 2, 3, 6]))
+def test_what_is_observed_is_the_mean_over_the_seeds(columns: Any, n_seeds: int) -> None:
+    found = paired(columns, n_seeds)
+    each = paired(columns, 1)
+    for statistic in STATISTICS:
+        seen, drawn = found.of(statistic)
+        alone = each.of(statistic)[0]
+        assert seen == pytest.approx(alone.reshape(*alone.shape[:-1], -1, n_seeds).mean(axis=-1))
+        assert drawn.shape == (N_RESAMPLES, *seen.shape)
+
+
+@settings(max_examples=15)
+@given(values)
+def test_contenders_that_are_alike_differ_in_no_draw(columns: Any) -> None:
+    """Also with seeds that are not alike: every contender sees the same draws of users and of seeds."""
+    twice = np.concatenate([columns[:, :, :3], columns[:, :, :3] + 0.25], axis=2)
+    _, drawn = paired(twice, 3).of("overall")
+    assert drawn[:, 1] - drawn[:, 0] == pytest.approx(np.full(N_RESAMPLES, 0.25))
+    assert drawn[:, 0].std() > 0
+
+
+def test_seeds_that_differ_widen_the_interval_and_seeds_that_agree_do_not() -> None:
+    columns = np.random.default_rng(0).random((N_USERS, N_PERIODS, 1))
+    agreeing, differing = np.repeat(columns, 3, axis=2), columns + np.array([-0.3, 0.0, 0.3])
+    widths = []
+    for panel, n_seeds in ((columns, 1), (agreeing, 3), (differing, 3)):
+        seen, drawn = paired(panel, n_seeds).of("overall")
+        found = Interval.of(seen[0], drawn[:, 0])
+        assert found.value == pytest.approx(columns.mean())
+        widths.append(found.high - found.low)
+    assert widths[1] == pytest.approx(widths[0])
+    assert widths[2] > 1.5 * widths[1]
+
+
+def test_a_size_is_never_said_to_be_below_zero() -> None:
+    assert Interval(0.01, -0.02, 0.04).at_least_zero() == Interval(0.01, 0.0, 0.04)
+    assert [Interval(0.0, *bounds).is_certain for bounds in ((-1, 1), (0.1, 1), (-1, -0.1), (0, 1))] == [
+        False,
+        True,
+        True,
+        False,
+    ]
