@@ -27,6 +27,9 @@ FAST = {
     "device": "cpu",
 }
 
+LONG = {"n_users": 120, "n_items": 150, "n_events": 8000}
+"""A stream with enough events for ten periods of a batch each."""
+
 DIVERGING = {"learning_rate": 1e18, "l2": 0.0, "pretrain_epochs": 1, "update_epochs": 60}
 """Adam's steps are of the size of the learning rate: pre-training stays within what 32 bits can hold."""
 

@@ -141,28 +141,61 @@ def test_work_adds_up_to_what_was_promised(source: Source, tmp_path_factory: pyt
         assert sum(done) == pytest.approx(job.work)
 
 
+def failure_of(source: Source, config: RunConfig) -> str:
+    return name_of(source, config).replace("runs/", "failed/").replace(".parquet", ".json")
+
+
 @pytest.mark.parametrize("first", ["Finetune", "Pretrain"])
-def test_a_run_that_diverges_does_not_stop_those_that_begin_with_it(
+def test_a_run_that_diverges_is_told_once_and_does_not_stop_those_that_begin_with_it(
     source: Source, tmp_path_factory: pytest.TempPathFactory, first: str
 ) -> None:
     configs = sorted((small(m, **DIVERGING) for m in ("Finetune", "Pretrain")), key=lambda c: c.method != first)
-    with pytest.raises(FairstreamError):
-        alone(source, small("Finetune", **DIVERGING))
+    bad, good = (small(method, **DIVERGING) for method in ("Finetune", "Pretrain"))
+    with pytest.raises(FairstreamError) as reason:
+        alone(source, bad)
     store = store_in(tmp_path_factory)
     (job,) = jobs_for(store, source, configs)
-    with pytest.raises(FairstreamError, match=r"^Finetune \(mf, seed 0\): .*$"):
+    with pytest.raises(FairstreamError) as told:
         job.carry_out(store, "cpu", lambda work: None)
-    assert contents(store).keys() == {name_of(source, small("Pretrain", **DIVERGING))}
-    assert [job.configs[0].method for job in jobs_for(store, source, configs)] == ["Finetune"]
+    assert str(told.value) == f"Finetune (mf, seed 0): {reason.value}"
+    left = contents(store)
+    assert left.keys() == {name_of(source, good), failure_of(source, bad)}
+    assert left[name_of(source, good)] == alone(source, good)
+    assert store.failure(Path(failure_of(source, bad)).stem) == str(reason.value)
+    assert jobs_for(store, source, configs) == []
+    job.carry_out(store, "cpu", lambda work: None)  # nor does one who had the job already try again
+    assert contents(store) == left
 
 
-def test_a_beginning_that_diverges_leaves_nothing(source: Source, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_beginning_that_diverges_is_told_of_all_that_begin_with_it(
+    source: Source, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     configs = [small(method, learning_rate=1e19) for method in ("Finetune", "Pretrain")]
     store = store_in(tmp_path_factory)
     (job,) = jobs_for(store, source, configs)
-    with pytest.raises(FairstreamError, match="training diverged"):
+    with pytest.raises(FairstreamError, match=r"^Finetune .*training diverged.*; Pretrain .*training diverged"):
         job.carry_out(store, "cpu", lambda work: None)
-    assert contents(store) == {}
+    assert contents(store).keys() == {failure_of(source, config) for config in configs}
+    assert jobs_for(store, source, configs) == []
+
+
+@settings(max_examples=5)
+@given(data=st.data())
+def test_a_retraining_that_diverges_is_told_once_whatever_job_comes_first(
+    source: Source, tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    configs = [small(method, learning_rate=1e19) for method in ("Retrain", "Finetune")]
+    store, told = store_in(tmp_path_factory), []
+    for job in data.draw(st.permutations(jobs_for(store, source, configs))):
+        try:
+            job.carry_out(store, "cpu", lambda work: None)
+        except FairstreamError as error:
+            told.append(str(error))
+    sentences = "; ".join(told)
+    assert [sentences.count(f"{config.method} (mf, seed 0): ") for config in configs] == [1, 1]
+    finish(store, source, configs)
+    assert contents(store).keys() == {failure_of(source, config) for config in configs}
+    assert jobs_for(store, source, configs) == []
 
 
 @pytest.mark.parametrize("first", ["Finetune", "Rerank"])

@@ -80,7 +80,7 @@ def test_what_a_killed_writer_left_half_written_goes(store: Store) -> None:
     with store.writing():
         store.write_note("plan", {})
     folders = [store.folder, *(path for path in store.folder.iterdir() if path.is_dir())]
-    assert len(folders) == 5
+    assert len(folders) == 6
     early, late = ([folder / f".x.parquet.{n}.tmp" for folder in folders] for n in (1, 2))
     for path in early:
         path.touch()
@@ -107,6 +107,30 @@ def test_where_nothing_can_be_written_is_one_sentence(tmp_path: Path) -> None:
         ):
             pass
     assert (tmp_path / "file").is_file()
+
+
+def test_why_a_run_failed_is_kept_with_it(store: Store) -> None:
+    with store.writing():
+        store.write_failure("x", "training diverged: λ")
+    assert (store.failure("x"), store.failure("y")) == ("training diverged: λ", None)
+    assert "x" not in store
+    assert store.ids() == []
+    (store.folder / "failed" / "x.json").write_bytes(b"{")
+    with pytest.raises(DataError, match=r"x\.json is damaged; remove it"):
+        store.failure("x")
+
+
+def test_what_is_cleared_is_the_pretrained_models_alone(store: Store) -> None:
+    with store.writing():
+        store.write_failure("x", "")
+        store.write_times("x", {})
+        store.write_note("plan", {})
+        kept = {path for path in store.folder.rglob("*") if path.is_file()}
+        for name in ("x", "y"):
+            store.pretrained(name).touch()
+        for _ in range(2):
+            store.clear()
+            assert {path for path in store.folder.rglob("*") if path.is_file()} == kept
 
 
 def test_notes_and_times_come_back(store: Store) -> None:

@@ -67,6 +67,8 @@ class Job:
         log = self.source.read()
         if self.t is not None:
             run = _run(log, self.configs[0], device, on_work)
+            if store.failure(run_id(log, run.config)) is not None:
+                return  # another period of it has diverged since
             try:
                 result = run.retrain_at(self.t)
             except ModelError as error:
@@ -102,7 +104,8 @@ class Job:
         try:
             run.begin()
         except ModelError as error:
-            failures = [_failed(store, run.log, config, error) for config in self.configs]
+            left = [config for config in self.configs if not _is_begun(store, run.log, config)]
+            failures = [_failed(store, run.log, config, error) for config in left]
             raise FairstreamError("; ".join(failures)) from None
         return Pretrained.of(run)
 

@@ -64,7 +64,7 @@ def test_every_number_belongs_to_an_experiment_that_runs_its_setting(tmp_path: P
             if place.figure in experiment.figures and (place.dataset, place.model) in experiment.parts
             for planned in (
                 *experiment.fixed(FULL),
-                *(one for family in experiment.families(FULL, place.dataset) for one in family.settings()),
+                *(family.at(value) for family in experiment.families(FULL, place.dataset) for value in family.values),
             )
         ]
         assert planned, place
@@ -78,7 +78,7 @@ def test_the_runs_of_every_setting_can_be_configured(scale: Any) -> None:
     for experiment in EXPERIMENTS.values():
         for dataset, model in experiment.parts:
             settings = [*experiment.fixed(scale)]
-            settings += [one for family in experiment.families(scale, dataset) for one in family.settings()]
+            settings += [family.at(value) for family in experiment.families(scale, dataset) for value in family.values]
             assert settings or experiment.name == "time"
             for setting in settings:
                 config = scale.config(setting, dataset, model, seed=3, protocol="paper")

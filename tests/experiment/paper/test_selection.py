@@ -89,7 +89,7 @@ def test_what_the_past_chooses_owes_nothing_to_what_comes_later(
     tmp_path_factory: pytest.TempPathFactory, data: Any, t: int
 ) -> None:
     made = PaperStore(tmp_path_factory.mktemp("store"))
-    members = [Setting.of("Finetune"), *FADE.settings()]
+    members = [Setting.of("Finetune"), *map(FADE.at, FADE.values)]
     found = {setting: data.draw(runs) for setting in members}
     for setting in members:
         made.add(entry(setting), found[setting])
