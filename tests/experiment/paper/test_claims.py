@@ -92,7 +92,7 @@ def test_an_effect_is_the_mean_over_the_cells_that_have_both(tmp_path: Path) -> 
 hits = st.lists(st.integers(-1, 20), min_size=len(CODES), max_size=len(CODES)).filter(
     lambda found: max(found[:3]) >= 0 and max(found[3:]) >= 0
 )
-runs = st.fixed_dictionaries({(t, task): hits for t in (1, 2, 3) for task in TASKS})
+runs = st.fixed_dictionaries({(t, task): hits for t in (0, 1, 2, 3) for task in TASKS})
 
 
 @settings(max_examples=15)
