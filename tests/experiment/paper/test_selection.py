@@ -118,9 +118,14 @@ def test_the_past_keeps_to_the_same_floor(tmp_path: Path) -> None:
     made = PaperStore(tmp_path / "store")
     fair_but_poor, rich = [4] * 5, [20, 20, 20, 19, 19]
     assert fmean(fair_but_poor) < KEPT * fmean(rich)
+    remain = [(t, "remain") for t in range(3)]
+    made.add(entry(FADE.at(0.5)), always(rich) | dict.fromkeys(remain, fair_but_poor))
+    made.add(entry(FADE.at(1.0)), always(fair_but_poor) | dict.fromkeys(remain, rich))
     made.add(entry(Setting.of("Finetune")), always(rich))
-    made.add(entry(FADE.at(0.5)), always(rich) | dict.fromkeys([(t, "remain") for t in range(3)], fair_but_poor))
-    made.add(entry(FADE.at(1.0)), always(fair_but_poor) | dict.fromkeys([(t, "remain") for t in range(3)], rich))
     choice = choose(made.catalogue, FADE, "modcloth", "MF", "F1@20")
     assert choice is not None
     assert (choice.chosen, choice.by_the_past) == (1.0, (0.5, 0.5))
+    made.add(entry(Setting.of("Finetune")), always(rich) | dict.fromkeys(remain, fair_but_poor))  # a low floor, now
+    choice = choose(made.catalogue, FADE, "modcloth", "MF", "F1@20")
+    assert choice is not None
+    assert (choice.chosen, choice.by_the_past) == (0.5, (0.5, 0.5))
