@@ -108,7 +108,7 @@ than after its last restart."""
             lambda_=0.0 if fairness is None else self.fairness_weight,
             tau=self.temperature,
             n=self.n_negatives,
-            mu=self.n_fairness_negatives,
+            mu=self.n_negatives if fairness is None else self.n_fairness_negatives,  # no more are drawn than are used
             fairness=fairness or "signed",
             surrogate=self.surrogate,
         )

@@ -62,7 +62,8 @@ def tables(score: st.SearchStrategy[float]) -> st.SearchStrategy[list[list[float
 
 
 @given(
-    tables(st.floats(-20, 20, width=32) | st.sampled_from([0.0, 1.0])),  # ties too
+    # Ties too; but no differences that single precision takes for ties and double does not.
+    tables(st.integers(-20_000, 20_000).map(lambda score: score / 1024) | st.sampled_from([0.0, 1.0])),
     st.integers(1, 4),
     st.integers(1, 4),
     st.sampled_from([0.0, 0.5, 4.0]),

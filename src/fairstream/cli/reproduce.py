@@ -66,10 +66,6 @@ def reproduce(
         for name, home in homes.items()
     }
     console = make_console(quiet=quiet)
-    for name, source in sources.items():
-        log = source.read()
-        if difference := difference_from_paper(name, len(log), log.n_users, log.n_items):
-            typer.echo(f"fairstream: {difference}", err=True)
     work = Reproduction(
         store=Store(store),
         sources=sources,
@@ -82,6 +78,10 @@ def reproduce(
         n_workers=workers or default_workers(kind),
     )
     with work.store.writing(), JobProgress(quiet=quiet) as progress:
+        for name, source in sources.items():
+            log = source.read()
+            if difference := difference_from_paper(name, len(log), log.n_users, log.n_items):
+                console.print(f"Note: {difference}.", highlight=False)
         failed = work.run(progress.stage, lambda line: console.print(line, highlight=False))
     console.print(f"Done. `fairstream report {store}` makes a page of it.", highlight=False)
     tell_failures(failed)

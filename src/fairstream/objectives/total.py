@@ -42,7 +42,7 @@ class Objective:
     @property
     def n_drawn(self) -> int:
         """Negatives to draw for each interaction."""
-        return max(self.n, self.mu) if self.is_fair else self.n
+        return max(self.n, self.mu)
 
     @property
     def is_fair(self) -> bool:
