@@ -104,11 +104,12 @@ than after its last restart."""
     def objective(self) -> Objective:
         """The loss to train on."""
         fairness = METHODS[self.method].fairness
+        lambda_ = 0.0 if fairness is None else self.fairness_weight
         return Objective(
-            lambda_=0.0 if fairness is None else self.fairness_weight,
+            lambda_=lambda_,
             tau=self.temperature,
             n=self.n_negatives,
-            mu=self.n_negatives if fairness is None else self.n_fairness_negatives,  # no more are drawn than are used
+            mu=self.n_fairness_negatives if lambda_ > 0 else self.n_negatives,  # no more are drawn than are used
             fairness=fairness or "signed",
             surrogate=self.surrogate,
         )
