@@ -35,6 +35,12 @@ def weighted(value: float) -> Setting:
     return Setting.of("FADE", fairness_weight=value)
 
 
+def judged(made: PaperStore, choices: list[Choice]) -> Cells:
+    """By the seeds that have chosen nothing, where there are any."""
+    catalogue = made.catalogue
+    return Cells(catalogue, choices, catalogue.seeds[1:] or catalogue.seeds)
+
+
 def f1_only(cells: Cells) -> Cells:
     cells.all[:] = cells.all[1::2]  # beside each cell of NDCG stands that of F1
     return cells
@@ -58,7 +64,7 @@ def test_effects_are_those_computed_by_hand(tmp_path: Path) -> None:
     made = PaperStore(tmp_path / "store")
     made.add(entry(FINETUNE), always(BEFORE))
     made.add(entry(FADE), always(AFTER))
-    cells = f1_only(Cells(made.catalogue, chosen()))
+    cells = f1_only(judged(made, chosen()))
     expected = {
         gain("FADE", "Finetune"): 100 * (12.4 / 12.8 - 1),
         reduction("FADE", "Finetune", "performance"): -100 * (12.4 / 12.8 - 1),
@@ -82,7 +88,7 @@ def test_a_share_of_nothing_is_no_effect(tmp_path: Path) -> None:
     made = PaperStore(tmp_path / "store")
     made.add(entry(FINETUNE), always([20] * 5))
     made.add(entry(FADE), always(AFTER))
-    cells = Cells(made.catalogue, chosen())
+    cells = judged(made, chosen())
     assert cells.mean(("FADE", "Finetune"), reduction("FADE", "Finetune")) is None
     assert cells.mean(("FADE", "Finetune"), gain("FADE", "Finetune")) is not None
 
@@ -91,7 +97,7 @@ def test_groups_that_are_too_small_for_the_protocol_have_no_gap(tmp_path: Path) 
     made = PaperStore(tmp_path / "store", protocol="strict")
     made.add(entry(FINETUNE), always(BEFORE))
     made.add(entry(FADE), always(AFTER))
-    cells = Cells(made.catalogue, chosen())
+    cells = judged(made, chosen())
     assert cells.mean(("FADE", "Finetune"), reduction("FADE", "Finetune")) is None
     assert cells.mean(("FADE", "Finetune"), gain("FADE", "Finetune")) is not None
 
@@ -104,10 +110,12 @@ def test_an_effect_is_the_mean_over_the_cells_that_have_both(tmp_path: Path) -> 
         made.add(entry(FADE, 0, dataset, model), always(found))
     made.add(entry(FINETUNE, 0, "movielens-1m", "NCF"), always(BEFORE))  # alone
     choices = [choice for part in parts for choice in chosen(*part)]
-    effect = f1_only(Cells(made.catalogue, choices)).mean(("FADE", "Finetune"), reduction("FADE", "Finetune"))
+    effect = f1_only(judged(made, choices)).mean(("FADE", "Finetune"), reduction("FADE", "Finetune"))
     assert effect is not None
     assert effect.interval.value == pytest.approx(fmean([50.0, 0.0, -50.0]))
     assert (effect.n_positive, effect.n_cells) == (1, 3)
+    assert effect.by_dataset["modcloth"].value == pytest.approx(25.0)
+    assert effect.by_dataset["movielens-1m"].value == pytest.approx(-50.0)
 
 
 tested_hits = st.lists(st.integers(-1, 20), min_size=len(CODES), max_size=len(CODES)).filter(
@@ -129,13 +137,12 @@ def test_a_cell_has_the_catalogues_means_over_periods_and_all_seeds_but_the_one_
             scale = data.draw(st.integers(0, 3))
             found = {at: [n if n < 0 else (n + 7 * scale) % 21 for n in row] for at, row in tested.items()}
             made.add(entry(setting, seed), found)
-    catalogue = made.catalogue
-    cells = Cells(catalogue, chosen())
-    assert cells.seeds == ((0,) if n_seeds == 1 else tuple(range(1, n_seeds)))
+    catalogue, cells = made.catalogue, judged(made, chosen())
+    seeds = range(min(1, n_seeds - 1), n_seeds)
     for metric, cell in zip(METRICS, cells.all, strict=True):
         for method, setting in (("Finetune", FINETUNE), ("FADE", FADE)):
             for what in ("performance", "abs_pd", "advantaged", "disadvantaged"):
-                means = [catalogue.mean(entry(setting, seed), "R", metric, what) for seed in cells.seeds]
+                means = [catalogue.mean(entry(setting, seed), "R", metric, what) for seed in seeds]
                 assert cell.values[method, what][0] == pytest.approx(
                     fmean([mean for mean in means if mean is not None])
                 )
@@ -148,9 +155,9 @@ def test_a_method_that_lacks_a_seed_is_not_judged(tmp_path: Path) -> None:
     for seed in (0, 1):
         made.add(entry(FADE, seed), always(AFTER))
     made.plan([entry(FADE, 2)])
-    assert ["FADE" in cell for cell in Cells(made.catalogue, chosen()).all] == [False, False]
+    assert ["FADE" in cell for cell in judged(made, chosen()).all] == [False, False]
     made.add(entry(FADE, 2), always(AFTER))
-    assert ["FADE" in cell for cell in Cells(made.catalogue, chosen()).all] == [True, True]
+    assert ["FADE" in cell for cell in judged(made, chosen()).all] == [True, True]
 
 
 hits = st.lists(st.integers(0, 20), min_size=len(CODES), max_size=len(CODES))
@@ -169,7 +176,7 @@ def test_with_few_tries_fade_has_the_best_of_the_few(
     for (value, seed), row in found.items():
         made.add(entry(weighted(value) if value else FINETUNE, seed), always(row))
     expected = best({value: f1_of(found[value, 0]) for value in FEW_VALUES}, KEPT * f1_of(found[0.0, 0])[0])
-    cell = f1_cell(Cells(made.catalogue, chosen(value=MANY[0])))
+    cell = f1_cell(judged(made, chosen(value=MANY[0])))
     assert shown(cell, FEW) == pytest.approx(f1_of(found[expected, n_seeds - 1]))
     assert shown(cell, "FADE") == pytest.approx(f1_of(found[MANY[0], n_seeds - 1]))
 
@@ -186,9 +193,9 @@ def test_by_the_past_fade_is_in_each_period_what_was_chosen_for_it(
     }
     for (value, seed), by_period in found.items():
         made.add(entry(weighted(value), seed), {(t, task): by_period[t] for t in ALL_PERIODS for task in TASKS})
-    cell = f1_cell(Cells(made.catalogue, chosen(past=past)))
+    cell = f1_cell(judged(made, chosen(past=past)))
     by_hand = [f1_of(found[value, n_seeds - 1][t]) for t, value in zip(JUDGED, past, strict=True)]
     assert shown(cell, PAST) == pytest.approx(tuple(fmean(column) for column in zip(*by_hand, strict=True)))
-    shorter = f1_cell(Cells(made.catalogue, chosen(past=past[:-1])))
+    shorter = f1_cell(judged(made, chosen(past=past[:-1])))
     assert "FADE" in shorter
     assert PAST not in shorter

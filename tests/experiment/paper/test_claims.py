@@ -88,7 +88,12 @@ def test_claims_are_told_by_question_and_those_without_runs_are_not_tested(tmp_p
 
 
 def claims_of(
-    folder: Path, hits: dict[Any, list[int]], *, n_seeds: int = 1, others: dict[str, list[int]] | None = None
+    folder: Path,
+    hits: dict[Any, list[int]],
+    *,
+    n_seeds: int = 1,
+    others: dict[str, list[int]] | None = None,
+    n_seeds_of_others: int | None = None,
 ) -> dict[str, Claim]:
     """The claims, by their text, of a store where FADE is the same by whatever choice."""
     made = PaperStore(folder)
@@ -97,7 +102,7 @@ def claims_of(
         settings[Setting.of("Adver", adversary_weight=10.0)] = settings.pop(Setting.of("Adver"))
     for (dataset, model), row in hits.items():
         for setting, found in {FINETUNE: BEFORE, FADE: row, FADE_AT_4: row, **settings}.items():
-            for seed in range(n_seeds):
+            for seed in range(n_seeds_of_others or n_seeds if setting in settings else n_seeds):
                 made.add((dataset, model, setting, seed), always(found, ALL_PERIODS))
     choices = [
         replace(choice, chosen=1.0, by_the_past=(1.0,) * len(JUDGED)) if choice.method == "FADE" else choice
@@ -137,7 +142,19 @@ def test_a_reason_says_how_many_cases_and_seeds_it_rests_on(tmp_path: Path, n_pa
     n_cells = n_parts * len(METRICS)
     left = "" if n_parts == 4 else f"; {8 - n_cells} more are not run"
     seeds = "; 2 seeds" if n_seeds == 3 else "; 1 seed"
-    assert claims[EVERYWHERE].reason == f"above 0 in {n_cells} of {n_cells} {CASES}{left}{seeds}"
+    reason = claims[EVERYWHERE].reason
+    assert reason.startswith(f"above 0 in {n_cells} of {n_cells} {CASES}{left}; ")
+    assert reason.endswith(seeds)
+    assert ("; movielens-1m " in reason, "; modcloth " in reason) == (n_parts == 4,) * 2
+
+
+def test_what_the_further_seeds_leave_out_is_judged_by_the_first(tmp_path: Path) -> None:
+    claims = claims_of(
+        tmp_path / "store", {("modcloth", "MF"): AFTER}, n_seeds=3, others={"Rerank": BEFORE}, n_seeds_of_others=1
+    )
+    assert "; 2 seeds" in claims[EVERYWHERE].reason
+    assert "; 1 seed" in claims["Rerank is about as unequal as Finetune"].reason
+    assert claims["Rerank is about as unequal as Finetune"].verdict == "holds"
 
 
 def test_a_reason_says_what_a_reader_has_to_know_of_a_method(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ Drawn = tuple[float, Array]
 class Cell:
     """One data set, model and metric: each method's numbers, on the same draws of users and seeds."""
 
+    dataset: str
     values: Mapping[tuple[str, str], Drawn]
     """By method and quantity: performance, abs_pd, advantaged or disadvantaged."""
 
@@ -46,8 +47,10 @@ class Effect:
     """An effect averaged over cells."""
 
     interval: Interval
+    by_dataset: Mapping[str, Interval]
     n_positive: int
     n_cells: int
+    n_seeds: int
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,10 @@ class _Column:
 
 
 class Cells:
-    """All cells of a reproduction.
+    """All cells of a reproduction, as some of its seeds have them."""
 
-    The first seed has chosen λ; where there are others, they alone are judged.
-    """
-
-    def __init__(self, catalogue: Catalogue, choices: Sequence[Choice]) -> None:
-        self._catalogue, self._choices = catalogue, choices
-        self.seeds = catalogue.seeds[1:] or catalogue.seeds
+    def __init__(self, catalogue: Catalogue, choices: Sequence[Choice], seeds: Sequence[int]) -> None:
+        self._catalogue, self._choices, self._seeds = catalogue, choices, seeds
 
     @cached_property
     def all(self) -> list[Cell]:
@@ -76,13 +75,20 @@ class Cells:
 
     def mean(self, methods: Sequence[str], effect: Callable[[Cell], Drawn]) -> Effect | None:
         """An effect averaged over the cells that have all these methods."""
-        cells = [cell for cell in self.all if all(method in cell for method in methods)]
-        effects = [found for found in map(effect, cells) if not np.isnan(found[0])]
+        effects: dict[str, list[Drawn]] = {}
+        for cell in self.all:
+            if all(method in cell for method in methods) and not np.isnan((found := effect(cell))[0]):
+                effects.setdefault(cell.dataset, []).append(found)
         if not effects:
             return None
-        drawn = np.mean([draws for _, draws in effects], axis=0)
-        value = float(np.mean([value for value, _ in effects]))
-        return Effect(Interval.of(value, drawn), sum(value > 0 for value, _ in effects), len(effects))
+        everywhere = [found for each in effects.values() for found in each]
+        return Effect(
+            interval=_mean(everywhere),
+            by_dataset={dataset: _mean(each) for dataset, each in effects.items()},
+            n_positive=sum(value > 0 for value, _ in everywhere),
+            n_cells=len(everywhere),
+            n_seeds=len(self._seeds),
+        )
 
     def _columns(self, dataset: str, model: ModelName, metric: str) -> list[_Column]:
         """Every method, with what was chosen for this cell."""
@@ -108,13 +114,13 @@ class Cells:
             if part == dataset
             for metric in METRICS
             for column in self._columns(dataset, model, metric)
-            if self._has(dataset, column, self.seeds)
+            if self._has(dataset, column, self._seeds)
         ]
         if not columns:
             return []
-        panels = [self._values(dataset, column, seed) for column in columns for seed in self.seeds]
+        panels = [self._values(dataset, column, seed) for column in columns for seed in self._seeds]
         values, codes = np.concatenate([values for values, _ in panels], axis=2), panels[0][1]
-        paired = Paired(Panel(values, codes, 2, self._min_group_size), len(self.seeds), N_RESAMPLES)
+        paired = Paired(Panel(values, codes, 2, self._min_group_size), len(self._seeds), N_RESAMPLES)
         (overall, overall_drawn), (groups, groups_drawn) = paired.of("overall"), paired.of("by_group")
         gaps, gaps_drawn = paired.of("abs_gap")
         found: dict[tuple[ModelName, str], dict[tuple[str, str], Drawn]] = {}
@@ -124,7 +130,7 @@ class Cells:
             cell[column.method, "abs_pd"] = (gaps[0, c], gaps_drawn[:, 0, c])
             cell[column.method, "advantaged"] = (groups[0, c], groups_drawn[:, 0, c])
             cell[column.method, "disadvantaged"] = (groups[1, c], groups_drawn[:, 1, c])
-        return [Cell(values) for values in found.values()]
+        return [Cell(dataset, values) for values in found.values()]
 
     def _has(self, dataset: str, column: _Column, seeds: Sequence[int]) -> bool:
         entries = ((dataset, column.model, setting, seed) for setting in set(column.settings) for seed in seeds)
@@ -148,6 +154,11 @@ class Cells:
     @property
     def _min_group_size(self) -> int:
         return 1 if self._catalogue.plan["protocol"].startswith("paper") else 20
+
+
+def _mean(effects: Sequence[Drawn]) -> Interval:
+    value = float(np.mean([value for value, _ in effects]))
+    return Interval.of(value, np.mean([draws for _, draws in effects], axis=0))
 
 
 def gain(better: str, than: str, quantity: str = "performance") -> Callable[[Cell], Drawn]:

@@ -124,16 +124,22 @@ STATEMENTS = (
 
 def all_claims(catalogue: Catalogue, choices: Sequence[Choice], seconds: Sequence[Seconds]) -> list[Claim]:
     """Every claim with its verdict, question by question."""
-    cells = Cells(catalogue, choices)
-    found = [_claim(statement, cells) for statement in STATEMENTS]
+    first, others = catalogue.seeds[:1], catalogue.seeds[1:]  # the first has chosen λ, so the others judge it
+    judges = [Cells(catalogue, choices, seeds) for seeds in (others, first) if seeds]
+    found = [_claim(statement, _widest(statement, judges)) for statement in STATEMENTS]
     found += time_claims(catalogue.store, seconds)
     found += sweep_claims(catalogue)
     return sorted(found, key=lambda claim: claim.question)
 
 
-def _claim(statement: Statement, cells: Cells) -> Claim:
+def _widest(statement: Statement, judges: Sequence[Cells]) -> Effect | None:
+    """The effect by the seeds that have it in most cells, and of those with as many by the first of them."""
+    found = (cells.mean(statement.methods, statement.effect) for cells in judges)
+    return max((effect for effect in found if effect), key=lambda effect: effect.n_cells, default=None)
+
+
+def _claim(statement: Statement, found: Effect | None) -> Claim:
     text = statement.text if statement.paper is None else f"{statement.text} (by {statement.paper:g} % on average)"
-    found = cells.mean(statement.methods, statement.effect)
     if found is None:
         return Claim(statement.question, text, statement.paper, None, None, "%", "not tested", NOT_THERE)
     interval = found.interval
@@ -142,19 +148,20 @@ def _claim(statement: Statement, cells: Cells) -> Claim:
         verdict = "holds in part"
     ends = (interval.low, interval.high)
     return Claim(
-        statement.question, text, statement.paper, interval.value, ends, "%", verdict, _reason(statement, found, cells)
+        statement.question, text, statement.paper, interval.value, ends, "%", verdict, _reason(statement, found)
     )
 
 
-def _reason(statement: Statement, found: Effect, cells: Cells) -> str:
+def _reason(statement: Statement, found: Effect) -> str:
     """What the verdict rests on, and what a reader has to know of it."""
     where = f"above 0 in {found.n_positive} of {found.n_cells} cases (data set × model × metric, Task-R)"
     left = [f"{N_CELLS - found.n_cells} more are not run"] if found.n_cells < N_CELLS else []
-    seeds = [f"{len(cells.seeds)} seed{'s' if len(cells.seeds) > 1 else ''}"]
+    apart = [f"{name} {each.value:.2f} ({each.low:.2f} to {each.high:.2f})" for name, each in found.by_dataset.items()]
+    seeds = [f"{found.n_seeds} seed{'s' if found.n_seeds > 1 else ''}"]
     remarks = [_REMARKS[method] for method in statement.methods if method in _REMARKS]
     if statement.kind == "price":
         remarks.append("the rule that chooses λ keeps 95 %")
-    return "; ".join([where, *left, *seeds, *remarks])
+    return "; ".join([where, *left, *(apart if len(apart) > 1 else []), *seeds, *remarks])
 
 
 def judged(kind: Kind, found: Interval, paper: float | None) -> Verdict:
