@@ -156,7 +156,7 @@ def _reason(statement: Statement, found: Effect) -> str:
     """What the verdict rests on, and what a reader has to know of it."""
     where = f"above 0 in {found.n_positive} of {found.n_cells} cases (data set × model × metric, Task-R)"
     left = [f"{N_CELLS - found.n_cells} more are not run"] if found.n_cells < N_CELLS else []
-    apart = [f"{name} {each.value:.2f} ({each.low:.2f} to {each.high:.2f})" for name, each in found.by_dataset.items()]
+    apart = [f"{name} {each.value:.3g} ({each.low:.3g} to {each.high:.3g})" for name, each in found.by_dataset.items()]
     seeds = [f"{found.n_seeds} seed{'s' if found.n_seeds > 1 else ''}"]
     remarks = [_REMARKS[method] for method in statement.methods if method in _REMARKS]
     if statement.kind == "price":
