@@ -5,7 +5,8 @@ FairstreamError
 ├── ConfigurationError   an option that cannot be honoured
 ├── DataError            events, users or groups that cannot be used as given
 ├── ModelError           a model that scores with NaN or has diverged
-└── CheckpointError      a checkpoint that cannot be written or read
+├── CheckpointError      a checkpoint that cannot be written or read
+└── WorkspaceError       a live workspace that cannot be used as asked
 ```
 
 Each message is one sentence for a person: what was expected, what was found, what to do.
@@ -30,3 +31,7 @@ class ModelError(FairstreamError, ArithmeticError):
 
 class CheckpointError(FairstreamError, OSError):
     """A checkpoint that cannot be written or read."""
+
+
+class WorkspaceError(FairstreamError):
+    """A live workspace that is not there, is busy, or cannot do what was asked of it."""

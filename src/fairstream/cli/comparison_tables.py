@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rich.table import Table
 
 from fairstream.cli.tables import CHANCE_MARK, TASK_NAMES, new_table, number, shown_groups, signed
+from fairstream.evaluation.paired import Interval
 from fairstream.experiment import Comparison
-from fairstream.experiment.paired import Interval
 
 
 def contender_table(comparison: Comparison) -> Table:

@@ -10,8 +10,8 @@ import numpy as np
 
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Panel, Tested, side_by_side
+from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.resampling import Array
-from fairstream.experiment.paired import Interval, Paired
 from fairstream.experiment.record import Record, by_settings
 
 PARTS = ("all", "warm", "cold")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairstream.experiment.paired import Interval
+from fairstream.evaluation.paired import Interval
 from fairstream.experiment.paper.cells import FEW, PAST
 from fairstream.experiment.paper.claims import STATEMENTS, all_claims, judged
 from fairstream.experiment.paper.findings import Claim

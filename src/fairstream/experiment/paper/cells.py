@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fairstream.evaluation import Panel, Protocol, Tested, side_by_side
+from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.resampling import Array
-from fairstream.experiment.paired import Interval, Paired
 from fairstream.experiment.paper.catalogue import Catalogue
 from fairstream.experiment.paper.experiments import PLAIN, RERANK
 from fairstream.experiment.paper.findings import Choice

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairstream.experiment.paired import Interval
+from fairstream.evaluation.paired import Interval
 from fairstream.experiment.paper.catalogue import Catalogue
 from fairstream.experiment.paper.cells import FEW, PAST, Cell, Cells, Drawn, Effect, difference, gain, reduction
 from fairstream.experiment.paper.experiments import PARTS

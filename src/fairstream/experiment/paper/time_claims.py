@@ -7,8 +7,8 @@ from statistics import fmean
 
 import numpy as np
 
+from fairstream.evaluation.paired import Interval
 from fairstream.evaluation.resampling import Array
-from fairstream.experiment.paired import Interval
 from fairstream.experiment.paper.findings import Claim, Seconds, graded
 from fairstream.experiment.paper.timing import measured_seconds
 from fairstream.experiment.store import Store

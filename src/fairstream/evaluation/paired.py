@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import Panel
 from fairstream.evaluation.by_group import CONFIDENCE, widening
-from fairstream.evaluation.resampling import Array
+from fairstream.evaluation.resampling import Array, Panel
 from fairstream.randomness import Randomness
 
 

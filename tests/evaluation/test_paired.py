@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream.evaluation import Panel
-from fairstream.experiment.paired import Interval, Paired
+from fairstream.evaluation.paired import Interval, Paired
 
 N_USERS, N_PERIODS, N_RESAMPLES = 8, 2, 200
 CODES = np.array([0, 1] * (N_USERS // 2), np.int16)

@@ -1,0 +1,115 @@
+"""What a workspace is told: how to learn, when to ship, and what to allow."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fairstream.configuration import Configuration
+from fairstream.errors import ConfigurationError
+from fairstream.files import replace_file
+from fairstream.methods import MethodConfig
+
+FILE = "fairstream.toml"
+
+
+class Learning(MethodConfig):
+    """How the model learns."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of everything random."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Where updates run; the service itself answers from the CPU."""
+
+
+class Gate(Configuration):
+    """When a candidate may go into service."""
+
+    k: int = Field(20, ge=1)
+    """Length of the lists that are judged, by NDCG@k."""
+    held_out: float = Field(0.2, gt=0, lt=1)
+    """Share of each period's events, its latest, on which the candidate is judged; they are learned with the \
+next period."""
+    max_fall: float = Field(0.1, ge=0, lt=1)
+    """How much performance may fall, as a share of what it was; for every group, and for all together."""
+    max_rise: float = Field(0.05, ge=0)
+    """How much the largest gap between a group and the rest may rise, in units of the metric."""
+    max_user_share: float = Field(0.1, gt=0, le=1)
+    """The largest share of a period's events that may come from one user."""
+    min_group_size: int = Field(20, ge=1)
+    """Groups with fewer tested users are neither judged nor reported, anywhere."""
+    min_tested_users: int = Field(100, ge=2)
+    """A period stays open until this many users have held-out events to judge by."""
+
+
+class Limits(Configuration):
+    """What the service allows."""
+
+    max_body_bytes: int = Field(64 << 20, ge=1024)
+    """Largest body of a request."""
+    max_k: int = Field(100, ge=1)
+    """Longest list that may be asked for."""
+    max_users: int = Field(1000, ge=1)
+    """Most users in one batch of recommendations."""
+    requests_per_second: float = Field(5000, gt=0)
+    """What one key may ask for, on average; short bursts may be twice that."""
+    max_open_events: int = Field(5_000_000, ge=1000)
+    """Events that may wait for the next update; beyond them ingest is refused until one has run."""
+    max_future_seconds: int = Field(86_400, ge=0)
+    """How far ahead of the clock an event may be dated."""
+
+
+class LiveConfig(Configuration):
+    """A workspace's `fairstream.toml`."""
+
+    group: str = Field("group", min_length=1)
+    """Name of the attribute whose groups are compared."""
+    advantaged: str | None = None
+    """The group that is better served; without it the larger one, or with "auto" found anew before each update."""
+    every: str | None = None
+    """When the service updates by itself: "1d", "6h", "30m", "90s" or "10000 events"; without it only when asked."""
+    keep_models: int = Field(10, ge=2)
+    """Models that stay on disk for a rollback."""
+    learning: Learning = Learning()
+    gate: Gate = Gate()
+    limits: Limits = Limits()
+
+    @classmethod
+    def read(cls, folder: Path) -> LiveConfig:
+        """What the workspace's file says, or one sentence that says what is wrong with it."""
+        try:
+            found = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"{folder / FILE} cannot be read: {error}") from None
+        parts: dict[str, type[Configuration]] = {"learning": Learning, "gate": Gate, "limits": Limits}
+        for name, part in parts.items():
+            if not isinstance(options := found.get(name, {}), dict):
+                raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {options!r}")
+            found[name] = part(**options)
+        return cls(**found)
+
+    def write(self, folder: Path) -> None:
+        """Write the file, each option with what it means above it."""
+        lines = [*_lines(self), *(line for part in ("learning", "gate", "limits") for line in _part(self, part))]
+        replace_file(folder / FILE, "\n".join([*lines, ""]).encode())
+
+
+def _part(config: LiveConfig, name: str) -> Iterator[str]:
+    yield from ("", f"[{name}]")
+    yield from _lines(getattr(config, name))
+
+
+def _lines(config: Configuration) -> Iterator[str]:
+    """TOML, with options that are not set as comments: TOML has no null."""
+    for name, field in type(config).model_fields.items():
+        value: Any = getattr(config, name)
+        if isinstance(value, Configuration):
+            continue
+        yield f"# {field.description}"
+        # JSON's strings, numbers and booleans are TOML's too.
+        yield f"# {name} =" if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"

@@ -1,0 +1,105 @@
+"""The workspace: a folder with its configuration, its models, and where its database is.
+
+    fairstream.toml     the configuration, to be edited
+    database            the address of PostgreSQL, where the workspace is not on SQLite
+    secret              what ids of forgotten users are hashed with
+    events.sqlite       events, periods, models, the audit record, keys (SQLite)
+    people.sqlite       who belongs to which group, apart from all else (SQLite)
+    models/ID/          a checkpoint for each model
+
+Many processes may read a workspace and add events to it; one at a time may update it, and a lock
+sees to that. The folder and its processes are on one machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy import Engine
+
+from fairstream.errors import WorkspaceError
+from fairstream.files import replace_file
+from fairstream.live.audit import record
+from fairstream.live.database import connect, need_current, upgrade, writing
+from fairstream.live.settings import FILE, LiveConfig
+
+_DATABASE, _SECRET, _LOCK = "database", "secret", ".updating"
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """An open workspace."""
+
+    folder: Path
+    config: LiveConfig
+    engine: Engine
+    secret: bytes
+
+    @classmethod
+    def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
+        """Make a workspace in an empty or new folder; nothing that is there is touched."""
+        if folder.exists() and any(folder.iterdir()):
+            raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "models").mkdir()
+        engine = connect(folder, database)
+        upgrade(engine)
+        if database is not None:
+            _write_private(folder / _DATABASE, database.encode())
+        _write_private(folder / _SECRET, secrets.token_bytes(32))
+        with writing(engine) as connection:
+            record(connection, "init", {"configuration": config.model_dump()})
+        engine.dispose()
+        config.write(folder)  # last: a folder with this file is a workspace
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Workspace:
+        """Open a workspace that was made before."""
+        if not (folder / FILE).is_file():
+            raise WorkspaceError(f"{folder} is not a workspace: there is no {FILE}; make one with `fairstream init`")
+        config = LiveConfig.read(folder)
+        database = (folder / _DATABASE).read_text().strip() if (folder / _DATABASE).exists() else None
+        engine = connect(folder, database)
+        try:
+            need_current(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(folder, config, engine, (folder / _SECRET).read_bytes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.engine.dispose()
+
+    def model_folder(self, model: str) -> Path:
+        return self.folder / "models" / model
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Be the one that changes models; another that tries meanwhile is refused."""
+        with (self.folder / _LOCK).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise WorkspaceError(
+                    f"{self.folder} is being updated by another process; wait until it has ended"
+                ) from None
+            yield  # the lock ends with the file, also when the process is killed
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    replace_file(path, content)
+    path.chmod(0o600)
