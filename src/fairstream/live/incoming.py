@@ -45,8 +45,8 @@ def batch_from_json(objects: Any, limits: Limits, *, first: int = 1) -> Batch:
     """From a JSON list of objects with `user_id`, `item_id`, `time` and, if the client has one, `event_id`."""
     rows = Rows(first=first)
     columns = columns_of(objects, NEEDED, ("event_id",), rows)
-    ids = [ids_from_values(columns[name], name, rows) for name in ("event_id", "user_id", "item_id")]
-    return _batch(*ids, times_from_values(columns["time"], rows), limits, rows)
+    event, user, item = (ids_from_values(columns[name], name, rows) for name in ("event_id", "user_id", "item_id"))
+    return _batch(event, user, item, times_from_values(columns["time"], rows), limits, rows)
 
 
 def batch_from_json_lines(content: bytes, limits: Limits, *, first: int = 1) -> Batch:
@@ -75,10 +75,10 @@ def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> Batc
         table = table.append_column("event_id", pa.nulls(len(table)))
     try:
         table.validate(full=True)  # whoever sent it may have got its offsets or its UTF-8 wrong
-        ids = [ids_from_column(table[name], name) for name in ("event_id", "user_id", "item_id")]
+        event, user, item = (ids_from_column(table[name], name) for name in ("event_id", "user_id", "item_id"))
     except pa.ArrowException as error:
         raise DataError(f"the events cannot be read: {first_sentence(error)}") from None
-    return _batch(*ids, times_from_column(table["time"], rows), limits, rows)
+    return _batch(event, user, item, times_from_column(table["time"], rows), limits, rows)
 
 
 def parse_json(content: bytes | str, what: str) -> Any:
