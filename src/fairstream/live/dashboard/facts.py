@@ -82,33 +82,33 @@ class Period:
         return self.n_cold / self.n_tested if self.n_tested and self.n_cold is not None else None
 
 
-def candidate_from(row: Any, in_service: str | None) -> Candidate:
-    """A row of the table of models."""
-    decision = row.decision or {}
+def candidate_from(row: Mapping[str, Any], in_service: str | None) -> Candidate:
+    """A row of the table of models, by its columns: a row's own `t` is something else."""
+    decision = row["decision"] or {}
     checks = tuple(_check(found) for found in decision.get("checks") or ())
     return Candidate(
-        id=row.id,
-        t=row.t,
-        parent=row.parent,
-        state=row.state,
-        created=row.created,
-        seconds=row.seconds / 1e6,
+        id=row["id"],
+        t=row["t"],
+        parent=row["parent"],
+        state=row["state"],
+        created=row["created"],
+        seconds=row["seconds"] / 1e6,
         reason=decision.get("reason") or "no reason was recorded",
         checks=checks,
-        about=row.about or {},
-        in_service=row.id == in_service,
+        about=row["about"] or {},
+        in_service=row["id"] == in_service,
     )
 
 
-def period_from(row: Any, metric: str) -> Period:
+def period_from(row: Mapping[str, Any], metric: str) -> Period:
     """A row of the table of periods."""
-    judgement = row.judgement or {}
+    judgement = row["judgement"] or {}
     return Period(
-        t=row.t,
-        closed=row.closed,
-        n_events=row.n_events,
-        n_users=row.n_users,
-        n_late=row.n_late,
+        t=row["t"],
+        closed=row["closed"],
+        n_events=row["n_events"],
+        n_users=row["n_users"],
+        n_late=row["n_late"],
         scores=scores_from((judgement.get("metrics") or {}).get(metric)),
         n_tested=judgement.get("n_tested_users"),
         n_cold=judgement.get("n_cold_users"),

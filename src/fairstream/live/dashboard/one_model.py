@@ -51,12 +51,12 @@ def read_model(workspace: Workspace, id_: str) -> ModelStory | None:
     gate = workspace.config.gate
     metric = metric_of(gate)
     with workspace.engine.connect() as connection:
-        row = connection.execute(select(models).where(models.c.id == id_)).first()
+        row = connection.execute(select(models).where(models.c.id == id_)).mappings().first()
         if row is None:
             return None
         in_service = read_service(connection)
-        period = connection.execute(select(periods).where(periods.c.t == row.t)).first()
-        parents = _relatives(connection, models.c.id == row.parent) if row.parent else ()
+        period = connection.execute(select(periods).where(periods.c.t == row["t"])).mappings().first()
+        parents = _relatives(connection, models.c.id == row["parent"]) if row["parent"] else ()
         return ModelStory(
             model=candidate_from(row, in_service.model if in_service else None),
             group=workspace.config.group,
@@ -72,7 +72,7 @@ def read_model(workspace: Workspace, id_: str) -> ModelStory | None:
 
 def _relatives(connection: Connection, which: Any) -> tuple[Relative, ...]:
     wanted = select(models.c.id, models.c.t, models.c.state).where(which).order_by(models.c.created)
-    return tuple(Relative(row.id, row.t, row.state) for row in connection.execute(wanted))
+    return tuple(Relative(**row) for row in connection.execute(wanted).mappings())
 
 
 def _entries_about(connection: Connection, id_: str) -> Iterator[Entry]:

@@ -85,7 +85,7 @@ def read_overview(workspace: Workspace, *, before: int | None = None) -> Overvie
         in_service = read_service(connection)
         model = in_service.model if in_service else None
         wanted = select(periods).order_by(periods.c.t.desc()).limit(AT_ONCE + 1)  # one more: what the first is held to
-        found = connection.execute(wanted if before is None else wanted.where(periods.c.t < before)).all()
+        found = connection.execute(wanted if before is None else wanted.where(periods.c.t < before)).mappings().all()
         read = [period_from(row, metric) for row in reversed(found)]
         shown = read[-AT_ONCE:]
         made = _models(connection, [period.t for period in read], model)
@@ -119,7 +119,7 @@ def _models(connection: Connection, ts: Sequence[int], in_service: str | None) -
     if not ts:
         return []
     wanted = select(models).where(models.c.t.between(ts[0], ts[-1]))
-    rows = connection.execute(wanted.order_by(models.c.t.desc(), models.c.created.desc()))
+    rows = connection.execute(wanted.order_by(models.c.t.desc(), models.c.created.desc())).mappings()
     return [candidate_from(row, in_service) for row in rows]
 
 
