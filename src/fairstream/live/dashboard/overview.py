@@ -89,9 +89,8 @@ def read_overview(workspace: Workspace, *, before: int | None = None) -> Overvie
         read = [period_from(row, metric) for row in reversed(found)]
         shown = read[-AT_ONCE:]
         made = _models(connection, [period.t for period in read], model)
-        newest = connection.execute(
-            select(models).order_by(models.c.created.desc(), models.c.t.desc()).limit(1)
-        ).first()
+        latest = select(models).order_by(models.c.created.desc(), models.c.t.desc()).limit(1)
+        newest = connection.execute(latest).mappings().first()
         return Overview(
             name=workspace.folder.resolve().name,
             group=workspace.config.group,
