@@ -122,7 +122,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         [CHROMIUM, *(f"--{flag}" for flag in _FLAGS.split()), f"--user-data-dir={profile}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=as_3_and_4,
+        preexec_fn=as_3_and_4,  # noqa: PLW1509 - no threads of ours hold a lock here
         close_fds=False,
     )
     os.close(to_read)

@@ -11,7 +11,9 @@ from fairstream.evaluation.by_group import disaggregate
 from fairstream.evaluation.resampling import Panel
 from fairstream.live.audit import record
 from fairstream.live.database import writing
+from fairstream.live.gate import Check, Decision, finite, flood
 from fairstream.live.schema import events, models, periods, service
+from fairstream.live.settings import Gate
 from fairstream.live.workspace import Workspace
 
 N_PERIODS = 12
@@ -108,25 +110,41 @@ def _period(connection: Connection, rng: np.random.Generator, t: int, seq: int, 
 def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str | None, state: str) -> None:
     level = 0.18 + 0.08 * t / (t + 3)
     after, before = scores(rng, 0.1 / (1 + 0.45 * t), level), scores(rng, 0.11 / (1 + 0.45 * t), level - 0.01)
-    reason = {
-        "promoted": "every check was passed",
-        "held": "the gap of the group “minority” rose by 0.0713, which is more than 0.05, even at the low end of its "
-        "interval",
-        "failed": "learning gave numbers that are not finite",
-    }[state]
-    checks = [
-        _check("finite", state != "failed", "All numbers are finite." if state != "failed" else "Some are not."),
-        _check("flood", True, "No user has more than 10 % of the events.", 0.012, None, 0.1),
-        _check("performance", True, "It rose.", 0.0104, [-0.002, 0.021], -0.018),
-        _check("performance", True, "It rose.", 0.0091, [-0.009, 0.027], -0.016, "minority"),
-        _check("disparity", state != "held", reason.capitalize() + ".", 0.0713, [0.055, 0.088], 0.05),
-    ]
+    failed, held = state == "failed", state == "held"
+    decision = Decision(
+        (
+            flood(0.012, Gate()),
+            finite("learning left numbers in user.weight that are not finite" if failed else None),
+            Check(
+                "drift",
+                True,
+                "the model in service does for all users as it did (0.2213 after 0.2251)",
+                0.017,
+                None,
+                0.3,
+            ),
+            Check("performance", True, "NDCG@20 for all users rises by 4.6%", 0.0461, (-0.009, 0.097), 0.1),
+            Check("performance", True, "NDCG@20 for minority rises by 4.1%", 0.041, (-0.04, 0.12), 0.1, "minority"),
+            Check(
+                "disparity",
+                not held,
+                "the largest gap between a group and the rest rises by 0.0713 to 0.1021 (limit +0.05)"
+                if held
+                else "the largest gap between a group and the rest falls by 0.0051 to 0.0257 (−0.0130 to +0.0029, "
+                "limit +0.05)",
+                0.0713 if held else -0.0051,
+                (0.055, 0.088) if held else (-0.013, 0.0029),
+                0.05,
+            ),
+        )
+    )
     about = {
         "configuration": {"group": "community", "learning": {"fairness_weight": 1.0, "seed": 0}, "gate": {"k": 20}},
-        "data": {"sha256": f"{t:064x}", "n_events": 4000 * (t + 1), "n_users": 900 + 13 * t, "n_items": 600 + 21 * t},
+        "data": {"sha256": f"{t:064x}", "n_events": 4000 + t, "n_users": 900 + 13 * t, "n_items": 600 + 9 * t}
+        | ({"n_new_items": 40 - 2 * t} if t else {}),
         "versions": {"fairstream": "0.6.0", "torch": "2.6.0"},
-        "judgement": {METRIC: after} if state != "failed" else {},
-        "before": {METRIC: before} if parent else {},
+        "judgement": {"metrics": {METRIC: after}} if not failed else None,
+        "before": {"metrics": {METRIC: before}} if parent and not failed else None,
         "n_learned": 3900,
     }
     add_model(
@@ -137,30 +155,18 @@ def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str
         state=state,
         created=BEGINS + (t + 1) * DAY + 60_000_000,
         seconds=8_400_000 + 100_000 * t,
-        decision={"promote": state == "promoted", "reason": reason, "checks": checks},
+        decision=decision.to_dict(),
         about=about,
     )
-    record(connection, "update", {"t": t, "model": model_id(t), "state": state, "reason": reason, "decision": checks})
-
-
-def _check(
-    name: str,
-    ok: bool,
-    sentence: str,
-    value: float | None = None,
-    interval: list[float] | None = None,
-    limit: float | None = None,
-    group: str | None = None,
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "ok": ok,
-        "sentence": sentence,
-        "value": value,
-        "interval": interval,
-        "limit": limit,
-        "group": group,
+    entry = {
+        "id": model_id(t),
+        "t": t,
+        "parent": parent,
+        "state": state,
+        "decision": decision.to_dict(),
+        "about": about,
     }
+    record(connection, "update", entry)
 
 
 def _event(seq: int) -> dict[str, Any]:

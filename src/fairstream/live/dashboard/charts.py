@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from fairstream.live.dashboard.overview import Overview
-from fairstream.live.dashboard.words import plain_time
+from fairstream.live.dashboard.words import STATES, plain_time
 from fairstream.report.charts import CONFIG
 from fairstream.report.series import Style, Styles, palette
 
@@ -21,10 +21,14 @@ _BLUE, _GREY, _RED = "#0072B2", "#767676", "#D55E00"
 _HEIGHT = 190
 _TICKS = 12
 
+NOT_PROMOTED = "candidate not promoted"
+_RING = "M-1,0A1,1 0 1 1 1,0A1,1 0 1 1 -1,0ZM-0.6,0A0.6,0.6 0 1 0 0.6,0A0.6,0.6 0 1 0 -0.6,0Z"
+
 GAP_STYLES: Styles = (
     ("largest gap, with its 95 % interval", Style(_BLUE, "circle", (1, 0))),
     ("by chance", Style(_GREY, "", (2, 2))),
     ("limit of the gate", Style(_RED, "", (6, 3))),
+    (NOT_PROMOTED, Style(_RED, _RING, (0, 99))),
 )
 PD_STYLES: Styles = (("PD, with its 95 % interval", Style(_BLUE, "circle", (1, 0))),)
 ALL_USERS = ("all users", Style(_GREY, "diamond", (2, 2)))
@@ -43,12 +47,14 @@ class Drawing:
 def gap_chart(overview: Overview) -> Drawing:
     """The largest gap by period, its interval, its size by chance, and the gate's limit."""
     rows: Rows = []
+    states = {model.t: model.state for model in overview.models}
     for period in overview.judged:
         gap = period.largest_gap
         low, high = (gap.interval if gap else None) or (None, None)
         rows.append(
             _at(period.t, period.closed)
             | {"value": gap and gap.value, "low": low, "high": high, "chance": gap and gap.chance}
+            | {"candidate": STATES.get(states.get(period.t, ""), "none")}
             | {"limit": period.limit, "group": period.scores.furthest if period.scores else None}
         )
     return Drawing(_gap_spec(_ticks(rows)), rows)
@@ -66,12 +72,12 @@ def signed_chart(overview: Overview) -> Drawing:
 
 def group_styles(overview: Overview) -> Styles:
     """Each group's line."""
-    return (*palette(overview.groups), ALL_USERS)
+    return (*palette(overview.reported_groups), ALL_USERS)
 
 
 def group_chart(overview: Overview) -> Drawing:
     """Each group's quality by period."""
-    names = overview.groups
+    names = overview.reported_groups
     rows: Rows = []
     for period in overview.judged:
         if period.scores is None:
@@ -129,6 +135,7 @@ def _gap_spec(ticks: tuple[int, ...]) -> dict[str, Any]:
     tooltip = [
         *_about_period(),
         alt.Tooltip("group:N", title="group"),
+        alt.Tooltip("candidate:N", title="candidate"),
         *(alt.Tooltip(f"{field}:Q", title=title, format=".4f") for field, title in _GAP_FIELDS),
     ]
     return _spec(
@@ -138,7 +145,10 @@ def _gap_spec(ticks: tuple[int, ...]) -> dict[str, Any]:
             y=_y("limit", "gap", zero=True)
         ),
         base.mark_line(color=_BLUE, strokeWidth=1.8).encode(y=_y("value", "gap", zero=True)),
-        _points(base, _BLUE).encode(y=_y("value", "gap", zero=True), tooltip=tooltip),
+        base.mark_point(filled=False, size=150, color=_RED, strokeWidth=1.8)
+        .encode(y=_y("value", "gap", zero=True))
+        .transform_filter(f"datum.candidate === '{STATES['held']}' || datum.candidate === '{STATES['failed']}'"),
+        _points(base).encode(color=alt.value(_BLUE), y=_y("value", "gap", zero=True), tooltip=tooltip),
     )
 
 
@@ -161,7 +171,7 @@ def _band_spec(ticks: tuple[int, ...], title: str, with_zero: bool) -> dict[str,
         base.mark_area(color=_BLUE, opacity=0.14).encode(y=_y("low", title), y2="high:Q"),
         *zero,
         base.mark_line(color=_BLUE, strokeWidth=1.8).encode(y=_y("value", title)),
-        _points(base, _BLUE).encode(y=_y("value", title), tooltip=tooltip),
+        _points(base).encode(color=alt.value(_BLUE), y=_y("value", title), tooltip=tooltip),
     )
 
 
@@ -176,7 +186,7 @@ def _group_spec(ticks: tuple[int, ...], n_groups: int) -> dict[str, Any]:
     tooltip = [*_about_period(), alt.Tooltip("name:N", title="group"), alt.Tooltip("value:Q", format=".4f")]
     return _spec(
         base.mark_line(strokeWidth=1.8).encode(strokeDash=alt.StrokeDash("line:N", scale=dashes, legend=None)),
-        _points(base, None).encode(shape=alt.Shape("line:N", scale=shapes, legend=None), tooltip=tooltip),
+        _points(base).encode(shape=alt.Shape("line:N", scale=shapes, legend=None), tooltip=tooltip),
     )
 
 
@@ -184,7 +194,7 @@ def _group_spec(ticks: tuple[int, ...], n_groups: int) -> dict[str, Any]:
 def _bar_spec(ticks: tuple[int, ...], title: str, format_: str) -> dict[str, Any]:
     x = alt.X("t:O", title="period", axis=alt.Axis(values=list(ticks), labelAngle=0))
     y = _y("value", title, zero=True, format_=format_)
-    tooltip = [*_about_period(), alt.Tooltip("value:Q", title=title, format=format_)]
+    tooltip = [*_about_period(), alt.Tooltip("value:Q", title=title, format=".1%" if "%" in format_ else ",d")]
     return _spec(alt.Chart().mark_bar(color=_BLUE, opacity=0.8).encode(x=x, y=y, tooltip=tooltip))
 
 
@@ -204,15 +214,14 @@ def _y(field: str, title: str, *, zero: bool = False, format_: str | None = None
         titleBaseline="bottom",
         titleX=-24,
         titleY=-6,
-        **({} if format_ is None else {"format": format_}),
+        format=alt.Undefined if format_ is None else format_,
     )
     return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=zero), axis=axis)
 
 
-def _points(base: alt.Chart, colour: str | None) -> alt.Chart:
+def _points(base: alt.Chart) -> alt.Chart:
     # A wide invisible border makes the points easy to hit with a mouse or a finger.
-    shown = {} if colour is None else {"color": colour}
-    return base.mark_point(filled=True, size=42, opacity=1, stroke="transparent", strokeWidth=9, **shown)
+    return base.mark_point(filled=True, size=42, opacity=1, stroke="transparent", strokeWidth=9)
 
 
 def _about_period() -> list[alt.Tooltip]:

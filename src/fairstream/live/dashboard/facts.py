@@ -6,21 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import RowMapping
+
 from fairstream.evaluation.by_group import Estimate, GroupScores
-from fairstream.live.dashboard.scores import largest_gap, scores_from
-
-
-@dataclass(frozen=True)
-class Check:
-    """One question of the gate to a candidate, and its answer."""
-
-    name: str
-    ok: bool
-    sentence: str
-    value: float | None = None
-    interval: tuple[float, float] | None = None
-    limit: float | None = None
-    group: str | None = None
+from fairstream.live.dashboard.scores import largest_gap, ndcg_from
+from fairstream.live.gate import Check
 
 
 @dataclass(frozen=True)
@@ -39,18 +29,22 @@ class Candidate:
     about: Mapping[str, Any]
     in_service: bool
 
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether somebody put it into service that the gate had held."""
+        return self.state == "promoted" and not all(check.ok for check in self.checks)
+
     def judged(self, metric: str) -> GroupScores | None:
         """How it did on the held-out events."""
-        return scores_from((self.about.get("judgement") or {}).get(metric))
+        return ndcg_from(self.about.get("judgement"), metric)
 
     def before(self, metric: str) -> GroupScores | None:
         """How the model that was in service did on the same events."""
-        return scores_from((self.about.get("before") or {}).get(metric))
+        return ndcg_from(self.about.get("before"), metric)
 
-    @property
-    def n_items(self) -> int | None:
-        """How many items the data had that it was made from."""
-        return (self.about.get("data") or {}).get("n_items")
+    def counted(self, name: str) -> int | None:
+        """How much of something its period had."""
+        return (self.about.get("data") or {}).get(name)
 
 
 @dataclass(frozen=True)
@@ -65,6 +59,7 @@ class Period:
     scores: GroupScores | None
     n_tested: int | None
     n_cold: int | None
+    n_items: int | None = None
     n_new_items: int | None = None
     limit: float | None = None
     """The most that the gate lets the largest gap be: what it was in the period before and the rise allowed."""
@@ -82,7 +77,7 @@ class Period:
         return self.n_cold / self.n_tested if self.n_tested and self.n_cold is not None else None
 
 
-def candidate_from(row: Mapping[str, Any], in_service: str | None) -> Candidate:
+def candidate_from(row: RowMapping, in_service: str | None) -> Candidate:
     """A row of the table of models, by its columns: a row's own `t` is something else."""
     decision = row["decision"] or {}
     checks = tuple(_check(found) for found in decision.get("checks") or ())
@@ -100,7 +95,7 @@ def candidate_from(row: Mapping[str, Any], in_service: str | None) -> Candidate:
     )
 
 
-def period_from(row: Mapping[str, Any], metric: str) -> Period:
+def period_from(row: RowMapping, metric: str) -> Period:
     """A row of the table of periods."""
     judgement = row["judgement"] or {}
     return Period(
@@ -109,7 +104,7 @@ def period_from(row: Mapping[str, Any], metric: str) -> Period:
         n_events=row["n_events"],
         n_users=row["n_users"],
         n_late=row["n_late"],
-        scores=scores_from((judgement.get("metrics") or {}).get(metric)),
+        scores=ndcg_from(judgement, metric),
         n_tested=judgement.get("n_tested_users"),
         n_cold=judgement.get("n_cold_users"),
     )

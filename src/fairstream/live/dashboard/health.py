@@ -10,15 +10,15 @@ from fairstream.live.dashboard.words import when
 from fairstream.report.tables import Cell
 from fairstream.report.wording import anything
 
-_KNOWN = {
-    "requests": ("Requests since it started", "{:,}"),
-    "errors": ("Of these, failed", "{:,}"),
-    "p50_ms": ("Half are answered within", "{:,.1f} ms"),
-    "p99_ms": ("99 % are answered within", "{:,.1f} ms"),
-    "queued_batches": ("Batches being written", "{:,}"),
-    "update_running": ("An update is running", "{}"),
+_COUNTS = {
+    "requests": "Requests since the start",
+    "errors": "Of these, failed",
+    "events_accepted": "Events taken since the start",
+    "batches_waiting": "Batches on their way to disk",
 }
+_SECONDS = {"p50_seconds": "Half are answered within", "p99_seconds": "99 % are answered within"}
 _TIMES = {"last_arrival": "Last event arrived", "started": "Service started"}
+_YES_OR_NO = {"ready": "Ready to answer", "updating": "An update is running"}
 
 
 def health_facts(overview: Overview, health: Mapping[str, Any] | None) -> list[tuple[str, Cell]]:
@@ -38,7 +38,9 @@ def health_facts(overview: Overview, health: Mapping[str, Any] | None) -> list[t
 def _told(name: str, value: Any) -> tuple[str, Cell]:
     if name in _TIMES:
         return _TIMES[name], when(int(value))
+    if name in _SECONDS:
+        return _SECONDS[name], f"{1000 * value:,.2f} ms"
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    title, form = _KNOWN.get(name, (name.replace("_", " ").capitalize(), None))
-    return title, anything(value) if form is None else form.format(value)
+    titles = {**_COUNTS, **_YES_OR_NO}
+    return titles.get(name, name.replace("_", " ").capitalize()), anything(value)

@@ -29,7 +29,11 @@ def model_page(story: ModelStory) -> str:
         element("span", element("a", f"Audit report ({kind})", href=f"{address}/audit.{suffix}", download=True))
         for kind, suffix in (("HTML", "html"), ("JSON", "json"))
     ]
-    badge = element("b", "in service", class_="badge") if story.model.in_service else state_mark(story.model.state)
+    badge = (
+        element("b", "in service", class_="badge")
+        if story.model.in_service
+        else state_mark(story.model.state, by_hand=story.model.is_by_hand)
+    )
     header = (
         element("p", element("a", "fairstream", href="/"), class_="brand"),
         element("h1", "Model ", element("code", story.model.id)),

@@ -8,34 +8,37 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fairstream.evaluation.by_group import GroupScores
-from fairstream.live.dashboard.facts import Check
 from fairstream.live.dashboard.one_model import ModelStory, Relative
 from fairstream.live.dashboard.parts import answer_mark, cards, command, facts, note
 from fairstream.live.dashboard.words import (
     STATES,
+    as_sentence,
     gap_sentence,
     iso_time,
     metric_name,
     number_or_dash,
     of_group,
+    percent,
     reason_words,
-    span,
+    signed_percent,
     when,
 )
+from fairstream.live.gate import Check
 from fairstream.report.markup import Markup, element, joined
 from fairstream.report.tables import Cell, section
-from fairstream.report.wording import anything, plain, signed
+from fairstream.report.wording import anything, number, plain, signed
 
 Name = Callable[[str], Markup]
 """How another model is named: with a link on a page, without one in a file."""
 
-_CHECKS = {
-    "finite": "Numbers are finite",
-    "flood": "No user floods the period",
-    "performance": "Performance has not fallen",
-    "disparity": "Disparity has not risen",
-    "drift": "Drift",
+_CHECKS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "finite": ("Its numbers are finite", number),
+    "flood": ("No user floods the period", percent),
+    "drift": ("The period is like the last", signed_percent),
+    "performance": ("Performance has not fallen", signed_percent),
+    "disparity": ("Disparity has not risen", signed),
 }
+"""What each check asks, and how its numbers are written: performance and drift are shares of what was."""
 _SHORT = 60
 
 
@@ -44,9 +47,13 @@ def what_it_is(story: ModelStory) -> Markup:
     model, service = story.model, story.service
     made = joined("Made from period ", str(model.t), " on ", when(model.created), ", in ", f"{model.seconds:,.1f} s. ")
     if model.in_service and service is not None:
-        return joined(made, "It answers since ", when(service.since), ": ", reason_words(model.reason))
-    became = {"promoted": "It was promoted and is no longer in service: ", "held": "It was held back: "}
-    return joined(made, became.get(model.state, "It failed: "), reason_words(model.reason))
+        made = joined(made, "It answers since ", when(service.since))
+    else:
+        became = {"promoted": "It was promoted and is no longer in service", "held": "It was held back"}
+        made = joined(made, became.get(model.state, "It failed"))
+    if model.is_by_hand:
+        return joined(made, ". The gate had held it back, and it was promoted by hand: ", reason_words(model.reason))
+    return joined(made, ": ", reason_words(model.reason))
 
 
 def decision_section(story: ModelStory) -> Markup:
@@ -61,7 +68,7 @@ def decision_section(story: ModelStory) -> Markup:
     )
     rows = [_check(check) for check in story.model.checks]
     shown = cards("What the gate checked", columns, rows, id_="check-table") if rows else note("No check was recorded.")
-    return section("Decision", element("p", reason_words(story.model.reason)), shown, id_="decision")
+    return section("Decision", element("p", as_sentence(story.model.reason)), shown, id_="decision")
 
 
 def judgement_section(story: ModelStory) -> Markup:
@@ -72,7 +79,7 @@ def judgement_section(story: ModelStory) -> Markup:
         return section("Judgement", note("The candidate was not judged."), id_="judgement")
     columns = ((f"{metric} of", ""), ("Model in service", "n"), ("Candidate", "n"), ("Change", "n"))
     names = list(dict.fromkeys([*after.by_group, *(before.by_group if before else ())]))
-    rows = [_compared("all users", before and before.overall, after.overall)]
+    rows = [_compared("all users", before.overall if before else None, after.overall)]
     rows += [_of_group(name, before, after) for name in names]
     rows.append(_compared("largest gap", _largest(before), _largest(after)))
     return section(
@@ -105,7 +112,6 @@ def data_section(story: ModelStory) -> Markup:
         pairs.append(("Events learned", anything(about["n_learned"])))
     if story.period is not None:
         pairs.append(("Period closed", when(story.period.closed)))
-        pairs.append(("Events of the period", f"{story.period.n_events:,}"))
     return section("Data", facts(pairs) if pairs else note("Nothing was recorded."), id_="data")
 
 
@@ -127,12 +133,12 @@ def command_section(story: ModelStory) -> Markup:
     """What to type to change which model answers."""
     id_ = shlex.quote(story.model.id)
     if story.model.in_service:
-        words, typed = "To go back to the model that it was made from:", "fairstream rollback DIR"
+        words, typed = "To go back to the model that it was made from", "fairstream rollback DIR"
     else:
-        words, typed = "To let this model answer:", f"fairstream promote DIR {id_}"
+        words, typed = "To let this model answer", f"fairstream promote DIR {id_}"
     return section(
         "Commands",
-        element("p", f"{words} type, with the workspace's folder for DIR,"),
+        element("p", f"{words}, type this, with the workspace's folder for DIR:"),
         command(typed),
         note("The decision and who made it are recorded. The same is done over HTTP with a key of scope admin."),
         id_="commands",
@@ -157,14 +163,20 @@ def record_section(story: ModelStory) -> Markup:
 
 
 def _check(check: Check) -> list[Cell]:
-    name = _CHECKS.get(check.name, check.name)
+    name, write = _CHECKS.get(check.name, (check.name, number))
+    interval = None if check.interval is None else f"{write(check.interval[0])} to {write(check.interval[1])}"
+    value, limit = check.value, check.limit
+    if check.name == "drift" and value is not None:
+        value = -value  # kept as a fall
+    if check.name in ("drift", "performance") and limit is not None:
+        limit = -limit  # how far it may fall is kept as a size
     return [
         f"{name}, group “{check.group}”" if check.group else name,
         answer_mark(check.ok),
-        check.sentence or "–",
-        number_or_dash(check.value),
-        span(check.interval),
-        number_or_dash(check.limit),
+        as_sentence(check.sentence) if check.sentence else "–",
+        "–" if value is None else write(value),
+        interval or "–",
+        "–" if limit is None else write(limit),
     ]
 
 

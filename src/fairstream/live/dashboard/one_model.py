@@ -11,7 +11,8 @@ from sqlalchemy import Connection, select
 
 from fairstream.live.audit import Entry
 from fairstream.live.dashboard.facts import Candidate, Period, candidate_from, period_from
-from fairstream.live.dashboard.overview import Service, metric_of, read_service
+from fairstream.live.dashboard.overview import metric_of, read_service
+from fairstream.live.registry import InService
 from fairstream.live.schema import audit, models, periods
 from fairstream.live.settings import Gate
 from fairstream.live.workspace import Workspace
@@ -36,7 +37,7 @@ class ModelStory:
     group: str
     metric: str
     gate: Gate
-    service: Service | None
+    service: InService | None
     period: Period | None
     parent: Relative | None
     children: tuple[Relative, ...]

@@ -11,6 +11,8 @@ from sqlalchemy import Connection, func, select
 
 from fairstream.live.audit import Entry
 from fairstream.live.dashboard.facts import Candidate, Period, candidate_from, period_from
+from fairstream.live.event_store import EventStore
+from fairstream.live.registry import InService
 from fairstream.live.schema import audit, events, models, periods, service
 from fairstream.live.settings import Gate
 from fairstream.live.workspace import Workspace
@@ -18,14 +20,6 @@ from fairstream.live.workspace import Workspace
 AT_ONCE = 60
 """Periods on one page; earlier ones are on pages of their own."""
 _TAIL = 12
-
-
-@dataclass(frozen=True)
-class Service:
-    """Which model answers."""
-
-    model: str
-    since: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Overview:
     """Name of the attribute whose groups are compared."""
     metric: str
     gate: Gate
-    service: Service | None
+    service: InService | None
     newest: Candidate | None
     """The candidate of the last update."""
     periods: tuple[Period, ...]
@@ -70,6 +64,18 @@ class Overview:
         """Every group of any period, in the order of the latest one that has it."""
         names = (name for period in reversed(self.judged) for name in (period.scores.by_group if period.scores else ()))
         return list(dict.fromkeys(names))
+
+    @property
+    def reported_groups(self) -> list[str]:
+        """Those that were large enough in some period."""
+        there = {
+            name
+            for period in self.judged
+            if period.scores
+            for name, v in period.scores.by_group.items()
+            if v is not None
+        }
+        return [name for name in self.groups if name in there]
 
 
 def metric_of(gate: Gate) -> str:
@@ -98,19 +104,19 @@ def read_overview(workspace: Workspace, *, before: int | None = None) -> Overvie
             gate=gate,
             service=in_service,
             newest=candidate_from(newest, model) if newest else None,
-            periods=_with_new_items(_with_limits(read, gate), made)[-AT_ONCE:],
+            periods=_with_items(_with_limits(read, gate), made)[-AT_ONCE:],
             models=tuple(one for one in made if shown and one.t >= shown[0].t),
-            events=_events(connection),
+            events=_events(workspace, connection),
             record=_record(connection),
             earlier=shown[0].t if len(read) > AT_ONCE else None,
             is_latest=before is None,
         )
 
 
-def read_service(connection: Connection) -> Service | None:
+def read_service(connection: Connection) -> InService | None:
     """The one row that says which model answers."""
     row = connection.execute(select(service.c.model, service.c.since)).first()
-    return Service(row.model, row.since) if row else None
+    return InService(*row) if row else None
 
 
 def _models(connection: Connection, ts: Sequence[int], in_service: str | None) -> list[Candidate]:
@@ -130,25 +136,22 @@ def _with_limits(read: Sequence[Period], gate: Gate) -> list[Period]:
     return limited
 
 
-def _with_new_items(read: Sequence[Period], made: Sequence[Candidate]) -> tuple[Period, ...]:
-    """Items that the models of a period know and those of the period before do not."""
-    known: dict[int, int] = {}
-    for one in made:
-        if one.n_items is not None:
-            known[one.t] = max(one.n_items, known.get(one.t, 0))
-
-    def more(t: int) -> int | None:
-        return max(0, known[t] - known[t - 1]) if t in known and t - 1 in known else None
-
-    return tuple(replace(period, n_new_items=more(period.t)) for period in read)
+def _with_items(read: Sequence[Period], made: Sequence[Candidate]) -> tuple[Period, ...]:
+    """How many items a period had is known of the candidate that was made from it."""
+    by_period = {one.t: one for one in made}
+    return tuple(
+        replace(period, n_items=one.counted("n_items"), n_new_items=one.counted("n_new_items"))
+        if (one := by_period.get(period.t))
+        else period
+        for period in read
+    )
 
 
-def _events(connection: Connection) -> Events:
-    closed, last = connection.execute(select(func.sum(periods.c.n_events), func.max(periods.c.last_seq))).one()
-    # Counting the rows would read them all; the order of arrival may have holes, so this is at most too many.
-    newest = connection.execute(select(events.c.seq, events.c.time).order_by(events.c.seq.desc()).limit(1)).first()
-    waiting = max(0, newest.seq - (last or 0)) if newest else 0
-    return Events(int(closed or 0) + waiting, waiting, newest.time if newest else None)
+def _events(workspace: Workspace, connection: Connection) -> Events:
+    closed = connection.scalar(select(func.sum(periods.c.n_events))) or 0
+    waiting = EventStore(workspace).n_open()
+    latest = connection.scalar(select(events.c.time).order_by(events.c.seq.desc()).limit(1))
+    return Events(int(closed) + waiting, waiting, latest)
 
 
 def _record(connection: Connection) -> tuple[Entry, ...]:

@@ -17,10 +17,11 @@ from fairstream.live.dashboard.overview_tables import (
     record_table,
 )
 from fairstream.live.dashboard.parts import chart, document, facts, folded, note
-from fairstream.live.dashboard.spoken import count_words, course
+from fairstream.live.dashboard.spoken import course
 from fairstream.live.dashboard.words import (
     BY_CHANCE,
     TOO_FEW,
+    count_words,
     disparity_sentence,
     metric_name,
     model_link,
@@ -66,7 +67,13 @@ def _tiles(overview: Overview) -> list[tuple[str, Cell]]:
     last = overview.judged[-1] if overview.judged else None
     gap = last.largest_gap if last else None
     performance = last.scores.overall if last and last.scores else None
-    told = "" if gap is None else BY_CHANCE if gap.may_be_chance else f"limit {number_or_dash(last and last.limit)}"
+    told = (
+        ""
+        if gap is None
+        else BY_CHANCE
+        if gap.may_be_chance
+        else f"limit {number_or_dash(last.limit if last else None)}"
+    )
     return [
         ("In service", model_link(overview.service.model) if overview.service else "no model yet"),
         (f"{metric_name(overview.metric)}, last period", number_or_dash(performance)),
@@ -85,7 +92,8 @@ def _disparity(overview: Overview, drawings: dict[str, Drawing]) -> Markup:
     drawings["chart-pd"] = charts.signed_chart(overview)
     gaps = [(period.t, period.largest_gap.value if period.largest_gap else None) for period in overview.judged]
     signed = [(period.t, period.scores.performance_disparity if period.scores else None) for period in overview.judged]
-    limit = f"The gate's limit is the gap of the period before and {plain(overview.gate.max_rise)} more."
+    allowed = plain(overview.gate.max_rise)
+    limit = f"The limit drawn is the gap of the period before and {allowed} more, the rise that the gate allows."
     return section(
         "Disparity over time",
         element("p", disparity_sentence(overview)),
@@ -107,7 +115,7 @@ def _disparity(overview: Overview, drawings: dict[str, Drawing]) -> Markup:
     )
 
 
-def _groups(overview: Overview, drawings: dict[str, Drawing]) -> Markup | None:
+def _groups(overview: Overview, drawings: dict[str, Drawing]) -> Markup:
     if not overview.judged:
         return section("Quality of each group", note("Nothing has been judged yet."), id_="groups")
     drawings["chart-groups"] = charts.group_chart(overview)
@@ -160,9 +168,12 @@ def _drift(overview: Overview, drawings: dict[str, Drawing]) -> Markup:
         ),
         ("chart-late", "Late events", "Share of late events", [p.late_share for p in overview.periods]),
     ):
-        panels += _bars(overview, drawings, id_, title, described, share, ".0%")
-    new = [period.n_new_items for period in overview.periods]
-    panels += _bars(overview, drawings, "chart-items", "New items", "Items that came in new", new, "~s")
+        panels += _bars(overview, drawings, id_, title, described, share, "~%")
+    for id_, title, described, counts in (
+        ("chart-items", "Items", "Items with events", [period.n_items for period in overview.periods]),
+        ("chart-new", "New items", "Items never seen before", [period.n_new_items for period in overview.periods]),
+    ):
+        panels += _bars(overview, drawings, id_, title, described, counts, "~s")
     return section(
         "Drift",
         note(_DRIFT_NOTE),
@@ -210,7 +221,9 @@ _DRIFT_NOTE = (
     "Cold users were tested but are new to the model in service. Late events are older than the close of the period "
     "before; they are learned with the period in which they arrived."
 )
-_RECORD_NOTE = "Every update and decision is recorded; `fairstream audit DIR` checks that no entry was changed."
+_RECORD_NOTE = (
+    "Every update and decision is recorded, and no entry can be changed unseen: fairstream audit DIR checks that."
+)
 _WITHOUT_SCRIPT = element(
     "noscript", note("Charts are drawn with JavaScript, which is off here; the tables hold the same numbers.")
 )

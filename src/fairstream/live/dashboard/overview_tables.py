@@ -13,14 +13,15 @@ from fairstream.live.dashboard.scores import largest_gap
 from fairstream.live.dashboard.words import (
     NOT_JUDGED,
     TOO_FEW,
+    as_sentence,
     chance_words,
+    count_words,
     metric_name,
     model_link,
     number_or_dash,
     of_group,
     pd_words,
     percent,
-    reason_words,
     span,
     tested_words,
     when,
@@ -29,8 +30,19 @@ from fairstream.report.markup import Markup, element, joined
 from fairstream.report.tables import Cell
 from fairstream.report.wording import anything, number
 
-_SHOWN_OF_ENTRIES = ("model", "t", "period", "instead_of", "state", "reason", "by", "name", "scope", "n_events")
-"""What an entry's line shows; all of it is in the record itself."""
+_SHOWN_OF_ENTRIES = {
+    "id": "model",
+    "model": "model",
+    "t": "period",
+    "state": "decision",
+    "instead_of": "instead of",
+    "action": "key",
+    "name": "name",
+    "scope": "scope",
+    "n_events": "events",
+    "by": "by",
+}
+"""What an entry's line shows, and how it is called there; all of it is in the record itself."""
 
 
 def disparity_table(overview: Overview) -> Markup:
@@ -62,7 +74,7 @@ def group_table(overview: Overview) -> Markup:
     for period in reversed(overview.judged):
         scores = period.scores
         values = [of_group(scores.by_group.get(name) if scores else None) for name in overview.groups]
-        rows.append([str(period.t), *values, number_or_dash(scores and scores.overall), tested_words(period)])
+        rows.append([str(period.t), *values, number_or_dash(scores.overall if scores else None), tested_words(period)])
     return cards(f"{metric_name(overview.metric)} of each group by period", columns, rows, id_="group-table")
 
 
@@ -76,6 +88,7 @@ def drift_table(overview: Overview) -> Markup:
         ("95 % interval", "whole"),
         ("Cold users", "n"),
         ("Late events", "n"),
+        ("Items", "n"),
         ("New items", "n"),
         ("Events", "n"),
         ("Users", "n"),
@@ -91,7 +104,8 @@ def drift_table(overview: Overview) -> Markup:
                 span(scores.interval if scores else None),
                 percent(period.cold_share),
                 percent(period.late_share),
-                "–" if period.n_new_items is None else f"{period.n_new_items:,}",
+                count_words(period.n_items),
+                count_words(period.n_new_items),
                 f"{period.n_events:,}",
                 f"{period.n_users:,}",
             ]
@@ -144,8 +158,8 @@ def _model_row(model: Candidate, metric: str) -> list[Cell]:
     return [
         name or model_link(model.id),
         str(model.t),
-        state_mark(model.state),
-        reason_words(model.reason),
+        state_mark(model.state, by_hand=model.is_by_hand),
+        as_sentence(model.reason),
         NOT_JUDGED if scores is None else number_or_dash(scores.overall),
         NOT_JUDGED if scores is None else (TOO_FEW if gap is None else number(gap.value)),
     ]
@@ -156,6 +170,8 @@ def _about(entry: Entry) -> str:
 
 
 def _told(body: dict[str, object]) -> Iterator[str]:
-    for name in _SHOWN_OF_ENTRIES:
-        if isinstance(value := body.get(name), str | int | float):
-            yield f"{name.replace('_', ' ')}: {anything(value)}"
+    for name, title in _SHOWN_OF_ENTRIES.items():
+        if isinstance(value := body.get(name), str | int):
+            yield f"{title}: {anything(value)}"
+    if isinstance(decision := body.get("decision"), dict):
+        yield str(decision.get("reason", ""))

@@ -73,12 +73,11 @@ def facts(pairs: Iterable[tuple[str, Cell]], *, class_: str = "facts") -> Markup
     )
 
 
-def state_mark(state: str) -> Markup:
+def state_mark(state: str, *, by_hand: bool = False) -> Markup:
     """What became of a candidate; the sign is for the eye alone."""
+    words = f"{STATES.get(state, state)}{' by hand' if by_hand else ''}"
     sign = element("span", _ICONS.get(state, "·"), class_="icon", aria_hidden="true")
-    return element(
-        "span", sign, STATES.get(state, state), class_=f"verdict state-{state if state in _ICONS else 'other'}"
-    )
+    return element("span", sign, words, class_=f"verdict state-{state if state in _ICONS else 'other'}")
 
 
 def answer_mark(ok: bool) -> Markup:

@@ -49,8 +49,7 @@ Health = Callable[[], Mapping[str, Any]]
 def router(workspace: Workspace, health: Health | None = None) -> APIRouter:
     """The pages of a workspace; `health` tells how the service does, where there is one.
 
-    What it may tell: requests, errors, p50_ms, p99_ms, last_arrival and started (microseconds since
-    1970), queued_batches, update_running. Anything else is shown under its own name.
+    What it may tell is in `health.py`; anything else is shown under its own name.
     """
     pages, sessions = APIRouter(include_in_schema=False), Sessions()
 

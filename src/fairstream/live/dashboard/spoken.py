@@ -26,12 +26,3 @@ def course(
         f"{what} by period: {written(begins)} in period {first}, {written(ends)} in period {last}; "
         f"lowest {written(min(values))}, highest {written(max(values))}."
     )
-
-
-def count_words(value: float) -> str:
-    """A count.
-
-    >>> count_words(1234)
-    '1,234'
-    """
-    return f"{value:,.0f}"

@@ -10,7 +10,7 @@ from fairstream.live.dashboard.facts import Candidate, Period
 from fairstream.live.dashboard.overview import Overview
 from fairstream.live.dashboard.scores import largest_gap
 from fairstream.report.markup import Markup, element, joined
-from fairstream.report.wording import number, signed
+from fairstream.report.wording import number, plain, signed
 
 TOO_FEW = "too few to report"
 BY_CHANCE = "cannot be told from chance"
@@ -69,6 +69,15 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
+def count_words(count: float | None) -> str:
+    """How many, or a dash where nobody counted.
+
+    >>> count_words(1234), count_words(None)
+    ('1,234', '–')
+    """
+    return "–" if count is None else f"{count:,.0f}"
+
+
 def number_or_dash(value: float | None) -> str:
     """Four decimals, or a dash where there is nothing."""
     return "–" if value is None else number(value)
@@ -120,7 +129,11 @@ def disparity_sentence(overview: Overview) -> str:
     if not overview.judged:
         return "No period has judged a model yet; the second period will be the first to do so."
     last = overview.judged[-1]
-    limit = f" The gate's limit for it was {number(last.limit)}." if last.limit is not None else ""
+    allowed = f"more than the period before and the {plain(overview.gate.max_rise)} that the gate allows"
+    limit = ""
+    if last.limit is not None and last.largest_gap is not None:
+        is_above = last.largest_gap.value > last.limit
+        limit = f" That is {'' if is_above else 'not '}{allowed} ({number(last.limit)})."
     return f"Period {last.t}: {gap_sentence(last.scores, overview.metric)}{limit}"
 
 
@@ -141,6 +154,24 @@ def reason_words(reason: str) -> str:
     ('its disparity rose.', 'Nothing was wrong.')
     """
     return reason if reason.endswith((".", "!", "?")) else f"{reason}."
+
+
+def as_sentence(reason: str) -> str:
+    """A reason as a sentence of its own.
+
+    >>> as_sentence("all checks passed")
+    'All checks passed.'
+    """
+    return reason_words(f"{reason[:1].upper()}{reason[1:]}")
+
+
+def signed_percent(share: float) -> str:
+    """A change as a share.
+
+    >>> signed_percent(-0.034)
+    '−3.4 %'
+    """
+    return f"{100 * share:+.1f} %".replace("-", "−")
 
 
 def pd_words(disparity: Estimate | None) -> str:
@@ -173,6 +204,8 @@ def _decided(overview: Overview) -> Markup:
 
 def _outcome(newest: Candidate) -> Markup:
     link = model_link(newest.id)
+    if newest.is_by_hand:
+        return joined("held ", "it" if newest.in_service else link, " back, and it was promoted by hand:")
     if newest.state == "promoted":
         return joined("put ", "it" if newest.in_service else link, " into service:")
     if newest.state == "held":
