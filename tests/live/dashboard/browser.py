@@ -55,8 +55,9 @@ class Browser:
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
     def go(self, address: str, *, until: str = "document.readyState === 'complete'") -> None:
+        self.run("window.isOld = true")
         self.ask("Page.navigate", url=address)
-        self.wait_for(f"location.href !== 'about:blank' && ({until})")
+        self.wait_for(f"!window.isOld && ({until})")
 
     def wait_for(self, condition: str) -> None:
         ends = time.monotonic() + _PATIENCE
@@ -71,9 +72,9 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def press(self, key: str, code: int) -> None:
-        for kind in ("rawKeyDown", "keyUp"):
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+    def press(self, key: str, code: int, text: str = "") -> None:
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text)
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         found = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
