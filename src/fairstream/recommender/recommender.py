@@ -16,6 +16,7 @@ from fairstream.events import (
     Columns,
     EventLog,
     Groups,
+    Knowledge,
     Rows,
     Vocabulary,
     id_column,
@@ -224,6 +225,12 @@ class FairRecommender:
         """The model in service."""
         return self._fitted()[0].model
 
+    @property
+    def standing(self) -> Standing:
+        """What answers are made from, for a service that makes them one at a time."""
+        learner, _ = self._fitted()
+        return Standing(learner.model, learner.known, learner.n_learned_users, self._users, self._items)
+
     def _new_learner(self) -> Learner:
         return make_learner(
             self.config,
@@ -260,6 +267,16 @@ class FairRecommender:
             t=learner.t,
             n_learned_users=learner.n_learned_users,
         )
+
+
+class Standing(NamedTuple):
+    """A fitted recommender's model, what it knows, and the ids of its rows; not to be changed."""
+
+    model: Scorer
+    known: Knowledge
+    n_learned_users: int
+    user_ids: Vocabulary
+    item_ids: Vocabulary
 
 
 class _NewEvents(NamedTuple):
