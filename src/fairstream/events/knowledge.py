@@ -35,10 +35,11 @@ class Knowledge:
     """Items that were known before the last events came in; the rows from here on are new."""
 
     @classmethod
-    def of(cls, users: Rows, items: Rows, *, n_items_before: int = 0) -> Knowledge:
-        """What one batch of events tells."""
+    def of(cls, users: Rows, items: Rows, *, n_items_before: int = 0, n_users: int = 0, n_items: int = 0) -> Knowledge:
+        """What one batch of events tells, of so many users and items at least."""
         seen = SeenItems.from_pairs(users, items)
-        return cls((users,), (items,), seen, _n_rows(users), _n_rows(items), n_items_before)
+        n_users, n_items = max(n_users, _n_rows(users)), max(n_items, _n_rows(items))
+        return cls((users,), (items,), seen, n_users, n_items, n_items_before)
 
     def after(self, users: Rows, items: Rows) -> Knowledge:
         """What is known once these events have come in too, at a cost that follows them."""
@@ -49,6 +50,19 @@ class Knowledge:
             max(self.n_users, _n_rows(users)),
             max(self.n_items, _n_rows(items)),
             self.n_items,
+        )
+
+    def without(self, user: int) -> Knowledge:
+        """The same without this user, whose row the later ones move up to; items that only it had stay known."""
+        users, items = self.users, self.items
+        others = users != user
+        users, items = users[others], items[others]
+        return Knowledge.of(
+            users - (users > user),
+            items,
+            n_items_before=self.n_items_before,
+            n_users=self.n_users - 1,
+            n_items=self.n_items,
         )
 
     @property

@@ -59,6 +59,12 @@ class Vocabulary:
         twin._runs, twin._ids = self._runs, self._ids
         return twin
 
+    def without(self, row: int) -> Vocabulary:
+        """The other ids; those of later rows move up."""
+        others = np.delete(np.arange(len(self)), row)
+        # Arrow's take makes new memory: the old id is not in it.
+        return Vocabulary.of_distinct(self.ids.take(pa.array(others)))
+
     def indexed(self) -> Vocabulary:
         """Make now what lookups need, for which the first one would have to wait; gives the vocabulary itself."""
         for run in self._runs:

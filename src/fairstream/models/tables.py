@@ -37,6 +37,16 @@ class Table(nn.Embedding):
             self.weight.data[n_before:] = fresh.to(self.weight.device)
             self.num_embeddings = n_rows
 
+    def drop(self, row: int) -> None:
+        """Take a row out; the later ones move up."""
+        self.weight.data = without_row(self.weight.data, row)
+        self.num_embeddings -= 1
+
+
+def without_row(tensor: Tensor, row: int) -> Tensor:
+    """The other rows, in memory of their own."""
+    return torch.cat([tensor[:row], tensor[row + 1 :]])
+
 
 def with_rows(tensor: Tensor, n_rows: int, *, is_ours: bool = True) -> Tensor:
     """The same rows and room for more behind them; what is in the new ones is undefined.

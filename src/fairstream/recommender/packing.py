@@ -19,6 +19,8 @@ def packed_manifest(learner: Learner, groups: Groups) -> dict[str, Any]:
         "started_at": learner.trainer.t,
         "n_learned_users": learner.n_learned_users,
         "n_items_before": learner.known.n_items_before,
+        "n_users": learner.known.n_users,
+        "n_items": learner.known.n_items,
         "strategy": learner.strategy.state(),
         "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice", "ahead")},
     }
@@ -45,7 +47,14 @@ def unpack_learner(learner: Learner, manifest: dict[str, Any], tensors: Tensors)
     users, items = (tensors[f"events/{name}"].numpy() for name in ("users", "items"))
     trainer = learner.restore(
         int(manifest["t"]),
-        Knowledge.of(users, items, n_items_before=int(manifest["n_items_before"])),
+        Knowledge.of(
+            users,
+            items,
+            n_items_before=int(manifest["n_items_before"]),
+            # Those who were forgotten may leave items behind that nobody else has had.
+            n_users=int(manifest.get("n_users", 0)),
+            n_items=int(manifest.get("n_items", 0)),
+        ),
         n_learned_users=int(manifest["n_learned_users"]),
         started_at=int(manifest["started_at"]),
     )

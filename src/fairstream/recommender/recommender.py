@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +14,16 @@ from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Judge, Judgement, Protocol, best_items
 from fairstream.events import (
     Columns,
-    EventLog,
     Groups,
     Knowledge,
-    Rows,
     Vocabulary,
     id_column,
     read_events,
     read_more_events,
 )
+from fairstream.events.groups import UNKNOWN
+from fairstream.events.people import read_more_groups
+from fairstream.events.tables import to_table
 from fairstream.methods import METHODS, MethodConfig, make_learner
 from fairstream.models import Popularity, Scorer, ScorerFactory
 from fairstream.randomness import Randomness
@@ -33,6 +34,7 @@ from fairstream.recommender.checkpoint import (
     write_checkpoint,
 )
 from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
+from fairstream.recommender.placing import NewEvents, log_itself
 from fairstream.strategies import Learner, Update
 from fairstream.training import OnEpoch, Surroundings, Tensors
 
@@ -88,7 +90,7 @@ class FairRecommender:
 
     def fit(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Update:
         """Train from scratch on `events` (an `EventLog`, or what `read_events` takes)."""
-        log = _log_itself(events, users) or read_events(events, users=users)
+        log = log_itself(events, users) or read_events(events, users=users)
         groups = log.need_groups()
         learner = self._new_learner()
         update = learner.fit(log.users, log.items, groups, on_epoch)
@@ -117,6 +119,36 @@ class FairRecommender:
         update = learner.update(new.users, new.items, groups, quality, on_epoch)
         self._users, self._items, self._groups = new.user_ids, new.item_ids, groups
         return update
+
+    def observe(self, events: Any, *, users: Any = None) -> None:
+        """Take note of new events without learning from them: what users have had is not recommended to them."""
+        learner, _ = self._fitted()
+        new = self._placed(events, users)
+        if len(new.users):
+            learner.observe(new.users, new.items, new.groups)
+            self._users, self._items, self._groups = new.user_ids, new.item_ids, new.groups
+
+    def forget(self, user_id: Any) -> bool:
+        """Take out a user's id, group, events and rows, and every trace of them in the optimizer.
+
+        Gives whether the user was known. What others' rows have learned beside this user's stays.
+        """
+        learner, groups = self._fitted()
+        (row,) = self._users.lookup(id_column([user_id])).tolist()
+        if row < 0:
+            return False
+        learner.forget(row)
+        self._users = self._users.without(row).indexed()
+        self._groups = replace(groups, codes=np.delete(groups.codes, row))
+        return True
+
+    def tell_groups(self, users: Any) -> None:
+        """Say of all users who is in which group, where a checkpoint was saved without; unnamed ones have none."""
+        _, groups = self._fitted()
+        told = read_more_groups(self._users.ids, to_table(users, what="the users"), self._columns, groups)
+        if told is None:
+            raise DataError(f"the users have no column {groups.attribute!r}, which makes the groups")
+        self._groups = told
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
@@ -167,9 +199,14 @@ class FairRecommender:
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────
 
-    def save(self, path: str | Path) -> None:
-        """Write a checkpoint: after `load`, every update gives bit for bit what it would have given."""
+    def save(self, path: str | Path, *, with_groups: bool = True) -> None:
+        """Write a checkpoint: after `load`, every update gives bit for bit what it would have given.
+
+        Without groups nobody's is in it, and `tell_groups` has to say them again.
+        """
         learner, groups = self._fitted()
+        if not with_groups:
+            groups = replace(groups, codes=np.full_like(groups.codes, UNKNOWN))
         manifest = {
             "fairstream": __version__,
             "config": self.config.model_dump(),
@@ -245,18 +282,13 @@ class FairRecommender:
             raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
         return self._learner, self._groups
 
-    def _placed(self, events: Any, users: Any) -> _NewEvents:
+    def _placed(self, events: Any, users: Any) -> NewEvents:
         """The events that are not known yet, in this recommender's rows; changes nothing."""
         learner, groups = self._fitted()
-        log = _log_itself(events, users) or read_more_events(events, groups, self._columns, users=users)
-        user_ids, item_ids = self._users.copy(), self._items.copy()
-        people = user_ids.extend(log.user_ids.ids)
-        user_rows, item_rows = people[log.users], item_ids.extend(log.item_ids.ids)[log.items]
-        joined = groups.joined_by(people, len(user_ids), log.groups)
-        new = ~learner.known.seen.has(user_rows, item_rows)
-        return _NewEvents(user_rows[new], item_rows[new], user_ids, item_ids, joined)
+        log = log_itself(events, users) or read_more_events(events, groups, self._columns, users=users)
+        return NewEvents.of(log, learner.known.seen, self._users, self._items, groups)
 
-    def _judge(self, new: _NewEvents, *, k: int, min_group_size: int = 1, n_resamples: int = 0) -> Judgement:
+    def _judge(self, new: NewEvents, *, k: int, min_group_size: int = 1, n_resamples: int = 0) -> Judgement:
         learner, _ = self._fitted()
         judge = Judge(Protocol.named("strict"), k, new.groups, self._randomness, min_group_size, n_resamples)
         return judge.judge(
@@ -279,16 +311,6 @@ class Standing(NamedTuple):
     item_ids: Vocabulary
 
 
-class _NewEvents(NamedTuple):
-    """Events in a recommender's rows, and its vocabularies and groups as they will be with them."""
-
-    users: Rows
-    items: Rows
-    user_ids: Vocabulary
-    item_ids: Vocabulary
-    groups: Groups
-
-
 def load(path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None) -> FairRecommender:
     """Read what `FairRecommender.save` wrote; see `FairRecommender.load`.
 
@@ -305,11 +327,3 @@ def load(path: str | Path, *, model: ScorerFactory | None = None, device: str | 
     True
     """
     return FairRecommender.load(path, model=model, device=device)
-
-
-def _log_itself(events: Any, users: Any) -> EventLog | None:
-    if not isinstance(events, EventLog):
-        return None
-    if users is not None:
-        raise ConfigurationError("an EventLog has its groups already; give users to read_events instead")
-    return events

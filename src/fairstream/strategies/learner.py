@@ -96,6 +96,16 @@ class Learner:
             self.strategy.restore(memory)
             raise
 
+    def observe(self, users: Rows, items: Rows, groups: Groups) -> None:
+        """Know of events without learning from them."""
+        self._take(Step.KEEP, users, items, groups, None)
+
+    def forget(self, user: int) -> None:
+        """Know and have learned nothing of a user any more; the rows of later ones move up."""
+        self.trainer.forget(user)
+        self.known = self.known.without(user)
+        self.n_learned_users -= user < self.n_learned_users
+
     def _take(self, step: Step, users: Rows, items: Rows, groups: Groups, on_epoch: OnEpoch | None) -> Update:
         begin = time.perf_counter()
         standing = (self.t, self.known, self.n_learned_users, self._trainer)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fairstream.models import Scorer
-from fairstream.models.tables import with_rows
+from fairstream.models.tables import with_rows, without_row
 from fairstream.training.row_adam import RowAdam, fresh_state
 
 Tensors = dict[str, torch.Tensor]
@@ -60,6 +60,14 @@ def grow_state(optimizer: torch.optim.Optimizer) -> None:
                 n_before = len(value)
                 state[name] = with_rows(value, len(parameter))
                 state[name][n_before:] = 0
+
+
+def drop_state_row(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, row: int) -> None:
+    """Take a row out of every moment of a parameter."""
+    state = optimizer.state.get(parameter, {})
+    for name, value in state.items():
+        if value.dim() > 0:
+            state[name] = without_row(value, row)
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> Tensors:

@@ -12,7 +12,7 @@ import torch
 
 from fairstream.errors import ModelError
 from fairstream.events import Groups, Rows
-from fairstream.models import Scorer, ScorerFactory
+from fairstream.models import Scorer, ScorerFactory, UserTable
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
@@ -20,7 +20,14 @@ from fairstream.training.batches import cut_batches
 from fairstream.training.engine import Training
 from fairstream.training.engines import EngineMaker, fine_tunes_a_copy, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
-from fairstream.training.optimizers import Tensors, grow_state, make_optimizer, restore_state, state_tensors
+from fairstream.training.optimizers import (
+    Tensors,
+    drop_state_row,
+    grow_state,
+    make_optimizer,
+    restore_state,
+    state_tensors,
+)
 from fairstream.training.savepoint import Savepoint
 from fairstream.training.surroundings import EngineName
 
@@ -98,6 +105,13 @@ class Trainer:
         with self._randomness.governing("growth", t):
             self.model.grow(n_users, n_items)
         grow_state(self.optimizer)
+
+    def forget(self, user: int) -> None:
+        """Take a user's rows out of the tables and the optimizer; the later ones move up."""
+        for table in self.model.tables():
+            if isinstance(table, UserTable):
+                drop_state_row(self.optimizer, table.weight, user)
+                table.drop(user)
 
     def train(
         self,

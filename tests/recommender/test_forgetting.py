@@ -1,0 +1,107 @@
+"""What a recommender takes note of without learning, and whom it forgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fairstream
+from fairstream import FairRecommender, synthetic_stream
+
+STREAM = synthetic_stream(n_users=60, n_items=50, n_events=1200, seed=3)
+EVENTS = STREAM.events.set_column(0, "user_id", pc.cast(STREAM.events["user_id"], pa.string()))
+USERS = STREAM.users.set_column(0, "user_id", pc.cast(STREAM.users["user_id"], pa.string()))
+FIRST, LATER, LAST = EVENTS.slice(0, 700), EVENTS.slice(700, 300), EVENTS.slice(1000)
+EVERYBODY = pc.unique(FIRST["user_id"]).to_pylist()
+
+
+def fitted(**options: Any) -> FairRecommender:
+    rec = FairRecommender(**{"pretrain_epochs": 2, "update_epochs": 2, "device": "cpu", **options})
+    rec.fit(FIRST, users=USERS)
+    return rec
+
+
+def lists_of(rec: FairRecommender, users: list[str]) -> dict[str, list[tuple[Any, float]]]:
+    found = rec.recommend(users, k=10).to_pylist()
+    return {user: [(row["item_id"], row["score"]) for row in found if row["user_id"] == user] for user in users}
+
+
+@settings(max_examples=10)
+@given(gone=st.lists(st.sampled_from(EVERYBODY), min_size=1, max_size=5, unique=True), updated=st.booleans())
+def test_who_is_forgotten_is_gone_and_nobody_else_notices(
+    tmp_path_factory: pytest.TempPathFactory, gone: list[str], updated: bool
+) -> None:
+    rec = fitted()
+    if updated:
+        rec.update(LATER, users=USERS)
+    others = [user for user in EVERYBODY if user not in gone]
+    before, n_users = lists_of(rec, others), rec.model.n_users
+    assert all(rec.forget(user) for user in gone)
+    assert not any(rec.forget(user) for user in gone)
+    folder = tmp_path_factory.mktemp("model")
+    rec.save(folder)
+    again = fairstream.load(folder)
+    for one in (rec, again):
+        assert lists_of(one, others) == before
+        assert one.model.n_users == n_users - len(gone)
+        assert set(one.recommend(gone)["source"].to_pylist()) == {"popularity"}
+    rest = LAST.filter(pc.invert(pc.is_in(LAST["user_id"], pa.array(gone))))
+    rec.update(rest, users=USERS)
+    again.update(rest, users=USERS)
+    assert lists_of(again, others) == lists_of(rec, others)
+    assert set(rec.recommend(gone)["source"].to_pylist()) == {"popularity"}
+
+
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+@pytest.mark.parametrize("model", ["mf", "ncf"])
+def test_no_number_of_a_forgotten_user_is_left(model: str, optimizer: str) -> None:
+    rec = fitted(model=model, optimizer=optimizer)
+    row = EVERYBODY.index("7")
+    theirs = [p.detach()[row].clone() for name, p in rec.model.named_parameters() if "user" in name]
+    assert theirs
+    rec.forget("7")
+    for name, parameter in rec.model.named_parameters():
+        for vector in theirs:
+            if "user" in name and parameter.shape[1:] == vector.shape:
+                assert not (parameter == vector).all(dim=-1).any()
+
+
+def test_items_that_only_a_forgotten_user_had_stay_known(tmp_path: Path) -> None:
+    alone = pa.table({"user_id": ["hermit"], "item_id": [10_000], "time": [0.5]})
+    rec = FairRecommender(pretrain_epochs=1, device="cpu")
+    rec.fit(pa.concat_tables([FIRST, alone.cast(FIRST.schema)]), users=USERS)
+    n_items = rec.model.n_items
+    rec.forget("hermit")
+    rec.save(tmp_path)
+    again = fairstream.load(tmp_path)
+    assert again.model.n_items == n_items
+    assert 10_000 in again.recommend(["nobody"], k=n_items)["item_id"].to_pylist()
+
+
+def test_what_is_observed_is_not_recommended_and_not_learned() -> None:
+    rec = fitted()
+    user = EVERYBODY[0]
+    (best, *_), weights = lists_of(rec, [user])[user], rec.model.state_dict()["user.weight"][:10].clone()
+    rec.observe(pa.table({"user_id": [user], "item_id": [best[0]], "time": [99.0]}).cast(FIRST.schema))
+    assert best[0] not in [item for item, _ in lists_of(rec, [user])[user]]
+    assert torch.equal(rec.model.state_dict()["user.weight"][:10], weights)
+    assert set(rec.recommend(["nobody"])["source"].to_pylist()) == {"popularity"}
+
+
+def test_groups_told_again_are_as_good_as_groups_kept(tmp_path: Path) -> None:
+    rec = fitted()
+    rec.save(tmp_path / "with")
+    rec.save(tmp_path / "without", with_groups=False)
+    kept, told = fairstream.load(tmp_path / "with"), fairstream.load(tmp_path / "without")
+    told.tell_groups(USERS)
+    assert told.disparity(LATER, users=USERS) == kept.disparity(LATER, users=USERS)
+    for one in (kept, told):
+        one.update(LATER, users=USERS)
+    assert lists_of(told, EVERYBODY) == lists_of(kept, EVERYBODY)
