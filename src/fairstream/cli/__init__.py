@@ -15,6 +15,7 @@ from fairstream.cli.demo import demo
 from fairstream.cli.report import report
 from fairstream.cli.reproduce import reproduce
 from fairstream.cli.run import run
+from fairstream.cli.serve import serve
 from fairstream.cli.sweep import sweep
 from fairstream.errors import FairstreamError
 
@@ -33,6 +34,7 @@ app.command()(compare)
 app.command()(sweep)
 app.command()(reproduce)
 app.command()(report)
+app.command()(serve)
 app.add_typer(data_app, name="data")
 
 
