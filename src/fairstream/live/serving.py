@@ -16,7 +16,7 @@ import torch
 from fairstream.errors import ModelError
 from fairstream.evaluation.best import WAYS
 from fairstream.evaluation.blocks import chunks, floats, need_numbers, need_shape
-from fairstream.evaluation.top_k import scan, settle
+from fairstream.evaluation.top_k import Floats, scan, settle
 from fairstream.events import Rows
 from fairstream.models import Popularity, Scorer
 from fairstream.recommender import FairRecommender, load
@@ -140,7 +140,7 @@ class Served:
         )
 
     @torch.no_grad()
-    def _best(self, model: Scorer, row: int, n: int) -> tuple[np.ndarray, Rows]:  # type: ignore[type-arg]
+    def _best(self, model: Scorer, row: int, n: int) -> tuple[Floats, Rows]:
         """What `best_items` gives for one user, without what it does for many: the same blocks, the same order."""
         n_items = self.n_items
         user = np.array([row])

@@ -66,7 +66,7 @@ class Keys:
         if found is None:
             raise _unknown("this key is not known, or was revoked; make another with `fairstream keys add`")
         bucket = before.bucket if before is not None else Bucket(self._rate)
-        known = self._known[digest] = Known(*found, time.monotonic() + _BELIEVED_SECONDS, bucket)
+        known = self._known[digest] = Known(found[0], found[1], time.monotonic() + _BELIEVED_SECONDS, bucket)
         if len(self._known) > _MOST_REMEMBERED:
             self._known.popitem(last=False)
         return known
@@ -82,4 +82,4 @@ def _key_of(scope: Scope) -> bytes:
 
 
 def _unknown(sentence: str) -> Refused:
-    return Refused(401, sentence, **{"WWW-Authenticate": "Bearer"})
+    return Refused(401, sentence, {"WWW-Authenticate": "Bearer"})

@@ -18,10 +18,12 @@ class Refusal(BaseModel):
 class Refused(HTTPException):
     """A request that is not done, and why."""
 
-    def __init__(self, status: int, sentence: str, *, retry_after: int | None = None, **headers: str) -> None:
+    def __init__(
+        self, status: int, sentence: str, headers: dict[str, str] | None = None, *, retry_after: int | None = None
+    ) -> None:
         if retry_after is not None:
-            headers["Retry-After"] = str(retry_after)
-        super().__init__(status, sentence, headers or None)
+            headers = {**(headers or {}), "Retry-After": str(retry_after)}
+        super().__init__(status, sentence, headers)
 
 
 _WHEN = {

@@ -60,9 +60,8 @@ class Scheduler:
         while True:
             try:
                 position = await asyncio.to_thread(self._position)
-                if position - (self._tried or 0) >= self._every.n and not self._updates.is_running:
-                    if await self._updates.start("schedule"):
-                        self._tried = position
+                if position - (self._tried or 0) >= self._every.n and await self._updates.start("schedule"):
+                    self._tried = position
             except Exception as error:  # the database may be away for a while
                 self._logs.say("schedule failed", why=type(error).__name__)
             await asyncio.sleep(_LOOK_SECONDS)

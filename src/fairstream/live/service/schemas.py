@@ -111,10 +111,12 @@ def batch(max_users: int, max_k: int) -> JsonSchema:
 
 
 def k_schema(max_k: int) -> JsonSchema:
+    """How many items may be asked for."""
     return {"type": "integer", "minimum": 1, "maximum": max_k, "default": min(20, max_k)}
 
 
 def parameter(name: str, where: Literal["path", "query"], schema: JsonSchema, description: str) -> JsonSchema:
+    """A parameter of a path or of a query."""
     return {"name": name, "in": where, "required": where == "path", "schema": schema, "description": description}
 
 

@@ -45,7 +45,7 @@ class Service:
             Keys(workspace.engine, limits.requests_per_second),
             Bodies(_BODIES_AT_ONCE * limits.max_body_bytes),
             current,
-            Writer(store, current, limits.max_open_events),
+            Writer(store, current, logs, limits.max_open_events),
             Updates(workspace, logs, metrics),
         )
 

@@ -8,11 +8,10 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from fairstream.live.event_store import EventStore, Receipt
 from fairstream.live.incoming import Batch
 from fairstream.live.service.current import Current
+from fairstream.live.service.logs import Logs
 from fairstream.live.service.refusals import Refused
 
 _MOST_WAITING = 256
@@ -30,8 +29,8 @@ class _Asked:
 class Writer:
     """Stores batches; a receipt is given when its events are on disk, and only then."""
 
-    def __init__(self, store: EventStore, current: Current, max_open_events: int) -> None:
-        self._store, self._current, self._max_open = store, current, max_open_events
+    def __init__(self, store: EventStore, current: Current, logs: Logs, max_open_events: int) -> None:
+        self._store, self._current, self._logs, self._max_open = store, current, logs, max_open_events
         self._waiting: queue.Queue[_Asked | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._n_open, self._counted = 0, float("-inf")
@@ -82,23 +81,26 @@ class Writer:
         try:
             together = self._with_room(together)
             receipts = self._store.append_all([asked.batch for asked in together])
-            self._n_open += sum(receipt.accepted for receipt in receipts)
-            for asked in together:
-                self._current.add(asked.batch.table)
-        except SQLAlchemyError:
-            refused = Refused(503, "the database cannot be written to now; try again in 5 s", retry_after=5)
-            _refuse(together, refused)
-        except Exception as error:
-            _refuse(together, error)
-        else:
-            for asked, receipt in zip(together, receipts, strict=True):
-                asked.receipt.set_result(receipt)
+        except Exception as error:  # of SQLAlchemy, of a driver, of the disk: nothing of it was stored
+            self._logs.say("events not stored", why=type(error).__name__)
+            if len(together) > 1:  # one that the database does not like spoils it for no other
+                for asked in together:
+                    self._store_together([asked])
+                return
+            _refuse(together, Refused(503, "the database cannot be written to now; try again in 5 s", retry_after=5))
+            return
+        self._n_open += sum(receipt.accepted for receipt in receipts)
+        for asked, receipt in zip(together, receipts, strict=True):
+            self._current.add(asked.batch.table)
+            asked.receipt.set_result(receipt)
 
     def _with_room(self, together: list[_Asked]) -> list[_Asked]:
         """Those for which there is room; the others are refused."""
         if time.monotonic() - self._counted > _OPEN_IS_KNOWN_FOR:
             self._n_open, self._counted = self._store.n_open(), time.monotonic()
-        n_open, kept, late = self._n_open, [], []
+        n_open = self._n_open
+        kept: list[_Asked] = []
+        late: list[_Asked] = []
         for asked in together:
             n_open += len(asked.batch)
             (kept if n_open <= self._max_open else late).append(asked)
