@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fairstream._version import __version__
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
-from fairstream.evaluation import Judge, Judgement, Protocol, best_items
+from fairstream.evaluation import Judge, Judgement, Protocol
 from fairstream.events import (
     Columns,
     Groups,
-    Knowledge,
     Vocabulary,
     id_column,
     read_events,
@@ -25,8 +24,9 @@ from fairstream.events.groups import UNKNOWN
 from fairstream.events.people import read_more_groups
 from fairstream.events.tables import to_table
 from fairstream.methods import METHODS, MethodConfig, make_learner
-from fairstream.models import Popularity, Scorer, ScorerFactory
+from fairstream.models import Scorer, ScorerFactory
 from fairstream.randomness import Randomness
+from fairstream.recommender.answering import recommendations
 from fairstream.recommender.checkpoint import (
     read_checkpoint,
     vocabulary_from_tensors,
@@ -35,6 +35,7 @@ from fairstream.recommender.checkpoint import (
 )
 from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
 from fairstream.recommender.placing import NewEvents, log_itself
+from fairstream.recommender.standing import Standing
 from fairstream.strategies import Learner, Update
 from fairstream.training import OnEpoch, Surroundings, Tensors
 
@@ -159,30 +160,7 @@ class FairRecommender:
         what has been popular lately. A user who has had nearly everything gets fewer than k.
         """
         learner, _ = self._fitted()
-        known = learner.known
-        wanted = id_column(user_ids)
-        rows = self._users.lookup(wanted)
-        if not isinstance(k, int) or not 1 <= k <= known.n_items:
-            raise ConfigurationError(f"k must be between 1 and the number of known items, {known.n_items}, got {k}")
-        by_model = (rows >= 0) & (rows < learner.n_learned_users)
-        rows = np.where(rows < 0, known.n_users, rows)  # a row that has had nothing
-        scores, items = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
-        for chosen, is_fallback in ((by_model, False), (~by_model, True)):
-            if chosen.any():
-                # The popularity walks through all events, so it is asked for only where it is needed.
-                model = Popularity(known.popularity(), n_items=known.n_items) if is_fallback else learner.model
-                scores[chosen], items[chosen] = best_items(model, rows[chosen], known.seen, n_items=known.n_items, k=k)
-        there = np.isfinite(scores)
-        user, rank = np.nonzero(there)
-        return pa.table(
-            {
-                "user_id": wanted.take(user),
-                "item_id": self._items.ids.take(items[there]),
-                "rank": rank + 1,
-                "score": scores[there].astype(np.float32),
-                "source": pa.array(np.where(by_model, "model", "popularity")[user]),
-            }
-        )
+        return recommendations(learner, self._users, self._items, id_column(user_ids), k)
 
     def disparity(
         self, events: Any, *, users: Any = None, k: int = 20, min_group_size: int = 20, n_resamples: int = 1000
@@ -222,17 +200,18 @@ class FairRecommender:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None
+        cls, path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None, **changed: Any
     ) -> FairRecommender:
         """Read a checkpoint, onto the device that it was saved from unless another one is named.
 
-        One with a model of your own needs its constructor again as `model`.
+        One with a model of your own needs its constructor again as `model`. What else is given are
+        options that are to be others from now on (fairness_weight, update_epochs …).
         """
         manifest, tensors = read_checkpoint(Path(path))
         place = Surroundings(device=device or manifest.get("device", "auto"))
         place.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
-            options = dict(manifest["config"])
+            options = {**manifest["config"], **changed}
             name = options.pop("model")
             if (name == "custom") != (model is not None):
                 wanted = (
@@ -301,17 +280,9 @@ class FairRecommender:
         )
 
 
-class Standing(NamedTuple):
-    """A fitted recommender's model, what it knows, and the ids of its rows; not to be changed."""
-
-    model: Scorer
-    known: Knowledge
-    n_learned_users: int
-    user_ids: Vocabulary
-    item_ids: Vocabulary
-
-
-def load(path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None) -> FairRecommender:
+def load(
+    path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None, **changed: Any
+) -> FairRecommender:
     """Read what `FairRecommender.save` wrote; see `FairRecommender.load`.
 
     >>> import tempfile
@@ -326,4 +297,4 @@ def load(path: str | Path, *, model: ScorerFactory | None = None, device: str | 
     >>> again.recommend(users) == rec.recommend(users)
     True
     """
-    return FairRecommender.load(path, model=model, device=device)
+    return FairRecommender.load(path, model=model, device=device, **changed)

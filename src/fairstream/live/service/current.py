@@ -13,7 +13,7 @@ from sqlalchemy import select
 from fairstream.errors import FairstreamError
 from fairstream.live.event_store import EventStore
 from fairstream.live.recent import Recent
-from fairstream.live.registry import in_service
+from fairstream.live.registry import InService, in_service
 from fairstream.live.schema import models, periods
 from fairstream.live.service.answering import Answering, warm
 from fairstream.live.service.logs import Logs
@@ -31,6 +31,7 @@ class Current:
         self._workspace, self._store, self._logs = workspace, store, logs
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._taken: InService | None = None
         self.answering: Answering | None = None
         self.is_reachable = False
         """Whether the database answered the last time that it was asked."""
@@ -60,15 +61,16 @@ class Current:
         """Take up what was promoted."""
         wanted = in_service(self._workspace.engine)
         self.is_reachable = True
-        if wanted is None or (self.answering is not None and self.answering.served.id == wanted):
+        if wanted is None or wanted == self._taken:
             return
         begin = time.perf_counter()
-        served = Served.load(self._workspace.model_folder(wanted), wanted)
-        recent = Recent(served, self._first_seq(wanted) - 1)
+        served = Served.load(self._workspace.model_folder(wanted.model), wanted.model)
+        recent = Recent(served, self._first_seq(wanted.model) - 1)
         recent.catch_up(self._store)
         self.answering = warm(served, recent)
         recent.catch_up(self._store)  # what was stored, and told to the one before, while this one was got ready
-        self._logs.say("model swapped", model=wanted, seconds=round(time.perf_counter() - begin, 3))
+        self._taken = wanted
+        self._logs.say("model swapped", model=wanted.model, seconds=round(time.perf_counter() - begin, 3))
 
     def _first_seq(self, model_id: str) -> int:
         """Where the model's last period begins; some of its events it may not have learned yet."""

@@ -126,7 +126,11 @@ def _models(engine: Engine) -> list[dict[str, Any]]:
     current = registry.in_service(engine)
     return [
         row._asdict()
-        | {"created": _iso(row.created), "seconds": row.seconds / 1_000_000, "in_service": row.id == current}
+        | {
+            "created": _iso(row.created),
+            "seconds": row.seconds / 1_000_000,
+            "in_service": current is not None and row.id == current.model,
+        }
         for row in registry.models(engine)
     ]
 

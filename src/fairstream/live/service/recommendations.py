@@ -39,11 +39,10 @@ def router(service: Service) -> APIRouter:
         await admit(scope, "read")
         answering = _ready(service)
         query = scope["query_string"]
-        k = (
-            whole_number(dict(parse_qsl(query.decode("latin-1"), True)).get("k", default_k), "k", 1, max_k)
-            if query
-            else default_k
-        )
+        k = default_k
+        if query:
+            asked = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+            k = whole_number(asked.get("k", default_k), "k", 1, max_k)
         user_id: str = scope["path_params"]["user_id"]
         if not 0 < len(user_id) <= MAX_LENGTH:
             raise Refused(422, f"user_id must have between 1 and {MAX_LENGTH} characters")
