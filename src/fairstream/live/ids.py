@@ -1,0 +1,90 @@
+"""Ids as this room keeps them: short strings that any database and any page can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairstream.errors import DataError
+from fairstream.events.tables import in_one_piece
+from fairstream.live.rows import Rows, kind_of
+
+MAX_LENGTH = 256
+_LONGEST_INTEGER = 10**MAX_LENGTH
+
+
+def ids_from_values(values: Sequence[Any], field: str, rows: Rows) -> pa.Array:
+    """Strings, and whole numbers as their digits; None stays missing."""
+    texts = [value if type(value) is str or value is None else _digits(value) for value in values]
+    for row, (text, value) in enumerate(zip(texts, values, strict=True)):
+        if text is None and value is not None:
+            raise rows.error(row, f"{field} must be a string or a whole number, got {kind_of(value)}")
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        row = next(row for row, text in enumerate(texts) if text is not None and _is_broken(text))
+        raise rows.error(row, f"{field} must be valid Unicode, got half of a surrogate pair") from None
+
+
+def _digits(value: object) -> str | None:
+    is_short_integer = type(value) is int and abs(value) < _LONGEST_INTEGER
+    return str(value) if is_short_integer else None
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
+    """A column of strings or whole numbers as strings; the column is valid Arrow."""
+    kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_integer(kind) or _is_text(kind):
+        return in_one_piece(column.cast(pa.string()))
+    if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
+        for chunk in column.chunks:  # before it is written out, which would make a long value longer still
+            _refuse_long(chunk.dictionary, field)
+        return in_one_piece(column.cast(pa.string()))
+    raise DataError(f"{field} must be a column of strings or whole numbers, got {kind}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _refuse_long(values: pa.Array, field: str) -> None:
+    longest = pc.max(pc.utf8_length(values.cast(pa.large_string()))).as_py() or 0
+    if longest > MAX_LENGTH:
+        raise DataError(f"{field} must have at most {MAX_LENGTH} characters, got one of {longest}")
+
+
+def check_ids(ids: pa.Array, field: str, rows: Rows) -> None:
+    """Refuse what is missing, empty, too long, or has control characters."""
+    if ids.null_count:
+        rows.refuse_any(ids.is_null().to_numpy(zero_copy_only=False), f"{field} is missing")
+    length = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
+    rows.refuse_any(length == 0, f"{field} must not be empty")
+    if len(length) and length.max() > MAX_LENGTH:
+        too_long = length > MAX_LENGTH
+        found = length[too_long.argmax()]
+        rows.refuse_any(too_long, f"{field} must have at most {MAX_LENGTH} characters, got {found}")
+    if _may_hold_controls(ids):
+        held = pc.match_substring_regex(ids, r"\p{Cc}").to_numpy(zero_copy_only=False)
+        rows.refuse_any(held, f"{field} must not hold control characters")
+
+
+def _may_hold_controls(ids: pa.Array) -> bool:
+    """Whether any byte is one that a control character is written with: a look at all of them at once."""
+    data = ids.buffers()[2]
+    if data is None or not len(ids):
+        return False
+    offsets = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1]
+    content = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return bool(((content < 0x20) | (content == 0x7F) | (content == 0xC2)).any())

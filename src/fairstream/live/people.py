@@ -1,0 +1,67 @@
+"""Who belongs to which group: written by whoever ingests, read by updates alone, never given out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Engine
+
+from fairstream.errors import DataError
+from fairstream.events.tables import first_sentence
+from fairstream.live.bulk import insert_rows, select_rows
+from fairstream.live.database import reachable, writing
+from fairstream.live.ids import check_ids, ids_from_column, ids_from_values
+from fairstream.live.incoming import check_columns, columns_of
+from fairstream.live.rows import Rows
+
+FIELDS = ("user_id", "value")
+_TABLE = "people.attributes"
+_SCHEMA = pa.schema([(name, pa.string()) for name in FIELDS])
+
+
+def people_from_json(objects: Any, *, first: int = 1) -> pa.Table:
+    """From a JSON list of objects with `user_id` and `value`."""
+    rows = Rows("user", first)
+    columns = columns_of(objects, FIELDS, (), rows)
+    return _people([ids_from_values(columns[name], name, rows) for name in FIELDS], rows)
+
+
+def people_from_arrow(table: pa.Table, *, first: int = 1) -> pa.Table:
+    """From a table with the columns `user_id` and `value`."""
+    check_columns(table, FIELDS, ())
+    try:
+        table.validate(full=True)
+        columns = [ids_from_column(table[name], name) for name in FIELDS]
+    except pa.ArrowException as error:
+        raise DataError(f"the users cannot be read: {first_sentence(error)}") from None
+    return _people(columns, Rows("user", first))
+
+
+def _people(columns: list[pa.Array], rows: Rows) -> pa.Table:
+    for name, column in zip(FIELDS, columns, strict=True):
+        check_ids(column, name, rows)
+    return pa.table(columns, schema=_SCHEMA)
+
+
+def put_people(engine: Engine, table: pa.Table) -> int:
+    """Store the value of each user of a checked table, the last one where there are several; says how many users."""
+    place = pa.array(np.arange(len(table)))
+    last = table.append_column("place", place).group_by("user_id").aggregate([("place", "max")])
+    rows = table.take(last["place_max"].sort())
+    with reachable(engine), writing(engine) as connection:
+        insert_rows(connection, _TABLE, rows, "ON CONFLICT (user_id) DO UPDATE SET value = excluded.value")
+    return len(rows)
+
+
+def values_of(engine: Engine, user_ids: Iterable[str] | None = None) -> pa.Table:
+    """user_id and value of the users that have one, for updates only."""
+    with reachable(engine), engine.connect() as connection:
+        everybody = select_rows(connection, f"SELECT user_id, value FROM {_TABLE} ORDER BY user_id", _SCHEMA)  # noqa: S608
+    if user_ids is None:
+        return everybody
+    wanted = pa.array(list(user_ids), pa.string())
+    return everybody.filter(pc.is_in(everybody["user_id"], value_set=wanted))
