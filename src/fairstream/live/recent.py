@@ -18,12 +18,12 @@ _NOTHING: Rows = np.empty(0, np.int64)
 class Recent:
     """The events after a model's own, in its rows.
 
-    It holds pairs of known items alone, and only of the events that wait and of the last period: what
+    It holds only what the model could recommend, of the events that wait and of the last period: what
     limits those limits its memory. Readers never wait: an addition puts new pairs in the place of the old.
     """
 
     def __init__(self, served: Served, after: int = 0) -> None:
-        self._items, self._lock = served.items, Lock()
+        self._served, self._lock = served, Lock()
         self._state = served.users, SeenItems.from_pairs(_NOTHING, _NOTHING)
         self.last_seq = after
 
@@ -38,15 +38,16 @@ class Recent:
 
     def add(self, user_ids: pa.Array | pa.ChunkedArray, item_ids: pa.Array | pa.ChunkedArray) -> None:
         """Take events in; those that are there already change nothing."""
-        items = self._items.lookup(item_ids)
-        is_known = items >= 0  # what the model does not know it cannot recommend
-        if not is_known.any():
+        items = self._served.items.lookup(item_ids)
+        # What the model does not know it cannot recommend, and what it knows that users have had it does not.
+        is_news = (items >= 0) & ~self._served.knows(user_ids, items)
+        if not is_news.any():
             return
         with self._lock:
             users, pairs = self._state
             users = users.copy()
-            rows = users.extend(user_ids.filter(pa.array(is_known)))
-            self._state = users.indexed(), pairs.union(SeenItems.from_pairs(rows, items[is_known]))
+            rows = users.extend(user_ids.filter(pa.array(is_news)))
+            self._state = users.indexed(), pairs.union(SeenItems.from_pairs(rows, items[is_news]))
 
     def catch_up(self, store: EventStore) -> None:
         """Take in what has been stored since the last time, by whomever."""

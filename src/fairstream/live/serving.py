@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from fairstream.errors import ModelError
@@ -120,6 +121,13 @@ class Served:
             if kept is not None:
                 self._lists.move_to_end(user_id)
             return kept
+
+    def knows(self, user_ids: pa.Array | pa.ChunkedArray, items: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether the model knows of each user that it has had the item of a row."""
+        users = self.users.lookup(user_ids)
+        there = (users >= 0) & (items >= 0)
+        there[there] = self._known.seen.has(users[there], items[there])
+        return there
 
     def row_of(self, user_id: str) -> int:
         return int(self.users.lookup([user_id])[0])

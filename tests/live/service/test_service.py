@@ -9,14 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from live.service.conftest import N_ITEMS, Running, add_model
 
 from fairstream import load
 from fairstream.live.event_store import EventStore
+from fairstream.live.people import values_of
 from fairstream.live.settings import Limits
 from fairstream.live.workspace import Workspace
+from live.service.conftest import N_ITEMS, Running, add_model
 
 Maker = Callable[..., tuple[Workspace, Running]]
+PEOPLE = [{"user_id": "u1", "group": "a"}, {"user_id": 2, "group": "b"}]
 EVENT = {"user_id": "u1", "item_id": "i1", "time": 5}
 
 
@@ -223,7 +225,15 @@ def test_too_large_too_many_too_long(new_service: Maker) -> None:
         assert answer.status_code == 422, k
         assert_one_sentence(answer)
     assert len(items_for(client, "u1", 30)) <= min(30, N_ITEMS)
-    for body in ({"users": ["a"] * 4}, {"users": "abc"}, {"users": [None]}, {}, [], {"users": [], "k": "3"}, {"users": [""]}):
+    for body in (
+        {"users": ["a"] * 4},
+        {"users": "abc"},
+        {"users": [None]},
+        {},
+        [],
+        {"users": [], "k": "3"},
+        {"users": [""]},
+    ):
         answer = client.post("/v1/recommendations", json=body, headers=client.keys.admin)
         assert answer.status_code == 422, body
         assert_one_sentence(answer)
@@ -258,3 +268,29 @@ def test_unknown_addresses_and_methods(new_service: Maker) -> None:
         answer = client.request(method, path, headers=client.keys.admin)
         assert answer.status_code in (status, 503), path
         assert_one_sentence(answer)
+
+
+def test_groups_go_in_and_never_out(new_service: Maker) -> None:
+    workspace, client = new_service(with_model=False)
+    table = pa.table({"user_id": ["u1", "u9"], "group": ["secret", "b"]})
+    bodies = {
+        "application/json": json.dumps(PEOPLE).encode(),
+        "application/x-ndjson": b"\n".join(json.dumps(person).encode() for person in PEOPLE),
+        "application/vnd.apache.arrow.stream": ipc(table),
+    }
+    for kind, body in bodies.items():
+        answer = client.put("/v1/users", content=body, headers={**client.keys.ingest, "Content-Type": kind})
+        assert (answer.status_code, answer.json()) == (200, {"stored": 2})
+    stored = dict(zip(*values_of(workspace.engine, None).to_pydict().values(), strict=True))
+    assert stored == {"u1": "secret", "2": "b", "u9": "b"}
+    for body in (
+        [{"user_id": "u"}],
+        [{"user_id": "u", "value": "x"}],
+        {"user_id": "u"},
+        [{"user_id": "u", "group": None}],
+    ):
+        answer = client.put("/v1/users", json=body, headers=client.keys.ingest)
+        assert answer.status_code == 422, body
+        assert_one_sentence(answer)
+    for path in ("/v1/periods", "/v1/models", "/v1/audit", "/metrics", "/v1/users/u1/recommendations"):
+        assert "secret" not in client.get(path, headers=client.keys.admin).text

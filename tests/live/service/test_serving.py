@@ -55,7 +55,9 @@ def answered(served: Served, user: str, k: int, had: list[str]) -> list[tuple[st
 @settings(deadline=None, max_examples=40)
 @given(
     asked=st.lists(
-        st.tuples(USERS, st.integers(1, 90), st.lists(st.sampled_from([f"i{row}" for row in range(N_ITEMS)]), max_size=9)),
+        st.tuples(
+            USERS, st.integers(1, 90), st.lists(st.sampled_from([f"i{row}" for row in range(N_ITEMS)]), max_size=9)
+        ),
         max_size=6,
     )
 )

@@ -25,11 +25,13 @@ class Answering(NamedTuple):
     def json(self, user_id: str, k: int) -> str:
         """The answer to one user."""
         served = self.served
-        kept = served.kept(user_id)
-        had = self.recent.of(user_id, kept.row if kept is not None else served.row_of(user_id))
-        ranked, places = served.choose(user_id, k, had)
-        pieces = ranked.pieces
-        chosen = pieces[: len(places)] if isinstance(places, range) else [pieces[at] for at in places]
+        ranked = served.ranked(user_id, k)
+        had = self.recent.of(user_id, ranked.row)
+        if len(had):
+            ranked, places = served.choose(user_id, k, had)
+            chosen = [ranked.pieces[at] for at in places]
+        else:
+            chosen = ranked.pieces[:k]
         return (
             f'{{"user_id":{json.dumps(user_id)},"model":"{served.id}","source":"{ranked.source}",'
             f'"items":[{",".join(chosen)}]}}'

@@ -20,6 +20,7 @@ from fairstream.errors import DataError, FairstreamError
 from fairstream.live.service import events, health, periods_models, recommendations
 from fairstream.live.service.limits import BodyLimit
 from fairstream.live.service.observed import Observed
+from fairstream.live.service.routing import Plain
 from fairstream.live.service.scheduler import Every, Scheduler
 from fairstream.live.service.state import Service
 from fairstream.live.workspace import Workspace
@@ -63,8 +64,9 @@ def create_app(workspace_folder: Path, *, every: str | None = None) -> FastAPI:
     )
     app.state.service = service
     # The one that is asked most is looked for first.
+    app.router.route_class = Plain
     for part in (recommendations, events, periods_models, health):
-        app.include_router(part.router(service))
+        part.add_routes(app.router, service)
     _say_in_one_sentence(app)
     app.add_middleware(BodyLimit, max_bytes=workspace.config.limits.max_body_bytes)
     app.add_middleware(Observed, logs=service.logs, metrics=service.metrics)
@@ -84,13 +86,11 @@ def _say_in_one_sentence(app: FastAPI) -> None:
     async def bad_data(_: Request, error: DataError) -> JSONResponse:
         return answer(422, str(error))
 
-    @app.exception_handler(FairstreamError)
-    async def not_now(_: Request, error: FairstreamError) -> JSONResponse:
-        return answer(409, str(error))
-
-    @app.exception_handler(SQLAlchemyError)
-    async def no_database(_: Request, __: SQLAlchemyError) -> JSONResponse:
+    async def not_now(_: Request, __: Exception) -> JSONResponse:
         return answer(503, "the database cannot be used now; try again in 5 s", {"Retry-After": "5"})
+
+    for kind in (FairstreamError, SQLAlchemyError):
+        app.add_exception_handler(kind, not_now)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -41,6 +41,7 @@ class Keys:
         self._engine, self._rate = engine, requests_per_second
         # By digest, as in the database: how long a look takes tells nothing about what a key begins with.
         self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._looking: dict[bytes, asyncio.Future[Known]] = {}
 
     async def admit(self, scope: Scope, needed: str) -> str:
         """The name of the key that asks, or a refusal: 401, 403 or 429."""
@@ -48,7 +49,7 @@ class Keys:
         digest = hashlib.sha256(key).digest()
         known = self._known.get(digest)
         if known is None or known.until < time.monotonic():
-            known = await self._look_up(key, digest)
+            known = await self._look_up_once(key, digest)
         scope[KEY_NAME] = known.name
         if known.scope not in (needed, "admin"):
             raise Refused(403, f"this needs a key of scope {needed}, the key {known.name!r} is of scope {known.scope}")
@@ -59,6 +60,13 @@ class Keys:
                 retry_after=wait,
             )
         return known.name
+
+    async def _look_up_once(self, key: bytes, digest: bytes) -> Known:
+        """Requests that come together with the same key wait for one look into the database."""
+        if (looking := self._looking.get(digest)) is None:
+            looking = self._looking[digest] = asyncio.ensure_future(self._look_up(key, digest))
+            looking.add_done_callback(lambda _: self._looking.pop(digest))
+        return await asyncio.shield(looking)
 
     async def _look_up(self, key: bytes, digest: bytes) -> Known:
         found = await asyncio.to_thread(scope_of, self._engine, key.decode())

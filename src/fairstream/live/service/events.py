@@ -3,36 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pyarrow as pa
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fairstream.live.incoming import Batch, batch_from_ipc, batch_from_json, batch_from_json_lines, parse_json
-from fairstream.live.people import people_from_ipc, people_from_json, people_from_json_lines, put_people
+from fairstream.live.incoming import (
+    Batch,
+    batch_from_ipc,
+    batch_from_json,
+    batch_from_json_lines,
+    parse_json,
+    parse_json_lines,
+    table_from_ipc,
+)
+from fairstream.live.people import people_from_arrow, people_from_json, put_people
+from fairstream.live.rows import Rows
 from fairstream.live.service.reading import json_response, parsed
 from fairstream.live.service.refusals import refusals
 from fairstream.live.service.schemas import ARROW, EVENTS, JSON, JSON_LINES, PEOPLE, Taken, TakenPeople
 from fairstream.live.service.state import Service
 from fairstream.live.settings import Limits
 
+_VALUE = "group"
+"""What the field is called that says to which group a user belongs, whatever attribute that is."""
 
-def router(service: Service) -> APIRouter:
+
+def add_routes(routes: APIRouter, service: Service) -> None:
     """The routes for keys of scope ingest."""
-    routes, limits = APIRouter(tags=["ingest"]), service.workspace.config.limits
+    limits = service.workspace.config.limits
     of_events = {
         JSON: lambda body: _batch_of_json(body, limits),
         JSON_LINES: lambda body: batch_from_json_lines(body, limits),
         ARROW: lambda body: batch_from_ipc(body, limits),
     }
-    of_people = {JSON: _people_of_json, JSON_LINES: people_from_json_lines, ARROW: people_from_ipc}
+    of_people = {
+        JSON: lambda body: people_from_json(parse_json(body, "the body"), value=_VALUE),
+        JSON_LINES: lambda body: people_from_json(parse_json_lines(body, Rows("user")), value=_VALUE),
+        ARROW: lambda body: people_from_arrow(table_from_ipc(body), value=_VALUE),
+    }
 
     @routes.post(
         "/v1/events",
         openapi_extra={"requestBody": EVENTS},
         responses={200: {"model": Taken}, **refusals(413, 415, 422)},
         response_class=Response,
+        tags=["ingest"],
     )
     async def take_events(request: Request) -> Response:
         """Store events, all of them or none; they are on disk when the answer comes."""
@@ -50,6 +66,7 @@ def router(service: Service) -> APIRouter:
         openapi_extra={"requestBody": PEOPLE},
         responses={200: {"model": TakenPeople}, **refusals(413, 415, 422)},
         response_class=Response,
+        tags=["ingest"],
     )
     async def take_people(request: Request) -> Response:
         """Tell which group users belong to; nothing ever gives this out again."""
@@ -58,8 +75,6 @@ def router(service: Service) -> APIRouter:
         stored = await asyncio.to_thread(put_people, service.workspace.engine, people)
         return json_response(f'{{"stored":{stored}}}')
 
-    return routes
-
 
 def _batch_of_json(body: bytes, limits: Limits) -> Batch:
     """One event, a list of them, or {"events": […]}."""
@@ -67,8 +82,3 @@ def _batch_of_json(body: bytes, limits: Limits) -> Batch:
     if isinstance(found, dict):
         found = found["events"] if found.keys() == {"events"} else [found]
     return batch_from_json(found, limits)
-
-
-def _people_of_json(body: bytes) -> pa.Table:
-    found: Any = parse_json(body, "the body")
-    return people_from_json([found] if isinstance(found, dict) else found)

@@ -14,12 +14,11 @@ from fairstream.live.service.schemas import Health
 from fairstream.live.service.state import Service
 
 
-def router(service: Service) -> APIRouter:
+def add_routes(routes: APIRouter, service: Service) -> None:
     """How the service is: the first two for anyone, the numbers for keys of scope read."""
-    routes = APIRouter(tags=["health"])
 
-    @routes.get("/healthz", responses={200: {"model": Health}}, response_class=Response)
-    async def healthz() -> Response:
+    @routes.get("/healthz", responses={200: {"model": Health}}, response_class=Response, tags=["health"])
+    async def healthz(_: Request) -> Response:
         """The process is alive."""
         return json_response('{"status":"alive"}')
 
@@ -27,8 +26,9 @@ def router(service: Service) -> APIRouter:
         "/readyz",
         responses={200: {"model": Health}, 503: {"model": Refusal, "description": "Not yet, or not now."}},
         response_class=Response,
+        tags=["health"],
     )
-    async def readyz() -> Response:
+    async def readyz(_: Request) -> Response:
         """A whole model answers and the database can be reached."""
         if not service.current.is_reachable:
             raise Refused(503, "the database cannot be reached", retry_after=5)
@@ -40,6 +40,7 @@ def router(service: Service) -> APIRouter:
         "/metrics",
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refusals()},
         response_class=Response,
+        tags=["health"],
     )
     async def metrics(request: Request) -> Response:
         """Numbers in Prometheus's format."""
@@ -52,5 +53,3 @@ def router(service: Service) -> APIRouter:
             "updating": float(service.updates.is_running),
         }
         return Response(service.metrics.text(service.model, gauges), media_type=CONTENT_TYPE_LATEST)
-
-    return routes

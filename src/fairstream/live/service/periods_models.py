@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import dropwhile, islice
 from typing import Any
@@ -12,6 +14,7 @@ from fastapi import APIRouter, Request
 from sqlalchemy import Engine, select
 from starlette.responses import Response
 
+from fairstream.errors import WorkspaceError
 from fairstream.live import registry
 from fairstream.live.audit import entries
 from fairstream.live.json_type import canonical
@@ -25,12 +28,17 @@ _ENTRIES_AT_ONCE = 1000
 _MODEL_ID = schemas.parameter("model_id", "path", {"type": "string", "minLength": 1}, "A model.")
 
 
-def router(service: Service) -> APIRouter:
+def add_routes(routes: APIRouter, service: Service) -> None:
     """The routes that tell (scope read) and those that act (scope admin)."""
-    routes, admit, workspace = APIRouter(tags=["manage"]), service.keys.admit, service.workspace
+    admit, workspace = service.keys.admit, service.workspace
     engine = workspace.engine
 
-    @routes.get("/v1/periods", responses={200: {"model": list[schemas.Period]}, **refusals()}, response_class=Response)
+    @routes.get(
+        "/v1/periods",
+        responses={200: {"model": list[schemas.Period]}, **refusals()},
+        response_class=Response,
+        tags=["manage"],
+    )
     async def list_periods(request: Request) -> Response:
         """Every closed period, oldest first, and how the model in service did on it."""
         await admit(request.scope, "read")
@@ -41,6 +49,7 @@ def router(service: Service) -> APIRouter:
         status_code=202,
         responses={202: {"model": schemas.Started}, **refusals(409)},
         response_class=Response,
+        tags=["manage"],
     )
     async def close_period(request: Request) -> Response:
         """Close the open period: start an update."""
@@ -49,7 +58,12 @@ def router(service: Service) -> APIRouter:
             raise Refused(409, "an update is running already; wait until it has ended")
         return json_response('{"started":true}', 202)
 
-    @routes.get("/v1/models", responses={200: {"model": list[schemas.Model]}, **refusals()}, response_class=Response)
+    @routes.get(
+        "/v1/models",
+        responses={200: {"model": list[schemas.Model]}, **refusals()},
+        response_class=Response,
+        tags=["manage"],
+    )
     async def list_models(request: Request) -> Response:
         """Every model there ever was, newest first."""
         await admit(request.scope, "read")
@@ -60,6 +74,7 @@ def router(service: Service) -> APIRouter:
         openapi_extra={"parameters": [_MODEL_ID]},
         responses={200: {"model": schemas.Model}, **refusals(404)},
         response_class=Response,
+        tags=["manage"],
     )
     async def show_model(request: Request) -> Response:
         """One model, and why it was promoted or held."""
@@ -71,21 +86,27 @@ def router(service: Service) -> APIRouter:
         openapi_extra={"parameters": [_MODEL_ID]},
         responses={200: {"model": schemas.InService}, **refusals(404, 409)},
         response_class=Response,
+        tags=["manage"],
     )
     async def promote(request: Request) -> Response:
         """Put a model into service, whatever the gate said."""
         name = await admit(request.scope, "admin")
         model = (await _model(engine, request))["id"]
-        await asyncio.to_thread(registry.promote, workspace, model, by=name)
+        with _conflicts():
+            await asyncio.to_thread(registry.promote, workspace, model, by=name)
         return json_response(canonical({"model": model}))
 
     @routes.post(
-        "/v1/rollback", responses={200: {"model": schemas.InService}, **refusals(409)}, response_class=Response
+        "/v1/rollback",
+        responses={200: {"model": schemas.InService}, **refusals(409)},
+        response_class=Response,
+        tags=["manage"],
     )
     async def rollback(request: Request) -> Response:
         """Put the model back that was in service before."""
         name = await admit(request.scope, "admin")
-        model = await asyncio.to_thread(registry.rollback, workspace, by=name)
+        with _conflicts():
+            model = await asyncio.to_thread(registry.rollback, workspace, by=name)
         return json_response(canonical({"model": model}))
 
     @routes.get(
@@ -99,6 +120,7 @@ def router(service: Service) -> APIRouter:
         },
         responses={200: {"model": list[schemas.AuditEntry]}, **refusals(422)},
         response_class=Response,
+        tags=["manage"],
     )
     async def audit(request: Request) -> Response:
         """The record, oldest first, a thousand entries at a time."""
@@ -106,7 +128,14 @@ def router(service: Service) -> APIRouter:
         after = whole_number(request.query_params.get("after", "0"), "after", 0, 2**63)
         return json_response(canonical(await asyncio.to_thread(_entries, engine, after)))
 
-    return routes
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """An update is running, or the model cannot answer: what stands in the way is said."""
+    try:
+        yield
+    except WorkspaceError as error:
+        raise Refused(409, str(error)) from None
 
 
 def _iso(micros: int) -> str:

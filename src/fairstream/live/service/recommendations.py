@@ -21,9 +21,9 @@ from fairstream.live.service.state import Service
 _RETRY_SECONDS = 5
 
 
-def router(service: Service) -> APIRouter:
+def add_routes(routes: APIRouter, service: Service) -> None:
     """The routes for keys of scope read that ask for lists."""
-    routes, limits = APIRouter(tags=["recommend"]), service.workspace.config.limits
+    limits = service.workspace.config.limits
     default_k, max_k, admit = min(20, limits.max_k), limits.max_k, service.keys.admit
     k_in_query = schemas.parameter("k", "query", schemas.k_schema(max_k), "How many items.")
 
@@ -32,6 +32,7 @@ def router(service: Service) -> APIRouter:
         openapi_extra={"parameters": [schemas.USER_ID, k_in_query]},
         responses={200: {"model": schemas.Recommendations}, **refusals(422)},
         response_class=Response,
+        tags=["recommend"],
     )
     async def recommend(request: Request) -> Response:
         """A user's best items, less what it has had; users who are not known get what is popular."""
@@ -39,10 +40,7 @@ def router(service: Service) -> APIRouter:
         await admit(scope, "read")
         answering = _ready(service)
         query = scope["query_string"]
-        k = default_k
-        if query:
-            asked = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-            k = whole_number(asked.get("k", default_k), "k", 1, max_k)
+        k = whole_number(_k_of(query), "k", 1, max_k) if query else default_k
         user_id: str = scope["path_params"]["user_id"]
         if not 0 < len(user_id) <= MAX_LENGTH:
             raise Refused(422, f"user_id must have between 1 and {MAX_LENGTH} characters")
@@ -55,6 +53,7 @@ def router(service: Service) -> APIRouter:
         openapi_extra={"requestBody": schemas.batch(limits.max_users, max_k)},
         responses={200: {"model": schemas.ManyRecommendations}, **refusals(413, 415, 422)},
         response_class=Response,
+        tags=["recommend"],
     )
     async def recommend_to_many(request: Request) -> Response:
         """The same for several users at once, all from one model."""
@@ -63,7 +62,11 @@ def router(service: Service) -> APIRouter:
         users, k = _asked(asked, limits.max_users, default_k, max_k)
         return json_response(await asyncio.to_thread(_answers, _ready(service), users, k))
 
-    return routes
+
+def _k_of(query: bytes) -> str:
+    if query.startswith(b"k=") and (digits := query[2:]).isdigit():
+        return digits.decode()
+    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("k", "20")
 
 
 def _ready(service: Service) -> Answering:
