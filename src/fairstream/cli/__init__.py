@@ -17,6 +17,7 @@ from fairstream.cli.promote import promote, rollback
 from fairstream.cli.report import report
 from fairstream.cli.reproduce import reproduce
 from fairstream.cli.run import run
+from fairstream.cli.serve import serve
 from fairstream.cli.sweep import sweep
 from fairstream.cli.update import update
 from fairstream.errors import FairstreamError
@@ -36,6 +37,7 @@ app.command()(compare)
 app.command()(sweep)
 app.command()(reproduce)
 app.command()(report)
+app.command()(serve)
 app.add_typer(data_app, name="data")
 app.command()(update)
 app.command()(promote)

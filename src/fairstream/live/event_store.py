@@ -38,13 +38,20 @@ class EventStore:
 
     def append(self, batch: Batch) -> Receipt:
         """Store a batch whole, on disk when this returns; of events with the same id the first one counts."""
+        return self.append_all([batch])[0]
+
+    def append_all(self, batches: list[Batch]) -> list[Receipt]:
+        """Store several batches in one transaction, in their order: all of them or none."""
         with reachable(self._engine), writing(self._engine) as connection:
             _prepare(connection)
-            rows = self._without_forgotten(connection, batch.table)
-            before = _last_number(connection)
-            accepted = insert_rows(connection, "events", rows, "ON CONFLICT (event_id) DO NOTHING")
-            if accepted < len(rows):
-                _give_back_numbers(connection, before)
+            return [self._insert(connection, batch) for batch in batches]
+
+    def _insert(self, connection: Connection, batch: Batch) -> Receipt:
+        rows = self._without_forgotten(connection, batch.table)
+        before = _last_number(connection)
+        accepted = insert_rows(connection, "events", rows, "ON CONFLICT (event_id) DO NOTHING")
+        if accepted < len(rows):
+            _give_back_numbers(connection, before)
         return Receipt(accepted, len(rows) - accepted, len(batch) - len(rows))
 
     def n_open(self) -> int:

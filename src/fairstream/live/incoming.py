@@ -51,20 +51,12 @@ def batch_from_json(objects: Any, limits: Limits, *, first: int = 1) -> Batch:
 
 def batch_from_json_lines(content: bytes, limits: Limits, *, first: int = 1) -> Batch:
     """From one JSON object a line; empty lines are passed over."""
-    lines = [line for line in content.split(b"\n") if line.strip()]
-    return batch_from_json(
-        [parse_json(line, f"event {number}") for number, line in enumerate(lines, start=first)], limits, first=first
-    )
+    return batch_from_json(parse_json_lines(content, Rows(first=first)), limits, first=first)
 
 
 def batch_from_ipc(content: bytes, limits: Limits) -> Batch:
     """From an Arrow IPC stream."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
-            table = reader.read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"the events are not an Arrow IPC stream: {first_sentence(error)}") from None
-    return batch_from_arrow(table, limits)
+    return batch_from_arrow(table_from_ipc(content), limits)
 
 
 def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> Batch:
@@ -88,6 +80,21 @@ def parse_json(content: bytes | str, what: str) -> Any:
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of too many digits, too deep
         where = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{what}: this is not JSON{where}") from None
+
+
+def parse_json_lines(content: bytes, rows: Rows) -> list[Any]:
+    """The JSON value of each line; empty lines are passed over."""
+    lines = [line for line in content.split(b"\n") if line.strip()]
+    return [parse_json(line, f"{rows.noun} {number}") for number, line in enumerate(lines, start=rows.first)]
+
+
+def table_from_ipc(content: bytes) -> pa.Table:
+    """The table of an Arrow IPC stream, or one sentence that it is none."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
+            return reader.read_all()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"this is not an Arrow IPC stream: {first_sentence(error)}") from None
 
 
 def columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], rows: Rows) -> dict[str, list[Any]]:
