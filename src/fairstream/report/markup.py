@@ -6,7 +6,7 @@ import html
 import json
 from typing import Any
 
-_WITHOUT_END = frozenset({"br", "col", "input", "meta"})
+_WITHOUT_END = frozenset({"br", "col", "input", "link", "meta"})
 
 
 class Markup(str):

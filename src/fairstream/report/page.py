@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
-
-import vl_convert
 
 from fairstream.experiment.paper.findings import Findings
 from fairstream.report.about import about_section, glossary_section, recovery_section
@@ -21,6 +17,7 @@ from fairstream.report.panels import Charts, figure_block
 from fairstream.report.summary import summary_of
 from fairstream.report.tables import section
 from fairstream.report.times import time_table
+from fairstream.report.vega import own, vega
 from fairstream.report.verdicts import counts_of, verdict_section
 
 _TITLE = "User-side fairness in dynamic recommender systems: the paper's results and ours"
@@ -61,7 +58,7 @@ def page_of(findings: Findings) -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", _TITLE),
-        element("style", _own("page.css")),
+        element("style", Markup(own("page.css"))),
     )
     skip = element("a", "Skip to the content", href="#main", class_="skip")
     body = element("body", skip, _header(findings), _contents(), main, _scripts(charts))
@@ -114,16 +111,6 @@ def _scripts(charts: Charts) -> Markup:
     data = script_data({"config": CONFIG, "specs": charts.specs, "drawn": charts.drawn})
     return joined(
         element("script", data, id="charts", type="application/json"),
-        element("script", _vega()),
-        element("script", _own("page.js")),
+        element("script", Markup(vega())),
+        element("script", Markup(own("charts.js") + own("page.js"))),
     )
-
-
-@cache
-def _vega() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed in one piece; putting them together takes a second."""
-    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-
-
-def _own(name: str) -> Markup:
-    return Markup(files("fairstream.report").joinpath(name).read_text(encoding="utf-8"))

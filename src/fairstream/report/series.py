@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # Okabe and Ito's palette, with a grey that can be seen on white and on black in place of black. Its yellow is left out.
@@ -65,3 +65,13 @@ def styles_of(series: Iterable[str]) -> Styles:
     unknown = [name for name in ordered if name not in _STYLES]
     others = {name: _OTHERS[position % len(_OTHERS)] for position, name in enumerate(unknown)}
     return tuple((name, others.get(name) or _STYLES[name]) for name in ordered)
+
+
+def palette(names: Sequence[str]) -> Styles:
+    """A style for each of any names, in their order: the same place, the same style.
+
+    >>> [style.shape for _, style in palette(["majority", "minority"])]
+    ['circle', 'square']
+    """
+    found = (_STYLES["advantaged"], _STYLES["disadvantaged"], *_OTHERS)
+    return tuple((name, found[position % len(found)]) for position, name in enumerate(names))
