@@ -214,7 +214,79 @@ def _health(overview: Overview, health: Mapping[str, Any] | None, drawings: dict
 
 _GAP_NOTE = (
     "Each period first judges the model in service, before anything of it is learned. The largest gap is the distance "
-    "between a group and all other users; PD is that of the advantaged group, above 0 where it is better served."
+    "between a group and all other users, its interval cut off at 0; PD is that of the advantaged group, above 0 where "
+    "it is better served."
+)
+_MODEL_NOTE), shown, pages, id_="models")
+
+
+def _drift(overview: Overview, drawings: dict[str, Drawing]) -> Markup:
+    if not overview.periods:
+        return section("Drift", note("No period has been closed yet."), id_="drift")
+    metric = metric_name(overview.metric)
+    panels: list[Markup] = []
+    if overview.judged:
+        drawings["chart-performance"] = charts.performance_chart(overview)
+        values = [(period.t, period.scores.overall if period.scores else None) for period in overview.judged]
+        panels.append(
+            chart("chart-performance", "The model in service", course(f"{metric} of the model in service", values))
+        )
+    for id_, title, described, share in (
+        (
+            "chart-cold",
+            "Cold users",
+            "Share of tested users that the model did not know",
+            [p.cold_share for p in overview.periods],
+        ),
+        ("chart-late", "Late events", "Share of late events", [p.late_share for p in overview.periods]),
+    ):
+        panels += _bars(overview, drawings, id_, title, described, share, "~%")
+    for id_, title, described, counts in (
+        ("chart-items", "Items", "Items with events", [period.n_items for period in overview.periods]),
+        ("chart-new", "New items", "Items never seen before", [period.n_new_items for period in overview.periods]),
+    ):
+        panels += _bars(overview, drawings, id_, title, described, counts, "~s")
+    return section(
+        "Drift",
+        note(_DRIFT_NOTE),
+        element("div", *panels, class_="panels"),
+        folded("The numbers of these charts", drift_table(overview)),
+        id_="drift",
+    )
+
+
+def _bars(
+    overview: Overview,
+    drawings: dict[str, Drawing],
+    id_: str,
+    title: str,
+    described: str,
+    values: Sequence[float | int | None],
+    format_: str,
+) -> list[Markup]:
+    if all(value is None for value in values):
+        return []
+    drawings[id_] = charts.bar_chart(overview, values, "share" if "%" in format_ else "number", format_)
+    points = [(period.t, value) for period, value in zip(overview.periods, values, strict=True)]
+    written = percent if "%" in format_ else count_words
+    return [chart(id_, title, course(described, points, written))]
+
+
+def _health(overview: Overview, health: Mapping[str, Any] | None, drawings: dict[str, Drawing]) -> Markup:
+    counts = [period.n_events for period in overview.periods]
+    panels = _bars(overview, drawings, "chart-events", "Events of each period", "Events by period", counts, "~s")
+    return section(
+        "Events and requests",
+        facts(health_facts(overview, health)),
+        element("div", *panels, class_="panels") if panels else None,
+        note("How many events each period had is in the numbers of drift.") if panels else None,
+        id_="health",
+    )
+
+
+_GAP_NOTE = (
+    "Each period first judges the model in service, before anything of it is learned. The largest gap is the distance "
+    "between a group and all other users, its interval cut off at 0; PD is that of the advantaged group, above 0 where it is better served."
 )
 _MODEL_NOTE = "Judged on the events of their period that were held out, which no candidate had learned."
 _DRIFT_NOTE = (
