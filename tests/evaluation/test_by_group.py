@@ -21,7 +21,7 @@ Users = list[tuple[int, float]]
 @st.composite
 def some_users(draw: st.DrawFn) -> tuple[Users, int]:
     """Values of some users, in any order, of up to four groups, which may be unknown or empty."""
-    n_groups = draw(st.integers(1, 4))
+    n_groups = draw(st.integers(0, 4))
     user = st.tuples(st.integers(-1, n_groups - 1), st.floats(0, 1, width=32))
     return draw(st.lists(user, max_size=14)), n_groups
 

@@ -12,10 +12,14 @@ from fairstream._version import __version__
 from fairstream.cli.compare import compare
 from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
+from fairstream.cli.forget import forget
+from fairstream.cli.promote import promote, rollback
 from fairstream.cli.report import report
 from fairstream.cli.reproduce import reproduce
 from fairstream.cli.run import run
+from fairstream.cli.serve import serve
 from fairstream.cli.sweep import sweep
+from fairstream.cli.update import update
 from fairstream.errors import FairstreamError
 
 app = typer.Typer(
@@ -33,7 +37,12 @@ app.command()(compare)
 app.command()(sweep)
 app.command()(reproduce)
 app.command()(report)
+app.command()(serve)
 app.add_typer(data_app, name="data")
+app.command()(update)
+app.command()(promote)
+app.command()(rollback)
+app.command()(forget)
 
 
 def _print_version(asked: bool) -> None:

@@ -121,7 +121,7 @@ class _Sureness(NamedTuple):
         return cls(
             intervals={
                 "overall": _interval(found.overall, drawn.overall, np.array(widening(len(panel.codes)))),
-                "gap": _interval(found.gap, drawn.gap, np.array([[widening(int(n))] for n in fewest])),
+                "gap": _interval(found.gap, drawn.gap, np.array([widening(int(n)) for n in fewest]).reshape(-1, 1)),
             },
             p_values={name: _p_value(np.abs(getattr(found, name)), by_chance) for name, by_chance in sizes.items()},
             by_chance={name: mean_of(by_chance, axis=0) for name, by_chance in sizes.items()},

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
@@ -19,19 +21,29 @@ _SQL_TYPES = {pa.string(): "text", pa.int64(): "bigint"}
 
 def insert_rows(connection: Connection, into: str, rows: pa.Table, on_conflict: str) -> int:
     """Insert in the order of the rows, and say how many were; columns are strings and int64 without nulls."""
-    if connection.dialect.name == "postgresql":
-        return _postgres_insert(connection.connection.driver_connection, into, rows, on_conflict)
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, sqlite3.Connection)
-    return _sqlite_insert(raw, into, rows, on_conflict)
+    insert = _postgres_insert if connection.dialect.name == "postgresql" else _sqlite_insert
+    with _told(connection) as raw:
+        return insert(raw, into, rows, on_conflict)
 
 
 def select_rows(connection: Connection, query: str, schema: pa.Schema) -> pa.Table:
     """The rows of a query, which holds its parameters already, as a table."""
-    raw = connection.connection.driver_connection
-    if connection.dialect.name == "postgresql":
-        return _postgres_select(raw, query, schema)
-    assert isinstance(raw, sqlite3.Connection)
+    select = _postgres_select if connection.dialect.name == "postgresql" else _sqlite_select
+    with _told(connection) as raw:
+        return select(raw, query, schema)
+
+
+@contextmanager
+def _told(connection: Connection) -> Iterator[Any]:
+    """The driver's own connection; what it raises becomes what SQLAlchemy would have made of it."""
+    dbapi = connection.dialect.loaded_dbapi
+    try:
+        yield connection.connection.driver_connection
+    except dbapi.Error as error:
+        raise OperationalError(None, None, error) from None
+
+
+def _sqlite_select(raw: sqlite3.Connection, query: str, schema: pa.Schema) -> pa.Table:
     cursor = raw.execute(query)
     parts = []
     while found := cursor.fetchmany(_ROWS_OF_A_READ):

@@ -38,18 +38,25 @@ class EventStore:
 
     def append(self, batch: Batch) -> Receipt:
         """Store a batch whole, on disk when this returns; of events with the same id the first one counts."""
+        return self.append_all([batch])[0]
+
+    def append_all(self, batches: list[Batch]) -> list[Receipt]:
+        """Store several batches in one transaction, in their order: all of them or none."""
         with reachable(self._engine), writing(self._engine) as connection:
             _prepare(connection)
-            rows = self._without_forgotten(connection, batch.table)
-            before = _last_number(connection)
-            accepted = insert_rows(connection, "events", rows, "ON CONFLICT (event_id) DO NOTHING")
-            if accepted < len(rows):
-                _give_back_numbers(connection, before)
+            return [self._insert(connection, batch) for batch in batches]
+
+    def _insert(self, connection: Connection, batch: Batch) -> Receipt:
+        rows = self._without_forgotten(connection, batch.table)
+        before = _last_number(connection)
+        accepted = insert_rows(connection, "events", rows, "ON CONFLICT (event_id) DO NOTHING")
+        if accepted < len(rows):
+            _give_back_numbers(connection, before)
         return Receipt(accepted, len(rows) - accepted, len(batch) - len(rows))
 
     def n_open(self) -> int:
         """How many events wait for the next update; a few more where numbers were left out."""
-        with self._engine.connect() as connection:
+        with reachable(self._engine), self._engine.connect() as connection:
             closed = connection.scalar(select(func.max(periods.c.last_seq))) or 0
             return max(0, _last_seq(connection) - closed)
 
@@ -57,12 +64,12 @@ class EventStore:
         """seq, user_id, item_id and time of the events with after < seq <= until, by seq."""
         end = "" if until is None else f" AND seq <= {int(until)}"
         query = f"SELECT seq, user_id, item_id, time FROM events WHERE seq > {int(after)}{end} ORDER BY seq"  # noqa: S608
-        with self._engine.connect() as connection:
+        with reachable(self._engine), self._engine.connect() as connection:
             return select_rows(connection, query, _READ)
 
     def last_seq(self) -> int:
         """The number of the last event, 0 where there is none."""
-        with self._engine.connect() as connection:
+        with reachable(self._engine), self._engine.connect() as connection:
             return _last_seq(connection)
 
     def cut(self) -> int:
@@ -76,7 +83,7 @@ class EventStore:
     def items_of(self, user_id: str) -> list[str]:
         """The items that a user has had, the first time of each counting."""
         query = select(events.c.item_id).where(events.c.user_id == user_id).order_by(events.c.seq)
-        with self._engine.connect() as connection:
+        with reachable(self._engine), self._engine.connect() as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
     def _without_forgotten(self, connection: Connection, rows: pa.Table) -> pa.Table:

@@ -11,7 +11,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
@@ -25,6 +24,7 @@ from fairstream.live.times import FIRST_SECOND, Micros, check_not_ahead, times_f
 
 NEEDED = ("user_id", "item_id", "time")
 FIELDS = (*NEEDED, "event_id")
+_IDS = ("event_id", "user_id", "item_id")
 MADE = "~"
 """What an event id begins with that was made here and not by the client."""
 _EARLIEST = FIRST_SECOND * 1000
@@ -45,26 +45,18 @@ def batch_from_json(objects: Any, limits: Limits, *, first: int = 1) -> Batch:
     """From a JSON list of objects with `user_id`, `item_id`, `time` and, if the client has one, `event_id`."""
     rows = Rows(first=first)
     columns = columns_of(objects, NEEDED, ("event_id",), rows)
-    ids = [ids_from_values(columns[name], name, rows) for name in ("event_id", "user_id", "item_id")]
-    return _batch(*ids, times_from_values(columns["time"], rows), limits, rows)
+    ids = {name: ids_from_values(columns[name], name, rows) for name in _IDS}
+    return _batch(ids, times_from_values(columns["time"], rows), limits, rows)
 
 
 def batch_from_json_lines(content: bytes, limits: Limits, *, first: int = 1) -> Batch:
     """From one JSON object a line; empty lines are passed over."""
-    lines = [line for line in content.split(b"\n") if line.strip()]
-    return batch_from_json(
-        [parse_json(line, f"event {number}") for number, line in enumerate(lines, start=first)], limits, first=first
-    )
+    return batch_from_json(parse_json_lines(content, Rows(first=first)), limits, first=first)
 
 
 def batch_from_ipc(content: bytes, limits: Limits) -> Batch:
     """From an Arrow IPC stream."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
-            table = reader.read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"the events are not an Arrow IPC stream: {first_sentence(error)}") from None
-    return batch_from_arrow(table, limits)
+    return batch_from_arrow(table_from_ipc(content), limits)
 
 
 def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> Batch:
@@ -75,10 +67,10 @@ def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> Batc
         table = table.append_column("event_id", pa.nulls(len(table)))
     try:
         table.validate(full=True)  # whoever sent it may have got its offsets or its UTF-8 wrong
-        ids = [ids_from_column(table[name], name) for name in ("event_id", "user_id", "item_id")]
+        ids = {name: ids_from_column(table[name], name) for name in _IDS}
     except pa.ArrowException as error:
         raise DataError(f"the events cannot be read: {first_sentence(error)}") from None
-    return _batch(*ids, times_from_column(table["time"], rows), limits, rows)
+    return _batch(ids, times_from_column(table["time"], rows), limits, rows)
 
 
 def parse_json(content: bytes | str, what: str) -> Any:
@@ -88,6 +80,21 @@ def parse_json(content: bytes | str, what: str) -> Any:
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of too many digits, too deep
         where = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{what}: this is not JSON{where}") from None
+
+
+def parse_json_lines(content: bytes, rows: Rows) -> list[Any]:
+    """The JSON value of each line; empty lines are passed over."""
+    lines = [line for line in content.split(b"\n") if line.strip()]
+    return [parse_json(line, f"{rows.noun} {number}") for number, line in enumerate(lines, start=rows.first)]
+
+
+def table_from_ipc(content: bytes) -> pa.Table:
+    """The table of an Arrow IPC stream, or one sentence that it is none."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
+            return reader.read_all()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"this is not an Arrow IPC stream: {first_sentence(error)}") from None
 
 
 def columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], rows: Rows) -> dict[str, list[Any]]:
@@ -116,27 +123,24 @@ def check_columns(table: pa.Table, needed: tuple[str, ...], others: tuple[str, .
             raise DataError(f"the column {name[:40]!r} is {problem}; the columns are {', '.join((*needed, *others))}")
 
 
-def _batch(event_ids: pa.Array, users: pa.Array, items: pa.Array, times: Micros, limits: Limits, rows: Rows) -> Batch:
-    check_ids(users, "user_id", rows)
-    check_ids(items, "item_id", rows)
+def _batch(ids: dict[str, pa.Array], times: Micros, limits: Limits, rows: Rows) -> Batch:
+    given = ids["event_id"]
+    for name in ("user_id", "item_id"):
+        check_ids(ids[name], name, rows)
     check_not_ahead(times, limits.max_future_seconds, rows)
-    given = event_ids.is_valid().to_numpy(zero_copy_only=False)
-    taken = pc.starts_with(event_ids, MADE).fill_null(False).to_numpy(zero_copy_only=False)
+    taken = pc.starts_with(given, MADE).fill_null(False).to_numpy(zero_copy_only=False)
     rows.refuse_any(taken, f"event_id must not begin with {MADE}, which marks ids that are made here")
-    if not given.all():
-        event_ids = _with_made_ids(event_ids, users, items, times, ~given)
-    check_ids(event_ids, "event_id", rows)
-    names = ("event_id", "user_id", "item_id", "time")
-    return Batch(pa.table(dict(zip(names, (event_ids, users, items, pa.array(times)), strict=True))))
+    if given.null_count:
+        ids["event_id"] = _with_made_ids(ids, times, given.is_null())
+    check_ids(ids["event_id"], "event_id", rows)
+    return Batch(pa.table({**ids, "time": times}))
 
 
-def _with_made_ids(
-    event_ids: pa.Array, users: pa.Array, items: pa.Array, times: Micros, missing: np.ndarray[Any, np.dtype[np.bool_]]
-) -> pa.Array:
-    mask = pa.array(missing)
-    columns = (users.filter(mask).to_pylist(), items.filter(mask).to_pylist(), times[missing].tolist())
-    made = [made_id(*event) for event in zip(*columns, strict=True)]
-    return pc.replace_with_mask(event_ids, mask, pa.array(made, pa.string()))
+def _with_made_ids(ids: dict[str, pa.Array], times: Micros, missing: pa.Array) -> pa.Array:
+    users, items = (ids[name].filter(missing).to_pylist() for name in ("user_id", "item_id"))
+    when = times[missing.to_numpy(zero_copy_only=False)].tolist()
+    made = [made_id(*event) for event in zip(users, items, when, strict=True)]
+    return pc.replace_with_mask(ids["event_id"], missing, pa.array(made, pa.string()))
 
 
 def made_id(user_id: str, item_id: str, time: int) -> str:

@@ -23,28 +23,29 @@ _TABLE = "people.attributes"
 _SCHEMA = pa.schema([(name, pa.string()) for name in FIELDS])
 
 
-def people_from_json(objects: Any, *, first: int = 1) -> pa.Table:
-    """From a JSON list of objects with `user_id` and `value`."""
-    rows = Rows("user", first)
-    columns = columns_of(objects, FIELDS, (), rows)
-    return _people([ids_from_values(columns[name], name, rows) for name in FIELDS], rows)
+def people_from_json(objects: Any, *, first: int = 1, value: str = "value") -> pa.Table:
+    """From a JSON list of objects with `user_id` and, under the name that is given, `value`."""
+    rows, names = Rows("user", first), ("user_id", value)
+    columns = columns_of(objects, names, (), rows)
+    return _people({name: ids_from_values(columns[name], name, rows) for name in names}, rows)
 
 
-def people_from_arrow(table: pa.Table, *, first: int = 1) -> pa.Table:
-    """From a table with the columns `user_id` and `value`."""
-    check_columns(table, FIELDS, ())
+def people_from_arrow(table: pa.Table, *, first: int = 1, value: str = "value") -> pa.Table:
+    """From a table with the columns `user_id` and, under the name that is given, `value`."""
+    names = ("user_id", value)
+    check_columns(table, names, ())
     try:
         table.validate(full=True)
-        columns = [ids_from_column(table[name], name) for name in FIELDS]
+        columns = {name: ids_from_column(table[name], name) for name in names}
     except pa.ArrowException as error:
         raise DataError(f"the users cannot be read: {first_sentence(error)}") from None
     return _people(columns, Rows("user", first))
 
 
-def _people(columns: list[pa.Array], rows: Rows) -> pa.Table:
-    for name, column in zip(FIELDS, columns, strict=True):
+def _people(columns: dict[str, pa.Array], rows: Rows) -> pa.Table:
+    for name, column in columns.items():
         check_ids(column, name, rows)
-    return pa.table(columns, schema=_SCHEMA)
+    return pa.table(list(columns.values()), schema=_SCHEMA)
 
 
 def put_people(engine: Engine, table: pa.Table) -> int:

@@ -39,7 +39,7 @@ next period."""
     """How much performance may fall, as a share of what it was; for every group, and for all together."""
     max_rise: float = Field(0.05, ge=0)
     """How much the largest gap between a group and the rest may rise, in units of the metric."""
-    max_drift: float = Field(0.4, gt=0, le=1)
+    max_drift: float = Field(0.5, gt=0, le=1)
     """How much worse the model in service may do on a period than on the last one that was learned from, for \
 everyone and for every group, as a share; beyond it the events themselves are taken to have changed."""
     max_user_share: float = Field(0.1, gt=0, le=1)

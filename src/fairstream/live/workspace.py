@@ -17,7 +17,7 @@ import fcntl
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -39,7 +39,7 @@ class Workspace:
     folder: Path
     config: LiveConfig
     engine: Engine
-    secret: bytes
+    secret: bytes = field(repr=False)
 
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:

@@ -35,6 +35,7 @@ from fairstream.recommender.checkpoint import (
 )
 from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
 from fairstream.recommender.placing import NewEvents, log_itself
+from fairstream.recommender.standing import Standing
 from fairstream.strategies import Learner, Update
 from fairstream.training import OnEpoch, Surroundings, Tensors
 
@@ -239,6 +240,12 @@ class FairRecommender:
     def model(self) -> Scorer:
         """The model in service."""
         return self._fitted()[0].model
+
+    @property
+    def standing(self) -> Standing:
+        """What answers are made from, for a service that makes them one at a time."""
+        learner, _ = self._fitted()
+        return Standing(learner.model, learner.known, learner.n_learned_users, self._users, self._items)
 
     def _new_learner(self) -> Learner:
         return make_learner(

@@ -1,0 +1,54 @@
+"""`fairstream serve`: answer over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairstream.cli.console import make_console
+from fairstream.errors import ConfigurationError
+
+
+def serve(
+    workspace: Annotated[Path, typer.Argument(metavar="DIR", help="A workspace, made by `fairstream init`.")],
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen at.", min=1, max=65535)] = 8000,
+    every: Annotated[
+        str | None, typer.Option(help='When to update: "1d", "6h", "30m", "90s" or "10000 events".')
+    ] = None,
+) -> None:
+    """Take events, answer with recommendations, and show how it goes.
+
+    Events and answers need a key (`fairstream keys add`). TLS is for a proxy in front of it. SIGTERM
+    or Ctrl-C ends it: what was taken is stored, what was asked is answered.
+    """
+    try:
+        import torch  # noqa: PLC0415  (only here: the other commands do without the extra)
+        import uvicorn  # noqa: PLC0415
+
+        from fairstream.live.service import create_app  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"the service needs packages that are not installed ({error.name}); install fairstream[live]"
+        ) from None
+    # One list is too little work for two threads, and the other cores have updates to do.
+    torch.set_num_threads(1)
+    app = create_app(workspace, every=every)
+    shown = f"[{host}]" if ":" in host else host
+    make_console(quiet=False).print(
+        f"The dashboard is at http://{shown}:{port}/ and the interface at http://{shown}:{port}/v1/openapi.json",
+        highlight=False,
+        soft_wrap=True,
+    )
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        http="httptools",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=10,
+    )
