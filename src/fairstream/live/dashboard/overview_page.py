@@ -214,7 +214,8 @@ def _health(overview: Overview, health: Mapping[str, Any] | None, drawings: dict
 
 _GAP_NOTE = (
     "Each period first judges the model in service, before anything of it is learned. The largest gap is the distance "
-    "between a group and all other users; PD is that of the advantaged group, above 0 where it is better served."
+    "between a group and all other users, its interval cut off at 0; PD is that of the advantaged group, above 0 where "
+    "it is better served."
 )
 _MODEL_NOTE = "Judged on the events of their period that were held out, which no candidate had learned."
 _DRIFT_NOTE = (

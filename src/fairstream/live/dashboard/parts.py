@@ -62,7 +62,7 @@ def folded(summary: str, *children: str) -> Markup:
 
 def cards(caption: str, columns: Columns, rows: Iterable[Sequence[Cell]], *, id_: str) -> Markup:
     """A table, whose rows are cards where the screen is narrow."""
-    written = [row(columns, [_marked(cell) for cell in cells]) for cells in rows]
+    written = [row(columns, [_heading(columns[0], cells[0]), *map(_marked, cells[1:])]) for cells in rows]
     return table(caption=caption, columns=columns, bodies=[body(written)], id_=id_, class_="stacks")
 
 
@@ -96,6 +96,12 @@ def note(*children: str) -> Markup:
 def command(text: str) -> Markup:
     """Something to type."""
     return element("pre", element("code", text), tabindex="0")
+
+
+def _heading(column: tuple[str, str], cell: Cell) -> Cell:
+    """A number alone says little on a card, where its column has no head."""
+    name, kind = column
+    return joined(element("span", f"{name} ", class_="on-cards"), cell) if kind == "n" else cell
 
 
 def _marked(cell: Cell) -> Cell:
