@@ -111,8 +111,12 @@ def wrong_tables(rng: Random, n: int) -> pa.Table:
     at = rng.choice(["user_id", "item_id"])
     place = good.column_names.index(at)
     row = len(good)
-    many = 3_000_000
-    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(many, np.int8)), pa.array(["x" * 256]))
+
+    def repeated() -> pa.Table:
+        many = 280_000
+        word = pa.DictionaryArray.from_arrays(pa.array(np.zeros(many, np.int8)), pa.array(["x" * 256]))
+        return pa.table({"user_id": word, "item_id": word, "time": pa.array(np.zeros(many, np.int8))})
+
     ways: list[Any] = [
         lambda: good.drop_columns([at]),
         lambda: good.append_column("more", pa.nulls(row)),
@@ -144,7 +148,7 @@ def wrong_tables(rng: Random, n: int) -> pa.Table:
         lambda: good.set_column(3, "time", pa.array(["1"] * row).dictionary_encode()),
         lambda: good.set_column(0, "event_id", pa.array(["~x"] * row)),
         lambda: pa.table({name: pa.nulls(2_000_000_000) for name in ("user_id", "item_id", "time")}),
-        lambda: pa.table({"user_id": repeated, "item_id": repeated, "time": pa.array(np.zeros(many, np.int8))}),
+        repeated,
         lambda: pa.table({}),
     ]
     return rng.choice(ways)()

@@ -53,7 +53,8 @@ def escaped(value: str) -> str:
 class Gun:
     """Makes requests of all kinds; the same seed makes the same ones."""
 
-    def __init__(self, seed: int, keys: Any, max_body_bytes: int) -> None:
+    def __init__(self, seed: int, keys: Any, cookie: str, max_body_bytes: int) -> None:
+        self._cookie = cookie
         self._rng, self._keys, self._max, self._n = Random(seed), keys, max_body_bytes, 0
         self._kinds: list[tuple[Callable[[], Shot], int]] = [
             (self._good_events, 3),
@@ -103,7 +104,8 @@ class Gun:
 
     def _good_question(self) -> Shot:
         user = escaped(self._rng.choice(["u1", "u2", MARK, "ä/ö", "a b", "'; DROP TABLE events; --"]))
-        path = f"/v1/users/{user}/recommendations?k={self._rng.randrange(1, 11)}"
+        query = self._rng.choice([f"?k={self._rng.randrange(1, 11)}", "", "?more=1"])
+        path = f"/v1/users/{user}/recommendations{query}"
         return Shot("good question", http("GET", path, self._keys.read), "answered")
 
     def _bad_events(self) -> Shot:
@@ -256,7 +258,7 @@ class Gun:
                 f"/login?to={odd}", "/assets/..%2f..%2fsecret", "/assets/vega.0.js", "/models/", f"/login?to=https://{odd}",
             ]
         )  # fmt: skip
-        cookie = rng.choice(["", "fairstream_session=", "fairstream_session=" + "x" * 43, "é=ü", "a" * 5000, "=;=;"])
+        cookie = rng.choice([self._cookie] * 6 + ["", "fairstream_session=", "fairstream_session=" + "x" * 43, "é=ü", "a" * 5000, "=;=;"])
         headers = {"Cookie": cookie, "Host": rng.choice(["localhost", "[", "a b", "", "x" * 1000, "evil:99999999"])}
         return Shot("bad page", http("GET", path, headers), "either")
 

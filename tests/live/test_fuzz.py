@@ -9,6 +9,7 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from live.service.conftest import N_USERS, add_model, make_keys, running
 from malformed import MARK
@@ -112,10 +113,8 @@ def assert_nothing_else_was_stored(
 def assert_withstands(workspace: Workspace, n_shots: int, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
     add_model(workspace)
     keys = make_keys(workspace)
-    gun, statuses, events, n_by_chance = Gun(seed, keys, LIMITS.max_body_bytes), Counter[tuple[str, int]](), [], 0
+    statuses, events, n_by_chance = Counter[tuple[str, int]](), list[dict[str, Any]](), 0
     people = [{"user_id": f"u{n}", "value": "ab"[n % 2]} for n in range(N_USERS)]
-    import pyarrow as pa
-
     put_people(workspace.engine, pa.Table.from_pylist(people))
     still, groups = everything(workspace), values_of(workspace.engine)
     wrong: list[str] = []
@@ -124,6 +123,9 @@ def assert_withstands(workspace: Workspace, n_shots: int, seed: int, capfd: pyte
         port = client.base_url.port
         assert port is not None
         before = len(still["models"]) * 600
+        key = keys.read["Authorization"].removeprefix("Bearer ")
+        session = client.post("/login", data={"key": key}).cookies["fairstream_session"]
+        gun = Gun(seed, keys, f"fairstream_session={session}", LIMITS.max_body_bytes)
         for _ in range(n_shots):
             shot = gun.shot()
             answer = fire(port, shot)
