@@ -258,7 +258,10 @@ class Gun:
                 f"/login?to={odd}", "/assets/..%2f..%2fsecret", "/assets/vega.0.js", "/models/", f"/login?to=https://{odd}",
             ]
         )  # fmt: skip
-        cookie = rng.choice([self._cookie] * 6 + ["", "fairstream_session=", "fairstream_session=" + "x" * 43, "é=ü", "a" * 5000, "=;=;"])
+        cookie = rng.choice(
+            [self._cookie] * 6
+            + ["", "fairstream_session=", "fairstream_session=" + "x" * 43, "é=ü", "a" * 5000, "=;=;"]
+        )
         headers = {"Cookie": cookie, "Host": rng.choice(["localhost", "[", "a b", "", "x" * 1000, "evil:99999999"])}
         return Shot("bad page", http("GET", path, headers), "either")
 

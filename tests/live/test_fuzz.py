@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from live.service.conftest import N_USERS, add_model, make_keys, running
 from malformed import MARK
+from malformed_files import File, Files
 from malformed_requests import Gun, Shot
 from sqlalchemy import select
 
+from fairstream.cli import main
 from fairstream.live import schema
 from fairstream.live.people import put_people, values_of
 from fairstream.live.settings import Limits
@@ -156,6 +161,59 @@ def assert_withstands(workspace: Workspace, n_shots: int, seed: int, capfd: pyte
     assert values_of(workspace.engine) == groups
 
 
+def ingest(workspace: Workspace, file: File, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """As on the command line; gives the exit code and what was printed."""
+    command = ["ingest", str(workspace.folder), *(["--users"] if file.are_users else []), str(file.path)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fairstream", *command])
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return int(code or 0), "".join(capfd.readouterr())
+
+
+def n_accepted(said: str) -> int:
+    """How many events it says that were stored, also where it then found something wrong."""
+    found = re.search(r"([0-9,]+) new events were stored", said) or re.search(r"Together: ([0-9,]+)", said)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+def assert_takes_no_file(
+    workspace: Workspace, folder: Path, n: int, seed: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    put_people(workspace.engine, pa.table({"user_id": ["u1"], "value": ["a"]}))
+    still, groups = everything(workspace), values_of(workspace.engine)
+    files, events, n_by_chance = Files(seed, folder), list[dict[str, Any]](), 0
+    codes: Counter[int] = Counter()
+    wrong: list[str] = []
+    for _ in range(n):
+        file = files.file()
+        try:
+            code, said = ingest(workspace, file, capfd)
+            codes[code] += 1
+            assert code in (0, 2)
+            assert "Traceback" not in said
+            if code:
+                assert re.fullmatch(r"fairstream: .+\n", said), said
+                assert file.expected != "stored"
+            else:
+                assert file.expected != "refused"
+        except Exception as error:
+            content = file.path.read_bytes()[:300] if file.path.is_file() else b""
+            wrong.append(f"{file.path.name}, expected {file.expected}: {content!r}\n  → {error!r}"[:2000])
+            continue
+        if file.expected == "stored":
+            events += file.events
+        else:
+            n_by_chance += n_accepted(said)
+    print(f"{n} files, exit codes {dict(codes)}; {n_by_chance} events were still good after all")
+    assert not wrong, f"{len(wrong)} of {n}:\n" + "\n".join(wrong[:20])
+    assert_nothing_else_was_stored(workspace, 0, events, n_by_chance)
+    assert everything(workspace) == still
+    assert values_of(workspace.engine) == groups
+
+
 def test_malformed_requests(new_workspace: Maker, capfd: pytest.CaptureFixture[str]) -> None:
     assert_withstands(new_workspace(limits=LIMITS), 250, 1, capfd)
 
@@ -163,3 +221,12 @@ def test_malformed_requests(new_workspace: Maker, capfd: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_ten_thousand_malformed_requests(new_workspace: Maker, capfd: pytest.CaptureFixture[str]) -> None:
     assert_withstands(new_workspace(limits=LIMITS), 5000, 2, capfd)
+
+
+def test_malformed_files(new_workspace: Maker, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert_takes_no_file(new_workspace(), tmp_path, 100, 1, capfd)
+
+
+@pytest.mark.slow
+def test_many_malformed_files(new_workspace: Maker, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert_takes_no_file(new_workspace(), tmp_path, 1000, 2, capfd)
