@@ -17,14 +17,17 @@ BAD_IDS: list[Any] = [
     None, True, False, 1.5, -0.0, float("nan"), float("inf"), [], {}, [MARK], {"id": MARK}, 10**300, [[[[]]]],
 ]  # fmt: skip
 BAD_TIMES: list[Any] = [
-    None, True, "", "now", "2026-13-01", "2026-02-30T00:00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59",
+    None, True, "", "now", "2026-13-01", "2026-02-30T00:00:00Z", "0001-01-01T00:00:00+23:59",
+    "9999-12-31T23:59:59-23:59",
     "2026-01-01T00:00:00+99:99", float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 10**18, 10**300, -(10**300),
     253_402_300_800, -2_208_988_801, 9_999_999_999, [], {}, [1], "\x00", "１９９９-01-01", "1" * 5000, "\ud800",
 ]  # fmt: skip
 ODD_TEXTS = [
-    "../../../../etc/passwd", "..\\..\\secret", "%2e%2e%2f", "'; DROP TABLE events; --", '" OR 1=1 --', "\u202e", "\ufeff",
+    "../../../../etc/passwd", "..\\..\\secret", "%2e%2e%2f", "'; DROP TABLE events; --", '" OR 1=1 --', "\u202e",
+    "\ufeff",
     "<script>alert(1)</script>", "${jndi:ldap://x}", "{{7*7}}", "null", "NaN", "-1", "0", "~" + "0" * 32, "a" * 257,
-    "a" * 5000, "\x00", "\n", "\r\nX-Injected: 1", "é" * 256, "😀" * 200, "\ud800", "%", "%zz", "?", "#", "/", "//", ".", "..",
+    "a" * 5000, "\x00", "\n", "\r\nX-Injected: 1", "é" * 256, "😀" * 200, "\ud800", "%", "%zz", "?", "#", "/", "//",
+    ".", "..",
     " ", "recommendations", "/recommendations", "u1/recommendations",
 ]  # fmt: skip
 
@@ -60,11 +63,14 @@ def bad_json(rng: Random) -> bytes:
     """Text that is not JSON, or JSON of another shape."""
     return rng.choice(
         [
-            b"", b" ", b"{", b"[", b"]", b"nul", b"NaN", b"Infinity", b"-", b"3", b'"text"', b"true", b"null", b"[1]", b"[[]]",
-            b"[null]", b'{"events": 3}', b'{"events": {}}', b'{"events": [], "x": 1}', b'{"users": 1}', b"{}", b'{"a": }',
+            b"", b" ", b"{", b"[", b"]", b"nul", b"NaN", b"Infinity", b"-", b"3", b'"text"', b"true", b"null", b"[1]",
+            b"[[]]",
+            b"[null]", b'{"events": 3}', b'{"events": {}}', b'{"events": [], "x": 1}', b'{"users": 1}', b"{}",
+            b'{"a": }',
             b"\xff\xfe\x00", b"\xef\xbb\xbf[{}]", b'"\xc3\x28"', b"[" * 100_000, b'{"a":' * 50_000, b"1" * 5000,
             b'{"user_id": "u", "item_id": "i", "time": 1' + b"0" * 5000 + b"}", b"[{}]", b"[,]", b"{'user_id': 1}",
-            b'[{"user_id": "u", "item_id": "i", "time": 1},]', "[{}]".encode("utf-16"), b"\x00", b"--\r\n\r\n", b"a=1&b=2",
+            b'[{"user_id": "u", "item_id": "i", "time": 1},]', "[{}]".encode("utf-16"), b"\x00", b"--\r\n\r\n",
+            b"a=1&b=2",
             bytes(rng.randrange(256) for _ in range(rng.randrange(1, 200))) + b"\xff",
         ]
     )  # fmt: skip

@@ -98,11 +98,16 @@ class Files:
         rng = self._rng
         content = rng.choice(
             [
-                bad_json(rng), b"user_id,item_id,time\n", b"user_id,item_id,time\na,b\n", b"user_id,item_id\na,b\n", b"\n\n\n",
-                b"user_id,item_id,time\na,b,never\n", b"user_id,item_id,time\n,b,1\n", b"user_id,item_id,time\n\x00,b,1\n",
-                b"user_id,user_id,item_id,time\na,a,b,1\n", b'user_id,item_id,time\n"a,b,1\n', b"user_id;item_id;time\na;b;1\n",
-                b"user_id,item_id,time\n\xff\xfe,b,1\n", b"user_id,item_id,time\n" + b"a" * 300 + b",b,1\n", b"PAR1PAR1", b"ARROW1",
-                b"PAR1" + bytes(100) + b"PAR1", b"user_id,item_id,time\na,b,nan\n", b"user_id,item_id,time\na,b,1e300\n",
+                bad_json(rng), b"user_id,item_id,time\n", b"user_id,item_id,time\na,b\n", b"user_id,item_id\na,b\n",
+                b"\n\n\n",
+                b"user_id,item_id,time\na,b,never\n", b"user_id,item_id,time\n,b,1\n",
+                b"user_id,item_id,time\n\x00,b,1\n",
+                b"user_id,user_id,item_id,time\na,a,b,1\n", b'user_id,item_id,time\n"a,b,1\n',
+                b"user_id;item_id;time\na;b;1\n",
+                b"user_id,item_id,time\n\xff\xfe,b,1\n", b"user_id,item_id,time\n" + b"a" * 300 + b",b,1\n",
+                b"PAR1PAR1", b"ARROW1",
+                b"PAR1" + bytes(100) + b"PAR1", b"user_id,item_id,time\na,b,nan\n",
+                b"user_id,item_id,time\na,b,1e300\n",
                 "user_id,item_id,time\na,b,1\n".encode("utf-16"), b"user_id,item_id,time\na,b,99999999999999999999\n",
             ]
         )  # fmt: skip

@@ -33,7 +33,7 @@ class Shot:
     @property
     def is_page(self) -> bool:
         """Whether it asks the dashboard, which answers with pages."""
-        path = (self.content.split(b" ", 2) + [b"", b""])[1].decode("latin-1")
+        path = [*self.content.split(b" ", 2), b"", b""][1].decode("latin-1")
         return path == "/" or path.startswith(("/?", *PAGES[1:]))
 
 
@@ -173,8 +173,10 @@ class Gun:
         rng = self._rng
         asked = rng.choice(
             [
-                {}, [], None, 3, {"users": "u1"}, {"users": None}, {"users": ["u1"] * 21}, {"k": 3}, {"users": {}}, {"users": [[]]},
-                {"users": ["u1"], "more": 1}, {"users": ["u1"], "k": rng.choice([0, -1, 11, 10**30, "ten", "3", None, 1.5, True, []])},
+                {}, [], None, 3, {"users": "u1"}, {"users": None}, {"users": ["u1"] * 21}, {"k": 3}, {"users": {}},
+                {"users": [[]]},
+                {"users": ["u1"], "more": 1}, {"users": ["u1"], "k": rng.choice([0, -1, 11, 10**30, "ten", "3", None,
+                1.5, True, []])},
                 {"users": [rng.choice(BAD_IDS)]},
             ]
         )  # fmt: skip
@@ -202,7 +204,8 @@ class Gun:
         rng = self._rng
         method, path, scope = rng.choice(
             [
-                ("POST", "/v1/events", "ingest"), ("PUT", "/v1/users", "ingest"), ("GET", "/v1/users/u1/recommendations", "read"),
+                ("POST", "/v1/events", "ingest"), ("PUT", "/v1/users", "ingest"), ("GET",
+                "/v1/users/u1/recommendations", "read"),
                 ("POST", "/v1/recommendations", "read"), ("GET", "/v1/periods", "read"), ("GET", "/v1/models", "read"),
                 ("GET", "/metrics", "read"), ("POST", "/v1/periods", "admin"), ("POST", "/v1/rollback", "admin"),
                 ("GET", "/v1/audit", "admin"), ("POST", "/v1/models/model0/promote", "admin"),
@@ -212,8 +215,10 @@ class Gun:
         others = [getattr(self._keys, other)["Authorization"] for other in ("ingest", "read") if other != scope]
         value = rng.choice(
             [
-                None, "", "Bearer", "Bearer ", "Basic YTpi", right[:-1], right + "x", right.replace("fs_", "fs-"), "Bearer fs_" + "x" * 43,
-                right[7:], right.replace(" ", "\t"), "Bearer " + "é" * 46, "Bearer fs_" + "'" * 43, right + ", " + right, "x" * 5000,
+                None, "", "Bearer", "Bearer ", "Basic YTpi", right[:-1], right + "x", right.replace("fs_", "fs-"),
+                "Bearer fs_" + "x" * 43,
+                right[7:], right.replace(" ", "\t"), "Bearer " + "é" * 46, "Bearer fs_" + "'" * 43,
+                right + ", " + right, "x" * 5000,
                 *others, *others,
             ]
         )  # fmt: skip
@@ -230,11 +235,15 @@ class Gun:
         headers = {**self._keys.ingest, "Content-Type": JSON}
         headers |= rng.choice(
             [
-                {"Content-Type": ""}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json2"}, {"Content-Type": "é"},
-                {"Content-Type": "multipart/form-data; boundary=x"}, {"Content-Type": FORM}, {"Content-Type": "a" * 5000},
+                {"Content-Type": ""}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json2"},
+                {"Content-Type": "é"},
+                {"Content-Type": "multipart/form-data; boundary=x"}, {"Content-Type": FORM},
+                {"Content-Type": "a" * 5000},
                 {"Content-Encoding": "gzip"}, {"Content-Encoding": "identity, gzip"}, {"Content-Encoding": "\x01"},
-                {"Content-Length": "-1"}, {"Content-Length": "x"}, {"Content-Length": "9" * 30}, {"Content-Length": "1e3"},
-                {"Content-Length": str(self._max + 1)}, {"Transfer-Encoding": "gzip"}, {"Transfer-Encoding": "chunked, chunked"},
+                {"Content-Length": "-1"}, {"Content-Length": "x"}, {"Content-Length": "9" * 30},
+                {"Content-Length": "1e3"},
+                {"Content-Length": str(self._max + 1)}, {"Transfer-Encoding": "gzip"},
+                {"Transfer-Encoding": "chunked, chunked"},
                 {"Content-Length": str(len(body) - 1)}, {"Content-Length": "+5"}, {"Content-Length": "0"},
             ]
         )  # fmt: skip
@@ -254,8 +263,10 @@ class Gun:
         odd = escaped(rng.choice(ODD_TEXTS))
         path = rng.choice(
             [
-                f"/?before={odd}", f"/models/{odd}", f"/models/{odd}/audit.json", f"/models/{odd}/audit.html", f"/assets/{odd}",
-                f"/login?to={odd}", "/assets/..%2f..%2fsecret", "/assets/vega.0.js", "/models/", f"/login?to=https://{odd}",
+                f"/?before={odd}", f"/models/{odd}", f"/models/{odd}/audit.json", f"/models/{odd}/audit.html",
+                f"/assets/{odd}",
+                f"/login?to={odd}", "/assets/..%2f..%2fsecret", "/assets/vega.0.js", "/models/",
+                f"/login?to=https://{odd}",
             ]
         )  # fmt: skip
         cookie = rng.choice(
@@ -270,7 +281,8 @@ class Gun:
         key = rng.choice([self._keys.ingest, self._keys.read])["Authorization"][7:]
         body = rng.choice(
             [
-                b"", b"key=", b"key=%00", b"key=%ff", b"key=" + b"x" * 5000, b"=&=&=", b"&" * 100, b"key=\xff\xfe", b"{}",
+                b"", b"key=", b"key=%00", b"key=%ff", b"key=" + b"x" * 5000, b"=&=&=", b"&" * 100, b"key=\xff\xfe",
+                b"{}",
                 b"key=fs_" + b"x" * 43, b"to=//evil.example&key=x", f"key={quote(key)}&to=//evil.example".encode(),
                 f"key={quote(key)}&to=%0d%0aX-Injected:1".encode(), f"key={quote(key)}".encode(), b"key=a&" * 20,
             ]
@@ -288,17 +300,20 @@ class Gun:
         key = self._keys.read["Authorization"]
         content = rng.choice(
             [
-                b"\r\n\r\n", b"\x00" * 50, b"GET", b"GET /\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01",
+                b"\r\n\r\n", b"\x00" * 50, b"GET", b"GET /\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n",
+                b"\x16\x03\x01\x02\x00\x01",
                 b"GET /healthz HTTP/1.1\r\nHost localhost\r\n\r\n", b"GET /healthz HTTP/1.1\r\n: x\r\n\r\n",
-                b"GET /%ff%fe HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+                b"GET /%ff%fe HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+                b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
                 b"GET http://[/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
                 b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 300_000 + b"\r\nConnection: close\r\n\r\n",
                 b"GET /" + b"y" * 100_000 + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
                 b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * 5000 + b"Connection: close\r\n\r\n",
-                b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
+                b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
                 b"GET /v1/models HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: Upgrade, close\r\n\r\n",
                 f"GET /v1/models HTTP/1.1\r\nAuthorization: {key}\r\n folded: x\r\nConnection: close\r\n\r\n".encode(),
-                good[: rng.randrange(len(good))], scratched(rng, good), bytes(rng.randrange(256) for _ in range(rng.randrange(300))),
+                good[: rng.randrange(len(good))], scratched(rng, good),
+                bytes(rng.randrange(256) for _ in range(rng.randrange(300))),
             ]
         )  # fmt: skip
         return Shot("bad HTTP", content, "either", is_cut_off=True)
@@ -308,6 +323,7 @@ class Gun:
         body = text([event(rng, self._n)])
         chunked = {**self._keys.ingest, "Content-Type": JSON, "Transfer-Encoding": "chunked"}
         plain = {**self._keys.ingest, "Content-Type": JSON}
+        large = b"1000\r\n%s\r\n" % (b" " * 4096) * (self._max // 4096 + 1) + b"0\r\n\r\n"
         big = b"[" + b" " * self._max + b"]"
         content = rng.choice(
             [
@@ -315,7 +331,7 @@ class Gun:
                 http("POST", "/v1/events", chunked, b"%x\r\n%s\r\n" % (len(body), body)),
                 http("POST", "/v1/events", chunked, b"%x\r\n%s" % (len(body) + 50, body)),
                 http("POST", "/v1/events", chunked, b"ffffffffffffffffff\r\n" + body),
-                http("POST", "/v1/events", chunked, b"".join(b"1000\r\n%s\r\n" % (b" " * 4096) for _ in range(self._max // 4096 + 1)) + b"0\r\n\r\n"),
+                http("POST", "/v1/events", chunked, large),
                 http("POST", "/v1/events", {**chunked, "Content-Length": "5"}, b"%x\r\n%s\r\n" % (len(body), body)),
                 http("POST", "/v1/events", {**plain, "Content-Length": str(len(body) + 10)}, body),
                 http("POST", "/v1/events", plain, big),

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from live.service.conftest import N_USERS, add_model, make_keys, running
 from malformed import MARK
 from malformed_files import File, Files
 from malformed_requests import Gun, Shot
@@ -25,6 +24,7 @@ from fairstream.live import schema
 from fairstream.live.people import put_people, values_of
 from fairstream.live.settings import Limits
 from fairstream.live.workspace import Workspace
+from live.service.conftest import N_USERS, add_model, make_keys, running
 
 Maker = Callable[..., Workspace]
 LIMITS = Limits(max_k=10, max_users=20, max_body_bytes=1 << 20, requests_per_second=10**6)
