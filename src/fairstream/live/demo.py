@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +19,34 @@ from fairstream.live.updater import Outcome, update
 from fairstream.live.workspace import Workspace
 
 _DAY = 86_400_000_000
-# Few dimensions: only where a model has too little room for everybody is there anything to share out.
-DEMO = LiveConfig(
-    group="community",
-    advantaged="majority",
-    learning=Learning(pretrain_epochs=20, embedding_dim=8, fairness_weight=0.75, temperature=1.0),
-)
-"""The configuration of the demonstration."""
+_STREAM = {"n_periods": 12, "pretrain_ratio": 0.3, "disparity": 1.0, "drift": 0.1, "seed": 2}
+_FAIR_FROM, _FAIRNESS_WEIGHT = 3, 3.0
+DEMO = LiveConfig(group="community", advantaged="majority", learning=Learning(fairness_weight=0.0))
+"""The configuration that the demonstration begins with: nothing is done about fairness yet."""
 
 
 def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Outcome]:
-    """Take in the stream period by period, with an update after each."""
-    stream = synthetic_stream()
+    """Take in the stream period by period, with an update after each; after some, switch the fairness loss on."""
+    stream = synthetic_stream(**_STREAM)
     store = EventStore(workspace)
     put_people(workspace.engine, _people(stream))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
         receipt = store.append(batch_from_arrow(events, workspace.config.limits))
         say(f"period {t}: {receipt.accepted:,} events")
+        if t == _FAIR_FROM:
+            say(f"from now on with the fairness loss: fairness_weight = {_FAIRNESS_WEIGHT:g}")
+            workspace = _with_fairness(workspace)
         outcomes.append(update(workspace, say))
     return outcomes
+
+
+def _with_fairness(workspace: Workspace) -> Workspace:
+    """What an engineer would do: change one number in the workspace's file."""
+    learning = workspace.config.learning.replaced(fairness_weight=_FAIRNESS_WEIGHT)
+    config = workspace.config.replaced(learning=learning)
+    config.write(workspace.folder)
+    return replace(workspace, config=config)
 
 
 def _people(stream: SyntheticStream) -> pa.Table:
