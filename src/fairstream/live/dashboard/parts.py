@@ -47,7 +47,7 @@ def document(
 def single_file(title: str, style: str, *children: str | None) -> str:
     """A page in one file that leads nowhere."""
     head = element("head", *_meta(title), element("style", Markup(style)))
-    return _whole(head, *children, class_="live alone")
+    return _whole(head, *children, class_="live single")
 
 
 def chart(id_: str, title: str, described: str, styles: Styles | None = None) -> Markup:
