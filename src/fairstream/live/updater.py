@@ -180,6 +180,7 @@ class _Update:
             },
         }
         if trial is not None:
+            about["data"]["n_new_items"] = trial.n_new_items
             about |= {"n_learned": trial.n_learned, "judgement": reported(trial.after, self.workspace)}
             if trial.before is not None:
                 about["before"] = reported(trial.before, self.workspace)
