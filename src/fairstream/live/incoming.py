@@ -113,7 +113,10 @@ def columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], r
 
 def check_columns(table: pa.Table, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
     """Refuse columns that are missing, not known, or there twice."""
-    names = table.column_names
+    try:
+        names = table.column_names
+    except UnicodeDecodeError:
+        raise DataError("the names of the columns are not valid Unicode") from None
     for name in needed:
         if name not in names:
             raise DataError(f"the column {name} is missing; the columns are {', '.join((*needed, *others))}")
