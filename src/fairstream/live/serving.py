@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from threading import Lock
@@ -110,10 +109,10 @@ class Served:
                 self._lists.move_to_end(user_id)
             return kept
 
-    def asked_lately(self, n: int) -> list[str]:
-        """Up to n users whose lists are kept, those asked for last."""
+    def asked_lately(self) -> list[str]:
+        """The users whose lists are kept, who asked last first."""
         with self._lock:
-            return [user for user in islice(reversed(self._lists), n) if user is not None]
+            return [user for user in reversed(self._lists) if user is not None]
 
     def _keep(self, key: str | None, made: Ranked) -> Ranked:
         with self._lock:

@@ -11,7 +11,9 @@ from fairstream.live.recent import Recent
 from fairstream.live.serving import Served
 
 _WARM_UP = 50
-_TAKEN_OVER = 1000
+_TAKE_OVER_SECONDS = 2.0
+_POLITE_SECONDS = 0.0005
+"""Between two lists the requests that come in have their turn."""
 _QUICK = 0.001
 """Seconds that a list may take where other requests wait for it."""
 
@@ -50,9 +52,20 @@ def warm(served: Served, recent: Recent, before: Answering | None) -> Answering:
     users = served.users.ids[:_WARM_UP].to_pylist()
     seconds = [_timed(served, row) for row in range(len(users)) for _ in range(2)]
     answering = Answering(served, recent, median(seconds or [0.0]) < _QUICK)
-    for user in [*users, "", *(before.served.asked_lately(_TAKEN_OVER) if before is not None else ())]:
+    for user in [*users, ""]:
         answering.json(user, 20)
+    if before is not None:
+        _take_over(before.served, answering)
     return answering
+
+
+def _take_over(before: Served, answering: Answering) -> None:
+    end = time.monotonic() + _TAKE_OVER_SECONDS
+    for user in before.asked_lately():
+        if time.monotonic() > end:
+            return
+        answering.json(user, 20)
+        time.sleep(_POLITE_SECONDS)
 
 
 def _timed(served: Served, row: int) -> float:
