@@ -25,7 +25,7 @@ from fairstream.live.keys import revoke_key
 from fairstream.live.registry import promote
 from fairstream.live.settings import Gate, Learning, LiveConfig
 from fairstream.live.workspace import Workspace
-from live.service.conftest import N_USERS, Running, add_model, events_of, make_keys
+from live_services import N_USERS, Running, add_model, events_of, make_keys
 
 Maker = Callable[..., tuple[Workspace, Running]]
 SMALL = {
@@ -70,7 +70,7 @@ def test_promotions_under_load_fail_no_request_and_mix_no_two_models(new_service
     threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
-    for turn in range(6):
+    for turn in range(4):
         name = names[(turn + 1) % 2]
         promote(workspace, name, by="test")
         client.wait_until(lambda name=name: answered(client, "u1", 5)[0] == name)  # type: ignore[misc]

@@ -16,7 +16,7 @@ from fairstream.live.event_store import EventStore
 from fairstream.live.service.schemas import ARROW, JSON, JSON_LINES
 from fairstream.live.settings import Limits, LiveConfig
 from fairstream.live.workspace import Workspace
-from live.service.conftest import Running, add_model, make_keys, running
+from live_services import Running, add_model, make_keys, running
 
 load_all_checks()
 # A time that the schema allows may be ahead of the clock, and a model's id may be none that there is.

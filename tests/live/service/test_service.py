@@ -16,7 +16,7 @@ from fairstream.live.event_store import EventStore
 from fairstream.live.people import values_of
 from fairstream.live.settings import Limits
 from fairstream.live.workspace import Workspace
-from live.service.conftest import N_ITEMS, Running, add_model
+from live_services import N_ITEMS, Running, add_model
 
 Maker = Callable[..., tuple[Workspace, Running]]
 PEOPLE = [{"user_id": "u1", "group": "a"}, {"user_id": 2, "group": "b"}]
