@@ -9,10 +9,15 @@ import typer
 from rich.console import Console
 
 from fairstream._version import __version__
+from fairstream.cli.audit import audit
 from fairstream.cli.compare import compare
+from fairstream.cli.consume import consume
 from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
 from fairstream.cli.forget import forget
+from fairstream.cli.ingest import ingest
+from fairstream.cli.init import init
+from fairstream.cli.keys import keys_app
 from fairstream.cli.promote import promote, rollback
 from fairstream.cli.report import report
 from fairstream.cli.reproduce import reproduce
@@ -37,12 +42,17 @@ app.command()(compare)
 app.command()(sweep)
 app.command()(reproduce)
 app.command()(report)
+app.command()(init)
+app.command()(ingest)
+app.command()(consume)
 app.command()(serve)
 app.add_typer(data_app, name="data")
 app.command()(update)
 app.command()(promote)
 app.command()(rollback)
 app.command()(forget)
+app.command()(audit)
+app.add_typer(keys_app, name="keys")
 
 
 def _print_version(asked: bool) -> None:

@@ -15,7 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.live.schema import PEOPLE
@@ -79,10 +79,16 @@ def upgrade(engine: Engine) -> None:
         command.upgrade(config, "head")
 
 
+def revision(engine: Engine) -> str | None:
+    """Of which version the tables are, None where there are none."""
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
 def need_current(engine: Engine) -> None:
     """Refuse to work on tables of another version."""
-    with reachable(engine), engine.connect() as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
+    with reachable(engine):
+        found = revision(engine)
     wanted = ScriptDirectory.from_config(_migrations()).get_current_head()
     if found != wanted:
         raise WorkspaceError(
@@ -96,7 +102,7 @@ def reachable(engine: Engine) -> Iterator[None]:
     """Say in a sentence that the database cannot be reached."""
     try:
         yield
-    except OperationalError as error:
+    except DBAPIError as error:
         where = engine.url.render_as_string(hide_password=True)
         raise WorkspaceError(f"the database {where} cannot be used: {str(error.orig).splitlines()[0]}") from None
 

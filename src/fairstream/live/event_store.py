@@ -29,6 +29,13 @@ class Receipt(NamedTuple):
     repeated: int
     forgotten: int
 
+    def plus(self, other: Receipt) -> Receipt:
+        """Both together."""
+        return Receipt(*(one + another for one, another in zip(self, other, strict=True)))
+
+    def __str__(self) -> str:
+        return f"{self.accepted:,} accepted, {self.repeated:,} repeated, {self.forgotten:,} of forgotten users"
+
 
 class EventStore:
     """The events of a workspace."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from sqlalchemy import Engine
 from fairstream.errors import WorkspaceError
 from fairstream.files import replace_file
 from fairstream.live.audit import record
-from fairstream.live.database import connect, need_current, upgrade, writing
+from fairstream.live.database import connect, need_current, reachable, revision, upgrade, writing
 from fairstream.live.settings import FILE, LiveConfig
 
 _DATABASE, _SECRET, _LOCK = "database", "secret", ".updating"
@@ -44,35 +45,43 @@ class Workspace:
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
         """Make a workspace in an empty or new folder; nothing that is there is touched."""
-        if folder.exists() and any(folder.iterdir()):
-            raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / "models").mkdir()
         engine = connect(folder, database)
-        upgrade(engine)
-        if database is not None:
-            _write_private(folder / _DATABASE, database.encode())
-        _write_private(folder / _SECRET, secrets.token_bytes(32))
-        with writing(engine) as connection:
-            record(connection, "init", {"configuration": config.model_dump()})
-        engine.dispose()
-        config.write(folder)  # last: a folder with this file is a workspace
+        with _made_or_gone(folder), reachable(engine):
+            (folder / "models").mkdir()
+            if revision(engine) is not None:
+                raise WorkspaceError("the database holds a workspace already; give the address of an empty one")
+            upgrade(engine)
+            if database is not None:
+                _write_private(folder / _DATABASE, database.encode())
+            _write_private(folder / _SECRET, secrets.token_bytes(32))
+            with writing(engine) as connection:
+                record(connection, "init", {"configuration": config.model_dump()})
+            engine.dispose()
+            config.write(folder)  # last: a folder with this file is a workspace
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> Workspace:
         """Open a workspace that was made before."""
-        if not (folder / FILE).is_file():
-            raise WorkspaceError(f"{folder} is not a workspace: there is no {FILE}; make one with `fairstream init`")
-        config = LiveConfig.read(folder)
-        database = (folder / _DATABASE).read_text().strip() if (folder / _DATABASE).exists() else None
-        engine = connect(folder, database)
+        config, engine = LiveConfig.read(_need(folder)), _engine_of(folder)
         try:
             need_current(engine)
         except BaseException:
             engine.dispose()
             raise
         return cls(folder, config, engine, (folder / _SECRET).read_bytes())
+
+    @classmethod
+    def upgrade(cls, folder: Path) -> bool:
+        """Bring the tables of a workspace to what this version wants; says whether they were not so already."""
+        engine = _engine_of(_need(folder))
+        try:
+            with reachable(engine):
+                before = revision(engine)
+            upgrade(engine)
+            return before != revision(engine)
+        finally:
+            engine.dispose()
 
     def __enter__(self) -> Self:
         return self
@@ -103,3 +112,33 @@ class Workspace:
 def _write_private(path: Path, content: bytes) -> None:
     replace_file(path, content)
     path.chmod(0o600)
+
+
+def _need(folder: Path) -> Path:
+    if not (folder / FILE).is_file():
+        raise WorkspaceError(f"{folder} is not a workspace: there is no {FILE}; make one with `fairstream init`")
+    return folder
+
+
+def _engine_of(folder: Path) -> Engine:
+    address = folder / _DATABASE
+    return connect(folder, address.read_text().strip() if address.exists() else None)
+
+
+@contextmanager
+def _made_or_gone(folder: Path) -> Iterator[None]:
+    """A new folder, or one that was empty; where the block fails nothing is left in it."""
+    try:
+        was_there = folder.exists()
+        if was_there and any(folder.iterdir()):
+            raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise WorkspaceError(f"the folder {folder} cannot be made: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if was_there:
+            folder.mkdir(mode=0o700)
+        raise
