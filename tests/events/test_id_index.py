@@ -29,6 +29,7 @@ def test_strings_are_found_by_their_bytes_and_not_by_their_keys(
     asked = [*asked, *known, ""]
     index = IndexedIds(pa.array(known, pa.large_string()), key_bits=key_bits)
     assert index.find(pa.array(asked, pa.large_string())).tolist() == places(known, asked)
+    assert [index.find_text(text) for text in asked] == index.find(pa.array(asked, pa.large_string())).tolist()
 
 
 @pytest.mark.parametrize("key_bits", [1, 3, 64])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fairstream.cli.console import make_console
-from fairstream.errors import ConfigurationError
+from fairstream.cli.workspaces import WorkspaceFolder, needing_live
 
 
 def serve(
-    workspace: Annotated[Path, typer.Argument(metavar="DIR", help="A workspace, made by `fairstream init`.")],
+    folder: WorkspaceFolder,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen at.", min=1, max=65535)] = 8000,
     every: Annotated[
@@ -24,18 +23,14 @@ def serve(
     Events and answers need a key (`fairstream keys add`). TLS is for a proxy in front of it. SIGTERM
     or Ctrl-C ends it: what was taken is stored, what was asked is answered.
     """
-    try:
-        import torch  # noqa: PLC0415  (only here: the other commands do without the extra)
-        import uvicorn  # noqa: PLC0415
+    with needing_live():
+        import torch  # noqa: PLC0415 (other commands need not wait for it)
+        import uvicorn  # noqa: PLC0415 (an extra)
 
-        from fairstream.live.service import create_app  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"the service needs packages that are not installed ({error.name}); install fairstream[live]"
-        ) from None
+        from fairstream.live.service import create_app  # noqa: PLC0415 (an extra)
     # One list is too little work for two threads, and the other cores have updates to do.
     torch.set_num_threads(1)
-    app = create_app(workspace, every=every)
+    app = create_app(folder, every=every)
     shown = f"[{host}]" if ":" in host else host
     make_console(quiet=False).print(
         f"The dashboard is at http://{shown}:{port}/ and the interface at http://{shown}:{port}/v1/openapi.json",

@@ -40,9 +40,21 @@ class IndexedIds:
             _find_strings(self.slots, keys, *utf8(self.ids), *utf8(asked), found)
         return found
 
+    def find_text(self, asked: str) -> int:
+        """The place of one string, −1 where it is not there: what `find` gives, at a tenth of the price."""
+        letters = np.frombuffer(asked.encode(), np.uint8)
+        bounds, keys, found = np.array([0, len(letters)]), np.empty(1, np.uint64), np.empty(1, np.int64)
+        _hash_strings(letters, bounds, 64 - self._key_bits, keys)
+        _find_strings(self.slots, keys, *self._utf8, letters, bounds, found)
+        return int(found[0])
+
     def followed_by(self, other: IndexedIds) -> IndexedIds:
         """These ids and behind them the others."""
         return IndexedIds(pa.concat_arrays([self.ids, other.ids]), key_bits=self._key_bits)
+
+    @cached_property
+    def _utf8(self) -> tuple[_Array, _Array]:
+        return utf8(self.ids)
 
     @cached_property
     def slots(self) -> np.ndarray[Any, np.dtype[np.uint64]]:

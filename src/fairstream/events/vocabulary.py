@@ -75,6 +75,15 @@ class Vocabulary:
         """The row of each id, −1 where the id is not known."""
         return self._lookup(self._same_kind(id_column(ids)))
 
+    def row_of(self, text: str) -> int:
+        """The row of one id of a vocabulary of strings, −1 where it is not known."""
+        n_before = 0
+        for run in self._runs:
+            if (at := run.find_text(text)) >= 0:
+                return n_before + at
+            n_before += len(run)
+        return -1
+
     def extend(self, ids: Any) -> Rows:
         """The row of each id; ids not seen before get the next free rows, in order."""
         encoded = self._same_kind(id_column(ids)).dictionary_encode()

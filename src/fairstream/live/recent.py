@@ -32,7 +32,7 @@ class Recent:
         users, pairs = self._state
         if not pairs.runs:
             return _NOTHING
-        if row < 0 and (row := int(users.lookup([user_id])[0])) < 0:
+        if row < 0 and (row := users.row_of(user_id)) < 0:
             return _NOTHING
         return pairs.lists(np.array([row]))[1]
 

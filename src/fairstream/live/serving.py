@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self
@@ -48,7 +49,7 @@ class Ranked:
     def pieces(self) -> list[str]:
         """Each item with its score as JSON."""
         return [
-            f'{{"item_id":{json.dumps(item)},"score":{score!r}}}'
+            f'{{"item_id":{quoted(item)},"score":{score!r}}}'
             for item, score in zip(self.items, self.scores, strict=True)
         ]
 
@@ -71,7 +72,7 @@ class Served:
         if not all(bool(torch.isfinite(weights).all()) for weights in self._model.parameters()):
             raise ModelError(f"model {model_id} has weights that are not numbers; promote another one")
         self._popularity = Popularity(self._known.popularity(), n_items=self.n_items)
-        self._names = self.items.ids
+        self._names: dict[int, str] = {}
         self._lists: OrderedDict[str | None, Ranked] = OrderedDict()
         self._lock = Lock()
 
@@ -86,41 +87,40 @@ class Served:
 
     def answer(self, user_id: str, k: int, had: Rows = _NOTHING) -> Answer:
         """The k best for a user, less what it has had: as the model knows, and the item rows `had`."""
-        ranked, places = self.choose(user_id, k, had)
+        ranked, places = self.choose(user_id, self.row_of(user_id), k, had)
         return Answer([ranked.items[at] for at in places], [ranked.scores[at] for at in places], ranked.source)
 
-    def choose(self, user_id: str, k: int, had: Rows = _NOTHING) -> tuple[Ranked, list[int] | range]:
-        """A list, and which places in it are the answer."""
-        ranked = self.ranked(user_id, k + len(had))
+    def choose(self, user_id: str, row: int, k: int, had: Rows) -> tuple[Ranked, list[int] | range]:
+        """A list for the user of a row, −1 for one who is not known, and which places in it are the answer."""
+        # Whoever the model does not know has one list with all the others: strangers crowd nobody out.
+        key, n = user_id if row >= 0 else None, k + len(had)
+        ranked = self.kept(key)
+        if ranked is None or (len(ranked.rows) < n and not ranked.is_all):
+            ranked = self._keep(key, self.rank(row, max(n, _AT_LEAST)))
         if not len(had):
             return ranked, range(min(k, len(ranked.rows)))
         left_out = set(had.tolist())
         return ranked, [at for at, item in enumerate(ranked.rows) if item not in left_out][:k]
 
-    def ranked(self, user_id: str, n: int) -> Ranked:
-        """The n best for a user or more, or all there are."""
-        kept = self.kept(user_id)
-        if kept is not None and (len(kept.rows) >= n or kept.is_all):
-            return kept
-        row = self.row_of(user_id) if kept is None else kept.row
-        # Whoever the model does not know has one list with all the others: strangers crowd nobody out.
-        key = user_id if row >= 0 else None
-        if key is None and (kept := self.kept(None)) is not None and (len(kept.rows) >= n or kept.is_all):
-            return kept
-        made = self.rank(row, max(n, _AT_LEAST))
-        with self._lock:
-            self._lists[key] = made
-            if len(self._lists) > _KEPT_LISTS:
-                self._lists.popitem(last=False)
-        return made
-
     def kept(self, user_id: str | None) -> Ranked | None:
-        """The list that was made for the user before, if it is still there."""
+        """The list that was made for a user before, if it is still there; None stands for all who are not known."""
         with self._lock:
             kept = self._lists.get(user_id)
             if kept is not None:
                 self._lists.move_to_end(user_id)
             return kept
+
+    def asked_lately(self, n: int) -> list[str]:
+        """Up to n users whose lists are kept, those asked for last."""
+        with self._lock:
+            return [user for user in islice(reversed(self._lists), n) if user is not None]
+
+    def _keep(self, key: str | None, made: Ranked) -> Ranked:
+        with self._lock:
+            self._lists[key] = made
+            if len(self._lists) > _KEPT_LISTS:
+                self._lists.popitem(last=False)
+        return made
 
     def knows(self, user_ids: pa.Array | pa.ChunkedArray, items: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether the model knows of each user that it has had the item of a row."""
@@ -130,7 +130,8 @@ class Served:
         return there
 
     def row_of(self, user_id: str) -> int:
-        return int(self.users.lookup([user_id])[0])
+        """The user's row, −1 if the model does not know it."""
+        return self.users.row_of(user_id)
 
     def rank(self, row: int, n: int) -> Ranked:
         """The n best for the user of a row, made anew."""
@@ -141,11 +142,18 @@ class Served:
         return Ranked(
             row,
             rows.tolist(),
-            self._names.take(rows).to_pylist(),
+            [self._name(item) for item in rows.tolist()],
             scores.astype(np.float32).tolist(),
             source,
             len(rows) < n,
         )
+
+    def _name(self, row: int) -> str:
+        """The id of an item; most lists are of the same few."""
+        name = self._names.get(row)
+        if name is None:
+            name = self._names[row] = self.items.ids[row].as_py()
+        return name
 
     @torch.no_grad()
     def _best(self, model: Scorer, row: int, n: int) -> tuple[Floats, Rows]:

@@ -144,7 +144,7 @@ def test_a_gap_that_chance_explains_is_said_to_be_one(new_workspace: Maker) -> N
     workspace = filled(new_workspace())
     (*_, last) = read_overview(workspace).judged
     assert last.scores is not None
-    for p, words in ((0.05, BY_CHANCE), (0.049, "more than chance explains"), (0.8, BY_CHANCE)):
+    for p, words in ((0.05, BY_CHANCE), (0.049, "unlikely by chance (p"), (0.8, BY_CHANCE)):
         told = last.scores.to_dict()
         told["largest_gap"]["p_value"] = p
         with writing(workspace.engine) as connection:

@@ -10,6 +10,7 @@ from typing import Any
 import altair as alt
 
 from fairstream.live.dashboard.overview import Overview
+from fairstream.live.dashboard.scores import furthest
 from fairstream.live.dashboard.words import STATES, plain_time
 from fairstream.report.charts import CONFIG
 from fairstream.report.series import Style, Styles, palette
@@ -55,7 +56,7 @@ def gap_chart(overview: Overview) -> Drawing:
             _at(period.t, period.closed)
             | {"value": gap and gap.value, "low": low, "high": high, "chance": gap and gap.chance}
             | {"candidate": STATES.get(states.get(period.t, ""), "none")}
-            | {"limit": period.limit, "group": period.scores.furthest if period.scores else None}
+            | {"limit": period.limit, "group": furthest(period.scores)}
         )
     return Drawing(_gap_spec(_ticks(rows)), rows)
 
@@ -213,7 +214,7 @@ def _y(field: str, title: str, *, zero: bool = False, format_: str | None = None
         titleAnchor="end",
         titleBaseline="bottom",
         titleX=-24,
-        titleY=-6,
+        titleY=-9,
         format=alt.Undefined if format_ is None else format_,
     )
     return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=zero), axis=axis)

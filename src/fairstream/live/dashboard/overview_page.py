@@ -214,12 +214,13 @@ def _health(overview: Overview, health: Mapping[str, Any] | None, drawings: dict
 
 _GAP_NOTE = (
     "Each period first judges the model in service, before anything of it is learned. The largest gap is the distance "
-    "between a group and all other users; PD is that of the advantaged group, above 0 where it is better served."
+    "between a group and all other users, its interval cut off at 0; PD is that of the advantaged group, above 0 where "
+    "it is better served."
 )
 _MODEL_NOTE = "Judged on the events of their period that were held out, which no candidate had learned."
 _DRIFT_NOTE = (
-    "Cold users were tested but are new to the model in service. Late events are older than the close of the period "
-    "before; they are learned with the period in which they arrived."
+    "Cold users were tested but are new to the model in service. Late events are dated before the last one of the "
+    "period before; they are learned with the period in which they arrived."
 )
 _RECORD_NOTE = (
     "Every update and decision is recorded, and no entry can be changed unseen: fairstream audit DIR checks that."

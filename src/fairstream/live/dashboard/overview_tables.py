@@ -9,7 +9,7 @@ from fairstream.live.audit import Entry
 from fairstream.live.dashboard.facts import Candidate, Period
 from fairstream.live.dashboard.overview import Overview
 from fairstream.live.dashboard.parts import cards, state_mark
-from fairstream.live.dashboard.scores import largest_gap
+from fairstream.live.dashboard.scores import furthest, largest_gap
 from fairstream.live.dashboard.words import (
     NOT_JUDGED,
     TOO_FEW,
@@ -142,7 +142,7 @@ def _disparity_row(period: Period) -> list[Cell]:
         when(period.closed, short=True),
         TOO_FEW if gap is None else number(gap.value),
         span(gap.interval if gap else None),
-        (scores.furthest if scores else None) or "–",
+        furthest(scores) or "–",
         number_or_dash(gap.chance if gap else None),
         chance_words(gap) if gap else "–",
         number_or_dash(period.limit),

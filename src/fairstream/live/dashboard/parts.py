@@ -46,7 +46,8 @@ def document(
 
 def single_file(title: str, style: str, *children: str | None) -> str:
     """A page in one file that leads nowhere."""
-    return _whole(element("head", *_meta(title), element("style", Markup(style))), *children)
+    head = element("head", *_meta(title), element("style", Markup(style)))
+    return _whole(head, *children, class_="live single")
 
 
 def chart(id_: str, title: str, described: str, styles: Styles | None = None) -> Markup:
@@ -62,7 +63,7 @@ def folded(summary: str, *children: str) -> Markup:
 
 def cards(caption: str, columns: Columns, rows: Iterable[Sequence[Cell]], *, id_: str) -> Markup:
     """A table, whose rows are cards where the screen is narrow."""
-    written = [row(columns, [_marked(cell) for cell in cells]) for cells in rows]
+    written = [row(columns, [_heading(columns[0], cells[0]), *map(_marked, cells[1:])]) for cells in rows]
     return table(caption=caption, columns=columns, bodies=[body(written)], id_=id_, class_="stacks")
 
 
@@ -98,6 +99,12 @@ def command(text: str) -> Markup:
     return element("pre", element("code", text), tabindex="0")
 
 
+def _heading(column: tuple[str, str], cell: Cell) -> Cell:
+    """A number alone says little on a card, where its column has no head."""
+    name, kind = column
+    return joined(element("span", f"{name} ", class_="on-cards"), cell) if kind == "n" else cell
+
+
 def _marked(cell: Cell) -> Cell:
     return element("span", cell, class_="none") if cell in _ABSENT else cell
 
@@ -111,8 +118,8 @@ def _meta(title: str) -> tuple[Markup, ...]:
     )
 
 
-def _whole(head: Markup, *children: str | None) -> str:
-    return f"<!DOCTYPE html>\n{element('html', head, element('body', *children, class_='live'), lang='en')}\n"
+def _whole(head: Markup, *children: str | None, class_: str = "live") -> str:
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', *children, class_=class_), lang='en')}\n"
 
 
 def _navigation(contents: Sequence[tuple[str, str]], *, is_signed_in: bool) -> Markup:

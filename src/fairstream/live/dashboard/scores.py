@@ -41,6 +41,14 @@ def estimate_from(found: Mapping[str, Any] | None) -> Estimate | None:
     return Estimate(found["value"], _interval(found.get("interval")), found.get("p_value"), found.get("chance"))
 
 
+def furthest(scores: GroupScores | None) -> str | None:
+    """The group with the largest gap; of two, whose gaps are the same, the one that is behind."""
+    if scores is None:
+        return None
+    behind = [name for name, gap in scores.gaps.items() if gap.value < 0]
+    return behind[0] if len(scores.gaps) == 2 and len(behind) == 1 else scores.furthest
+
+
 def largest_gap(scores: GroupScores | None) -> Estimate | None:
     """The largest gap as a size, with the interval of the gap that it is the size of.
 
@@ -53,7 +61,7 @@ def largest_gap(scores: GroupScores | None) -> Estimate | None:
     """
     if scores is None or scores.largest_gap is None:
         return None
-    found, gap = scores.largest_gap, scores.gaps.get(scores.furthest or "")
+    found, gap = scores.largest_gap, scores.gaps.get(furthest(scores) or "")
     if found.interval is not None or gap is None or gap.interval is None:
         return found
     low, high = gap.interval if gap.value >= 0 else (-gap.interval[1], -gap.interval[0])

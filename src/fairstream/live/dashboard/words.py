@@ -8,12 +8,13 @@ from urllib.parse import quote
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.live.dashboard.facts import Candidate, Period
 from fairstream.live.dashboard.overview import Overview
-from fairstream.live.dashboard.scores import largest_gap
+from fairstream.live.dashboard.scores import furthest, largest_gap
 from fairstream.report.markup import Markup, element, joined
 from fairstream.report.wording import number, plain, signed
 
 TOO_FEW = "too few to report"
 BY_CHANCE = "cannot be told from chance"
+UNLIKELY = "unlikely by chance"
 NOT_JUDGED = "not judged"
 
 STATES = {"promoted": "promoted", "held": "held back", "failed": "failed"}
@@ -97,8 +98,18 @@ def chance_words(estimate: Estimate) -> str:
     """Whether chance could have done it."""
     if estimate.p_value is None:
         return "not tested"
-    p = "p < 0.001" if estimate.p_value < 0.001 else f"p = {estimate.p_value:.3f}"
-    return f"{BY_CHANCE} ({p})" if estimate.may_be_chance else f"not by chance ({p})"
+    return f"{BY_CHANCE if estimate.may_be_chance else UNLIKELY} ({p_words(estimate.p_value)})"
+
+
+def p_words(p_value: float) -> str:
+    """A p-value that stays on one line.
+
+    >>> p_words(0.0499).split(), p_words(0.0002).split()
+    (['p', '=', '0.049'], ['p', '<', '0.001'])
+    """
+    # Rounded down: 0.0499 is not written as the 0.05 that it is not.
+    shown = f"p = {int(p_value * 1000) / 1000:.3f}" if p_value >= 0.001 else "p < 0.001"
+    return shown.replace(" ", "\xa0")
 
 
 def gap_sentence(scores: GroupScores | None, metric: str) -> str:
@@ -107,20 +118,20 @@ def gap_sentence(scores: GroupScores | None, metric: str) -> str:
     >>> gap_sentence(None, "ndcg@20")
     'No gap can be reported: too few users of more than one group were tested.'
     """
-    gap = largest_gap(scores)
-    if scores is None or gap is None or scores.furthest is None:
+    gap, name = largest_gap(scores), furthest(scores)
+    if scores is None or gap is None or name is None:
         return "No gap can be reported: too few users of more than one group were tested."
-    signed_gap = scores.gaps.get(scores.furthest)
+    signed_gap = scores.gaps.get(name)
     side = "ahead of" if signed_gap is not None and signed_gap.value > 0 else "behind"
     interval = f" (95 % interval {span(gap.interval)})" if gap.interval else ""
     far = f"{number(gap.value)} {side} the other users in {metric_name(metric)}"
-    words = f"The group “{scores.furthest}” is {far}{interval}"
+    words = f"The group “{name}” is {far}{interval}"
     if gap.p_value is None:
         return f"{words}."
     chance = (
         f"; groups dealt out at random would give {number(gap.chance)} on average" if gap.chance is not None else ""
     )
-    told = f"which {BY_CHANCE}" if gap.may_be_chance else "which is more than chance explains"
+    told = f"which {BY_CHANCE}" if gap.may_be_chance else f"which is {UNLIKELY} ({p_words(gap.p_value)})"
     return f"{words}, {told}{chance}."
 
 
@@ -129,11 +140,11 @@ def disparity_sentence(overview: Overview) -> str:
     if not overview.judged:
         return "No period has judged a model yet; the second period will be the first to do so."
     last = overview.judged[-1]
-    allowed = f"more than the period before and the {plain(overview.gate.max_rise)} that the gate allows"
     limit = ""
     if last.limit is not None and last.largest_gap is not None:
-        is_above = last.largest_gap.value > last.limit
-        limit = f" That is {'' if is_above else 'not '}{allowed} ({number(last.limit)})."
+        side = "above" if last.largest_gap.value > last.limit else "not above"
+        allowed = f"the gap of the period before and the rise of {plain(overview.gate.max_rise)} that the gate allows"
+        limit = f" It is {side} {number(last.limit)}: {allowed}."
     return f"Period {last.t}: {gap_sentence(last.scores, overview.metric)}{limit}"
 
 

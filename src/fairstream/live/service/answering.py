@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
+from json.encoder import encode_basestring_ascii as quoted
+from statistics import median
 from typing import NamedTuple
 
 from fairstream.live.recent import Recent
 from fairstream.live.serving import Served
 
 _WARM_UP = 50
+_TAKEN_OVER = 1000
 _QUICK = 0.001
 """Seconds that a list may take where other requests wait for it."""
 
@@ -25,15 +27,13 @@ class Answering(NamedTuple):
     def json(self, user_id: str, k: int) -> str:
         """The answer to one user."""
         served = self.served
-        ranked = served.ranked(user_id, k)
-        had = self.recent.of(user_id, ranked.row)
-        if len(had):
-            ranked, places = served.choose(user_id, k, had)
-            chosen = [ranked.pieces[at] for at in places]
-        else:
-            chosen = ranked.pieces[:k]
+        kept = served.kept(user_id)
+        row = served.row_of(user_id) if kept is None else kept.row
+        ranked, places = served.choose(user_id, row, k, self.recent.of(user_id, row))
+        pieces = ranked.pieces
+        chosen = pieces[: len(places)] if isinstance(places, range) else [pieces[at] for at in places]
         return (
-            f'{{"user_id":{json.dumps(user_id)},"model":"{served.id}","source":"{ranked.source}",'
+            f'{{"user_id":{quoted(user_id)},"model":"{served.id}","source":"{ranked.source}",'
             f'"items":[{",".join(chosen)}]}}'
         )
 
@@ -42,17 +42,20 @@ class Answering(NamedTuple):
         return self.is_quick or self.served.kept(user_id) is not None
 
 
-def warm(served: Served, recent: Recent) -> Answering:
-    """Let a model make some lists before anyone waits for them, so that nothing is compiled or paged in later."""
-    k = min(20, served.n_items)
+def warm(served: Served, recent: Recent, before: Answering | None) -> Answering:
+    """Let a model make lists before anyone waits for them.
+
+    Nothing is compiled or paged in later, and whoever asked lately finds a list that is made.
+    """
     users = served.users.ids[:_WARM_UP].to_pylist()
-    for user in users:
-        served.answer(user, k)
-    served.answer("", k)  # a stranger
-    begin = time.perf_counter()
-    for row in range(len(users)):
-        served.rank(row, k)
-    seconds = (time.perf_counter() - begin) / max(1, len(users))
-    answering = Answering(served, recent, seconds < _QUICK)
-    answering.json("", k)
+    seconds = [_timed(served, row) for row in range(len(users)) for _ in range(2)]
+    answering = Answering(served, recent, median(seconds or [0.0]) < _QUICK)
+    for user in [*users, "", *(before.served.asked_lately(_TAKEN_OVER) if before is not None else ())]:
+        answering.json(user, 20)
     return answering
+
+
+def _timed(served: Served, row: int) -> float:
+    begin = time.perf_counter()
+    served.rank(row, 20)
+    return time.perf_counter() - begin

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from fairstream._version import __version__
 from fairstream.errors import DataError, FairstreamError
+from fairstream.live import dashboard
 from fairstream.live.service import events, health, periods_models, recommendations
 from fairstream.live.service.limits import BodyLimit
 from fairstream.live.service.observed import Observed
@@ -67,6 +68,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None) -> FastAPI:
     app.router.route_class = Plain
     for part in (recommendations, events, periods_models, health):
         part.add_routes(app.router, service)
+    app.include_router(dashboard.router(workspace, service.health))
     _say_in_one_sentence(app)
     app.add_middleware(BodyLimit, max_bytes=workspace.config.limits.max_body_bytes)
     app.add_middleware(Observed, logs=service.logs, metrics=service.metrics)

@@ -67,7 +67,7 @@ class Current:
         served = Served.load(self._workspace.model_folder(wanted.model), wanted.model)
         recent = Recent(served, self._first_seq(wanted.model) - 1)
         recent.catch_up(self._store)
-        self.answering = warm(served, recent)
+        self.answering = warm(served, recent, self.answering)
         recent.catch_up(self._store)  # what was stored, and told to the one before, while this one was got ready
         self._taken = wanted
         self._logs.say("model swapped", model=wanted.model, seconds=round(time.perf_counter() - begin, 3))

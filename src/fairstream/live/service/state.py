@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from fairstream.live.database import now
 from fairstream.live.event_store import EventStore
 from fairstream.live.service.auth import Keys
 from fairstream.live.service.current import Current
@@ -31,6 +32,7 @@ class Service:
     current: Current
     writer: Writer
     updates: Updates
+    started: int = field(default_factory=now)
 
     @classmethod
     def of(cls, workspace: Workspace) -> Service:
@@ -69,8 +71,8 @@ class Service:
         """How the service does, for the dashboard."""
         route = self.metrics.latency.get(RECOMMENDATIONS)
         return {
+            "started": self.started,
             "ready": self.is_ready,
-            "model": self.model,
             "requests": self.metrics.n_requests,
             "errors": self.metrics.n_errors,
             "p50_seconds": route.quantile(0.5) if route else None,

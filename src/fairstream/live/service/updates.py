@@ -16,6 +16,8 @@ from fairstream.live.workspace import Workspace
 
 _MOST_CHARACTERS = 2000
 _PATIENCE_SECONDS = 10
+_OUTCOMES = {0: "ended", 3: "held"}
+"""By the exit code of `fairstream update`."""
 
 
 class Updates:
@@ -78,7 +80,7 @@ class Updates:
             code = await process.wait()
         finally:
             self._process = None
-        outcome = "ended" if code == 0 else "failed"
+        outcome = _OUTCOMES.get(code, "failed")
         self._metrics.updates[outcome] += 1
         about: dict[str, Any] = {"code": code, "seconds": round(time.monotonic() - begin, 3), "said": said.strip()}
         self._logs.say(f"update {outcome}", **about)
