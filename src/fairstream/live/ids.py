@@ -46,12 +46,17 @@ def _is_broken(text: str) -> bool:
 def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
     """A column of strings or whole numbers as strings; the column is valid Arrow."""
     kind = column.type
-    if pa.types.is_null(kind) or pa.types.is_integer(kind) or _is_text(kind):
+    if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return in_one_piece(column.cast(pa.string()))
+    if _is_text(kind):
+        return in_one_piece(pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.string()))
     if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
-        for chunk in column.chunks:  # before it is written out, which would make a long value longer still
-            _refuse_long(chunk.dictionary, field)
-        return in_one_piece(column.cast(pa.string()))
+        parts = []
+        for chunk in column.chunks:
+            words = _plain(chunk.dictionary)
+            _refuse_long(words, field)  # before they are written out, which would make a long one longer still
+            parts.append(words.take(chunk.indices))
+        return in_one_piece(pa.chunked_array(parts, pa.string()))
     raise DataError(f"{field} must be a column of strings or whole numbers, got {kind}")
 
 
@@ -59,8 +64,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
+def _plain(values: pa.Array) -> pa.Array:
+    if pa.types.is_string_view(values.type) and values.null_count:
+        # What a view points to where a value is missing is anybody's guess, and Arrow's cast would go and look.
+        return pa.array(values.to_pylist(), pa.string())
+    return values.cast(pa.string())
+
+
 def _refuse_long(values: pa.Array, field: str) -> None:
-    longest = pc.max(pc.utf8_length(values.cast(pa.large_string()))).as_py() or 0
+    longest = pc.max(pc.utf8_length(values)).as_py() or 0
     if longest > MAX_LENGTH:
         raise DataError(f"{field} must have at most {MAX_LENGTH} characters, got one of {longest}")
 
