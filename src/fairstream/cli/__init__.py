@@ -11,6 +11,7 @@ from rich.console import Console
 from fairstream._version import __version__
 from fairstream.cli.audit import audit
 from fairstream.cli.compare import compare
+from fairstream.cli.consume import consume
 from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
 from fairstream.cli.forget import forget
@@ -43,6 +44,7 @@ app.command()(reproduce)
 app.command()(report)
 app.command()(init)
 app.command()(ingest)
+app.command()(consume)
 app.command()(serve)
 app.add_typer(data_app, name="data")
 app.command()(update)

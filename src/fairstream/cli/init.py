@@ -94,4 +94,4 @@ def _made(folder: Path, given: dict[str, Any], database: str | None, *, demo: bo
         raise ConfigurationError("the demonstration has its own group and advantaged; leave them away with --demo")
     from fairstream.live.demo import DEMO  # noqa: PLC0415
 
-    return Workspace.create(folder, DEMO.model_copy(update=given), database)
+    return Workspace.create(folder, DEMO.replaced(**given), database)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fairstream.evaluation import Judgement
@@ -30,6 +31,8 @@ class Trial:
     """The candidate on the held-out events."""
     before: Judgement | None
     """The model in service on the same events, knowing the same; None for the first model."""
+    n_new_items: int
+    """Items among the events of the period that the model in service did not know."""
 
     @property
     def names(self) -> list[str]:
@@ -72,12 +75,20 @@ class Candidates:
         """Learn `head`, with what was left over last time; judge by `tail`."""
         if self._parent is None:
             candidate = self._fresh(head)
-            return Trial(candidate, len(head), self._judge(candidate, tail), None)
+            n_items = pc.count_distinct(pa.concat_tables([head, tail])["item_id"]).as_py()
+            return Trial(candidate, len(head), self._judge(candidate, tail), None, n_items)
         lesson = pa.concat_tables([self._learned_late, head])
         kept, candidate = self._in_service(), self._in_service()
-        self._observe(kept, lesson)
+        n_new_items = self._n_unknown(kept, pa.concat_tables([head, tail]))
+        self._observe(kept, lesson)  # at once, as the candidate does: then both give users the same rows
         candidate.update(_columns(lesson), users=self._people)
-        return Trial(candidate, len(lesson), self._judge(candidate, tail), self._judge(kept, tail))
+        return Trial(candidate, len(lesson), self._judge(candidate, tail), self._judge(kept, tail), n_new_items)
+
+    def _n_unknown(self, recommender: FairRecommender, events: pa.Table) -> int:
+        """How many items there are of which nothing was known before these events."""
+        items = pc.unique(events["item_id"])
+        items = items.filter(pc.invert(pc.is_in(items, self._learned_late["item_id"].combine_chunks())))
+        return int((recommender.standing.item_ids.lookup(items) < 0).sum())
 
     def _fresh(self, events: pa.Table) -> FairRecommender:
         options = self._config.learning.model_dump()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +18,34 @@ from fairstream.live.settings import Learning, LiveConfig
 from fairstream.live.updater import Outcome, update
 from fairstream.live.workspace import Workspace
 
-_DAY = 86_400_000_000
+STREAM = {"n_users": 2000, "n_events": 120_000, "disparity": 0.8, "drift": 0.02} | dict.fromkeys(
+    ("new_user_share", "new_item_share"), 0.1
+)
+"""Knobs of the stream: a taste that differs by group and stays, so that what changes is the model's doing."""
 # Few dimensions: only where a model has too little room for everybody is there anything to share out.
 DEMO = LiveConfig(
     group="community",
     advantaged="majority",
-    learning=Learning(pretrain_epochs=20, embedding_dim=8, fairness_weight=0.75, temperature=1.0),
+    learning=Learning(pretrain_epochs=20, embedding_dim=8, fairness_weight=1.25, temperature=1.0),
 )
 """The configuration of the demonstration."""
+_FAIR_FROM = 3
+_DAY = 86_400_000_000
 
 
 def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Outcome]:
-    """Take in the stream period by period, with an update after each."""
-    stream = synthetic_stream()
-    store = EventStore(workspace)
+    """Take in the stream period by period with an update after each, first without the fairness loss, then with it."""
+    stream = synthetic_stream(**STREAM)
+    store, learning = EventStore(workspace), workspace.config.learning
+    plain = replace(workspace, config=workspace.config.replaced(learning=learning.replaced(fairness_weight=0.0)))
     put_people(workspace.engine, _people(stream))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
         receipt = store.append(batch_from_arrow(events, workspace.config.limits))
-        say(f"period {t}: {receipt.accepted:,} events")
-        outcomes.append(update(workspace, say))
+        how = "without the fairness loss" if t < _FAIR_FROM else f"with fairness_weight {learning.fairness_weight:g}"
+        say(f"Period {t}: {receipt.accepted:,} events, learned {how}")
+        outcomes.append(update(plain if t < _FAIR_FROM else workspace))
+        say(f"  {outcomes[-1].kind}: {outcomes[-1].reason}")
     return outcomes
 
 

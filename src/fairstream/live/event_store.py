@@ -50,7 +50,7 @@ class EventStore:
     def append_all(self, batches: list[Batch]) -> list[Receipt]:
         """Store several batches in one transaction, in their order: all of them or none."""
         with reachable(self._engine), writing(self._engine) as connection:
-            _prepare(connection)
+            one_writer(connection)
             return [self._insert(connection, batch) for batch in batches]
 
     def _insert(self, connection: Connection, batch: Batch) -> Receipt:
@@ -104,11 +104,11 @@ class EventStore:
         return rows.filter(pc.greater(rows["time"], pa.array(until).take(users.indices)))
 
 
-def _prepare(connection: Connection) -> None:
-    """One writer after the other, with room to work in."""
+def one_writer(connection: Connection) -> None:
+    """Wait for whoever writes events, until the end of the transaction; whoever deletes some waits here too."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
-    else:
+    else:  # a transaction that writes is alone anyway; it needs only room to work in
         connection.exec_driver_sql(f"PRAGMA main.cache_size = -{_SQLITE_CACHE_KIB}")
 
 

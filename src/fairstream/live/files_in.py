@@ -68,6 +68,8 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: the names of its columns are not valid Unicode") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 

@@ -16,6 +16,7 @@ from fairstream.files import new_folder
 from fairstream.live import schema
 from fairstream.live.audit import record
 from fairstream.live.database import now, writing
+from fairstream.live.event_store import one_writer
 from fairstream.live.forgotten import digests
 from fairstream.live.registry import tidy
 from fairstream.live.workspace import Workspace
@@ -52,6 +53,7 @@ def forget(workspace: Workspace, user_id: str, *, by: str) -> Forgotten:
 
 def _forget_rows(workspace: Workspace, user_id: str, digest: str, by: str) -> tuple[int, bool]:
     with writing(workspace.engine) as connection:
+        one_writer(connection)  # who stores events meanwhile has asked before who was forgotten
         connection.execute(delete(schema.forgotten).where(schema.forgotten.c.digest == digest))
         connection.execute(insert(schema.forgotten).values(digest=digest, time=now()))
         n_events = connection.execute(delete(schema.events).where(schema.events.c.user_id == user_id)).rowcount

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 from fairstream.events.tables import first_sentence
-from fairstream.live.arrow_stream import table_from_ipc
 from fairstream.live.ids import check_ids, ids_from_column, ids_from_values
+from fairstream.live.ipc import read_ipc
 from fairstream.live.rows import Rows, kind_of
 from fairstream.live.settings import Limits
 from fairstream.live.times import FIRST_SECOND, Micros, check_not_ahead, times_from_column, times_from_values
@@ -56,13 +56,15 @@ def batch_from_json_lines(content: bytes, limits: Limits, *, first: int = 1) -> 
 
 def batch_from_ipc(content: bytes, limits: Limits) -> Batch:
     """From an Arrow IPC stream."""
-    return batch_from_arrow(table_from_ipc(content), limits)
+    return batch_from_arrow(read_ipc(content), limits)
 
 
 def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> Batch:
     """From a table with the columns `user_id`, `item_id`, `time` and, where there is one, `event_id`."""
     rows = Rows(first=first)
     check_columns(table, NEEDED, ("event_id",))
+    if len(table) > limits.max_open_events:  # before anything is written out: a column without values takes no room
+        raise DataError(f"a batch may hold at most {limits.max_open_events} events, got {len(table)}; send several")
     if "event_id" not in table.column_names:
         table = table.append_column("event_id", pa.nulls(len(table)))
     try:
@@ -104,7 +106,10 @@ def columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], r
 
 def check_columns(table: pa.Table, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
     """Refuse columns that are missing, not known, or there twice."""
-    names = table.column_names
+    try:
+        names = table.column_names
+    except UnicodeDecodeError:
+        raise DataError("the names of the columns are not valid Unicode") from None
     for name in needed:
         if name not in names:
             raise DataError(f"the column {name} is missing; the columns are {', '.join((*needed, *others))}")

@@ -43,7 +43,7 @@ periods = Table(
     Column("closed", BigInteger, nullable=False),
     Column("n_events", BigInteger, nullable=False),
     Column("n_users", BigInteger, nullable=False),
-    Column("n_late", BigInteger, nullable=False, comment="events older than the close of the period before"),
+    Column("n_late", BigInteger, nullable=False, comment="events dated before the last one of the period before"),
     Column("n_learnable", BigInteger, nullable=False, comment="the first so many by time are learned at once"),
     Column("judgement", Json, comment="how the model in service did on it, before learning anything of it"),
 )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
-from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self
@@ -31,7 +28,7 @@ _NOBODY: Rows = np.zeros(2, np.int64)
 _NOTHING: Rows = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Ranked:
     """A user's best items, best first, less what the model knows that the user has had."""
 
@@ -39,19 +36,12 @@ class Ranked:
     """The user's, −1 if the model does not know it."""
     rows: list[int]
     """The items'."""
-    items: list[str]
     scores: list[float]
     source: Source
     is_all: bool
     """Nothing comes behind the last one."""
-
-    @cached_property
-    def pieces(self) -> list[str]:
-        """Each item with its score as JSON."""
-        return [
-            f'{{"item_id":{quoted(item)},"score":{score!r}}}'
-            for item, score in zip(self.items, self.scores, strict=True)
-        ]
+    written: tuple[tuple[int, bytes], str] | None = None
+    """What was last made of it, and for which question: the next one is mostly the same."""
 
 
 class Answer(NamedTuple):
@@ -87,20 +77,21 @@ class Served:
 
     def answer(self, user_id: str, k: int, had: Rows = _NOTHING) -> Answer:
         """The k best for a user, less what it has had: as the model knows, and the item rows `had`."""
-        ranked, places = self.choose(user_id, self.row_of(user_id), k, had)
-        return Answer([ranked.items[at] for at in places], [ranked.scores[at] for at in places], ranked.source)
+        row = self.row_of(user_id)
+        ranked = self.ranked(user_id, row, k + len(had))
+        chosen = places(ranked, k, had)
+        return Answer(
+            [self.name(ranked.rows[at]) for at in chosen], [ranked.scores[at] for at in chosen], ranked.source
+        )
 
-    def choose(self, user_id: str, row: int, k: int, had: Rows) -> tuple[Ranked, list[int] | range]:
-        """A list for the user of a row, −1 for one who is not known, and which places in it are the answer."""
+    def ranked(self, user_id: str, row: int, n: int) -> Ranked:
+        """The n best for the user of a row or more, or all there are; the row is −1 for one who is not known."""
         # Whoever the model does not know has one list with all the others: strangers crowd nobody out.
-        key, n = user_id if row >= 0 else None, k + len(had)
-        ranked = self.kept(key)
-        if ranked is None or (len(ranked.rows) < n and not ranked.is_all):
-            ranked = self._keep(key, self.rank(row, max(n, _AT_LEAST)))
-        if not len(had):
-            return ranked, range(min(k, len(ranked.rows)))
-        left_out = set(had.tolist())
-        return ranked, [at for at, item in enumerate(ranked.rows) if item not in left_out][:k]
+        key = user_id if row >= 0 else None
+        kept = self.kept(key)
+        if kept is not None and (len(kept.rows) >= n or kept.is_all):
+            return kept
+        return self._keep(key, self.rank(row, max(n, _AT_LEAST)))
 
     def kept(self, user_id: str | None) -> Ranked | None:
         """The list that was made for a user before, if it is still there; None stands for all who are not known."""
@@ -110,10 +101,10 @@ class Served:
                 self._lists.move_to_end(user_id)
             return kept
 
-    def asked_lately(self, n: int) -> list[str]:
-        """Up to n users whose lists are kept, those asked for last."""
+    def asked_lately(self) -> list[str]:
+        """The users whose lists are kept, who asked last first."""
         with self._lock:
-            return [user for user in islice(reversed(self._lists), n) if user is not None]
+            return [user for user in reversed(self._lists) if user is not None]
 
     def _keep(self, key: str | None, made: Ranked) -> Ranked:
         with self._lock:
@@ -142,13 +133,12 @@ class Served:
         return Ranked(
             row,
             rows.tolist(),
-            [self._name(item) for item in rows.tolist()],
             scores.astype(np.float32).tolist(),
             source,
             len(rows) < n,
         )
 
-    def _name(self, row: int) -> str:
+    def name(self, row: int) -> str:
         """The id of an item; most lists are of the same few."""
         name = self._names.get(row)
         if name is None:
@@ -172,3 +162,11 @@ class Served:
         settle((best, codes), 0, 1)
         there = np.isfinite(best[0])
         return best[0][there], codes[0][there]
+
+
+def places(ranked: Ranked, k: int, had: Rows) -> list[int] | range:
+    """Where in a list the k best stand that are not among the item rows `had`."""
+    if not len(had):
+        return range(min(k, len(ranked.rows)))
+    left_out = set(had.tolist())
+    return [at for at, item in enumerate(ranked.rows) if item not in left_out][:k]

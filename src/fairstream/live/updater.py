@@ -31,7 +31,7 @@ from fairstream.live.candidates import Candidates, Trial
 from fairstream.live.database import now, writing
 from fairstream.live.event_store import EventStore
 from fairstream.live.gate import Check, Decision, compared, drift, finite, flood, group_levels
-from fairstream.live.periods import Period, closed_periods, in_order
+from fairstream.live.periods import Period, closed_periods, events_of, in_order
 from fairstream.live.registry import in_service, model, put_into_service, tidy
 from fairstream.live.workspace import Workspace
 
@@ -66,7 +66,12 @@ class _Update:
         self.first, self.last = (before.last_seq + 1 if before else 1), self.store.cut()
         self.events = in_order(self.store.read(self.first - 1, self.last))
         self.n_learnable = int(len(self.events) * (1 - self.gate.held_out))
-        self.n_late = int(pc.sum(pc.less(self.events["time"], before.closed)).as_py() or 0) if before else 0
+        self.n_late = self._late(before) if before else 0
+
+    def _late(self, before: Period) -> int:
+        """Events dated before the last one of the period before: by their own clock, so that a replay is not late."""
+        latest = pc.max(events_of(self.store, before)["time"])
+        return pc.sum(pc.less(self.events["time"], latest)).as_py() or 0
 
     def run(self) -> Outcome:
         head, tail = self.events.slice(0, self.n_learnable), self.events.slice(self.n_learnable)
@@ -175,6 +180,7 @@ class _Update:
             },
         }
         if trial is not None:
+            about["data"]["n_new_items"] = trial.n_new_items
             about |= {"n_learned": trial.n_learned, "judgement": reported(trial.after, self.workspace)}
             if trial.before is not None:
                 about["before"] = reported(trial.before, self.workspace)

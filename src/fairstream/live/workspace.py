@@ -46,7 +46,7 @@ class Workspace:
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
         """Make a workspace in an empty or new folder; nothing that is there is touched."""
         engine = connect(folder, database)
-        with _made_or_gone(folder), reachable(engine):
+        with _let_go(engine), _made_or_gone(folder), reachable(engine):
             (folder / "models").mkdir()
             if revision(engine) is not None:
                 raise WorkspaceError("the database holds a workspace already; give the address of an empty one")
@@ -56,7 +56,6 @@ class Workspace:
             _write_private(folder / _SECRET, secrets.token_bytes(32))
             with writing(engine) as connection:
                 record(connection, "init", {"configuration": config.model_dump()})
-            engine.dispose()
             config.write(folder)  # last: a folder with this file is a workspace
         return cls.open(folder)
 
@@ -75,13 +74,10 @@ class Workspace:
     def upgrade(cls, folder: Path) -> bool:
         """Bring the tables of a workspace to what this version wants; says whether they were not so already."""
         engine = _engine_of(_need(folder))
-        try:
-            with reachable(engine):
-                before = revision(engine)
+        with _let_go(engine), reachable(engine):
+            before = revision(engine)
             upgrade(engine)
             return before != revision(engine)
-        finally:
-            engine.dispose()
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +119,14 @@ def _need(folder: Path) -> Path:
 def _engine_of(folder: Path) -> Engine:
     address = folder / _DATABASE
     return connect(folder, address.read_text().strip() if address.exists() else None)
+
+
+@contextmanager
+def _let_go(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        engine.dispose()
 
 
 @contextmanager

@@ -219,8 +219,8 @@ _GAP_NOTE = (
 )
 _MODEL_NOTE = "Judged on the events of their period that were held out, which no candidate had learned."
 _DRIFT_NOTE = (
-    "Cold users were tested but are new to the model in service. Late events are older than the close of the period "
-    "before; they are learned with the period in which they arrived."
+    "Cold users were tested but are new to the model in service. Late events are dated before the last one of the "
+    "period before; they are learned with the period in which they arrived."
 )
 _RECORD_NOTE = (
     "Every update and decision is recorded, and no entry can be changed unseen: fairstream audit DIR checks that."

@@ -46,7 +46,8 @@ def document(
 
 def single_file(title: str, style: str, *children: str | None) -> str:
     """A page in one file that leads nowhere."""
-    return _whole(element("head", *_meta(title), element("style", Markup(style))), *children)
+    head = element("head", *_meta(title), element("style", Markup(style)))
+    return _whole(head, *children, class_="live single")
 
 
 def chart(id_: str, title: str, described: str, styles: Styles | None = None) -> Markup:
@@ -117,8 +118,8 @@ def _meta(title: str) -> tuple[Markup, ...]:
     )
 
 
-def _whole(head: Markup, *children: str | None) -> str:
-    return f"<!DOCTYPE html>\n{element('html', head, element('body', *children, class_='live'), lang='en')}\n"
+def _whole(head: Markup, *children: str | None, class_: str = "live") -> str:
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', *children, class_=class_), lang='en')}\n"
 
 
 def _navigation(contents: Sequence[tuple[str, str]], *, is_signed_in: bool) -> Markup:

@@ -140,11 +140,11 @@ def disparity_sentence(overview: Overview) -> str:
     if not overview.judged:
         return "No period has judged a model yet; the second period will be the first to do so."
     last = overview.judged[-1]
-    allowed = f"more than the period before and the {plain(overview.gate.max_rise)} that the gate allows"
     limit = ""
     if last.limit is not None and last.largest_gap is not None:
-        is_above = last.largest_gap.value > last.limit
-        limit = f" That is {'' if is_above else 'not '}{allowed} ({number(last.limit)})."
+        side = "above" if last.largest_gap.value > last.limit else "not above"
+        allowed = f"the gap of the period before and the rise of {plain(overview.gate.max_rise)} that the gate allows"
+        limit = f" It is {side} {number(last.limit)}: {allowed}."
     return f"Period {last.t}: {gap_sentence(last.scores, overview.metric)}{limit}"
 
 

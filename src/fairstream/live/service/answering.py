@@ -7,11 +7,14 @@ from json.encoder import encode_basestring_ascii as quoted
 from statistics import median
 from typing import NamedTuple
 
+from fairstream.events import Rows
 from fairstream.live.recent import Recent
-from fairstream.live.serving import Served
+from fairstream.live.serving import Ranked, Served, places
 
 _WARM_UP = 50
-_TAKEN_OVER = 1000
+_TAKE_OVER_SECONDS = 2.0
+_POLITE_SECONDS = 0.0005
+"""Between two lists the requests that come in have their turn."""
 _QUICK = 0.001
 """Seconds that a list may take where other requests wait for it."""
 
@@ -29,13 +32,20 @@ class Answering(NamedTuple):
         served = self.served
         kept = served.kept(user_id)
         row = served.row_of(user_id) if kept is None else kept.row
-        ranked, places = served.choose(user_id, row, k, self.recent.of(user_id, row))
-        pieces = ranked.pieces
-        chosen = pieces[: len(places)] if isinstance(places, range) else [pieces[at] for at in places]
-        return (
-            f'{{"user_id":{quoted(user_id)},"model":"{served.id}","source":"{ranked.source}",'
-            f'"items":[{",".join(chosen)}]}}'
+        had = self.recent.of(user_id, row)
+        ranked = served.ranked(user_id, row, k + len(had))
+        question, written = (k, had.tobytes()), ranked.written
+        if written is None or written[0] != question:
+            written = ranked.written = question, self._written(ranked, k, had)
+        return f'{{"user_id":{quoted(user_id)},{written[1]}'
+
+    def _written(self, ranked: Ranked, k: int, had: Rows) -> str:
+        """All of an answer but who it is for; nine digits are what tells two scores apart."""
+        name, rows, scores = self.served.name, ranked.rows, ranked.scores
+        items = ",".join(
+            f'{{"item_id":{quoted(name(rows[at]))},"score":{scores[at]:.9g}}}' for at in places(ranked, k, had)
         )
+        return f'"model":"{self.served.id}","source":"{ranked.source}","items":[{items}]}}'
 
     def can_answer_at_once(self, user_id: str) -> bool:
         """Whether the answer is no more than a look at what is there already."""
@@ -50,9 +60,20 @@ def warm(served: Served, recent: Recent, before: Answering | None) -> Answering:
     users = served.users.ids[:_WARM_UP].to_pylist()
     seconds = [_timed(served, row) for row in range(len(users)) for _ in range(2)]
     answering = Answering(served, recent, median(seconds or [0.0]) < _QUICK)
-    for user in [*users, "", *(before.served.asked_lately(_TAKEN_OVER) if before is not None else ())]:
+    for user in [*users, ""]:
         answering.json(user, 20)
+    if before is not None:
+        _take_over(before.served, answering)
     return answering
+
+
+def _take_over(before: Served, answering: Answering) -> None:
+    end = time.monotonic() + _TAKE_OVER_SECONDS
+    for user in before.asked_lately():
+        if time.monotonic() > end:
+            return
+        answering.json(user, 20)
+        time.sleep(_POLITE_SECONDS)
 
 
 def _timed(served: Served, row: int) -> float:

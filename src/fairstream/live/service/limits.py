@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairstream.live.service.refusals import Refused
 
+_ROUNDING = 1e-6
+
 
 class Bucket:
     """So many requests a second on average, and twice as many in a burst."""
@@ -23,7 +25,7 @@ class Bucket:
         now = time.monotonic()
         self._tokens = min(self._room, self._tokens + (now - self._filled) * self._rate)
         self._filled = now
-        if self._tokens >= 1:
+        if self._tokens > 1 - _ROUNDING:
             self._tokens -= 1
             return 0
         return math.ceil((1 - self._tokens) / self._rate)
