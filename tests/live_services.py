@@ -25,6 +25,7 @@ from fairstream.live.keys import make_key
 from fairstream.live.registry import put_into_service
 from fairstream.live.schema import models, periods
 from fairstream.live.service import create_app
+from fairstream.live.service.heads import BoundedHeads
 from fairstream.live.workspace import Workspace
 
 N_USERS, N_ITEMS = 40, 60
@@ -98,7 +99,7 @@ class Running(httpx.Client):
 @contextmanager
 def running(workspace: Workspace, keys: Keys, **options: Any) -> Iterator[Running]:
     app = create_app(workspace.folder, **options)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=BoundedHeads, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
