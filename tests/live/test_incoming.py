@@ -252,3 +252,43 @@ def test_people_are_taken_or_refused_in_a_sentence(value: Any) -> None:
     if table is not None:
         assert table.column_names == ["user_id", "value"]
         assert table.equals(people_from_arrow(table))
+
+
+def of_many(user_ids: pa.Array) -> pa.Table:
+    """Events of the users, all at one time."""
+    return pa.table({"user_id": user_ids, "item_id": user_ids, "time": np.zeros(len(user_ids))})
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("ids", [pa.array(["u"] * 1000), pa.array(["u"] * 1000).dictionary_encode()])
+def test_a_compressed_stream_could_become_any_size(compression: str, ids: pa.Array) -> None:
+    sink, table = pa.BufferOutputStream(), of_many(ids)
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+        stream.write_table(table)
+    with pytest.raises(DataError, match="must not be compressed"):
+        batch_from_ipc(sink.getvalue().to_pybytes(), LIMITS)
+
+
+def test_a_few_bytes_do_not_stand_for_any_number_of_rows() -> None:
+    content = ipc(
+        of_many(pa.nulls(2_000_000_000)).drop_columns(["time"]).append_column("time", pa.nulls(2_000_000_000))
+    )
+    assert len(content) < 2000
+    with pytest.raises(DataError, match="at most 5000000 rows"):
+        batch_from_ipc(content, LIMITS)
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "view"])
+def test_one_name_said_very_often_is_not_written_out(kind: str) -> None:
+    n = 300_000
+    words = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int8)), pa.array(["a" * 250]))
+    ids = words if kind == "dictionary" else words.cast(pa.string()).cast(pa.string_view())
+    with pytest.raises(DataError, match="at most 64 MiB of text"):
+        batch_from_arrow(of_many(ids), LIMITS)
+    assert len(batch_from_arrow(of_many(ids[5:1000]), LIMITS)) == 995
+
+
+def test_names_of_parts_of_a_type_are_not_said_again() -> None:
+    with pytest.raises(DataError) as caught:
+        batch_from_arrow(pa.table({"user_id": [{"a\nb": 1}], "item_id": ["i"], "time": [1]}), LIMITS)
+    assert str(caught.value).isprintable()

@@ -51,6 +51,10 @@ def readable(source: Any, what: str) -> Iterator[Path | None]:
         raise DataError(f"{what}: {path.name} must end in {' or '.join(SUFFIXES)}")
     try:
         yield path
+    except UnicodeDecodeError:  # of a column's name
+        raise DataError(
+            f"{what}: {path} cannot be read as {path.suffix[1:]}: its columns' names are not UTF-8"
+        ) from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{what}: {path} cannot be read as {path.suffix[1:]}: {first_sentence(error)}") from None
 

@@ -20,6 +20,7 @@ from fairstream.live.settings import Limits
 N_ROWS = 100_000
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", ".csv", ".arrow", *_LINES)
+_MOST_LISTED = 20
 _LINES_AT_ONCE, _CSV_BLOCK = 8 << 20, 8 << 20
 
 
@@ -99,7 +100,7 @@ def _tables(path: Path, columns: Mapping[str, str], *, optional: tuple[str, ...]
     wanted = {name: column for name, column in columns.items() if column in there or name not in optional}
     for name, column in wanted.items():
         if column not in there:
-            raise DataError(f"there is no column {column!r} for {name}; the columns are {', '.join(there)}")
+            raise DataError(f"there is no column {column!r} for {name}; the columns are {_listed(there)}")
     chosen = list(dict.fromkeys(wanted.values()))
     pieces = _csv(path, chosen) if path.suffix.lower() == ".csv" else stream.pieces(chosen, N_ROWS)
     for piece in pieces:
@@ -107,6 +108,12 @@ def _tables(path: Path, columns: Mapping[str, str], *, optional: tuple[str, ...]
             {name: _numbers(piece[column]) if name == "time" else piece[column] for name, column in wanted.items()}
         )
         yield table
+
+
+def _listed(names: list[str]) -> str:
+    """Names for a sentence: not so many that nobody reads it, and on one line whatever they hold."""
+    shown = [name if name.isprintable() else repr(name) for name in names[:_MOST_LISTED]]
+    return ", ".join([*shown, *(["…"] if len(names) > _MOST_LISTED else [])])
 
 
 def _csv(path: Path, columns: list[str]) -> Iterator[pa.Table]:

@@ -15,6 +15,8 @@ from fairstream.live.rows import Rows, kind_of
 
 MAX_LENGTH = 256
 _LONGEST_INTEGER = 10**MAX_LENGTH
+_MOST_BYTES = 64 << 20
+"""Of text in a column, which is what a body of the usual size could hold if each id were written in full."""
 
 
 def ids_from_values(values: Sequence[Any], field: str, rows: Rows) -> pa.Array:
@@ -46,6 +48,7 @@ def _is_broken(text: str) -> bool:
 def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
     """A column of strings or whole numbers as strings; the column is valid Arrow."""
     kind = column.type
+<<<<<<< HEAD
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return in_one_piece(column.cast(pa.string()))
     if _is_text(kind):
@@ -58,6 +61,19 @@ def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
             parts.append(words.take(chunk.indices))
         return in_one_piece(pa.chunked_array(parts, pa.string()))
     raise DataError(f"{field} must be a column of strings or whole numbers, got {kind}")
+=======
+    is_text = _is_text(kind)
+    if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
+        for chunk in column.chunks:  # before it is written out, which would make a long value longer still
+            _refuse_long(chunk.dictionary, field)
+        _refuse_much(sum(_written_out(chunk.indices, _lengths(chunk.dictionary)) for chunk in column.chunks), field)
+        is_text = True
+    elif pa.types.is_string_view(kind):
+        _refuse_much(sum(int(_lengths(chunk).sum()) for chunk in column.chunks), field)
+    if pa.types.is_null(kind) or pa.types.is_integer(kind) or is_text:
+        return in_one_piece(column.cast(pa.string()))
+    raise DataError(f"{field} must be a column of strings or whole numbers, got {kind_of_column(kind)}")
+>>>>>>> wt-verify
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -75,6 +91,32 @@ def _refuse_long(values: pa.Array, field: str) -> None:
     longest = pc.max(pc.utf8_length(values)).as_py() or 0
     if longest > MAX_LENGTH:
         raise DataError(f"{field} must have at most {MAX_LENGTH} characters, got one of {longest}")
+
+
+def kind_of_column(kind: pa.DataType) -> str:
+    """A type for a sentence: without the names of its parts, which are whatever a client likes to write."""
+    return kind.extension_name if isinstance(kind, pa.BaseExtensionType) else str(kind).split("<", maxsplit=1)[0]
+
+
+def _lengths(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many bytes each text has."""
+    if pa.types.is_string_view(texts.type):
+        # A view is 16 bytes that begin with the length; pyarrow has no function that tells it.
+        views = np.frombuffer(texts.buffers()[1], np.int32)[::4][texts.offset : texts.offset + len(texts)]
+        return np.where(texts.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
+    found: np.ndarray[Any, Any] = pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False)
+    return found.astype(np.int64)
+
+
+def _written_out(indices: pa.Array, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    places = indices.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)
+    return int(np.bincount(places, minlength=len(lengths)) @ lengths) if len(places) else 0
+
+
+def _refuse_much(n_bytes: int, field: str) -> None:
+    """A text that is named often takes the room of its name until it is written out."""
+    if n_bytes > _MOST_BYTES:
+        raise DataError(f"{field} must have at most {_MOST_BYTES >> 20} MiB of text in one batch; send it in several")
 
 
 def check_ids(ids: pa.Array, field: str, rows: Rows) -> None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 from fairstream.events.tables import first_sentence
+from fairstream.live.arrow_stream import table_from_ipc
 from fairstream.live.ids import check_ids, ids_from_column, ids_from_values
 from fairstream.live.ipc import read_ipc
 from fairstream.live.rows import Rows, kind_of
@@ -88,15 +89,6 @@ def parse_json_lines(content: bytes, rows: Rows) -> list[Any]:
     """The JSON value of each line; empty lines are passed over."""
     lines = [line for line in content.split(b"\n") if line.strip()]
     return [parse_json(line, f"{rows.noun} {number}") for number, line in enumerate(lines, start=rows.first)]
-
-
-def table_from_ipc(content: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream, or one sentence that it is none."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
-            return reader.read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"this is not an Arrow IPC stream: {first_sentence(error)}") from None
 
 
 def columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], rows: Rows) -> dict[str, list[Any]]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from fairstream.errors import DataError
 from fairstream.events.tables import in_one_piece
 from fairstream.live.database import now
+from fairstream.live.ids import kind_of_column
 from fairstream.live.rows import Rows, kind_of
 
 Micros = np.ndarray[Any, np.dtype[np.int64]]
@@ -70,7 +71,7 @@ def times_from_column(column: pa.ChunkedArray, rows: Rows) -> Micros:
         return _from_seconds(column.to_numpy().astype(np.float64), rows)
     if len(column) == 0:
         return np.empty(0, np.int64)
-    raise DataError(f"time must be a column of timestamps, seconds since 1970 or ISO 8601, got {kind}")
+    raise DataError(f"time must be a column of timestamps, seconds since 1970 or ISO 8601, got {kind_of_column(kind)}")
 
 
 def _from_units(found: np.ndarray[Any, Any], per_second: int, rows: Rows) -> Micros:

@@ -133,7 +133,7 @@ def router(workspace: Workspace, health: Health | None = None) -> APIRouter:
     def load(request: Request) -> Response:
         found = asset(request.path_params["file"])
         if found is None:
-            return Response(status_code=404, headers=HEADERS)
+            return _page(message_page("Not found", "There is no such file.", is_signed_in=False), status=404)
         headers = {**HEADERS, "Cache-Control": FOR_EVER, "Vary": "Accept-Encoding"}
         if "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(found.content, media_type=found.media_type, headers=headers)

@@ -62,6 +62,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
+        redirect_slashes=False,  # to wherever the Host header says, with whatever was sent
     )
     app.state.service = service
     # The one that is asked most is looked for first.

@@ -8,6 +8,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from fairstream.live.arrow_stream import table_from_ipc
 from fairstream.live.incoming import (
     Batch,
     batch_from_ipc,
@@ -15,7 +16,6 @@ from fairstream.live.incoming import (
     batch_from_json_lines,
     parse_json,
     parse_json_lines,
-    table_from_ipc,
 )
 from fairstream.live.people import people_from_arrow, people_from_json, put_people
 from fairstream.live.rows import Rows

@@ -40,7 +40,7 @@ def add_routes(routes: APIRouter, service: Service) -> None:
         await admit(scope, "read")
         answering = _ready(service)
         query = scope["query_string"]
-        k = whole_number(_k_of(query), "k", 1, max_k) if query else default_k
+        k = whole_number(_k_of(query, default_k), "k", 1, max_k) if query else default_k
         user_id: str = scope["path_params"]["user_id"]
         if not 0 < len(user_id) <= MAX_LENGTH:
             raise Refused(422, f"user_id must have between 1 and {MAX_LENGTH} characters")
@@ -63,10 +63,10 @@ def add_routes(routes: APIRouter, service: Service) -> None:
         return json_response(await asyncio.to_thread(_answers, _ready(service), users, k))
 
 
-def _k_of(query: bytes) -> str:
+def _k_of(query: bytes, default_k: int) -> str:
     if query.startswith(b"k=") and (digits := query[2:]).isdigit():
         return digits.decode()
-    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("k", "20")
+    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("k", str(default_k))
 
 
 def _ready(service: Service) -> Answering:
