@@ -48,32 +48,20 @@ def _is_broken(text: str) -> bool:
 def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
     """A column of strings or whole numbers as strings; the column is valid Arrow."""
     kind = column.type
-<<<<<<< HEAD
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return in_one_piece(column.cast(pa.string()))
     if _is_text(kind):
+        if pa.types.is_string_view(kind):
+            _refuse_much(sum(int(_lengths(chunk).sum()) for chunk in column.chunks), field)
         return in_one_piece(pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.string()))
     if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
-        parts = []
-        for chunk in column.chunks:
-            words = _plain(chunk.dictionary)
-            _refuse_long(words, field)  # before they are written out, which would make a long one longer still
-            parts.append(words.take(chunk.indices))
-        return in_one_piece(pa.chunked_array(parts, pa.string()))
-    raise DataError(f"{field} must be a column of strings or whole numbers, got {kind}")
-=======
-    is_text = _is_text(kind)
-    if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
-        for chunk in column.chunks:  # before it is written out, which would make a long value longer still
-            _refuse_long(chunk.dictionary, field)
-        _refuse_much(sum(_written_out(chunk.indices, _lengths(chunk.dictionary)) for chunk in column.chunks), field)
-        is_text = True
-    elif pa.types.is_string_view(kind):
-        _refuse_much(sum(int(_lengths(chunk).sum()) for chunk in column.chunks), field)
-    if pa.types.is_null(kind) or pa.types.is_integer(kind) or is_text:
-        return in_one_piece(column.cast(pa.string()))
+        words = [_plain(chunk.dictionary) for chunk in column.chunks]
+        for each in words:  # before they are written out, which would make a long one longer still
+            _refuse_long(each, field)
+        pairs = list(zip(words, column.chunks, strict=True))
+        _refuse_much(sum(_written_out(chunk.indices, _lengths(each)) for each, chunk in pairs), field)
+        return in_one_piece(pa.chunked_array([each.take(chunk.indices) for each, chunk in pairs], pa.string()))
     raise DataError(f"{field} must be a column of strings or whole numbers, got {kind_of_column(kind)}")
->>>>>>> wt-verify
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 from fairstream.events.tables import first_sentence
-from fairstream.live.arrow_stream import table_from_ipc
 from fairstream.live.ids import check_ids, ids_from_column, ids_from_values
 from fairstream.live.ipc import read_ipc
 from fairstream.live.rows import Rows, kind_of
