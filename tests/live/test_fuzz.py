@@ -24,7 +24,7 @@ from fairstream.live import schema
 from fairstream.live.people import put_people, values_of
 from fairstream.live.settings import Limits
 from fairstream.live.workspace import Workspace
-from live.service.conftest import N_USERS, add_model, make_keys, running
+from live_services import N_USERS, add_model, make_keys, running
 
 Maker = Callable[..., Workspace]
 LIMITS = Limits(max_k=10, max_users=20, max_body_bytes=1 << 20, requests_per_second=10**6)

@@ -242,7 +242,7 @@ def test_a_stream_that_could_swell_is_refused(compression: str, texts: pa.DataTy
     with pytest.raises(DataError, match="must not be compressed"):
         batch_from_ipc(content, LIMITS)
     nothing = pa.nulls(10**9)
-    with pytest.raises(DataError, match="at most 5000000 events"):
+    with pytest.raises(DataError, match="at most 5000000 rows"):
         batch_from_ipc(ipc(pa.table({"user_id": nothing, "item_id": nothing, "time": nothing})), LIMITS)
 
 
@@ -257,25 +257,6 @@ def test_people_are_taken_or_refused_in_a_sentence(value: Any) -> None:
 def of_many(user_ids: pa.Array) -> pa.Table:
     """Events of the users, all at one time."""
     return pa.table({"user_id": user_ids, "item_id": user_ids, "time": np.zeros(len(user_ids))})
-
-
-@pytest.mark.parametrize("compression", ["zstd", "lz4"])
-@pytest.mark.parametrize("ids", [pa.array(["u"] * 1000), pa.array(["u"] * 1000).dictionary_encode()])
-def test_a_compressed_stream_could_become_any_size(compression: str, ids: pa.Array) -> None:
-    sink, table = pa.BufferOutputStream(), of_many(ids)
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
-        stream.write_table(table)
-    with pytest.raises(DataError, match="must not be compressed"):
-        batch_from_ipc(sink.getvalue().to_pybytes(), LIMITS)
-
-
-def test_a_few_bytes_do_not_stand_for_any_number_of_rows() -> None:
-    content = ipc(
-        of_many(pa.nulls(2_000_000_000)).drop_columns(["time"]).append_column("time", pa.nulls(2_000_000_000))
-    )
-    assert len(content) < 2000
-    with pytest.raises(DataError, match="at most 5000000 rows"):
-        batch_from_ipc(content, LIMITS)
 
 
 @pytest.mark.parametrize("kind", ["dictionary", "view"])

@@ -51,16 +51,18 @@ def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return in_one_piece(column.cast(pa.string()))
     if _is_text(kind):
-        if pa.types.is_string_view(kind):
-            _refuse_much(sum(int(_lengths(chunk).sum()) for chunk in column.chunks), field)
+        _refuse_much(sum(int(_lengths(chunk).sum()) for chunk in column.chunks if _is_view(chunk)), field)
         return in_one_piece(pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.string()))
     if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
-        words = [_plain(chunk.dictionary) for chunk in column.chunks]
-        for each in words:  # before they are written out, which would make a long one longer still
-            _refuse_long(each, field)
-        pairs = list(zip(words, column.chunks, strict=True))
-        _refuse_much(sum(_written_out(chunk.indices, _lengths(each)) for each, chunk in pairs), field)
-        return in_one_piece(pa.chunked_array([each.take(chunk.indices) for each, chunk in pairs], pa.string()))
+        parts, n_bytes = [], 0
+        for chunk in column.chunks:  # all is looked at before it is written out
+            _refuse_much(int(_lengths(chunk.dictionary).sum()), field)
+            words = _plain(chunk.dictionary)
+            _refuse_long(words, field)
+            n_bytes += _written_out(chunk.indices, _lengths(words))
+            _refuse_much(n_bytes, field)
+            parts.append(words.take(chunk.indices))
+        return in_one_piece(pa.chunked_array(parts, pa.string()))
     raise DataError(f"{field} must be a column of strings or whole numbers, got {kind_of_column(kind)}")
 
 
@@ -68,8 +70,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
+def _is_view(values: pa.Array) -> bool:
+    return pa.types.is_string_view(values.type)
+
+
 def _plain(values: pa.Array) -> pa.Array:
-    if pa.types.is_string_view(values.type) and values.null_count:
+    if _is_view(values) and values.null_count:
         # What a view points to where a value is missing is anybody's guess, and Arrow's cast would go and look.
         return pa.array(values.to_pylist(), pa.string())
     return values.cast(pa.string())
@@ -88,10 +94,12 @@ def kind_of_column(kind: pa.DataType) -> str:
 
 def _lengths(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     """How many bytes each text has."""
-    if pa.types.is_string_view(texts.type):
+    if _is_view(texts) and len(texts):
         # A view is 16 bytes that begin with the length; pyarrow has no function that tells it.
         views = np.frombuffer(texts.buffers()[1], np.int32)[::4][texts.offset : texts.offset + len(texts)]
         return np.where(texts.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
+    if not len(texts):
+        return np.zeros(0, np.int64)
     found: np.ndarray[Any, Any] = pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False)
     return found.astype(np.int64)
 

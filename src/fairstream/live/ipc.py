@@ -10,6 +10,8 @@ import pyarrow.ipc
 from fairstream.errors import DataError
 from fairstream.events.tables import first_sentence
 
+MOST_ROWS = 5_000_000
+"""A column of nulls takes no room at all, so that a few bytes could stand for any number of rows."""
 _DICTIONARY, _ROWS = 2, 3
 """Kinds of messages that carry data, as Arrow's format numbers them."""
 
@@ -21,9 +23,12 @@ def read_ipc(content: bytes) -> pa.Table:
             if _is_compressed(message.metadata.to_pybytes()):
                 raise DataError("the Arrow stream must not be compressed; send it without")
         with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
-            return reader.read_all()
+            table = reader.read_all()
     except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error, IndexError) as error:
         raise DataError(f"the events are not an Arrow IPC stream: {first_sentence(error)}") from None
+    if len(table) > MOST_ROWS:
+        raise DataError(f"the Arrow stream must have at most {MOST_ROWS} rows, got {len(table)}; send several")
+    return table
 
 
 def _is_compressed(message: bytes) -> bool:

@@ -8,7 +8,6 @@ import pyarrow as pa
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fairstream.live.arrow_stream import table_from_ipc
 from fairstream.live.incoming import (
     Batch,
     batch_from_ipc,
@@ -17,6 +16,7 @@ from fairstream.live.incoming import (
     parse_json,
     parse_json_lines,
 )
+from fairstream.live.ipc import read_ipc
 from fairstream.live.people import people_from_arrow, people_from_json, put_people
 from fairstream.live.rows import Rows
 from fairstream.live.service.reading import json_response, parsed
@@ -40,7 +40,7 @@ def add_routes(routes: APIRouter, service: Service) -> None:
     of_people = {
         JSON: lambda body: people_from_json(parse_json(body, "the body"), value=_VALUE),
         JSON_LINES: lambda body: people_from_json(parse_json_lines(body, Rows("user")), value=_VALUE),
-        ARROW: lambda body: people_from_arrow(table_from_ipc(body), value=_VALUE),
+        ARROW: lambda body: people_from_arrow(read_ipc(body), value=_VALUE),
     }
 
     @routes.post(

@@ -11,7 +11,7 @@ import pytest
 
 from fairstream.live.settings import Limits
 from fairstream.live.workspace import Workspace
-from live.service.conftest import Running, add_model, make_keys, running
+from live_services import Running, add_model, make_keys, running
 
 Maker = Callable[..., Workspace]
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
