@@ -225,7 +225,7 @@ def test_malformed_requests(new_workspace: Maker, capfd: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_ten_thousand_malformed_requests(new_workspace: Maker, capfd: pytest.CaptureFixture[str]) -> None:
     workspace = new_workspace(limits=LIMITS)
-    assert_withstands(workspace, 5000, SEEDS[workspace.engine.dialect.name], capfd)
+    assert_withstands(workspace, 6000, SEEDS[workspace.engine.dialect.name], capfd)
 
 
 def test_malformed_files(new_workspace: Maker, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
