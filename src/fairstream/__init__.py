@@ -14,6 +14,7 @@ from fairstream.errors import (
     DataError,
     FairstreamError,
     ModelError,
+    WorkspaceError,
 )
 from fairstream.evaluation import Estimate, GroupScores, Judgement, Slice
 from fairstream.events import EventLog, Groups, SyntheticStream, ingest, read_events, synthetic_stream
@@ -49,6 +50,7 @@ __all__ = [
     "SyntheticStream",
     "Update",
     "UserTable",
+    "WorkspaceError",
     "__version__",
     "compare",
     "ingest",

@@ -30,7 +30,8 @@ def add_routes(routes: APIRouter, service: Service) -> None:
     @routes.get(
         "/v1/users/{user_id:path}/recommendations",
         openapi_extra={"parameters": [schemas.USER_ID, k_in_query]},
-        responses={200: {"model": schemas.Recommendations}, **refusals(422)},
+        # 404: an id with a line break in it, which none has, does not look like a path.
+        responses={200: {"model": schemas.Recommendations}, **refusals(404, 422)},
         response_class=Response,
         tags=["recommend"],
     )
