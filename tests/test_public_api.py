@@ -49,7 +49,7 @@ def test_every_public_name_is_there_and_documented(name: str) -> None:
 
 def test_every_error_is_a_fairstream_error() -> None:
     errors = [getattr(fairstream, name) for name in fairstream.__all__ if name.endswith("Error")]
-    assert len(errors) == 5
+    assert len(errors) == 6
     assert all(issubclass(error, fairstream.FairstreamError) for error in errors)
 
 
