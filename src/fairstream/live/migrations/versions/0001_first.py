@@ -101,4 +101,4 @@ def _guard_audit(is_sqlite: bool) -> None:
 
 def downgrade() -> None:
     """There is nothing before the first tables."""
-    raise NotImplementedError
+    raise RuntimeError("there is nothing before the first tables; remove the workspace instead")
