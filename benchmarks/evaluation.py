@@ -11,8 +11,8 @@ import torch
 
 from benchmarks import movielens
 from benchmarks.timing import in_turns, table
-from fairstream.evaluation import Judge, Protocol, best_items
-from fairstream.events import EventLog, Knowledge, SeenItems
+from fairstream.data import EventLog, History, SeenItems
+from fairstream.evaluation import Evaluator, Protocol, best_items
 from fairstream.models import MatrixFactorization
 from fairstream.randomness import Randomness
 
@@ -36,10 +36,10 @@ def report(folder: Path) -> str:
 def _judging(log: EventLog, device: str, n_resamples: int) -> Callable[[], object]:
     """All users who are there after the first 60 %, all metrics at 20, all slices."""
     cut = int(0.6 * len(log))
-    known = Knowledge.of(log.users[:cut], log.items[:cut])
+    known = History.of(log.users[:cut], log.items[:cut])
     torch.manual_seed(0)
     model = MatrixFactorization(known.n_users, known.n_items, embedding_dim=64).to(device)
-    judge = Judge(Protocol.named("strict"), 20, log.need_groups(), Randomness(0), 20, n_resamples)
+    judge = Evaluator(Protocol.named("strict"), 20, log.require_groups(), Randomness(0), 20, n_resamples)
     # A fresh copy each time: it would remember the popularity.
     return lambda: judge.judge(model, log.users[cut:], log.items[cut:], known=replace(known), t=0)
 

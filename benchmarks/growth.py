@@ -17,7 +17,7 @@ import torch
 from benchmarks import movielens
 from benchmarks.timing import Times, table
 from fairstream import FairRecommender, Groups
-from fairstream.events import EventLog, Knowledge, Rows, Vocabulary
+from fairstream.data import EventLog, History, Rows, Vocabulary
 
 SCALES, ROUNDS = (1, 10, 100), 9
 
@@ -45,7 +45,7 @@ class World(NamedTuple):
         users, user_names = self._known(self.users, self.log.users[at], self.n_users)
         items, item_names = self._known(self.items, self.log.items[at], self.n_items)
         made._learner = made._new_learner()
-        made._learner.restore(0, Knowledge.of(users, items), n_learned_users=len(user_names), started_at=0)
+        made._learner.restore(0, History.of(users, items), n_learned_users=len(user_names), started_at=0)
         made._users, made._items = (Vocabulary(names).indexed() for names in (user_names, item_names))
         made._groups = Groups.from_values("gender", np.where(user_names % 3, "M", "F").tolist())
         return made

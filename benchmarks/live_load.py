@@ -32,11 +32,11 @@ import pyarrow as pa
 import uvloop
 
 from benchmarks.live_client import Load, ask
-from fairstream.events import synthetic_stream
-from fairstream.live.database import now
-from fairstream.live.keys import make_key
-from fairstream.live.settings import Gate, Learning, Limits, LiveConfig
-from fairstream.live.workspace import Workspace
+from fairstream.data import synthetic_stream
+from fairstream.service.database import now
+from fairstream.service.keys import make_key
+from fairstream.service.settings import Gate, Learning, Limits, LiveConfig
+from fairstream.service.workspace import Workspace
 
 N_USERS, N_ITEMS, N_EVENTS, FIRST, PERIOD = 6_000, 3_700, 400_000, 250_000, 5_000
 CONNECTIONS, TURN_SECONDS = 16, 5.0

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from fairstream.events import EventLog, SeenItems, read_events
+from fairstream.data import EventLog, SeenItems, read_events
 from fairstream.models import built_in_model
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -51,7 +51,7 @@ def engine_on(log: EventLog, at: slice, trained: Trainer, engine: EngineName) ->
     """The engine of a trainer, ready for epochs over `at`."""
     negatives = sampler(log, at)
     batches = cut_batches(
-        log.users[at], log.items[at], log.need_groups().codes, negatives,
+        log.users[at], log.items[at], log.require_groups().codes, negatives,
         n_drawn=trained.objective.n_drawn, size=trained.hyper.batch_size,
     )  # fmt: skip
     training = Training(trained.model, trained.optimizer, trained.objective, batches, negatives, (1.0, -1.0))

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import movielens
 from benchmarks.timing import Times, in_turns, table
-from fairstream.events import EventLog
+from fairstream.data import EventLog
 from fairstream.training import EngineName
 
 ROUNDS = 7
@@ -43,7 +43,7 @@ def _training(
 ) -> Callable[[], object]:
     """A training of a model that is there already, to its end."""
     trained = movielens.trainer(log, device="cuda", engine=engine, model=model, optimizer=optimizer)
-    sampler, groups = movielens.sampler(log, at, "cuda"), log.need_groups()
+    sampler, groups = movielens.sampler(log, at, "cuda"), log.require_groups()
     users, items, shuffled = log.users[at], log.items[at], at == movielens.D_0
 
     def work() -> None:

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import movielens
 from benchmarks.timing import in_turns, table
-from fairstream.events import EventLog
+from fairstream.data import EventLog
 from fairstream.training import EngineName
 
 ROUNDS = 9

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import movielens
 from benchmarks.timing import in_turns, table
-from fairstream.events import EventLog
+from fairstream.data import EventLog
 
 ROUNDS = 11
 
@@ -29,7 +29,7 @@ def update(
 ) -> Callable[[], object]:
     """One update of a model, which goes on from where the last one left it."""
     trained = movielens.trainer(log, **options)  # type: ignore[arg-type]
-    sampler, groups = movielens.sampler(log, at), log.need_groups()
+    sampler, groups = movielens.sampler(log, at), log.require_groups()
     users, items = log.users[at], log.items[at]
 
     def work() -> None:

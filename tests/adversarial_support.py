@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairstream.baselines import Discriminator, filtered
 from fairstream.baselines.filtered import discriminator_of
-from fairstream.events import SeenItems
+from fairstream.data import SeenItems
 from fairstream.models import built_in_model
 from fairstream.objectives import Objective
 from fairstream.sampling import NegativeSampler

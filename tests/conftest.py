@@ -11,6 +11,8 @@ import torch
 from hypothesis import settings
 
 import fairstream
+from fairstream.experiments.jobs import Source
+from stores import LONG, source_of, write_stream
 from web import Web, running
 
 settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
@@ -44,3 +46,14 @@ def web() -> Iterator[Web]:
     with pytest.MonkeyPatch.context() as patch, running() as server:
         patch.setenv("no_proxy", "127.0.0.1")
         yield server
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return source_of(write_stream(tmp_path_factory.mktemp("data") / "stream"))
+
+
+@pytest.fixture(scope="session")
+def long_source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """Enough for the paper's own settings."""
+    return source_of(write_stream(tmp_path_factory.mktemp("data") / "long", **LONG))

@@ -18,15 +18,15 @@ from fastapi import FastAPI
 from sqlalchemy import insert
 
 from fairstream import FairRecommender, read_events
-from fairstream.live.database import now, writing
-from fairstream.live.event_store import EventStore
-from fairstream.live.incoming import batch_from_arrow
-from fairstream.live.keys import make_key
-from fairstream.live.registry import put_into_service
-from fairstream.live.schema import models, periods
-from fairstream.live.service import create_app
-from fairstream.live.service.heads import BoundedHeads
-from fairstream.live.workspace import Workspace
+from fairstream.service.api import create_app
+from fairstream.service.api.heads import BoundedHeads
+from fairstream.service.database import now, writing
+from fairstream.service.event_store import EventStore
+from fairstream.service.incoming import batch_from_arrow
+from fairstream.service.keys import make_key
+from fairstream.service.registry import put_into_service
+from fairstream.service.schema import models, periods
+from fairstream.service.workspace import Workspace
 
 N_USERS, N_ITEMS = 40, 60
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairstream.evaluation import Judge, Judgement, Protocol, Tested
-from fairstream.experiment.paper.catalogue import Catalogue, Entry, row_of
-from fairstream.experiment.paper.settings import QUICK
-from fairstream.experiment.results import TASKS, PeriodResult
-from fairstream.experiment.store import Store
-from fairstream.experiment.stored import StoredRun
+from fairstream.evaluation import Evaluation, Evaluator, Protocol, UserResults
+from fairstream.experiments.results import TASKS, PeriodResult
+from fairstream.experiments.store import Store
+from fairstream.experiments.stored import StoredRun
+from fairstream.paper.catalogue import Catalogue, Entry, row_of
+from fairstream.paper.settings import QUICK
 from fairstream.randomness import Randomness
 from fairstream.strategies import Step, Update
 from support import coded
@@ -77,20 +77,20 @@ def always(found: Sequence[int], periods: Sequence[int] = range(3)) -> dict[tupl
     return {(t, task): found for t in periods for task in TASKS}
 
 
-def _judged(found: Sequence[int]) -> Judgement:
+def _judged(found: Sequence[int]) -> Evaluation:
     counts = np.array(found)
     users = np.flatnonzero(counts >= 0)
     groups = coded(CODES)
     hits = torch.from_numpy(np.arange(K) < counts[users, None]).double()
     positives = torch.full((len(users),), float(K), dtype=torch.float64)
-    tested = Tested(users, groups.codes[users], np.zeros(len(users), np.bool_), hits, positives)
-    judge = Judge(Protocol.named("strict"), K, groups, Randomness(0))
+    tested = UserResults(users, groups.codes[users], np.zeros(len(users), np.bool_), hits, positives)
+    judge = Evaluator(Protocol.named("strict"), K, groups, Randomness(0))
     scores, _ = judge.scores([tested], 2, Randomness(0).numpy("none"))
-    return Judgement(
+    return Evaluation(
         metrics=scores,
         n_tested_users=len(users),
         n_cold_users=0,
-        set_aside={},
+        excluded_groups={},
         slices={},
         tested=tested,
         reranking=None,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairstream.experiment.jobs import Source, finish, jobs_for
-from fairstream.experiment.pool import carry_out_all
-from fairstream.experiment.store import Store
+from fairstream.experiments.jobs import Source, finish, jobs_for
+from fairstream.experiments.pool import execute_all
+from fairstream.experiments.store import Store
 from stores import small, source_of
 
 CONFIGS = [
@@ -19,7 +19,7 @@ CONFIGS = [
 
 def fill(store: Store, source: Source, n_workers: int) -> None:
     with store.writing():
-        failed = carry_out_all(jobs_for(store, source, CONFIGS), store, device="cpu", n_workers=n_workers)
+        failed = execute_all(jobs_for(store, source, CONFIGS), store, device="cpu", n_workers=n_workers)
         assert failed == []
         finish(store, source, CONFIGS)
 

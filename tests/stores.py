@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 
 import fairstream
 from fairstream import Run, RunConfig
-from fairstream.experiment.jobs import Source, finish, jobs_for
-from fairstream.experiment.store import Store
-from fairstream.experiment.stored import StoredRun
+from fairstream.experiments.jobs import Source, finish, jobs_for
+from fairstream.experiments.store import Store
+from fairstream.experiments.stored import StoredRun
 
 FAST = {
     "pretrain_epochs": 2,
@@ -67,7 +67,7 @@ def alone(source: Source, config: RunConfig) -> bytes:
 def complete(store: Store, source: Source, configs: list[RunConfig]) -> None:
     """Do what is left, in one process."""
     for job in jobs_for(store, source, configs):
-        job.carry_out(store, "cpu", lambda work: None)
+        job.execute(store, "cpu", lambda work: None)
     finish(store, source, configs)
 
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.evaluation import Tested
-from fairstream.events import Groups, SeenItems
-from fairstream.experiment import RunConfig
+from fairstream.data import Groups, SeenItems
+from fairstream.evaluation import UserResults
+from fairstream.experiments import RunConfig
 from fairstream.models import ItemTable, MatrixFactorization, Scorer, UserTable
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
@@ -96,7 +96,7 @@ def made_run(
     for p, row in enumerate(found):
         users = np.flatnonzero(row >= 0)
         hits = torch.from_numpy(np.arange(k) < row[users, None]).double()
-        tested = Tested(users, codes[users], cold[p, users], hits, torch.full((len(users),), float(k)))
+        tested = UserResults(users, codes[users], cold[p, users], hits, torch.full((len(users),), float(k)))
         periods.append({"t": p + 1, "tasks": {task: {"tested": tested.to_dict()} for task in ("remain", "next")}})
     return {
         "config": config.model_dump(),

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream.compiled
-from fairstream.compiled import _cache_folder, share
+from fairstream.compiled import _cache_folder, parallel_ranges
 
 
 @given(st.integers(0, 40), st.integers(1, 6))
 def test_every_row_is_somebodys_and_nobody_elses(n: int, n_threads: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: n_threads)
-        parts = share(n, range)
+        parts = parallel_ranges(n, range)
     assert [row for part in parts for row in part] == list(range(n))
     assert len(parts) <= n_threads
 
@@ -32,7 +32,7 @@ def test_an_error_in_a_part_is_an_error(bad: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 3)
         with pytest.raises(ValueError, match="no"):
-            share(10, work)
+            parallel_ranges(10, work)
 
 
 def test_machine_code_is_kept_where_there_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

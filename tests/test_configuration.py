@@ -179,10 +179,10 @@ def test_a_configuration_is_frozen(config: type[MethodConfig]) -> None:
 @given(st.floats(0.1, 10), st.integers(2, 10), st.integers(0, 100))
 def test_replaced_changes_what_it_is_told_and_nothing_else(temperature: float, n_periods: int, seed: int) -> None:
     made = RunConfig(seed=seed, method="finetune")
-    changed = made.replaced(temperature=temperature, n_periods=n_periods)
+    changed = made.with_options(temperature=temperature, n_periods=n_periods)
     assert made == RunConfig(seed=seed, method="Finetune")
     assert changed == RunConfig(seed=seed, method="Finetune", temperature=temperature, n_periods=n_periods)
-    assert changed.replaced() == changed
+    assert changed.with_options() == changed
 
 
 def test_replaced_checks_again() -> None:
@@ -194,7 +194,7 @@ def test_replaced_checks_again() -> None:
         ({"method": "Retrain", "restart_every": 2}, "only fine-tuning methods restart"),
     ):
         with pytest.raises(ConfigurationError, match=words):
-            made.replaced(**options)
+            made.with_options(**options)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -239,7 +239,7 @@ def test_what_is_asked_for_beats_what_the_papers_protocol_brings() -> None:
     assert RunConfig(protocol="paper+optimizer", optimizer="dense").optimizer == "dense"
     assert RunConfig(protocol="paper", min_group_size=5).min_group_size == 5
     made = RunConfig(protocol="paper", optimizer="row", min_group_size=5)
-    assert made.replaced(seed=1) == RunConfig(protocol="paper", optimizer="row", min_group_size=5, seed=1)
+    assert made.with_options(seed=1) == RunConfig(protocol="paper", optimizer="row", min_group_size=5, seed=1)
 
 
 # ── the length of a period ───────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairstream.files import _out_of_the_way, new_folder
+from fairstream.files import _moved_aside, new_folder
 
 
 def inside(folder: Path) -> dict[str, str]:
@@ -27,7 +27,7 @@ def test_a_folder_gives_way_to_a_new_one(there: dict[str, str] | None, tmp_path:
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
-@pytest.mark.parametrize("block", [lambda path: new_folder(path, replacing=True), _out_of_the_way])
+@pytest.mark.parametrize("block", [lambda path: new_folder(path, replacing=True), _moved_aside])
 def test_whatever_fails_the_old_folder_stays(block, failure: type[BaseException], tmp_path: Path) -> None:
     path = tmp_path / "folder"
     path.mkdir()

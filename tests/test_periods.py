@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fairstream import ConfigurationError, DataError
-from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, need_length, to_moments
+from fairstream.periods import Periods, check_length, cut_by_length, cut_periods, is_calendar, to_moments
 
 PERCENT = st.integers(1, 99)
 
@@ -310,8 +310,8 @@ LENGTHS = st.builds(
 
 @given(LENGTHS, st.sampled_from(["", " ", "\t"]))
 def test_a_length_is_itself(length: str, space: str) -> None:
-    assert need_length(f"{space}{length}{space}") == length
-    cut_or_none(np.arange(10), 50, need_length(length))  # and can be cut by
+    assert check_length(f"{space}{length}{space}") == length
+    cut_or_none(np.arange(10), 50, check_length(length))  # and can be cut by
 
 
 @given(LENGTHS)
@@ -321,7 +321,7 @@ def test_stretches_of_the_calendar_are_the_lengths_with_a_unit_of_time(length: s
 
 @pytest.mark.parametrize("length", ["2.5%", ".5%", "10.%", "007"])
 def test_shares_may_be_broken(length: str) -> None:
-    assert need_length(length) == length
+    assert check_length(length) == length
     assert cut_or_none(np.arange(1000), 50, length) is not None
 
 
@@ -349,7 +349,7 @@ def test_shares_may_be_broken(length: str) -> None:
 )
 def test_what_is_no_length_is_answered_with_what_is_one(length: str) -> None:
     with pytest.raises(ConfigurationError, match=r"\Aperiod must be a number of events \(5000\), a share") as caught:
-        need_length(length)
+        check_length(length)
     assert str(caught.value).endswith(f"got {length!r}")
     assert "\n" not in str(caught.value)
 
@@ -357,7 +357,7 @@ def test_what_is_no_length_is_answered_with_what_is_one(length: str) -> None:
 @pytest.mark.parametrize("length", ["0%", "0.0%", ".0 %"])
 def test_a_share_of_nothing_is_no_length(length: str) -> None:
     with pytest.raises(ConfigurationError):
-        need_length(length)
+        check_length(length)
 
 
 @given(st.lists(st.integers(-4 * 10**18, 4 * 10**18), min_size=1, max_size=10))

@@ -27,7 +27,7 @@ def torch_draws(key: Key) -> list[int]:
 
 def initial_weights(key: Key) -> torch.Tensor:
     seed, name, indices = key
-    with Randomness(seed).governing(name, *indices):
+    with Randomness(seed).seeded(name, *indices):
         return torch.nn.Linear(3, 2).weight.detach()
 
 
@@ -101,7 +101,7 @@ def test_governing_puts_the_global_generator_back(key: Key, outer: int) -> None:
 
 def test_governing_puts_it_back_after_an_error_too() -> None:
     def fail() -> None:
-        with Randomness(0).governing("weights"):
+        with Randomness(0).seeded("weights"):
             torch.rand(3)
             raise ZeroDivisionError
 
@@ -121,11 +121,11 @@ def test_governing_does_not_depend_on_the_state_outside(key: Key, outer: int, ot
 
 
 def test_governing_nests() -> None:
-    with Randomness(0).governing("weights"):
+    with Randomness(0).seeded("weights"):
         alone = torch.rand(2), torch.rand(2)
-    with Randomness(0).governing("weights"):
+    with Randomness(0).seeded("weights"):
         first = torch.rand(2)
-        with Randomness(0).governing("growth", 1):
+        with Randomness(0).seeded("growth", 1):
             torch.rand(5)
         second = torch.rand(2)
     assert torch.equal(first, alone[0])

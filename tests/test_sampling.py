@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream.events import SeenItems
+from fairstream.data import SeenItems
 from fairstream.sampling import NegativeSampler
 
 # 99.9 % points of χ², by degrees of freedom.

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.objectives import Objective, bpr_loss, differentiable_disparity, first_item_hit
+from fairstream.objectives import Objective, bpr_loss, differentiable_disparity, positive_hit
 from fairstream.theory import (
     excess_loss_bound,
     fine_tuning_weights,
@@ -207,7 +207,7 @@ class Instance:
         return bpr_loss(self.scores(w)[:, : 1 + self.n])
 
     def dpd(self, w: Tensor) -> Tensor:
-        dh = first_item_hit(self.scores(w)[:, : 1 + self.mu], tau=self.tau)
+        dh = positive_hit(self.scores(w)[:, : 1 + self.mu], tau=self.tau)
         return differentiable_disparity(dh, self.groups).dpd[0]
 
     def total(self, w: Tensor, lambda_: float) -> Tensor:

@@ -8,6 +8,7 @@
 """
 
 from fairstream._version import __version__
+from fairstream.data import EventLog, Groups, SyntheticStream, ingest, read_events, synthetic_stream
 from fairstream.errors import (
     CheckpointError,
     ConfigurationError,
@@ -16,9 +17,8 @@ from fairstream.errors import (
     ModelError,
     WorkspaceError,
 )
-from fairstream.evaluation import Estimate, GroupScores, Judgement, Slice
-from fairstream.events import EventLog, Groups, SyntheticStream, ingest, read_events, synthetic_stream
-from fairstream.experiment import Comparison, PeriodResult, Record, Run, RunConfig, compare, run, run_seeds
+from fairstream.evaluation import Estimate, Evaluation, GroupScores, Slice
+from fairstream.experiments import Comparison, PeriodResult, Record, Run, RunConfig, compare, run, run_seeds
 from fairstream.methods import METHODS, MethodConfig
 from fairstream.models import ItemTable, Scorer, UserTable
 from fairstream.recommender import FairRecommender, load
@@ -31,13 +31,13 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "Estimate",
+    "Evaluation",
     "EventLog",
     "FairRecommender",
     "FairstreamError",
     "GroupScores",
     "Groups",
     "ItemTable",
-    "Judgement",
     "MethodConfig",
     "ModelError",
     "PeriodResult",

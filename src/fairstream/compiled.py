@@ -19,13 +19,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Part = TypeVar("Part")
 
 
-def compiled(function: Function) -> Function:
+def njit(function: Function) -> Function:
     """The function in machine code: kept on disk between runs, and without the interpreter's lock.
 
     Sums may be taken in any order, which is what makes them sums of vectors; NaN and infinity
     keep their meaning.
 
-    >>> @compiled
+    >>> @njit
     ... def twice(x: int) -> int:
     ...     return 2 * x
     >>> twice(21)
@@ -34,7 +34,7 @@ def compiled(function: Function) -> Function:
     return _compiled(function)
 
 
-def inlined(function: Function) -> Function:
+def njit_inline(function: Function) -> Function:
     """The same for the inside of a loop, where handing over the arguments would cost more than the work."""
     return _compiled(function, forceinline=True)
 
@@ -79,10 +79,10 @@ def _cache_folder(asked_for: str) -> Path | None:
     return None
 
 
-def share(n: int, work: Callable[[int, int], Part]) -> list[Part]:
+def parallel_ranges(n: int, work: Callable[[int, int], Part]) -> list[Part]:
     """`work(begin, end)` over 0 … n, a part for each of PyTorch's threads; what it gave, in order.
 
-    >>> sum(share(10, lambda begin, end: end - begin))
+    >>> sum(parallel_ranges(10, lambda begin, end: end - begin))
     10
     """
     n_parts = max(1, min(torch.get_num_threads(), n))

@@ -38,7 +38,7 @@ class Configuration(BaseModel):
             sentences = (self._sentence(detail) for detail in error.errors())
             raise ConfigurationError("; ".join(sentences)) from None
 
-    def replaced(self, **options: Any) -> Self:
+    def with_options(self, **options: Any) -> Self:
         """The same configuration with some options changed, checked again."""
         return type(self)(**{**self.model_dump(), **options})
 

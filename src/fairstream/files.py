@@ -33,21 +33,21 @@ def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
     At `path` there must be nothing, or an empty folder, or with `replacing` what is to give way.
     Whatever fails, nothing is left behind and what was there stays.
     """
-    with beside(path, "tmp") as temporary:
+    with sibling_tempdir(path, "tmp") as temporary:
         yield temporary
         for file in temporary.iterdir():
             with file.open("r+b") as written:
                 os.fsync(written.fileno())
         _sync_folder(temporary)
-        with _out_of_the_way(path) if replacing and path.exists() else nullcontext():
+        with _moved_aside(path) if replacing and path.exists() else nullcontext():
             temporary.replace(path)
     _sync_folder(path.parent)
 
 
 @contextmanager
-def _out_of_the_way(path: Path) -> Iterator[None]:
+def _moved_aside(path: Path) -> Iterator[None]:
     """Put what is at `path` aside; when the block has ended well it is gone, else it is back."""
-    with beside(path, "old") as aside:
+    with sibling_tempdir(path, "old") as aside:
         old = aside / path.name
         try:
             path.replace(old)
@@ -59,7 +59,7 @@ def _out_of_the_way(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def beside(path: Path, purpose: str) -> Iterator[Path]:
+def sibling_tempdir(path: Path, purpose: str) -> Iterator[Path]:
     """A hidden folder on the same disk as `path`, which is gone when the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=f".{purpose}", dir=path.parent))

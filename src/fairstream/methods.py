@@ -10,9 +10,9 @@ import torch
 from pydantic import Field, field_validator, model_validator
 
 from fairstream.baselines import Rerank, filtered, make_adversarial_engine
+from fairstream.data import History
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Reranker
-from fairstream.events import Knowledge
 from fairstream.models import ScorerFactory, built_in_model
 from fairstream.objectives import FairnessLoss, Objective
 from fairstream.randomness import Randomness
@@ -134,7 +134,7 @@ def make_learner(
     randomness: Randomness,
     device: torch.device,
     engine: EngineName = "auto",
-    foresight: Knowledge | None = None,
+    foresight: History | None = None,
 ) -> Learner:
     """The learner of a method; `factory` is the caller's own model where config.model is "custom"."""
     if config.model == "custom" and factory is None:

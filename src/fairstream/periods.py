@@ -108,7 +108,7 @@ def is_calendar(length: str) -> bool:
     return _CALENDAR.fullmatch(length) is not None
 
 
-def need_length(length: str) -> str:
+def check_length(length: str) -> str:
     """The length itself, if it is one."""
     match = re.fullmatch(r"(\d+)(\s*(h|d|w|mo|y))?|(\d+\.?\d*|\.\d+)\s*%", length.strip())
     if match is None or float(match[1] or match[4]) == 0:

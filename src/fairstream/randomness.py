@@ -47,7 +47,7 @@ class Randomness:
         return generator
 
     @contextmanager
-    def governing(self, name: str, *indices: int, device: Device = "cpu") -> Iterator[None]:
+    def seeded(self, name: str, *indices: int, device: Device = "cpu") -> Iterator[None]:
         """Seed PyTorch's global generators (CPU and `device`) inside the block, and put them back after.
 
         Modules draw from the global generators, for their first weights and for dropout; this

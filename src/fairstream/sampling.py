@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.compiled import compiled, inlined
-from fairstream.events import Rows, SeenItems
+from fairstream.compiled import njit, njit_inline
+from fairstream.data import Rows, SeenItems
 
 _MANY = 1 << 20
 
@@ -78,7 +78,7 @@ def _distinct_rows(rows: Rows) -> Rows:
     return np.unique(rows) if len(rows) < _MANY else np.flatnonzero(np.bincount(rows))
 
 
-@compiled
+@njit
 def _count_free(bounds: Any, items: Any, out: Any) -> None:
     """e_j − j for each item of each list."""
     for a in range(len(bounds) - 1):
@@ -123,7 +123,7 @@ def uniform(key: int, counter: Tensor) -> Tensor:
     return _shifted(x ^ _shifted(x, 31), 11).double() * 2.0**-53
 
 
-@inlined
+@njit_inline
 def uniform_at(key: Any, counter: Any) -> Any:
     """The same for one counter in a compiled loop; both are unsigned 64-bit integers."""
     x = key + (counter + _ONE) * _GOLDEN

@@ -14,7 +14,7 @@ import torch
 
 import fairstream
 from fairstream import EventLog, FairRecommender, MethodConfig, Record, Run
-from fairstream.experiment import pooled
+from fairstream.experiments import pooled
 from fairstream.methods import make_learner
 from fairstream.randomness import Randomness
 from fairstream.training.optimizers import state_tensors
@@ -203,6 +203,6 @@ def test_a_model_of_ones_own_is_filtered_too(small: EventLog) -> None:
         randomness=Randomness(0),
         device=torch.device("cpu"),
     )
-    learner.fit(small.users[:300], small.items[:300], small.need_groups())
+    learner.fit(small.users[:300], small.items[:300], small.require_groups())
     assert isinstance(learner.model, Recorder)
     assert "user_filter.norm.weight" in learner.model.state_dict()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairstream import ItemTable, ModelError, Scorer, UserTable
 from fairstream.baselines import Filter, FilteredUserTable, filtered, user_embeddings
-from fairstream.baselines.filtered import overhearing
+from fairstream.baselines.filtered import capture_outputs
 from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering, built_in_model
 
 BOTH = pytest.mark.parametrize("name", ["mf", "ncf"])
@@ -102,7 +102,7 @@ def test_it_grows_as_any_model(name: str) -> None:
 
 def test_what_the_filter_gives_is_overheard() -> None:
     model = make("ncf")
-    with overhearing(model) as heard:
+    with capture_outputs(model) as heard:
         model(USERS, ITEMS)
     assert [tuple(rows.shape) for rows in heard] == [(4, 6), (4, 6)]
     assert all(rows.requires_grad for rows in heard)

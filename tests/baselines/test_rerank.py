@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fairstream.baselines import Program, Rerank, Reranking
 from fairstream.baselines.rerank import rerank
 from fairstream.baselines.rerank_exact import rerank_exact
+from fairstream.data import UNKNOWN
 from fairstream.errors import ConfigurationError
-from fairstream.events import UNKNOWN
 
 TOLERANCES = st.sampled_from([0.0, 0.01, 0.05, 0.1, 0.2, 0.4])
 NO_BOUND = 9.0

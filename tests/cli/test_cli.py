@@ -338,7 +338,7 @@ def test_intersections_are_groups_and_small_ones_are_set_aside(command: Command,
     assert (outcome.code, outcome.err) == (0, "")
     document = json.loads((outcome.folder / "result.json").read_text())
     assert set(document["data"]["groups"]) == {f"{gender},{age}" for gender in "FM" for age in AGES}
-    aside = {name for period in document["periods"] for name in period["tasks"]["remain"]["set_aside"]}
+    aside = {name for period in document["periods"] for name in period["tasks"]["remain"]["excluded_groups"]}
     assert aside
     line = re.search(r"too small to judge in some period \(fewer than 6\): (.*)", " ".join(outcome.out.split()))
     assert line is not None
@@ -600,11 +600,11 @@ def test_a_comparison_shows_what_python_gives(command: Command, runs: Path, how:
     (difference,) = expected.against("Finetune")
     table = outcome.out.partition("The others minus Finetune")[2]
     for part in (difference.performance, difference.disparity):
-        mark = " " if part.is_certain else "~"
+        mark = " " if part.excludes_zero else "~"
         assert f"{part.value:+.4f}{mark}" in table
         assert f"{part.low:+.4f} … {part.high:+.4f}" in table
-    assert difference.performance.is_certain
-    assert not difference.disparity.is_certain
+    assert difference.performance.excludes_zero
+    assert not difference.disparity.excludes_zero
     said = " ".join(outcome.out.split())
     assert all(verdict in said for verdict in expected.verdicts())
     assert "FADE wins on performance" in said

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from fairstream.cli import main
-from fairstream.events.datasets.published import PUBLISHED, PublishedDataset
-from fairstream.events.datasets.sources import SOURCES
+from fairstream.data.datasets.published import PUBLISHED, PublishedDataset
+from fairstream.data.datasets.sources import SOURCES
 from raw_layouts import original, write_1m
 from web import Web, address_without_server
 

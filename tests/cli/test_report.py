@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.experiment.store import Store
+from fairstream.experiments.store import Store
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import torch
 
 import fairstream
 from fairstream.cli import main
-from fairstream.events.datasets.sources import SOURCES
-from fairstream.experiment.paper.collect import findings_of
-from fairstream.experiment.paper.settings import DATASETS
-from fairstream.experiment.paper.timing import TIMED
-from fairstream.experiment.store import Store
+from fairstream.data.datasets.sources import SOURCES
+from fairstream.experiments.store import Store
+from fairstream.paper.collect import findings_of
+from fairstream.paper.settings import DATASETS
+from fairstream.paper.timing import TIMED
 from stores import contents
 
 OTHER_VALUE = {"movielens-1m": "F", "modcloth": "Large"}

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from fairstream.evaluation.topk_cpu import topk_cpu
+from fairstream.evaluation.topk_torch import topk_torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fairstream.data import SeenItems
 from fairstream.evaluation import best
-from fairstream.evaluation.best import Way, best_of_all
-from fairstream.evaluation.by_scan import by_scan
-from fairstream.evaluation.by_topk import by_topk
-from fairstream.events import SeenItems
+from fairstream.evaluation.best import TopKBackend, top_k_of_all
 from support import Given
 
 Rank = Callable[..., Any]
@@ -35,8 +35,8 @@ class Task(NamedTuple):
         users = np.arange(len(self.scores))
         seen, positives = (SeenItems.from_pairs(*np.nonzero(mask)) for mask in (self.had, self.wanted))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(best.WAYS, "cpu", Way(rank, items_at_once, scores_at_once))
-            return best_of_all(Given(self.scores), users, seen, positives, n_items=self.n_items, k=self.k)
+            patch.setitem(best.BACKENDS, "cpu", TopKBackend(rank, items_at_once, scores_at_once))
+            return top_k_of_all(Given(self.scores), users, seen, positives, n_items=self.n_items, k=self.k)
 
 
 @st.composite
@@ -74,13 +74,13 @@ def in_order(task: Task, user: int) -> list[tuple[float, bool, int]]:
     return sorted((-scores[item], bool(wanted[item]), item) for item in items)
 
 
-ways = st.sampled_from([by_scan, by_topk])
+ways = st.sampled_from([topk_cpu, topk_torch])
 sizes = st.sampled_from([1, 7, 64, 100, 1000])
 WIDE = Task(torch.full((2, 150), 0.5), np.zeros((2, 150), bool), np.ones((2, 150), bool), 150, 20)
 
 
 @given(tasks(), ways, sizes, sizes)
-@example(WIDE, by_scan, 64, 1000)
+@example(WIDE, topk_cpu, 64, 1000)
 def test_hits_are_those_of_the_first_implementation(task: Task, rank: Rank, items: int, scores: int) -> None:
     found = task.found(rank, items, scores)
     assert (found.is_positive == first_implementation(task)).all()
@@ -104,7 +104,7 @@ def test_scores_and_positives_stand_in_order(task: Task, rank: Rank, items: int,
 @given(tasks(), sizes, sizes)
 def test_on_the_cpu_equals_stand_in_the_order_of_their_rows(task: Task, items: int, scores: int) -> None:
     """However many are looked at together, and by however many threads."""
-    found = task.found(by_scan, items, scores)
+    found = task.found(topk_cpu, items, scores)
     for user in range(len(task.scores)):
         expected = [item for _, _, item in in_order(task, user)[: task.k]]
         assert found.items[user, : len(expected)].tolist() == expected
@@ -112,12 +112,12 @@ def test_on_the_cpu_equals_stand_in_the_order_of_their_rows(task: Task, items: i
 
 @given(tasks())
 def test_both_ways_find_the_same_positives(task: Task) -> None:
-    one, other = task.found(by_scan), task.found(by_topk)
+    one, other = task.found(topk_cpu), task.found(topk_torch)
     assert (one.is_positive == other.is_positive).all()
     assert (one.items[one.is_positive] == other.items[other.is_positive]).all()
 
 
-@pytest.mark.parametrize("rank", [by_scan, by_topk])
+@pytest.mark.parametrize("rank", [topk_cpu, topk_torch])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32])
 def test_scores_of_other_kinds_are_ranked_too(rank: Rank, dtype: torch.dtype) -> None:
     rng = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def test_scores_of_other_kinds_are_ranked_too(rank: Rank, dtype: torch.dtype) ->
     assert (task.found(rank).is_positive == first_implementation(task._replace(scores=scores.float()))).all()
 
 
-@pytest.mark.parametrize("rank", [by_scan, by_topk])
+@pytest.mark.parametrize("rank", [topk_cpu, topk_torch])
 def test_scores_may_lie_in_any_order_of_memory(rank: Rank) -> None:
     rng = np.random.default_rng(1)
     lying = torch.from_numpy(rng.integers(0, 9, size=(70, 5))).float().T

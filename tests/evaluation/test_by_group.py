@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairstream.evaluation import Estimate, GroupScores, Panel, by_group, disaggregate
+from fairstream.evaluation import Estimate, GroupPanel, GroupScores, by_group, group_statistics
 
 NAMES = ("majority", "minority", "few", "fewer")
 Users = list[tuple[int, float]]
@@ -26,15 +26,15 @@ def some_users(draw: st.DrawFn) -> tuple[Users, int]:
     return draw(st.lists(user, max_size=14)), n_groups
 
 
-def panel_of(users: Users, n_groups: int, min_size: int = 1) -> Panel:
+def panel_of(users: Users, n_groups: int, min_size: int = 1) -> GroupPanel:
     codes, values = [code for code, _ in users], [value for _, value in users]
     table = np.array(values, dtype=np.float64).reshape(-1, 1, 1)
-    return Panel(table, np.array(codes, dtype=np.int16), n_groups, min_size)
+    return GroupPanel(table, np.array(codes, dtype=np.int16), n_groups, min_size)
 
 
 def scores_of(users: Users, n_groups: int = 2, min_size: int = 1, n_resamples: int = 0) -> GroupScores:
     panel = panel_of(users, n_groups, min_size)
-    (scores,) = disaggregate(panel, NAMES[:n_groups], np.random.default_rng(0), n_resamples)
+    (scores,) = group_statistics(panel, NAMES[:n_groups], np.random.default_rng(0), n_resamples)
     return scores
 
 
@@ -68,9 +68,14 @@ def test_the_means_and_the_gaps_are_what_they_say(data: tuple[Users, int], min_s
         heights = [naive_mean(values) for values in judged.values()]
         assert scores.spread.value == pytest.approx(max(heights) - min(heights), abs=1e-12)
         assert scores.largest_gap.value == pytest.approx(max(abs(gap) for gap in gaps.values()), abs=1e-12)
-        assert abs(scores.gaps[scores.furthest].value) == scores.largest_gap.value
+        assert abs(scores.gaps[scores.largest_gap_group].value) == scores.largest_gap.value
     else:
-        assert (scores.spread, scores.largest_gap, scores.furthest, scores.disparity) == (None, None, None, None)
+        assert (scores.spread, scores.largest_gap, scores.largest_gap_group, scores.disparity) == (
+            None,
+            None,
+            None,
+            None,
+        )
     assert scores.ahead == [name for name, gap in scores.gaps.items() if gap.value > 0]
 
 
@@ -82,7 +87,7 @@ def test_without_resampling_nothing_is_said_of_uncertainty(data: tuple[Users, in
         assert estimate is None or (estimate.interval, estimate.p_value, estimate.chance) == (None, None, None)
         assert estimate is None or not estimate.may_be_chance
     panel = panel_of(*data)
-    assert disaggregate(panel, NAMES[: data[1]], None, 100) == [scores]
+    assert group_statistics(panel, NAMES[: data[1]], None, 100) == [scores]
 
 
 @given(some_users())
@@ -99,11 +104,11 @@ def test_resampling_adds_to_the_numbers_and_changes_none(data: tuple[Users, int]
         largest_gap=bare(resampled.largest_gap),
         spread=bare(resampled.spread),
         disparity=bare(resampled.disparity),
-        abs_by_chance=None,
+        abs_null_mean=None,
     )
     assert (resampled.interval is None) == (not data[0])
     if len(resampled.by_group) == 2 and resampled.disparity is not None:  # one period: |PD| is the size of PD
-        assert resampled.abs_by_chance == pytest.approx(resampled.disparity.chance)
+        assert resampled.abs_null_mean == pytest.approx(resampled.disparity.chance)
     for gap in resampled.gaps.values():
         assert gap.interval is not None
         assert 0 < gap.p_value <= 1
@@ -134,15 +139,15 @@ def test_the_largest_gap_is_judged_more_strictly_than_the_gap_that_it_is(data: t
     """Because one of several gaps is large more often than a certain one is."""
     scores = scores_of(*data, n_resamples=n)
     assume(scores.gaps)
-    assert scores.largest_gap.p_value >= scores.gaps[scores.furthest].p_value
-    assert scores.largest_gap.chance >= scores.gaps[scores.furthest].chance - 1e-12
+    assert scores.largest_gap.p_value >= scores.gaps[scores.largest_gap_group].p_value
+    assert scores.largest_gap.chance >= scores.gaps[scores.largest_gap_group].chance - 1e-12
 
 
 def test_for_several_groups_the_largest_of_gaps_that_are_not_there_is_rarely_found() -> None:
     """Eight equal groups: one of eight gaps is below 0.05 often, the largest as rarely as it says."""
     rng, names, n = np.random.default_rng(0), "abcdefgh", 300
     values = np.where(rng.random((160, 1, n)) < 0.6, 0.0, rng.beta(1.2, 2.5, (160, 1, n)))
-    found = disaggregate(Panel(values, np.repeat(np.arange(8), 20).astype(np.int16), 8), names, rng, 399)
+    found = group_statistics(GroupPanel(values, np.repeat(np.arange(8), 20).astype(np.int16), 8), names, rng, 399)
     share = sum(not scores.largest_gap.may_be_chance for scores in found) / n
     of_any = sum(any(not gap.may_be_chance for gap in scores.gaps.values()) for scores in found) / n
     assert share < 0.1 < of_any
@@ -154,8 +159,8 @@ def test_advantaged_minus_disadvantaged() -> None:
 
 
 def test_of_equally_far_groups_the_first_is_named() -> None:
-    assert scores_of([(0, 0.0), (1, 1.0)]).furthest == "majority"
-    assert scores_of([(0, 0.5), (1, 0.5), (2, 1.0), (3, 0.0)], 4).furthest == "few"
+    assert scores_of([(0, 0.0), (1, 1.0)]).largest_gap_group == "majority"
+    assert scores_of([(0, 0.5), (1, 0.5), (2, 1.0), (3, 0.0)], 4).largest_gap_group == "few"
 
 
 def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> None:
@@ -167,7 +172,7 @@ def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> N
 
 
 def test_where_nobodys_group_is_known_there_is_an_overall_value_and_no_more() -> None:
-    (scores,) = disaggregate(panel_of([(-1, 0.5), (-1, 1.0)], n_groups=0), ())
+    (scores,) = group_statistics(panel_of([(-1, 0.5), (-1, 1.0)], n_groups=0), ())
     assert scores == GroupScores(0.75, None, {}, {}, None, None, None, None, None, None)
 
 
@@ -188,7 +193,7 @@ def test_the_dictionary_says_the_same_as_json(data: tuple[Users, int], n_resampl
     assert document["disparity"] == _as_json(scores.disparity)
     assert document["spread"] == _as_json(scores.spread)
     largest = document["largest_gap"]
-    assert largest == (scores.largest_gap and {"group": scores.furthest, **_as_json(scores.largest_gap)})
+    assert largest == (scores.largest_gap and {"group": scores.largest_gap_group, **_as_json(scores.largest_gap)})
     assert document["interval"] == (scores.interval and list(scores.interval))
 
 
@@ -221,18 +226,18 @@ def test_what_chance_does_is_told_of_the_number_that_it_stands_beside() -> None:
         return values.std(ddof=1) * math.sqrt(2 / 100) * math.sqrt(2 / math.pi)
 
     values = np.random.default_rng(0).random((200, 4, 1))
-    panel = Panel(values, np.array([0, 1] * 100, dtype=np.int16), n_groups=2)
-    (scores,) = disaggregate(panel, ["a", "b"], np.random.default_rng(1), 4000)
+    panel = GroupPanel(values, np.array([0, 1] * 100, dtype=np.int16), n_groups=2)
+    (scores,) = group_statistics(panel, ["a", "b"], np.random.default_rng(1), 4000)
     assert scores.disparity is not None
     assert scores.disparity.chance == pytest.approx(mean_size(values.mean(axis=(1, 2))), rel=0.05)
-    assert scores.abs_by_chance == pytest.approx(np.mean([mean_size(values[:, p, 0]) for p in range(4)]), rel=0.05)
+    assert scores.abs_null_mean == pytest.approx(np.mean([mean_size(values[:, p, 0]) for p in range(4)]), rel=0.05)
 
 
 def test_an_interval_is_the_percentiles_widened_for_the_smaller_side() -> None:
     """By Student's t and √(n / (n − 1)), of the 20 users against 60, and of all 80 for the mean."""
     values = np.random.default_rng(0).random((80, 1, 1))
-    panel = Panel(values, np.repeat(np.array([0, 1], dtype=np.int16), (20, 60)), n_groups=2)
-    (scores,) = disaggregate(panel, ["a", "b"], np.random.default_rng(1), 300)
+    panel = GroupPanel(values, np.repeat(np.array([0, 1], dtype=np.int16), (20, 60)), n_groups=2)
+    (scores,) = group_statistics(panel, ["a", "b"], np.random.default_rng(1), 300)
     drawn = panel.bootstrapped(np.random.default_rng(1), 300)
     assert scores.disparity is not None
     for value, interval, draws, factor in (

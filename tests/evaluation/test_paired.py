@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairstream.evaluation import Panel
+from fairstream.evaluation import GroupPanel
 from fairstream.evaluation.paired import Interval, Paired
 
 N_USERS, N_PERIODS, N_RESAMPLES = 8, 2, 200
@@ -19,7 +19,7 @@ STATISTICS = ("overall", "by_group", "abs_gap")
 
 
 def paired(columns: Any, n_seeds: int) -> Paired:
-    return Paired(Panel(columns, CODES, 2), n_seeds, N_RESAMPLES)
+    return Paired(GroupPanel(columns, CODES, 2), n_seeds, N_RESAMPLES)
 
 
 @settings(max_examples=15)
@@ -59,7 +59,7 @@ def test_seeds_that_differ_widen_the_interval_and_seeds_that_agree_do_not() -> N
 
 def test_a_size_is_never_said_to_be_below_zero() -> None:
     assert Interval(0.01, -0.02, 0.04).at_least_zero() == Interval(0.01, 0.0, 0.04)
-    assert [Interval(0.0, *bounds).is_certain for bounds in ((-1, 1), (0.1, 1), (-1, -0.1), (0, 1))] == [
+    assert [Interval(0.0, *bounds).excludes_zero for bounds in ((-1, 1), (0.1, 1), (-1, -0.1), (0, 1))] == [
         False,
         True,
         True,

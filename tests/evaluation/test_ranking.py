@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairstream.evaluation.topk_cpu import topk_cpu
+from fairstream.evaluation.topk_torch import topk_torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fairstream.data import SeenItems
 from fairstream.errors import ModelError
 from fairstream.evaluation import best, best_items
-from fairstream.evaluation.best import Way
+from fairstream.evaluation.best import TopKBackend
 from fairstream.evaluation.blocks import chunks
-from fairstream.evaluation.by_scan import by_scan
-from fairstream.evaluation.by_topk import by_topk
 from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, RankedHits, rank_all, rank_sampled
-from fairstream.events import SeenItems
 from support import Given, Pairs, items_of, pairs_of, rows
 
 
@@ -31,15 +31,17 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 @contextmanager
-def going(rank: Callable[..., Any] = by_scan, *, items: int = 1 << 12, scores: int = 1 << 20) -> Iterator[None]:
+def going(rank: Callable[..., Any] = topk_cpu, *, items: int = 1 << 12, scores: int = 1 << 20) -> Iterator[None]:
     """Rank on the CPU in this way, so many items and so many scores at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(best.WAYS, "cpu", Way(rank, items, scores))
+        patch.setitem(best.BACKENDS, "cpu", TopKBackend(rank, items, scores))
         yield
 
 
-both_ways = pytest.mark.parametrize("rank", [by_scan, by_topk])
-WAYS = st.builds(going, st.sampled_from([by_scan, by_topk]), items=st.integers(1, 12), scores=st.integers(1, 60))
+both_ways = pytest.mark.parametrize("rank", [topk_cpu, topk_torch])
+BACKENDS = st.builds(
+    going, st.sampled_from([topk_cpu, topk_torch]), items=st.integers(1, 12), scores=st.integers(1, 60)
+)
 """The way of the CPU and that of an accelerator, in blocks of every shape."""
 
 
@@ -70,7 +72,7 @@ def tasks(draw: st.DrawFn) -> Task:
 # ── all items ────────────────────────────────────────────────────────────────────────────
 
 
-@given(tasks(), WAYS)
+@given(tasks(), BACKENDS)
 def test_rank_all_against_a_list_made_by_hand(task: Task, way: AbstractContextManager[None]) -> None:
     scores, positives, seen, users, n_items, k = task
     with way:
@@ -105,7 +107,7 @@ def test_rank_all_over_many_users_a_few_at_a_time(rank: Callable[..., Any], item
         assert n_positives == len(items_of(positives, user))
 
 
-@given(tasks(), WAYS)
+@given(tasks(), BACKENDS)
 def test_the_best_items_are_those_with_the_highest_scores_that_were_not_had(
     task: Task, way: AbstractContextManager[None]
 ) -> None:
@@ -134,7 +136,7 @@ def test_two_rankings_behind_each_other_are_that_of_all_users(cut: int, seed: in
     assert (joined.items == together.items).all()
 
 
-@given(tasks(), WAYS)
+@given(tasks(), BACKENDS)
 def test_users_a_few_at_a_time_are_ranked_as_all_at_once(task: Task, way: AbstractContextManager[None]) -> None:
     scores, positives, seen, users, n_items, k = task
 
@@ -203,7 +205,7 @@ def test_a_positive_that_the_user_has_had_is_no_hit() -> None:
 @given(
     st.floats(width=32, allow_nan=False, allow_infinity=False, max_value=2.0**127),
     st.booleans(),
-    st.sampled_from([by_scan, by_topk]),
+    st.sampled_from([topk_cpu, topk_torch]),
 )
 def test_the_smallest_lead_is_a_lead(score: float, is_sampled: bool, rank: Callable[..., Any]) -> None:
     """One float32 step above beats, equal loses: a tie is decided by value, not by a margin."""
@@ -325,7 +327,7 @@ import resource, sys
 import numpy as np
 import torch
 from fairstream.evaluation.ranking import rank_all
-from fairstream.events import SeenItems
+from fairstream.data import SeenItems
 from fairstream.models import MatrixFactorization
 
 torch.set_num_threads(1)

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream.evaluation import Panel, Statistics, disaggregate, resampling
+from fairstream.evaluation import GroupPanel, Statistics, group_statistics, resampling
 
 NAN = math.nan
 Law = tuple[tuple[float, float], tuple[float, float]]
@@ -31,16 +31,16 @@ def weights_at_once(n: int) -> Iterator[None]:
         yield
 
 
-def panel_of(values: object, codes: list[int], n_groups: int = 2, min_size: int = 1) -> Panel:
+def panel_of(values: object, codes: list[int], n_groups: int = 2, min_size: int = 1) -> GroupPanel:
     """From (users, periods) or (users, periods, metrics)."""
     table = np.array(values, dtype=np.float64)
-    return Panel(
+    return GroupPanel(
         table if table.ndim == 3 else table[:, :, None], np.array(codes, dtype=np.int16), n_groups, min_size=min_size
     )
 
 
 @st.composite
-def panels(draw: st.DrawFn, *, max_holes: int = 100, groups: tuple[int, int] = (1, 4), periods: int = 3) -> Panel:
+def panels(draw: st.DrawFn, *, max_holes: int = 100, groups: tuple[int, int] = (1, 4), periods: int = 3) -> GroupPanel:
     """Small ones of every kind: unknown groups, empty groups, users who were not tested, groups too small."""
     n_groups, n_periods, n_metrics = draw(st.integers(*groups)), draw(st.integers(1, periods)), draw(st.integers(1, 2))
     codes = draw(st.lists(st.integers(-1, n_groups - 1), max_size=14))
@@ -51,7 +51,7 @@ def panels(draw: st.DrawFn, *, max_holes: int = 100, groups: tuple[int, int] = (
     cells = list(np.ndindex(values.shape[:2]))
     for hole in draw(st.lists(st.sampled_from(cells), max_size=min(max_holes, len(cells)))) if cells else []:
         values[hole] = NAN
-    return Panel(values, np.array(codes, dtype=np.int16), n_groups, draw(st.integers(0, 3)))
+    return GroupPanel(values, np.array(codes, dtype=np.int16), n_groups, draw(st.integers(0, 3)))
 
 
 # ── the numbers themselves ───────────────────────────────────────────────────────────────
@@ -63,7 +63,7 @@ def mean(values: list[float]) -> float:
     return math.fsum(there) / len(there) if there else NAN
 
 
-def reference(panel: Panel, m: int) -> dict[str, object]:
+def reference(panel: GroupPanel, m: int) -> dict[str, object]:
     """One metric, a period at a time, from lists of users."""
     groups = range(panel.n_groups)
     found: dict[str, list[object]] = {name: [] for name in Statistics._fields}
@@ -94,7 +94,7 @@ def reference(panel: Panel, m: int) -> dict[str, object]:
 
 
 @given(panels())
-def test_the_numbers_are_those_of_a_plain_computation(panel: Panel) -> None:
+def test_the_numbers_are_those_of_a_plain_computation(panel: GroupPanel) -> None:
     found = panel.observed()
     for m in range(panel.values.shape[2]):
         for name, expected in reference(panel, m).items():
@@ -102,14 +102,14 @@ def test_the_numbers_are_those_of_a_plain_computation(panel: Panel) -> None:
 
 
 @given(panels(groups=(2, 2)))
-def test_of_two_groups_the_spread_is_the_largest_gap(panel: Panel) -> None:
+def test_of_two_groups_the_spread_is_the_largest_gap(panel: GroupPanel) -> None:
     """A period in which one of them is judged alone has neither."""
     found = panel.observed()
     np.testing.assert_allclose(found.spread, found.largest, atol=1e-12)
 
 
 @given(panels())
-def test_who_is_judged_and_how_many_were_tested(panel: Panel) -> None:
+def test_who_is_judged_and_how_many_were_tested(panel: GroupPanel) -> None:
     for g, p in np.ndindex(panel.n_groups, panel.values.shape[1]):
         n = sum(not math.isnan(panel.values[u, p, 0]) for u in range(len(panel.codes)) if panel.codes[u] == g)
         assert panel.n_tested[g, p] == n
@@ -117,9 +117,9 @@ def test_who_is_judged_and_how_many_were_tested(panel: Panel) -> None:
 
 
 @given(panels(), st.randoms(use_true_random=False))
-def test_the_order_of_the_users_does_not_matter(panel: Panel, random: np.random.Generator) -> None:
+def test_the_order_of_the_users_does_not_matter(panel: GroupPanel, random: np.random.Generator) -> None:
     order = random.sample(range(len(panel.codes)), len(panel.codes))
-    moved = Panel(panel.values[order], panel.codes[order], panel.n_groups, panel.min_size)
+    moved = GroupPanel(panel.values[order], panel.codes[order], panel.n_groups, panel.min_size)
     for one, other in zip(panel.observed(), moved.observed(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
@@ -148,7 +148,7 @@ def values_like_ndcg(generator: np.random.Generator, n: int, n_periods: int = 1)
     return np.where(generator.random((n, n_periods)) < 0.5, 0.0, generator.beta(1.2, 2.5, (n, n_periods)))
 
 
-def slow_bootstrap(panel: Panel, n: int) -> list[dict[str, object]]:
+def slow_bootstrap(panel: GroupPanel, n: int) -> list[dict[str, object]]:
     """Whole users, drawn one by one with replacement from each group."""
     generator, drawn = rng(99), []
     for _ in range(n):
@@ -156,7 +156,7 @@ def slow_bootstrap(panel: Panel, n: int) -> list[dict[str, object]]:
         for code in range(-1, panel.n_groups):
             members = [u for u, c in enumerate(panel.codes) if c == code]
             chosen += [members[int(generator.integers(len(members)))] for _ in members]
-        drawn.append(reference(Panel(panel.values[chosen], panel.codes[chosen], panel.n_groups, 1), 0))
+        drawn.append(reference(GroupPanel(panel.values[chosen], panel.codes[chosen], panel.n_groups, 1), 0))
     return drawn
 
 
@@ -190,10 +190,10 @@ def test_draws_over_several_periods_are_spread_as_slow_ones_are() -> None:
 
 
 @given(panels(), st.integers(1, 6))
-def test_users_are_drawn_from_their_own_group(panel: Panel, n: int) -> None:
+def test_users_are_drawn_from_their_own_group(panel: GroupPanel, n: int) -> None:
     """Where all of a group have one value, all draws are alike."""
     alike = np.broadcast_to(panel.codes[:, None, None].astype(np.float64), panel.values.shape)
-    same = Panel(alike, panel.codes, panel.n_groups, panel.min_size)
+    same = GroupPanel(alike, panel.codes, panel.n_groups, panel.min_size)
     for value, drawn in zip(same.observed(), same.bootstrapped(rng(), n), strict=True):
         np.testing.assert_allclose(drawn, np.broadcast_to(value, drawn.shape), atol=1e-12)
 
@@ -212,23 +212,23 @@ def test_a_user_is_drawn_with_all_its_periods_and_all_its_metrics(values: list[f
 
 
 @given(panels(max_holes=0), st.integers(1, 6))
-def test_dealing_groups_out_anew_keeps_their_sizes_and_what_they_have_together(panel: Panel, n: int) -> None:
+def test_dealing_groups_out_anew_keeps_their_sizes_and_what_they_have_together(panel: GroupPanel, n: int) -> None:
     """Σ (group size · group mean) is the same in every deal, which it could not be with other sizes."""
-    dealt, found = panel.permuted(rng(1), n), panel.observed()
-    np.testing.assert_allclose(dealt.overall, np.broadcast_to(found.overall, dealt.overall.shape))
+    permuted_groups, found = panel.permuted(rng(1), n), panel.observed()
+    np.testing.assert_allclose(permuted_groups.overall, np.broadcast_to(found.overall, permuted_groups.overall.shape))
     sizes = panel.n_tested[:, :1]
     total = np.nansum(sizes * found.by_group, axis=0)
     np.testing.assert_allclose(
-        np.nansum(sizes * dealt.by_group, axis=1), np.broadcast_to(total, (n, len(total))), atol=1e-9
+        np.nansum(sizes * permuted_groups.by_group, axis=1), np.broadcast_to(total, (n, len(total))), atol=1e-9
     )
-    assert (np.isnan(dealt.by_group) == np.isnan(found.by_group)).all()
+    assert (np.isnan(permuted_groups.by_group) == np.isnan(found.by_group)).all()
 
 
 def test_every_deal_is_as_likely_as_any_other() -> None:
     """Each user's value is a power of two, so a group's sum tells who is in it."""
     values, codes = [[1.0], [2.0], [4.0], [8.0], [16.0]], [0, 0, 1, 1, 1]
-    dealt = panel_of(values, codes).permuted(rng(), DRAWS).by_group[:, 0, 0] * 2
-    pairs, times = np.unique(dealt.round().astype(int), return_counts=True)
+    permuted_groups = panel_of(values, codes).permuted(rng(), DRAWS).by_group[:, 0, 0] * 2
+    pairs, times = np.unique(permuted_groups.round().astype(int), return_counts=True)
     assert pairs.tolist() == sorted(a + b for a, b in itertools.combinations([1, 2, 4, 8, 16], 2))
     sigma = math.sqrt(DRAWS * 0.1 * 0.9)
     assert (np.abs(times - DRAWS / 10) < 5 * sigma).all()
@@ -236,19 +236,19 @@ def test_every_deal_is_as_likely_as_any_other() -> None:
 
 def test_those_without_a_group_and_those_set_aside_are_not_dealt() -> None:
     values, codes = [[0.25], [0.5], [0.75], [0.5], [100.0], [200.0]], [0, 0, 1, 1, 2, -1]
-    dealt = panel_of(values, codes, n_groups=3, min_size=2).permuted(rng(), 200)
-    assert dealt.by_group[:, :2].max() <= 0.75
-    assert np.isnan(dealt.by_group[:, 2]).all()
-    assert (dealt.overall == 302 / 6).all()
-    assert len(np.unique(dealt.gap[:, 0])) > 1
+    permuted_groups = panel_of(values, codes, n_groups=3, min_size=2).permuted(rng(), 200)
+    assert permuted_groups.by_group[:, :2].max() <= 0.75
+    assert np.isnan(permuted_groups.by_group[:, 2]).all()
+    assert (permuted_groups.overall == 302 / 6).all()
+    assert len(np.unique(permuted_groups.gap[:, 0])) > 1
 
 
 def test_a_group_is_dealt_to_those_only_who_were_there_as_often() -> None:
     """Of four users two were there twice and two once: the pairs swap groups, each pair by itself."""
     values, codes = [[1.0, 1.0], [2.0, 2.0], [4.0, NAN], [8.0, NAN]], [0, 1, 0, 1]
-    dealt = panel_of(values, codes).permuted(rng(), 400).by_group[:, 0, 0]  # ((a + b) / 2 + a) / 2
+    permuted_groups = panel_of(values, codes).permuted(rng(), 400).by_group[:, 0, 0]  # ((a + b) / 2 + a) / 2
     pairs = {(a, b): ((a + b) / 2 + a) / 2 for a in (1.0, 2.0) for b in (4.0, 8.0)}
-    assert sorted(set(dealt.tolist())) == sorted(pairs.values())
+    assert sorted(set(permuted_groups.tolist())) == sorted(pairs.values())
     alone = panel_of([[1.0, 1.0], [2.0, NAN]], [0, 1]).permuted(rng(), 50)
     assert (alone.gap[:, 0] == -1).all()  # who has no like keeps its group
 
@@ -266,9 +266,9 @@ def test_n_draws_are_n_draws_however_many_are_made_at_once(at_once: int) -> None
                     assert part.shape == (n, *found.shape)
 
 
-@pytest.mark.parametrize("way", [Panel.bootstrapped, Panel.permuted])
+@pytest.mark.parametrize("way", [GroupPanel.bootstrapped, GroupPanel.permuted])
 def test_how_many_are_made_at_once_does_not_change_their_distribution(
-    way: Callable[[Panel, np.random.Generator, int], Statistics],
+    way: Callable[[GroupPanel, np.random.Generator, int], Statistics],
 ) -> None:
     values = values_like_ndcg(rng(6), 40, 2)
     values[rng(7).random(values.shape) < 0.2] = NAN
@@ -281,9 +281,9 @@ def test_how_many_are_made_at_once_does_not_change_their_distribution(
     assert len(np.unique(parts)) > 5000  # the parts are not copies of each other
 
 
-@pytest.mark.parametrize("way", [Panel.bootstrapped, Panel.permuted])
+@pytest.mark.parametrize("way", [GroupPanel.bootstrapped, GroupPanel.permuted])
 def test_threads_change_nothing(
-    way: Callable[[Panel, np.random.Generator, int], Statistics], monkeypatch: pytest.MonkeyPatch
+    way: Callable[[GroupPanel, np.random.Generator, int], Statistics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel = panel_of(values_like_ndcg(rng(6), 40, 2), [0] * 20 + [1] * 15 + [2] * 5, n_groups=3)
     drawn = []
@@ -294,8 +294,8 @@ def test_threads_change_nothing(
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("way", [Panel.bootstrapped, Panel.permuted])
-def test_fewer_at_once_take_less_memory(way: Callable[[Panel, np.random.Generator, int], Statistics]) -> None:
+@pytest.mark.parametrize("way", [GroupPanel.bootstrapped, GroupPanel.permuted])
+def test_fewer_at_once_take_less_memory(way: Callable[[GroupPanel, np.random.Generator, int], Statistics]) -> None:
     panel = panel_of(values_like_ndcg(rng(), 2000), [0, 1] * 1000)
 
     def peak() -> int:
@@ -314,19 +314,19 @@ def test_fewer_at_once_take_less_memory(way: Callable[[Panel, np.random.Generato
 
 
 @st.composite
-def dealable(draw: st.DrawFn) -> Panel:
+def dealable(draw: st.DrawFn) -> GroupPanel:
     """Two groups or more of three users or more, of whom at most two are missing in all."""
     n_groups, n_periods = draw(st.integers(2, 4)), draw(st.integers(1, 3))
     codes = np.repeat(np.arange(n_groups), [draw(st.integers(3, 6)) for _ in range(n_groups)])
     values = rng(draw(st.integers(0, 2**32 - 1))).integers(0, 9, (len(codes), n_periods, 2)) / 8
     for _ in range(draw(st.integers(0, 2))):
         values[draw(st.integers(0, len(codes) - 1)), draw(st.integers(0, n_periods - 1))] = NAN
-    return Panel(values, codes.astype(np.int16), n_groups)
+    return GroupPanel(values, codes.astype(np.int16), n_groups)
 
 
 @given(dealable(), st.integers(1, 60))
-def test_a_p_value_is_a_probability_and_an_interval_is_in_order(panel: Panel, n: int) -> None:
-    for scores in disaggregate(panel, "abcd"[: panel.n_groups], rng(), n):
+def test_a_p_value_is_a_probability_and_an_interval_is_in_order(panel: GroupPanel, n: int) -> None:
+    for scores in group_statistics(panel, "abcd"[: panel.n_groups], rng(), n):
         for estimate in (*scores.gaps.values(), scores.largest_gap, scores.spread, scores.disparity):
             assert 0 < estimate.p_value <= 1
             assert estimate.p_value * (n + 1) == pytest.approx(round(estimate.p_value * (n + 1)))
@@ -345,7 +345,7 @@ STUDENT = {4: 2.776445, 9: 2.262157, 19: 2.093024, 49: 2.009575, 199: 1.971957}
 def test_an_interval_is_that_of_the_draws_made_wider_for_few_users(n: int, is_first: bool) -> None:
     """As wide as √(n / (n − 1)) and Student's t want it, n being the users of the smaller side."""
     panel = panel_of(values_like_ndcg(rng(n), n + 300), ([0] * n + [1] * 300) if is_first else ([1] * n + [0] * 300))
-    (scores,) = disaggregate(panel, "ab", rng(1), 600)
+    (scores,) = group_statistics(panel, "ab", rng(1), 600)
     drawn = panel.bootstrapped(rng(1), 600)
     sides = {
         n: (scores.disparity.value, scores.disparity.interval, drawn.gap[:, 0, 0]),
@@ -362,7 +362,7 @@ def test_an_interval_contains_its_value_nearly_always() -> None:
     outside = 0
     for seed in range(100):
         values = values_like_ndcg(rng(seed), 60, 2)
-        (scores,) = disaggregate(panel_of(values, [0] * 40 + [1] * 20), "ab", rng(seed), 200)
+        (scores,) = group_statistics(panel_of(values, [0] * 40 + [1] * 20), "ab", rng(seed), 200)
         low, high = scores.disparity.interval
         outside += not low <= scores.disparity.value <= high
         outside += not scores.interval[0] <= scores.overall <= scores.interval[1]
@@ -370,14 +370,14 @@ def test_an_interval_contains_its_value_nearly_always() -> None:
 
 
 @given(dealable())
-def test_of_two_groups_the_gaps_mirror_each_other(panel: Panel) -> None:
+def test_of_two_groups_the_gaps_mirror_each_other(panel: GroupPanel) -> None:
     codes = np.minimum(panel.codes, 1)
-    two = Panel(panel.values, codes, 2)
+    two = GroupPanel(panel.values, codes, 2)
     for found in (two.observed(), two.bootstrapped(rng(), 20), two.permuted(rng(), 20)):
         np.testing.assert_allclose(found.gap[..., 0, :], -found.gap[..., 1, :], atol=1e-12)
         np.testing.assert_allclose(found.abs_gap[..., 0, :], found.abs_gap[..., 1, :], atol=1e-12)
         np.testing.assert_allclose(found.largest, found.abs_gap[..., 0, :], atol=1e-12)
-    for scores in disaggregate(two, "ab", rng(), 40):
+    for scores in group_statistics(two, "ab", rng(), 40):
         a, b = scores.gaps["a"], scores.gaps["b"]
         mirrored = (-b.value, -b.interval[1], -b.interval[0])
         assert (a.value, *a.interval) == pytest.approx(mirrored, abs=1e-12)
@@ -386,7 +386,7 @@ def test_of_two_groups_the_gaps_mirror_each_other(panel: Panel) -> None:
 
 def test_the_p_value_is_the_share_of_all_deals_that_do_at_least_as_much() -> None:
     values = np.array([0.9, 0.7, 0.8, 0.1, 0.4, 0.75, 0.2])
-    (scores,) = disaggregate(panel_of(values[:, None], [0, 0, 0, 1, 1, 1, 1]), "ab", rng(), DRAWS)
+    (scores,) = group_statistics(panel_of(values[:, None], [0, 0, 0, 1, 1, 1, 1]), "ab", rng(), DRAWS)
 
     def gap(chosen: tuple[int, ...]) -> float:
         return values[list(chosen)].mean() - np.delete(values, chosen).mean()
@@ -401,14 +401,14 @@ def test_a_gap_of_zero_is_no_more_than_chance() -> None:
     """One user of group b, tested in the second period alone, as only two others are: most deals
     give group b to somebody who was not there then, and tell nothing."""
     values = [[NAN, 0.5], [NAN, 0.4], [NAN, 0.6]] + [[0.5, NAN]] * 97
-    (scores,) = disaggregate(panel_of(values, [1] + [0] * 99), "ab", rng(), 999)
+    (scores,) = group_statistics(panel_of(values, [1] + [0] * 99), "ab", rng(), 999)
     assert scores.disparity.value == 0
     assert scores.disparity.p_value == 1
 
 
 def test_the_generator_decides_what_is_drawn() -> None:
     panel = panel_of(values_like_ndcg(rng(), 30), [0, 1] * 15)
-    first, again, other = (disaggregate(panel, "ab", rng(seed), 50) for seed in (1, 1, 2))
+    first, again, other = (group_statistics(panel, "ab", rng(seed), 50) for seed in (1, 1, 2))
     assert first == again != other
     assert [score.overall for score in first] == [score.overall for score in other]
 
@@ -446,9 +446,9 @@ def codes_of(n_users: tuple[int, int]) -> list[int]:
 
 def who_was_there(generator: np.random.Generator, n_users: int, n_periods: int) -> np.ndarray:
     """(users, periods): six in ten, and everyone once."""
-    is_there = generator.random((n_users, n_periods)) < 0.6
-    is_there[np.arange(n_users), generator.integers(n_periods, size=n_users)] = True
-    return is_there
+    is_defined = generator.random((n_users, n_periods)) < 0.6
+    is_defined[np.arange(n_users), generator.integers(n_periods, size=n_users)] = True
+    return is_defined
 
 
 @pytest.mark.parametrize(
@@ -463,9 +463,9 @@ def test_intervals_cover_the_truth_and_tests_reject_it_as_often_as_they_say(
     generator, covered, rejected = rng(0), 0, 0
     for _ in range(N_SETS // AT_ONCE):
         unequal, equal = (sample(generator, n_users, (law, OTHERS), periods) for law in (ADVANTAGED, OTHERS))
-        is_there = who_was_there(generator, sum(n_users), len(periods))[:, :, None]
-        values = np.where(is_there, np.concatenate([unequal, equal], axis=2), NAN)
-        scores = disaggregate(panel_of(values, codes_of(n_users)), "ab", generator, 399)
+        is_defined = who_was_there(generator, sum(n_users), len(periods))[:, :, None]
+        values = np.where(is_defined, np.concatenate([unequal, equal], axis=2), NAN)
+        scores = group_statistics(panel_of(values, codes_of(n_users)), "ab", generator, 399)
         intervals = [score.disparity.interval for score in scores[:AT_ONCE]]
         covered += sum(low <= truth <= high for low, high in intervals)
         rejected += sum(not score.disparity.may_be_chance for score in scores[AT_ONCE:])
@@ -479,7 +479,7 @@ def test_a_group_that_is_there_less_often_is_not_found_to_be_treated_otherwise()
     for _ in range(10):
         values = sample(generator, LARGE, (OTHERS, OTHERS), [1.0] * 4)
         values[generator.random(values.shape[:2]) > np.repeat([[0.9], [0.35]], LARGE, axis=0)] = NAN
-        found += disaggregate(panel_of(values, codes_of(LARGE)), "ab", generator, 399)
+        found += group_statistics(panel_of(values, codes_of(LARGE)), "ab", generator, 399)
     intervals = [scores.disparity.interval for scores in found]
     assert np.mean([low <= 0 <= high for low, high in intervals]) >= 0.92
     assert np.mean([not scores.disparity.may_be_chance for scores in found]) <= 0.09
@@ -488,5 +488,5 @@ def test_a_group_that_is_there_less_often_is_not_found_to_be_treated_otherwise()
 
 def test_a_disparity_that_is_there_is_found() -> None:
     values = sample(rng(), LARGE, (((6.0, 2.0), (3.0, 2.0)), OTHERS), [1.0, 1.0])
-    found = disaggregate(panel_of(values, codes_of(LARGE)), "ab", rng(), 399)
+    found = group_statistics(panel_of(values, codes_of(LARGE)), "ab", rng(), 399)
     assert all(scores.disparity.p_value == pytest.approx(1 / 400) for scores in found)

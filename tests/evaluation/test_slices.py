@@ -9,12 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream.evaluation import Panel, Slice, disaggregate
-from fairstream.evaluation import Tested as UserResults  # pytest would take a Test… for tests
+from fairstream.data import History
+from fairstream.evaluation import GroupPanel, Slice, UserResults, group_statistics
 from fairstream.evaluation.blocks import Lists
 from fairstream.evaluation.ranking import RankedHits, rank_all
 from fairstream.evaluation.slices import cut_slices
-from fairstream.events import Knowledge
 from support import Given, Pairs, items_of, pairs_of
 
 N_USERS, N_ITEMS, K = 6, 9, 3
@@ -30,7 +29,7 @@ class Case:
 
     def __init__(self, first: Pairs, second: Pairs, future: Pairs, codes: list[int], seed: int) -> None:
         batches = [np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2) for pairs in (first, second)]
-        self.known = Knowledge.of(*batches[0].T).after(*batches[1].T)
+        self.known = History.of(*batches[0].T).after(*batches[1].T)
         self.positives = future - first - second
         scores = torch.rand(N_USERS, N_ITEMS, generator=torch.Generator().manual_seed(seed))
         self.users = np.array(sorted({user for user, _ in self.positives}), dtype=np.int64)
@@ -83,7 +82,7 @@ def test_only_some_items_count_as_found_and_only_who_had_any_to_find_is_there(ca
             assert hits == [float(item in wanted[user]) for item in items] + [0.0] * (K - len(items))
 
 
-def _pairs(known: Knowledge) -> Pairs:
+def _pairs(known: History) -> Pairs:
     return set(zip(known.users.tolist(), known.items.tolist(), strict=True))
 
 
@@ -107,15 +106,15 @@ def test_the_parts_add_up(case: Case) -> None:
 
 def test_before_there_was_a_second_batch_no_item_is_new() -> None:
     case = Case({(0, 0), (1, 1)}, set(), {(0, 1)}, [0] * N_USERS, 0)
-    first = Knowledge.of(np.array([0, 1]), np.array([0, 1]))
+    first = History.of(np.array([0, 1]), np.array([0, 1]))
     slices = dict(cut_slices(case.tested, case.ranked.items, lists_of(case.positives, case.tested), first))
     assert list(slices) == ["warm_users", "cold_users", "no_group", "cold_items"]
     assert list(case.slices()) == [*slices, "new_items"]
 
 
 def test_a_slice_as_json() -> None:
-    panel = Panel(np.array([[[0.5]], [[0.25]]]), np.array([0, 1], dtype=np.int16), n_groups=2)
-    (scores,) = disaggregate(panel, ["M", "F"])
+    panel = GroupPanel(np.array([[[0.5]], [[0.25]]]), np.array([0, 1], dtype=np.int16), n_groups=2)
+    (scores,) = group_statistics(panel, ["M", "F"])
     part = Slice(2, 7, {"ndcg@5": scores})
     assert part["ndcg@5"].overall == 0.375
     assert json.loads(json.dumps(part.to_dict())) == {

@@ -36,23 +36,23 @@ TWO_GROUPS = batches(most_groups=2).filter(both_occur)
 @given(batches())
 def test_it_is_the_mean_of_the_group_less_that_of_the_rest(batch: tuple[Tensor, Tensor, int]) -> None:
     dh, groups, n_groups = batch
-    dpd, is_there = differentiable_disparity(dh, groups, n_groups)
-    assert dpd.shape == is_there.shape == (n_groups,)
+    dpd, is_defined = differentiable_disparity(dh, groups, n_groups)
+    assert dpd.shape == is_defined.shape == (n_groups,)
     assert dpd.isfinite().all()
     hits = list(zip(dh.tolist(), groups.tolist(), strict=True))
     for code in range(n_groups):
         ours = [x for x, g in hits if g == code]
         rest = [x for x, g in hits if g not in (code, -1)]
-        assert is_there[code].item() == bool(ours and rest)
-        if is_there[code]:
+        assert is_defined[code].item() == bool(ours and rest)
+        if is_defined[code]:
             assert dpd[code].item() == pytest.approx(fmean(ours) - fmean(rest), abs=1e-12)
 
 
 @given(TWO_GROUPS)
 def test_of_two_groups_the_one_is_exactly_as_far_ahead_as_the_other_behind(batch: tuple[Tensor, Tensor, int]) -> None:
     dh, groups, _ = batch
-    dpd, is_there = differentiable_disparity(dh, groups)
-    assert is_there.all()
+    dpd, is_defined = differentiable_disparity(dh, groups)
+    assert is_defined.all()
     assert torch.equal(dpd[0], -dpd[1])
     swapped = torch.where(groups < 0, groups, 1 - groups)
     assert torch.equal(differentiable_disparity(dh, swapped).dpd, dpd.flip(0))
@@ -64,7 +64,7 @@ def test_unknown_groups_have_no_part_in_it(batch: tuple[Tensor, Tensor, int], ot
     ours = differentiable_disparity(dh, groups, n_groups)
     alone = differentiable_disparity(dh[groups >= 0], groups[groups >= 0], n_groups)
     torch.testing.assert_close(alone.dpd, ours.dpd)
-    assert torch.equal(alone.is_there, ours.is_there)
+    assert torch.equal(alone.is_defined, ours.is_defined)
     assert torch.equal(differentiable_disparity(dh.masked_fill(groups < 0, other), groups, n_groups).dpd, ours.dpd)
 
 
@@ -76,7 +76,7 @@ def test_it_belongs_to_the_group_and_not_to_its_code(batch: tuple[Tensor, Tensor
     ours = differentiable_disparity(dh, groups, n_groups)
     theirs = differentiable_disparity(dh, torch.tensor([*code, -1])[groups], n_groups)
     torch.testing.assert_close(theirs.dpd[code], ours.dpd, rtol=0, atol=1e-12)
-    assert torch.equal(theirs.is_there[code], ours.is_there)
+    assert torch.equal(theirs.is_defined[code], ours.is_defined)
 
 
 @given(TWO_GROUPS)
@@ -93,7 +93,7 @@ def test_codes_of_any_integer_type_do(batch: tuple[Tensor, Tensor, int], dtype: 
     dh, groups, n_groups = batch
     narrow, wide = (differentiable_disparity(dh, codes, n_groups) for codes in (groups.to(dtype), groups))
     assert torch.equal(narrow.dpd, wide.dpd)
-    assert torch.equal(narrow.is_there, wide.is_there)
+    assert torch.equal(narrow.is_defined, wide.is_defined)
 
 
 def test_gradient_agrees_with_finite_differences() -> None:

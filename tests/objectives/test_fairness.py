@@ -103,12 +103,12 @@ def test_they_agree_while_the_disadvantaged_are_behind_and_part_once_they_are_ah
 @KINDS
 @given(batch=batches(several_ahead=True))
 def test_it_is_the_mean_over_the_groups_that_are_there(batch: Batch, kind: FairnessLoss) -> None:
-    dpd, is_there = differentiable_disparity(
+    dpd, is_defined = differentiable_disparity(
         torch.tensor(batch.dh, dtype=torch.float64), torch.tensor(batch.groups), batch.n_groups
     )
     terms = []
     for code in set(batch.groups) - {-1}:
-        assert is_there[code]
+        assert is_defined[code]
         signed = dpd[code].item() if code in batch.ahead else -dpd[code].item()
         terms.append(-math.log(sigmoid(-(signed if kind == "signed" else abs(signed)))))
     assert batch.loss(kind)[0] == pytest.approx(sum(terms) / len(terms), abs=1e-12)
@@ -152,11 +152,11 @@ def test_the_order_of_the_disadvantaged_groups_does_not_matter(
 @given(batches(several_ahead=True))
 def test_signed_pulls_a_group_that_is_ahead_down_to_the_rest_and_one_that_is_behind_up(batch: Batch) -> None:
     dh, groups = torch.tensor(batch.dh, dtype=torch.float64), torch.tensor(batch.groups)
-    dpd, is_there = differentiable_disparity(dh, groups, batch.n_groups)
+    dpd, is_defined = differentiable_disparity(dh, groups, batch.n_groups)
     signs = signs_of(batch.n_groups, batch.ahead)
-    loss = fairness_loss(Disparity(dpd.requires_grad_(), is_there), signs)
+    loss = fairness_loss(Disparity(dpd.requires_grad_(), is_defined), signs)
     (slope,) = torch.autograd.grad(loss, dpd)
-    assert slope.sign().tolist() == (signs * is_there).tolist()
+    assert slope.sign().tolist() == (signs * is_defined).tolist()
 
 
 @given(batches())
@@ -204,5 +204,5 @@ def test_value_and_gradient_are_finite_far_out(dpd: float, kind: FairnessLoss) -
 @KINDS
 def test_gradient_agrees_with_finite_differences(kind: FairnessLoss) -> None:
     dpd = torch.tensor([-0.9, -0.2, 0.1, 0.7], dtype=torch.float64, requires_grad=True)
-    is_there = torch.tensor([True, True, False, True])
-    assert gradcheck(lambda x: fairness_loss(Disparity(x, is_there), signs_of(4), kind), dpd, atol=1e-7)
+    is_defined = torch.tensor([True, True, False, True])
+    assert gradcheck(lambda x: fairness_loss(Disparity(x, is_defined), signs_of(4), kind), dpd, atol=1e-7)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from fairstream.objectives import differentiable_hit, differentiable_hits, first_item_hit
+from fairstream.objectives import differentiable_hit, differentiable_hits, positive_hit
 from support import DTYPES, EXTREME, ranked_lists
 
 TAUS = st.sampled_from([0.05, 0.3, 1.0, 3.0, 100.0])
@@ -63,7 +63,7 @@ def test_it_is_a_probability_and_whatever_is_not_relevant_has_the_rest_of_it(
 def test_first_item_hit_is_the_hit_of_column_0_at_rank_1(seed: int, batch: list[int], mu: int, tau: float) -> None:
     s, y = random_lists(seed, *batch, 1 + mu)
     y.zero_()[..., 0] = 1
-    dh = first_item_hit(s, tau=tau)
+    dh = positive_hit(s, tau=tau)
     assert dh.shape == tuple(batch)
     torch.testing.assert_close(dh, differentiable_hit(s, y, k=1, tau=tau))
 
@@ -72,7 +72,7 @@ def test_first_item_hit_is_the_hit_of_column_0_at_rank_1(seed: int, batch: list[
 def test_first_item_hit_grows_with_the_positives_score(seed: int, tau: float, step: float) -> None:
     s, _ = random_lists(seed, 3, 5)
     higher = s + step * torch.eye(5, dtype=torch.float64)[0]
-    assert (first_item_hit(higher, tau=tau) >= first_item_hit(s, tau=tau)).all()
+    assert (positive_hit(higher, tau=tau) >= positive_hit(s, tau=tau)).all()
 
 
 @given(st.lists(EXTREME, min_size=2, max_size=8), st.sampled_from([1e-3, 0.3, 3.0]))
@@ -81,7 +81,7 @@ def test_first_item_hit_grows_with_the_positives_score(seed: int, tau: float, st
 def test_value_and_gradient_are_finite_at_extreme_scores(scores: list[float], tau: float) -> None:
     s = torch.tensor(scores, dtype=torch.float32, requires_grad=True)
     y = torch.tensor([float(i % 2) for i in range(len(scores))])
-    for value in (first_item_hit(s, tau=tau), differentiable_hit(s, y, k=len(scores), tau=tau)):
+    for value in (positive_hit(s, tau=tau), differentiable_hit(s, y, k=len(scores), tau=tau)):
         (grad,) = torch.autograd.grad(value, s)
         assert 0 <= value <= 1 + 1e-6
         assert grad.isfinite().all()
@@ -91,6 +91,6 @@ def test_value_and_gradient_are_finite_at_extreme_scores(scores: list[float], ta
 def test_gradient_agrees_with_finite_differences(tau: float) -> None:
     s, y = random_lists(1, 3, 5)
     s.requires_grad_()
-    assert gradcheck(lambda x: first_item_hit(x, tau=tau), s, atol=1e-7)
+    assert gradcheck(lambda x: positive_hit(x, tau=tau), s, atol=1e-7)
     assert gradcheck(lambda x: differentiable_hit(x, y, k=3, tau=tau), s, atol=1e-7)
     assert gradcheck(lambda x: differentiable_hits(x, y, n_ranks=4, tau=tau), s, atol=1e-7)

@@ -136,8 +136,8 @@ def test_a_huge_constant_costs_no_precision(eighths: list[int], tau: float, cons
     s = torch.tensor(eighths, dtype=torch.float32) / 8  # s + constant is still exact in 24 bits
     p_hat = relaxed_permutation(s, tau=tau)
     assert torch.equal(relaxed_permutation(s + constant, tau=tau), p_hat)
-    side_by_side = torch.stack([s, s + constant])  # nor does it cost the other lists of the batch any
-    assert torch.equal(relaxed_permutation(side_by_side, tau=tau), torch.stack([p_hat, p_hat]))
+    stack_periods = torch.stack([s, s + constant])  # nor does it cost the other lists of the batch any
+    assert torch.equal(relaxed_permutation(stack_periods, tau=tau), torch.stack([p_hat, p_hat]))
 
 
 @given(SCORES, TAUS, st.sampled_from([1e-3, 0.1, 7.0]))

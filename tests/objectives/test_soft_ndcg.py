@@ -14,9 +14,9 @@ from torch.autograd import gradcheck
 
 from fairstream.objectives import (
     approx_ndcg,
-    first_item_approx_ndcg,
-    first_item_neural_ndcg,
     neural_ndcg,
+    positive_approx_ndcg,
+    positive_neural_ndcg,
     relaxed_permutation,
 )
 from support import DTYPES, EXTREME, ranked_lists
@@ -24,7 +24,7 @@ from support import DTYPES, EXTREME, ranked_lists
 Metric = Callable[..., Tensor]
 BOTH = pytest.mark.parametrize("metric", [neural_ndcg, approx_ndcg])
 ON_ONE_POSITIVE = pytest.mark.parametrize(
-    ("metric", "of_first_item"), [(neural_ndcg, first_item_neural_ndcg), (approx_ndcg, first_item_approx_ndcg)]
+    ("metric", "of_first_item"), [(neural_ndcg, positive_neural_ndcg), (approx_ndcg, positive_approx_ndcg)]
 )
 
 
@@ -99,7 +99,7 @@ def test_scores_so_huge_that_the_relaxed_ranking_is_rounding_alone_give_numbers_
     s[:, 1:5] = s[:, :4] * (1 + 2e-7)  # neighbours in float32
     s.requires_grad_()
     assert (relaxed_permutation(s, tau=1e-3).sum(dim=-2) == 0).any()  # columns that no row gives anything
-    value = first_item_neural_ndcg(s, tau=1e-3)
+    value = positive_neural_ndcg(s, tau=1e-3)
     (grad,) = torch.autograd.grad(value.sum(), s)
     assert value.isfinite().all()
     assert grad.isfinite().all()

@@ -18,9 +18,9 @@ from fairstream.objectives import (
     Surrogate,
     bpr_loss,
     differentiable_disparity,
-    first_item_approx_ndcg,
-    first_item_hit,
-    first_item_neural_ndcg,
+    positive_approx_ndcg,
+    positive_hit,
+    positive_neural_ndcg,
 )
 from support import EXTREME
 
@@ -37,7 +37,7 @@ OBJECTIVES = st.builds(
     fairness=KINDS,
     surrogate=SURROGATES,
 )
-QUALITY = {"hit": first_item_hit, "neural-ndcg": first_item_neural_ndcg, "approx-ndcg": first_item_approx_ndcg}
+QUALITY = {"hit": positive_hit, "neural-ndcg": positive_neural_ndcg, "approx-ndcg": positive_approx_ndcg}
 
 
 @st.composite
@@ -145,7 +145,7 @@ def test_without_fairness_dpd_is_not_even_computed(case: tuple[Objective, Tensor
 def test_a_batch_with_one_group_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Tensor], only: int) -> None:
     objective, scores, groups = case
     scores, groups = scores.to(torch.float32), torch.full_like(groups, only)
-    assert not differentiable_disparity(first_item_hit(scores, tau=objective.tau), groups, N_GROUPS).is_there.any()
+    assert not differentiable_disparity(positive_hit(scores, tau=objective.tau), groups, N_GROUPS).is_defined.any()
     loss, grad = value_and_gradient(objective, scores, groups, two=False)
     expected_loss, expected_grad = bpr_alone(objective.n, scores)
     assert torch.equal(loss, expected_loss)
@@ -203,8 +203,8 @@ def test_who_is_ahead_matters_to_the_signed_loss_alone(
         assert torch.equal(loss, other)
     else:  # softplus(x) − softplus(−x) = x
         dh = QUALITY[objective.surrogate](scores[:, : 1 + objective.mu], tau=objective.tau)
-        dpd, is_there = differentiable_disparity(dh, groups, N_GROUPS)
-        torch.testing.assert_close(loss - other, objective.lambda_ * (ours * dpd)[is_there].mean())
+        dpd, is_defined = differentiable_disparity(dh, groups, N_GROUPS)
+        torch.testing.assert_close(loss - other, objective.lambda_ * (ours * dpd)[is_defined].mean())
 
 
 @given(

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import fairstream
 from fairstream import CheckpointError, FairRecommender, ItemTable, Scorer, UserTable
-from fairstream.events import Vocabulary
+from fairstream.data import Vocabulary
 from fairstream.files import replace_file
 from fairstream.recommender import checkpoint
 from fairstream.recommender.checkpoint import vocabulary_from_tensors, vocabulary_tensors

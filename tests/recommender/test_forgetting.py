@@ -100,7 +100,7 @@ def test_groups_told_again_are_as_good_as_groups_kept(tmp_path: Path) -> None:
     rec.save(tmp_path / "with")
     rec.save(tmp_path / "without", with_groups=False)
     kept, told = fairstream.load(tmp_path / "with"), fairstream.load(tmp_path / "without")
-    told.tell_groups(USERS)
+    told.set_groups(USERS)
     assert told.disparity(LATER, users=USERS) == kept.disparity(LATER, users=USERS)
     for one in (kept, told):
         one.update(LATER, users=USERS)

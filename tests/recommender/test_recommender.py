@@ -616,12 +616,12 @@ def test_disparity_is_the_advantaged_groups_value_less_the_others(
     assert list(judged.metrics) == [f"{name}@{k}" for name in ("ndcg", "recall", "precision", "f1", "hit", "mrr")]
     tested = ids(SECOND, "user_id")
     sizes = {name: groups_of_ids(tested).count(name) for name in ("majority", "minority")}
-    assert dict(judged.set_aside) == {name: n for name, n in sizes.items() if n < min_group_size}
+    assert dict(judged.excluded_groups) == {name: n for name, n in sizes.items() if n < min_group_size}
     for score in judged.metrics.values():
         advantaged, disadvantaged = score.by_group["majority"], score.by_group["minority"]
-        assert {name for name, value in score.by_group.items() if value is None} == set(judged.set_aside)
-        assert (score.disparity is None) == bool(judged.set_aside)
-        if not judged.set_aside:
+        assert {name for name, value in score.by_group.items() if value is None} == set(judged.excluded_groups)
+        assert (score.disparity is None) == bool(judged.excluded_groups)
+        if not judged.excluded_groups:
             assert score.performance_disparity == pytest.approx(advantaged - disadvantaged, abs=1e-12)
             assert min(advantaged, disadvantaged) <= score.overall <= max(advantaged, disadvantaged)
     assert judged.n_tested_users == len(tested)

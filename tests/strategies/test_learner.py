@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairstream import EventLog, Groups
-from fairstream.events import Knowledge, SeenItems
+from fairstream.data import History, SeenItems
 from fairstream.methods import MethodConfig, make_learner
 from fairstream.models import ScorerFactory
 from fairstream.periods import Periods, cut_periods
@@ -38,7 +38,7 @@ def periods(log: EventLog) -> Periods:
 
 
 def learner_of(
-    method: str, *, factory: ScorerFactory | None = Recorder, foresight: Knowledge | None = None, **options: Any
+    method: str, *, factory: ScorerFactory | None = Recorder, foresight: History | None = None, **options: Any
 ) -> Learner:
     defaults = {"pretrain_epochs": 2, "update_epochs": 2, "batch_size": 64, "embedding_dim": 4}
     config = MethodConfig(method=method, model="mf" if factory is None else "custom", **{**defaults, **options})
@@ -55,7 +55,7 @@ def take(
     groups: Groups | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Update:
-    at, groups = periods.span(t), groups or log.need_groups()
+    at, groups = periods.span(t), groups or log.require_groups()
     if t == 0:
         return learner.fit(log.users[at], log.items[at], groups, on_epoch)
     return learner.update(log.users[at], log.items[at], groups, quality, on_epoch)
@@ -103,7 +103,7 @@ def test_with_foresight_negatives_are_never_what_the_user_will_ever_have(
     log: EventLog, periods: Periods, method: str
 ) -> None:
     everything = SeenItems.from_pairs(log.users, log.items)
-    learner = learner_of(method, foresight=Knowledge.of(log.users, log.items))
+    learner = learner_of(method, foresight=History.of(log.users, log.items))
     drawn_unknown = 0
     for t in range(N_PERIODS + 1):
         take(learner, log, periods, t)
@@ -254,7 +254,7 @@ def test_retraining_starts_anew_and_uses_everything(log: EventLog, periods: Peri
     assert update.step is Step.RETRAIN
     assert learner.model is not old
 
-    end, groups = periods.ends[1], log.need_groups()
+    end, groups = periods.ends[1], log.require_groups()
     users, items = log.users[:end], log.items[:end]
     sizes = {"n_users": log.n_users_after(end), "n_items": log.n_items_after(end)}
     alone = Trainer(Recorder, learner.hyper, learner.objective, randomness=learner.randomness, device=CPU, t=1, **sizes)
@@ -300,7 +300,7 @@ def test_a_restored_learner_goes_on_bit_for_bit(log: EventLog, periods: Periods,
     learner, restored = learner_of(method), learner_of(method)
     take(learner, log, periods, 0)
     take(learner, log, periods, 1)
-    known = Knowledge.of(learner.known.users.copy(), learner.known.items.copy())
+    known = History.of(learner.known.users.copy(), learner.known.items.copy())
     trainer = restored.restore(learner.t, known, n_learned_users=learner.n_learned_users, started_at=0)
     trainer.model.load_state_dict(learner.model.state_dict())
     tensors = {name: value.clone() for name, value in state_tensors(learner.trainer.optimizer, learner.model).items()}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairstream.events import SeenItems
+from fairstream.data import SeenItems
 from fairstream.models import MatrixFactorization, Scorer, built_in_model
 from fairstream.objectives import Objective
 from fairstream.sampling import NegativeSampler
@@ -73,7 +73,7 @@ def tensors(training: Training) -> dict[str, Tensor]:
     return {**parameters, **state_tensors(training.optimizer, training.model)}
 
 
-def furthest(found: Tensor, expected: Tensor) -> float:
+def largest_gap_group(found: Tensor, expected: Tensor) -> float:
     """The largest ‖a − b‖ / ‖b‖ over the rows; rows of one number are taken together."""
     shape = (len(expected), -1) if expected.dim() > 1 and expected.shape[1] > 1 else (1, -1)
     a, b = found.double().reshape(shape), expected.double().reshape(shape)
@@ -121,7 +121,7 @@ def sensitivity(make: Callable[..., Training], n_steps: int = N_STEPS) -> dict[s
         training = shaken(make(), seed)
         run_reference(training, n_steps)
         for name, tensor in tensors(training).items():
-            furthest_of[name] = max(furthest_of.get(name, 0.0), furthest(tensor, truth[name]))
+            furthest_of[name] = max(furthest_of.get(name, 0.0), largest_gap_group(tensor, truth[name]))
     return furthest_of
 
 
@@ -136,7 +136,7 @@ def assert_same(fused: Training, reference: Training, sensitive: Mapping[str, fl
         # Both losses look at differences of scores only: a user bias has a gradient of 0, and what
         # moves it in either engine is rounding.
         if not name.startswith("user_bias") or name.endswith(("n_updates", "step")):
-            errors[name] = furthest(found[name], tensor)
+            errors[name] = largest_gap_group(found[name], tensor)
             allowed[name] = max(TOLERANCE, 3 * (sensitive or {}).get(name, 0.0))
     worst = max(errors, key=errors.__getitem__)
     print(f"largest error {errors[worst]:.1e} in {worst}, where {allowed[worst]:.1e} is allowed")

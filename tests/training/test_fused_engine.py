@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairstream.training.cpu.engine as engine_module
+from fairstream.data import SeenItems
 from fairstream.errors import ConfigurationError
-from fairstream.events import SeenItems
 from fairstream.models import MatrixFactorization
 from fairstream.objectives import Objective
 from fairstream.sampling import NegativeSampler
@@ -188,7 +188,7 @@ def test_rows_that_have_been_away_for_long_are_left_alone_and_wake_as_if_they_ha
     for engine in engines:
         for key in range(160):  # the first batch, over and over, with negatives that keep every item awake
             engine.epoch(np.zeros(25, dtype=np.int64), key)
-    is_asleep = torch.from_numpy(engines[0]._p.asleep_since > 0)
+    is_asleep = torch.from_numpy(engines[0]._p.frozen_since > 0)
     assert N_USERS / 2 < int(is_asleep.sum()) < N_USERS
     for training in (fused, reference):
         assert 0 < float(training.model.get_parameter("user.weight").detach()[is_asleep].abs().max()) < 1e-30
@@ -197,7 +197,7 @@ def test_rows_that_have_been_away_for_long_are_left_alone_and_wake_as_if_they_ha
     order = np.arange(len(fused.batches))
     losses = [engine.epoch(order, key=160) for engine in engines]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert int((engines[0]._p.asleep_since > 0).sum()) < int(is_asleep.sum())
+    assert int((engines[0]._p.frozen_since > 0).sum()) < int(is_asleep.sum())
     after = [training.model.get_parameter("user.weight").detach() for training in (fused, reference)]
     assert float((after[0] - after[1]).abs().max()) < 1e-4 * float(after[1].abs().max())
 

@@ -10,15 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream.events import SeenItems
+from fairstream.data import SeenItems
 from fairstream.objectives import Objective, differentiable_disparity, fairness_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training.cpu.adam import Table
 from fairstream.training.cpu.arithmetic import exp_negative
-from fairstream.training.cpu.compact import Compact, exchange
+from fairstream.training.cpu.buffers import make_buffers
 from fairstream.training.cpu.drawing import draw
 from fairstream.training.cpu.objective import fairness
-from fairstream.training.cpu.rooms import make_rooms
+from fairstream.training.cpu.row_subset import RowSubset, swap_rows
 from fairstream.training.cpu.steps import Loss, losses
 from support import EXTREME
 
@@ -84,22 +84,22 @@ def test_the_loss_and_its_gradient_are_autograds(
     expected = objective.loss(s, groups, torch.tensor(signs, dtype=torch.float64), has_two_groups=has_two)
     (slope,) = torch.autograd.grad(expected, s)
 
-    (room,) = make_rooms(1, size=n_rows, n_drawn=max(n, mu), d=2, n_groups=3, n_users=1, n_items=1)
+    (room,) = make_buffers(1, size=n_rows, n_drawn=max(n, mu), d=2, n_groups=3, n_users=1, n_items=1)
     room.scores[:] = s.detach().numpy().T
     room.codes[:] = groups.numpy()
     found = losses(n_rows, Loss(n, mu, tau, lambda_, kind == "signed", np.array(signs), surrogate == "hit"), room)
     assert found == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
     size = 1.0 + float(slope.abs().max())
-    assert np.abs(room.slopes.T - slope.numpy()).max() < 1e-5 * size
+    assert np.abs(room.score_grads.T - slope.numpy()).max() < 1e-5 * size
 
 
 @given(tables(EXTREME), st.booleans())
 def test_huge_scores_give_numbers(table: list[list[float]], is_hit: bool) -> None:
-    (room,) = make_rooms(1, size=len(table), n_drawn=4, d=2, n_groups=2, n_users=1, n_items=1)
+    (room,) = make_buffers(1, size=len(table), n_drawn=4, d=2, n_groups=2, n_users=1, n_items=1)
     room.scores[:] = np.array(table, dtype=np.float32).T
     room.codes[:] = np.arange(len(table)) % 2
     assert np.isfinite(losses(len(table), Loss(4, 4, 0.01, 2.0, True, np.array([1.0, -1.0]), is_hit), room))
-    assert np.isfinite(room.slopes).all()
+    assert np.isfinite(room.score_grads).all()
 
 
 @given(st.lists(st.tuples(st.floats(0, 1, width=32), st.integers(-1, 3)), min_size=1, max_size=30))
@@ -121,7 +121,7 @@ def test_a_compact_table_holds_the_rows_that_occur_in_the_order_in_which_they_do
     parts = [np.arange(10 * 3, dtype=np.float32).reshape(10, 3) + shift for shift in (0, 100, 200)]
     whole = Table(*parts, np.arange(10, dtype=np.float32), np.zeros(0, dtype=np.int64))
     renamed = rows.copy()
-    compact = Compact.of(whole, renamed)
+    compact = RowSubset.of(whole, renamed)
     assert compact.rows.tolist() == list(dict.fromkeys(column))
     assert compact.rows[renamed].tolist() == column
     for ours, theirs in zip(compact.table[:4], whole[:4], strict=True):
@@ -129,13 +129,13 @@ def test_a_compact_table_holds_the_rows_that_occur_in_the_order_in_which_they_do
     before = [part.copy() for part in whole[:4]]
     for part in compact.table[:4]:
         np.add(part, 1, out=part)
-    nobody, is_written = Compact.of(whole, rows[:0].copy()), np.zeros(1, dtype=np.bool_)
-    exchange(compact, whole, nobody, whole, is_written)
+    nobody, is_written = RowSubset.of(whole, rows[:0].copy()), np.zeros(1, dtype=np.bool_)
+    swap_rows(compact, whole, nobody, whole, is_written)
     assert is_written[0]
     touched = np.isin(np.arange(10), rows)
     for part, old in zip(whole[:4], before, strict=True):
         assert (part[touched] == old[touched] + 1).all()
         assert (part[~touched] == old[~touched]).all()
-    exchange(compact, whole, nobody, whole, is_written)
+    swap_rows(compact, whole, nobody, whole, is_written)
     assert not is_written[0]
     assert all((part == old).all() for part, old in zip(whole[:4], before, strict=True))

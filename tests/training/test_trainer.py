@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fairstream.data import SeenItems
 from fairstream.errors import DataError, ModelError
-from fairstream.events import SeenItems
 from fairstream.models import ItemTable, MatrixFactorization, Scorer, ScorerFactory, UserTable, built_in_model
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness

@@ -6,9 +6,9 @@ from fairstream.baselines.adversarial import AdversarialEngine
 from fairstream.baselines.captured import CapturedEngine, can_capture
 from fairstream.baselines.filtered import FilteredUserTable, filtered
 from fairstream.baselines.networks import Discriminator, Filter
-from fairstream.baselines.recovery import Recovery, group_recovery, user_embeddings
+from fairstream.baselines.recovery import GroupProbe, group_recovery, user_embeddings
 from fairstream.baselines.rerank import Rerank
-from fairstream.baselines.rerank_program import Program, Reranking, need_two_groups
+from fairstream.baselines.rerank_program import Program, Reranking, require_two_groups
 from fairstream.errors import ConfigurationError
 from fairstream.training import EngineName
 from fairstream.training.engine import Engine, Training
@@ -33,14 +33,14 @@ __all__ = [
     "Discriminator",
     "Filter",
     "FilteredUserTable",
+    "GroupProbe",
     "Program",
-    "Recovery",
     "Rerank",
     "Reranking",
     "can_capture",
     "filtered",
     "group_recovery",
     "make_adversarial_engine",
-    "need_two_groups",
+    "require_two_groups",
     "user_embeddings",
 ]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.baselines.filtered import discriminator_of, overhearing
+from fairstream.baselines.filtered import capture_outputs, discriminator_of
+from fairstream.data import UNKNOWN
 from fairstream.errors import ModelError
-from fairstream.events import UNKNOWN
 from fairstream.training.engine import Training
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
@@ -57,7 +57,7 @@ class AdversarialEngine(ReferenceEngine):
         self, users: Tensor, candidates: Tensor, groups: Tensor, *, has_two_groups: bool, has_known: bool
     ) -> Tensor:
         """The steps on one batch. A batch in which nobody's group is known trains on L_rec alone."""
-        with overhearing(self.training.model) as heard:
+        with capture_outputs(self.training.model) as heard:
             loss = self._loss(users, candidates, groups, has_two_groups=has_two_groups)
         if not heard:
             raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")

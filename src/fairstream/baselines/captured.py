@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fairstream.baselines.adversarial import AdversarialEngine
-from fairstream.events import Rows
+from fairstream.data import Rows
 from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
 from fairstream.training.cuda.capture import aside, captured
 from fairstream.training.engine import Training

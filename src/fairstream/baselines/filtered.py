@@ -83,7 +83,7 @@ def discriminator_of(model: Scorer) -> Discriminator:
 
 
 @contextmanager
-def overhearing(model: Scorer) -> Iterator[list[Tensor]]:
+def capture_outputs(model: Scorer) -> Iterator[list[Tensor]]:
     """What the filter gives inside the block, (B, d) for each time that it is asked."""
     heard: list[Tensor] = []
 

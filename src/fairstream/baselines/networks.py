@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairstream.events import UNKNOWN
+from fairstream.data import UNKNOWN
 
 DROPOUT: Final = 0.3
 _HIDDEN: Final = (128, 256, 128, 128, 64, 32)

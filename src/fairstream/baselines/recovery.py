@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairstream.baselines.filtered import user_embedding_tables
+from fairstream.data.groups import Codes
 from fairstream.evaluation.ranking import evaluating
-from fairstream.events.groups import Codes
 from fairstream.models import Scorer
 from fairstream.training.reference import one_thread
 
@@ -23,7 +23,7 @@ _N_RESAMPLES: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Recovery:
+class GroupProbe:
     """How often a fresh classifier is right about users whom it has not seen."""
 
     balanced_accuracy: float
@@ -52,7 +52,7 @@ def user_embeddings(model: Scorer, n_users: int) -> Tensor:
     return torch.cat(parts, dim=1) if parts else torch.empty(n_users, 0)
 
 
-def group_recovery(embeddings: Tensor, codes: Codes, *, rng: np.random.Generator) -> Recovery | None:
+def group_recovery(embeddings: Tensor, codes: Codes, *, rng: np.random.Generator) -> GroupProbe | None:
     """Cross-validated balanced accuracy of a small perceptron that predicts the group from the embedding.
 
     Embeddings (U, d) and codes (U,). Users of unknown group are left out, and groups with fewer
@@ -81,7 +81,7 @@ def group_recovery(embeddings: Tensor, codes: Codes, *, rng: np.random.Generator
     n_drawn = n_of // 2
     drawn = (rng.binomial(n_drawn, shares, size=(_N_RESAMPLES, len(n_of))) / n_drawn).mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Recovery(float(shares.mean()), (float(low), float(high)), 1 / len(n_of), len(labels))
+    return GroupProbe(float(shares.mean()), (float(low), float(high)), 1 / len(n_of), len(labels))
 
 
 def _stratified_folds(labels: Any, rng: np.random.Generator) -> Any:
@@ -123,8 +123,8 @@ def _held_out_predictions(x: Tensor, labels: Any, folds: Any, rng: np.random.Gen
         (losses * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     with torch.no_grad():
-        taken_for = logits().argmax(dim=2).numpy()
-    return taken_for[folds, np.arange(len(labels))]
+        predicted = logits().argmax(dim=2).numpy()
+    return predicted[folds, np.arange(len(labels))]
 
 
 def _started(rng: np.random.Generator, n_inputs: int, shape: tuple[int, ...]) -> Tensor:

@@ -7,8 +7,8 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_array
 
 from fairstream.baselines.rerank_program import Program, Reranking
+from fairstream.data import Rows
 from fairstream.errors import ConfigurationError
-from fairstream.events import Rows
 
 _INFEASIBLE, _FAILED = 2, 4
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from fairstream.data import ADVANTAGED, UNKNOWN, Rows
+from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
-from fairstream.events import ADVANTAGED, UNKNOWN, Rows
-from fairstream.events.groups import Codes
 
 Scores = np.ndarray[Any, np.dtype[np.float64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -73,7 +73,7 @@ class Program:
         >>> program.relevant.tolist(), program.weights.tolist()
         ([[True, True, False], [True, False, False]], [0.5, -0.6666666666666666])
         """
-        need_two_groups(int(codes.max(initial=UNKNOWN)) + 1)
+        require_two_groups(int(codes.max(initial=UNKNOWN)) + 1)
         if scores.shape[1] < k:
             raise ConfigurationError(
                 f"a list of {k} needs at least {k} columns of candidates, got {scores.shape[1]}; fill up with -inf"
@@ -131,7 +131,7 @@ def relevant_by_score(scores: Scores) -> Mask:
     return above / span > RELEVANT_ABOVE
 
 
-def need_two_groups(n_groups: int) -> None:
+def require_two_groups(n_groups: int) -> None:
     """More than the paper's two are refused."""
     if n_groups > 2:
         raise ConfigurationError(

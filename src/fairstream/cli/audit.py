@@ -21,7 +21,7 @@ def audit(
     nothing before it has changed. Leaves with 2 where the record was tampered with.
     """
     with opened(folder) as workspace:
-        from fairstream.live.audit import entries, verify  # noqa: PLC0415 (an extra)
+        from fairstream.service.audit import entries, verify  # noqa: PLC0415 (an extra)
 
         n, last = verify(workspace.engine), ""
         for entry in entries(workspace.engine):

@@ -11,8 +11,8 @@ import typer
 from fairstream.cli.comparison_tables import contender_table, difference_table
 from fairstream.cli.console import make_console
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.experiment import Record, need_writable, write_json
-from fairstream.experiment import compare as compare_records
+from fairstream.experiments import Record, check_writable, write_json
+from fairstream.experiments import compare as compare_records
 
 
 def compare(
@@ -36,7 +36,7 @@ def compare(
     disparity, and who is on the Pareto front of the two.
     """
     if json is not None:
-        need_writable(json)
+        check_writable(json)
     comparison = compare_records([Record.read(path) for path in _files(runs)], metric=metric, task=task, part=users)
     labels = [contender.label for contender in comparison.contenders]
     meant = [label for label in labels if against in (None, label)]

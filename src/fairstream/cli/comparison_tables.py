@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fairstream.cli.tables import CHANCE_MARK, TASK_NAMES, new_table, number, shown_groups, signed
 from fairstream.evaluation.paired import Interval
-from fairstream.experiment import Comparison
+from fairstream.experiments import Comparison
 
 
 def contender_table(comparison: Comparison) -> Table:
@@ -51,7 +51,7 @@ def difference_table(comparison: Comparison, against: str) -> Table:
         cells = []
         for part in (difference.performance, difference.disparity):
             value, interval = _interval_cells(part, signed)
-            cells += [value + (" " if part.is_certain else CHANCE_MARK), interval]
+            cells += [value + (" " if part.excludes_zero else CHANCE_MARK), interval]
         table.add_row(difference.label, *cells)
     return table
 

@@ -28,7 +28,7 @@ def consume(
     """
     options = dict(_parted(text) for text in option or [])
     with opened(folder) as workspace:
-        from fairstream.live.kafka import KafkaEvents, make_consumer  # noqa: PLC0415 (an extra)
+        from fairstream.service.kafka import KafkaEvents, make_consumer  # noqa: PLC0415 (an extra)
 
         consumer = make_consumer(brokers, group_id, options)
         events = KafkaEvents(workspace)

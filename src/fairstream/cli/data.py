@@ -12,10 +12,10 @@ from rich.console import Console
 from fairstream.cli.console import make_console
 from fairstream.cli.data_tables import group_table, summary
 from fairstream.cli.progress import DownloadProgress
-from fairstream.events.datasets.describe import describe
-from fairstream.events.datasets.prepare import Prepared, get_dataset
-from fairstream.events.datasets.sources import SOURCES
-from fairstream.experiment import need_writable, write_json
+from fairstream.data.datasets.describe import describe
+from fairstream.data.datasets.prepare import Prepared, get_dataset
+from fairstream.data.datasets.sources import SOURCES
+from fairstream.experiments import check_writable, write_json
 
 data_app = typer.Typer(
     help="Fetch the paper's data sets and prepare them; say what a folder or file holds.",
@@ -83,7 +83,7 @@ def check(
 ) -> None:
     """Say what a folder or file holds: events, users, items, time, groups, and whether it is the paper's data."""
     if json is not None:
-        need_writable(json)
+        check_writable(json)
     found = describe(data)
     console = make_console(quiet=quiet)
     for line in summary(found):

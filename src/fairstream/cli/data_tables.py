@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from fairstream.cli.tables import new_table
-from fairstream.events.datasets.describe import Description, GroupColumn, Ratings, Size
+from fairstream.data.datasets.describe import Description, GroupColumn, Ratings, Size
 
 _MOST_SHOWN = 12
 

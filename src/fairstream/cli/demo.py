@@ -9,8 +9,8 @@ import typer
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import RunProgress
 from fairstream.cli.tables import Document, method_table
-from fairstream.events import ADVANTAGED, read_events, synthetic_stream
-from fairstream.experiment import Run, RunConfig
+from fairstream.data import ADVANTAGED, read_events, synthetic_stream
+from fairstream.experiments import Run, RunConfig
 
 METHODS = ("Pretrain", "Retrain", "Finetune", "FADE")
 TASK, METRIC = "remain", "ndcg@20"
@@ -31,7 +31,7 @@ def demo(
     console = make_console(quiet=quiet)
     stream = synthetic_stream(seed=seed)
     log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
-    n_minority = int((log.need_groups().codes != ADVANTAGED).sum())
+    n_minority = int((log.require_groups().codes != ADVANTAGED).sum())
     console.print(
         f"A synthetic stream: {len(log):,} events, {log.n_users:,} users ({n_minority} of them in the minority), "
         f"{log.n_items} items, drifting taste.",

@@ -15,7 +15,7 @@ def forget(
 ) -> None:
     """Remove a person's events, attribute and row from every table and every model, and check that it is so."""
     with opened(folder) as workspace:
-        from fairstream.live.forget import forget as run_forget  # noqa: PLC0415 (an extra)
+        from fairstream.service.forget import forget as run_forget  # noqa: PLC0415 (an extra)
 
         done = run_forget(workspace, user, by=who())
     attribute = "the attribute" if done.had_attribute else "no attribute (there was none)"

@@ -45,9 +45,9 @@ def ingest(
         raise ConfigurationError("give files with events, or --users FILE, or both")
     console = make_console(quiet=quiet)
     with opened(folder) as workspace:
-        from fairstream.live.event_store import EventStore, Receipt  # noqa: PLC0415 (an extra)
-        from fairstream.live.files_in import batches_from_file, people_from_file  # noqa: PLC0415
-        from fairstream.live.people import put_people  # noqa: PLC0415
+        from fairstream.service.event_store import EventStore, Receipt  # noqa: PLC0415 (an extra)
+        from fairstream.service.files_in import batches_from_file, people_from_file  # noqa: PLC0415
+        from fairstream.service.people import put_people  # noqa: PLC0415
 
         def say(line: str) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from fairstream.cli.workspaces import needing_live
 from fairstream.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairstream.live.workspace import Workspace
+    from fairstream.service.workspace import Workspace
 
 
 def init(
@@ -45,8 +45,8 @@ def init(
     options = {"group": group, "advantaged": advantaged, "every": every}
     given = {name: value for name, value in options.items() if value is not None}
     with needing_live():
-        from fairstream.live.settings import FILE  # noqa: PLC0415 (an extra)
-        from fairstream.live.workspace import Workspace  # noqa: PLC0415
+        from fairstream.service.settings import FILE  # noqa: PLC0415 (an extra)
+        from fairstream.service.workspace import Workspace  # noqa: PLC0415
     say = make_console(quiet=quiet)
     if (folder / FILE).is_file():
         if given or demo or database is not None:
@@ -58,7 +58,7 @@ def init(
         say.print(f"{folder} is a workspace already: {state}.", markup=False, highlight=False, soft_wrap=True)
         return
     with _made(folder, given, database, demo=demo) as workspace:
-        from fairstream.live.keys import make_key  # noqa: PLC0415
+        from fairstream.service.keys import make_key  # noqa: PLC0415
 
         where = "SQLite, in the folder" if database is None else workspace.engine.url.render_as_string()
         for line in (
@@ -71,7 +71,7 @@ def init(
             say.print(line, markup=False, highlight=False, soft_wrap=True)
         key = make_key(workspace.engine, "admin", "admin")
         if demo:
-            from fairstream.live.demo import fill  # noqa: PLC0415
+            from fairstream.service.demo import fill  # noqa: PLC0415
 
             fill(workspace, lambda sentence: say.print(sentence, markup=False, highlight=False, soft_wrap=True))
         say.print("The key of the HTTP interface, shown this once (scope admin, name admin):", highlight=False)
@@ -82,9 +82,9 @@ def init(
 
 
 def _made(folder: Path, given: dict[str, Any], database: str | None, *, demo: bool) -> Workspace:
-    from fairstream.live.service.scheduler import Every  # noqa: PLC0415 (an extra)
-    from fairstream.live.settings import LiveConfig  # noqa: PLC0415
-    from fairstream.live.workspace import Workspace  # noqa: PLC0415
+    from fairstream.service.api.scheduler import Every  # noqa: PLC0415 (an extra)
+    from fairstream.service.settings import LiveConfig  # noqa: PLC0415
+    from fairstream.service.workspace import Workspace  # noqa: PLC0415
 
     if "every" in given:
         Every.parse(given["every"])
@@ -92,6 +92,6 @@ def _made(folder: Path, given: dict[str, Any], database: str | None, *, demo: bo
         return Workspace.create(folder, LiveConfig(**given), database)
     if given.keys() & {"group", "advantaged"}:
         raise ConfigurationError("the demonstration has its own group and advantaged; leave them away with --demo")
-    from fairstream.live.demo import DEMO  # noqa: PLC0415
+    from fairstream.service.demo import DEMO  # noqa: PLC0415
 
-    return Workspace.create(folder, DEMO.replaced(**given), database)
+    return Workspace.create(folder, DEMO.with_options(**given), database)

@@ -25,7 +25,7 @@ def add(
 ) -> None:
     """Make a key and print it, once: only its hash is kept."""
     with opened(folder) as workspace:
-        from fairstream.live.keys import make_key  # noqa: PLC0415 (an extra)
+        from fairstream.service.keys import make_key  # noqa: PLC0415 (an extra)
 
         typer.echo(make_key(workspace.engine, name, scope))
 
@@ -34,7 +34,7 @@ def add(
 def list_(folder: WorkspaceFolder) -> None:
     """Show every key there ever was; not the keys themselves, which nobody has kept."""
     with opened(folder) as workspace:
-        from fairstream.live.keys import list_keys  # noqa: PLC0415 (an extra)
+        from fairstream.service.keys import list_keys  # noqa: PLC0415 (an extra)
 
         found = list_keys(workspace.engine)
     table = new_table("Keys")
@@ -49,7 +49,7 @@ def list_(folder: WorkspaceFolder) -> None:
 def revoke(folder: WorkspaceFolder, name: _Name) -> None:
     """Make a key useless, from this moment."""
     with opened(folder) as workspace:
-        from fairstream.live.keys import revoke_key  # noqa: PLC0415 (an extra)
+        from fairstream.service.keys import revoke_key  # noqa: PLC0415 (an extra)
 
         revoke_key(workspace.engine, name)
     typer.echo(f"The key {name!r} is revoked.")

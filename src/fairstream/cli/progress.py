@@ -18,9 +18,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fairstream.experiment import Run
-from fairstream.experiment.jobs import Job
-from fairstream.experiment.run import OnProgress
+from fairstream.experiments import Run
+from fairstream.experiments.jobs import Job
+from fairstream.experiments.run import OnProgress
 
 _SECONDS_BETWEEN_LINES = 30.0
 

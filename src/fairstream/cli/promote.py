@@ -15,7 +15,7 @@ def promote(
 ) -> None:
     """Put a model into service that the gate has held, or that was there before."""
     with opened(folder) as workspace:
-        from fairstream.live import registry  # noqa: PLC0415 (an extra)
+        from fairstream.service import registry  # noqa: PLC0415 (an extra)
 
         registry.promote(workspace, model, by=who())
     typer.echo(f"Model {model} is in service.")
@@ -24,7 +24,7 @@ def promote(
 def rollback(folder: WorkspaceFolder) -> None:
     """Go back to the model that the present one was made from."""
     with opened(folder) as workspace:
-        from fairstream.live import registry  # noqa: PLC0415 (an extra)
+        from fairstream.service import registry  # noqa: PLC0415 (an extra)
 
         model = registry.rollback(workspace, by=who())
     typer.echo(f"Model {model} is in service again.")

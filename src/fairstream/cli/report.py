@@ -9,9 +9,9 @@ import typer
 
 from fairstream.cli.console import make_console
 from fairstream.errors import ConfigurationError
-from fairstream.experiment import need_writable
-from fairstream.experiment.paper.collect import findings_of
-from fairstream.report import PictureFormat, write_figures, write_report
+from fairstream.experiments import check_writable
+from fairstream.paper.collect import findings_of
+from fairstream.paper.report import PictureFormat, write_figures, write_report
 
 _FORMATS = ("png", "svg")
 
@@ -31,7 +31,7 @@ def report(
     """
     if format not in _FORMATS:
         raise ConfigurationError(f"format must be png or svg, got {format!r}")
-    need_writable(to)
+    check_writable(to)
     findings = findings_of(store)
     write_report(findings, to)
     console = make_console(quiet=quiet)

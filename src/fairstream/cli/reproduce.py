@@ -10,16 +10,16 @@ import typer
 from fairstream.cli.console import make_console
 from fairstream.cli.progress import JobProgress
 from fairstream.cli.workers import as_device, default_workers, tell_failures
+from fairstream.data.datasets import locate
+from fairstream.data.datasets.published import difference_from_paper
+from fairstream.data.datasets.sources import SOURCES
 from fairstream.errors import ConfigurationError
-from fairstream.events.datasets import locate
-from fairstream.events.datasets.published import difference_from_paper
-from fairstream.events.datasets.sources import SOURCES
-from fairstream.experiment import RunConfig
-from fairstream.experiment.jobs import Source
-from fairstream.experiment.paper.experiments import EXPERIMENTS, named
-from fairstream.experiment.paper.reproduce import Reproduction
-from fairstream.experiment.paper.settings import DATASETS, MODELS, ModelName
-from fairstream.experiment.store import Store
+from fairstream.experiments import RunConfig
+from fairstream.experiments.jobs import Source
+from fairstream.experiments.store import Store
+from fairstream.paper.experiments import EXPERIMENTS, named
+from fairstream.paper.reproduce import Reproduction
+from fairstream.paper.settings import DATASETS, MODELS, ModelName
 
 
 def reproduce(

@@ -24,9 +24,9 @@ from fairstream.cli.reading import (
     Users,
 )
 from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, recovery_line, slice_table
+from fairstream.data import EventLog, read_events
 from fairstream.errors import ConfigurationError
-from fairstream.events import EventLog, read_events
-from fairstream.experiment import Record, Run, RunConfig, need_writable, pooled, run_seeds, write_json
+from fairstream.experiments import Record, Run, RunConfig, check_writable, pooled, run_seeds, write_json
 
 
 def _option(field: str) -> Any:
@@ -106,7 +106,7 @@ def run(
     config = RunConfig(**asked)
     files = _files(json, _seeds(config, seeds))
     for file in files.values():
-        need_writable(file)
+        check_writable(file)
     log = read_events(
         data,
         users=users,

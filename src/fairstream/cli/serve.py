@@ -28,8 +28,8 @@ def serve(
         import torch  # noqa: PLC0415 (other commands need not wait for it)
         import uvicorn  # noqa: PLC0415 (an extra)
 
-        from fairstream.live.service import create_app  # noqa: PLC0415
-        from fairstream.live.service.heads import BoundedHeads  # noqa: PLC0415 (an extra)
+        from fairstream.service.api import create_app  # noqa: PLC0415
+        from fairstream.service.api.heads import BoundedHeads  # noqa: PLC0415 (an extra)
     # One list is too little work for two threads, and the other cores have updates to do.
     torch.set_num_threads(1)
     # A model that is being loaded hands the interpreter over to waiting requests ten times as often as usual.

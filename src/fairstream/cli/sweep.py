@@ -24,11 +24,11 @@ from fairstream.cli.reading import (
 )
 from fairstream.cli.workers import as_device, default_workers, tell_failures
 from fairstream.errors import ConfigurationError
-from fairstream.experiment import compare, need_writable, write_json
-from fairstream.experiment.jobs import Source
-from fairstream.experiment.store import Store
-from fairstream.experiment.sweep import combinations, parsed
-from fairstream.experiment.sweep import sweep as carry_out
+from fairstream.experiments import check_writable, compare, write_json
+from fairstream.experiments.jobs import Source
+from fairstream.experiments.store import Store
+from fairstream.experiments.sweep import combinations, parsed
+from fairstream.experiments.sweep import sweep as execute
 
 
 def sweep(
@@ -72,7 +72,7 @@ def sweep(
     `fairstream sweep data --grid method=FADE,FADE-Abs --grid fairness-weight=0.5,1,2 --seeds 3`
     """
     if json is not None:
-        need_writable(json)
+        check_writable(json)
     kind = as_device(device)
     same: dict[str, Any] = {name: _one(name, values) for name, values in map(parsed, fixed or [])}
     configs = combinations(dict(map(parsed, grid)), range(seeds), device=kind, n_resamples=0, **same)
@@ -89,7 +89,7 @@ def sweep(
     )
     folder, console = Store(store), make_console(quiet=quiet)
     with folder.writing(), JobProgress(quiet=quiet) as progress:
-        records, failed = carry_out(
+        records, failed = execute(
             folder, source, configs, device=kind, n_workers=workers or default_workers(kind), on_stage=progress.stage
         )
     comparison = compare(records, metric=metric, task=task)

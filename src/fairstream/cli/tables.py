@@ -147,13 +147,13 @@ def ordered(names: Sequence[str]) -> list[str]:
 
 def _caption(document: Document, task: str, main: str) -> str:
     score = document["summary"][task][main]
-    size = f"mean |PD| {number(score['abs_performance_disparity'])} (by chance {number(score['abs_by_chance'])})"
+    size = f"mean |PD| {number(score['abs_performance_disparity'])} (by chance {number(score['null_mean'])})"
     if spread := score["spread"]:
         p_value = "" if spread["p_value"] is None else f" (p = {spread['p_value']:.3f})"
         size += f", spread between groups {number(spread['value'])}{p_value}"
     aside: dict[str, int] = {}
     for period in document["periods"]:
-        aside |= {name: max(n, aside.get(name, 0)) for name, n in period["tasks"][task]["set_aside"].items()}
+        aside |= {name: max(n, aside.get(name, 0)) for name, n in period["tasks"][task]["excluded_groups"].items()}
     lines = [size, "chance: the size it has on average when the groups are dealt out at random", _LEGEND]
     if aside:
         groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(aside.items()))

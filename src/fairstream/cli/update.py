@@ -23,7 +23,7 @@ def update(
     """
     console = make_console(quiet=quiet)
     with opened(folder) as workspace:
-        from fairstream.live.updater import update as run_update  # noqa: PLC0415 (an extra)
+        from fairstream.service.updater import update as run_update  # noqa: PLC0415 (an extra)
 
         outcome = run_update(workspace, lambda sentence: console.print(sentence, markup=False, highlight=False))
     if outcome.kind == "too little":

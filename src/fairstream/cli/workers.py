@@ -10,7 +10,7 @@ import torch
 import typer
 
 from fairstream.errors import ConfigurationError
-from fairstream.experiment.pool import Device
+from fairstream.experiments.pool import Device
 
 
 def as_device(name: str) -> Device:

@@ -13,7 +13,7 @@ import typer
 from fairstream.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from fairstream.live.workspace import Workspace
+    from fairstream.service.workspace import Workspace
 
 WorkspaceFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The workspace.", show_default=False)]
 
@@ -22,7 +22,7 @@ WorkspaceFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The worksp
 def opened(folder: Path) -> Iterator[Workspace]:
     """An open workspace; what it needs is loaded only when a command asks for it."""
     with needing_live():
-        from fairstream.live.workspace import Workspace  # noqa: PLC0415 (an extra)
+        from fairstream.service.workspace import Workspace  # noqa: PLC0415 (an extra)
     with Workspace.open(folder) as workspace:
         yield workspace
 

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.evaluation.blocks import Blocks, Lists, chunks, need_shape
-from fairstream.evaluation.by_scan import by_scan
-from fairstream.evaluation.by_topk import by_topk
+from fairstream.data import Rows, SeenItems
+from fairstream.evaluation.blocks import Blocks, Lists, check_shape, chunks
 from fairstream.evaluation.top_k import Floats
-from fairstream.events import Rows, SeenItems
+from fairstream.evaluation.topk_cpu import topk_cpu
+from fairstream.evaluation.topk_torch import topk_torch
 from fairstream.models import Scorer
 
 
@@ -35,7 +35,7 @@ class Best:
     """(U,) what there was to find, whether it can be found or not."""
 
 
-class Way(NamedTuple):
+class TopKBackend(NamedTuple):
     """How a device goes about it."""
 
     rank: Callable[[Blocks, Lists, Lists, int, int], tuple[Floats, Rows]]
@@ -45,10 +45,10 @@ class Way(NamedTuple):
 
 
 @torch.no_grad()
-def best_of_all(model: Scorer, users: Rows, seen: SeenItems, positives: SeenItems, *, n_items: int, k: int) -> Best:
+def top_k_of_all(model: Scorer, users: Rows, seen: SeenItems, positives: SeenItems, *, n_items: int, k: int) -> Best:
     """The k best of the first `n_items` items that are not `seen`; among equals the `positives` come last."""
     device = next(model.parameters()).device
-    way = way_of(device)
+    way = backend_for(device)
     # Room is made once: small results kept between large and passing ones would hold on to their memory.
     scores, codes = np.empty((len(users), k)), np.empty((len(users), k), np.int64)
     n_positives = np.empty(len(users), np.int64)
@@ -64,7 +64,7 @@ def best_of_all(model: Scorer, users: Rows, seen: SeenItems, positives: SeenItem
 
 
 def _scores(model: Scorer, rows: Tensor, block: range) -> Tensor:
-    return need_shape(model.score_range(rows, block.start, block.stop), (len(rows), len(block)))
+    return check_shape(model.score_range(rows, block.start, block.stop), (len(rows), len(block)))
 
 
 def decoded(scores: Floats, codes: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.bool_]]]:
@@ -72,10 +72,12 @@ def decoded(scores: Floats, codes: Rows, n_items: int) -> tuple[Rows, np.ndarray
     return codes % n_items, (codes >= n_items) & np.isfinite(scores)
 
 
-WAYS = {"cpu": Way(by_scan, items_at_once=1 << 12, scores_at_once=1 << 20)}  # a block stays in the cache
-OTHERWISE = Way(by_topk, items_at_once=1 << 16, scores_at_once=1 << 26)  # a block keeps an accelerator busy
+BACKENDS = {"cpu": TopKBackend(topk_cpu, items_at_once=1 << 12, scores_at_once=1 << 20)}  # a block stays in the cache
+DEFAULT_BACKEND = TopKBackend(
+    topk_torch, items_at_once=1 << 16, scores_at_once=1 << 26
+)  # a block keeps an accelerator busy
 
 
-def way_of(device: torch.device) -> Way:
+def backend_for(device: torch.device) -> TopKBackend:
     """The way of this device."""
-    return WAYS.get(device.type, OTHERWISE)
+    return BACKENDS.get(device.type, DEFAULT_BACKEND)

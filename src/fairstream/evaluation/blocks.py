@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairstream.data import Rows
 from fairstream.errors import ModelError
-from fairstream.events import Rows
 
 Blocks = Iterable[tuple[int, Tensor]]
 """Scores (B, W) of W items for the same B users, and which item is the first; block after block."""
@@ -42,13 +42,13 @@ def chunks(n: int, *, width: int = 1, at_once: int) -> Iterator[range]:
     return (range(start, min(start + step, n)) for start in range(0, n, step))
 
 
-def need_numbers(are_numbers: bool) -> None:
+def check_finite(are_numbers: bool) -> None:
     """Ranking what is NaN or infinite would hide that a model has diverged."""
     if not are_numbers:
         raise ModelError("the model returned NaN or infinite scores, which are never ranked; it has probably diverged")
 
 
-def need_shape(scores: Tensor, shape: tuple[int, ...]) -> Tensor:
+def check_shape(scores: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The scores themselves, where there is one for each user and item; compiled code would read beyond others."""
     if tuple(scores.shape) != shape:
         raise ModelError(f"a model must give a score per item: expected the shape {shape}, got {tuple(scores.shape)}")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.evaluation.resampling import Array, Panel, Statistics, mean_of
+from fairstream.evaluation.resampling import Array, GroupPanel, Statistics, mean_of
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
@@ -52,7 +52,7 @@ class GroupScores:
     """Of each judged group: its value minus that of the users of all other judged groups."""
     largest_gap: Estimate | None
     """The largest |gap|; its p-value allows for having looked at every group."""
-    furthest: str | None
+    largest_gap_group: str | None
     """Whose gap that is."""
     spread: Estimate | None
     """The best group's value minus the worst's."""
@@ -60,7 +60,7 @@ class GroupScores:
     """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2)."""
     abs_performance_disparity: float | None
     """|PD|; over several periods the mean of each period's, as in the paper."""
-    abs_by_chance: float | None
+    abs_null_mean: float | None
     """What that is on average when the groups are dealt out at random; it is never 0."""
 
     @property
@@ -81,54 +81,56 @@ class GroupScores:
             "by_group": dict(self.by_group),
             "performance_disparity": self.performance_disparity,
             "abs_performance_disparity": self.abs_performance_disparity,
-            "abs_by_chance": self.abs_by_chance,
+            "null_mean": self.abs_null_mean,
             "disparity": None if disparity is None else disparity.to_dict(),
             "gaps": {name: gap.to_dict() for name, gap in self.gaps.items()},
-            "largest_gap": None if self.largest_gap is None else {"group": self.furthest, **self.largest_gap.to_dict()},
+            "largest_gap": None
+            if self.largest_gap is None
+            else {"group": self.largest_gap_group, **self.largest_gap.to_dict()},
             "spread": None if self.spread is None else self.spread.to_dict(),
         }
 
 
-def disaggregate(
-    panel: Panel, names: Sequence[str], rng: np.random.Generator | None = None, n_resamples: int = 0
+def group_statistics(
+    panel: GroupPanel, names: Sequence[str], rng: np.random.Generator | None = None, n_resamples: int = 0
 ) -> list[GroupScores]:
     """The scores of each metric of the panel; with `n_resamples`, also how sure they are.
 
-    >>> panel = Panel(np.array([[[0.5]], [[0.25]], [[1.0]]]), np.array([0, 1, 0], dtype=np.int16), n_groups=2)
-    >>> (score,) = disaggregate(panel, ["M", "F"])
+    >>> panel = GroupPanel(np.array([[[0.5]], [[0.25]], [[1.0]]]), np.array([0, 1, 0], dtype=np.int16), n_groups=2)
+    >>> (score,) = group_statistics(panel, ["M", "F"])
     >>> score.by_group, score.performance_disparity
     ({'M': 0.75, 'F': 0.25}, 0.5)
     """
-    found, sure = panel.observed(), _Sureness({}, {}, {})
+    found, sure = panel.observed(), _Uncertainty({}, {}, {})
     if n_resamples and rng is not None:
-        sure = _Sureness.of(panel, found, panel.bootstrapped(rng, n_resamples), panel.permuted(rng, n_resamples))
+        sure = _Uncertainty.of(panel, found, panel.bootstrapped(rng, n_resamples), panel.permuted(rng, n_resamples))
     return [_scores(m, names, found, sure) for m in range(panel.values.shape[2])]
 
 
-class _Sureness(NamedTuple):
+class _Uncertainty(NamedTuple):
     """How sure statistics are, by their names; what is held of one has its shape (…, M)."""
 
     intervals: Mapping[str, tuple[Array, Array]]
     p_values: Mapping[str, Array]
-    by_chance: Mapping[str, Array]
+    null_mean: Mapping[str, Array]
 
     @classmethod
-    def of(cls, panel: Panel, found: Statistics, drawn: Statistics, dealt: Statistics) -> _Sureness:
+    def of(cls, panel: GroupPanel, found: Statistics, drawn: Statistics, permuted_groups: Statistics) -> _Uncertainty:
         n_users = np.bincount(panel.codes[panel.codes >= 0], minlength=panel.n_groups)
         # What an interval rests on: everyone; or the users of a group or of its rest, whichever are fewer.
         fewest = np.minimum(n_users, n_users.sum() - n_users)
-        sizes = {name: np.abs(getattr(dealt, name)) for name in ("gap", "abs_gap", "largest", "spread")}
+        sizes = {name: np.abs(getattr(permuted_groups, name)) for name in ("gap", "abs_gap", "largest", "spread")}
         return cls(
             intervals={
                 "overall": _interval(found.overall, drawn.overall, np.array(widening(len(panel.codes)))),
                 "gap": _interval(found.gap, drawn.gap, np.array([widening(int(n)) for n in fewest]).reshape(-1, 1)),
             },
-            p_values={name: _p_value(np.abs(getattr(found, name)), by_chance) for name, by_chance in sizes.items()},
-            by_chance={name: mean_of(by_chance, axis=0) for name, by_chance in sizes.items()},
+            p_values={name: _p_value(np.abs(getattr(found, name)), null_mean) for name, null_mean in sizes.items()},
+            null_mean={name: mean_of(null_mean, axis=0) for name, null_mean in sizes.items()},
         )
 
 
-def _scores(m: int, names: Sequence[str], found: Statistics, sure: _Sureness) -> GroupScores:
+def _scores(m: int, names: Sequence[str], found: Statistics, sure: _Uncertainty) -> GroupScores:
     def of(name: str, *at: int) -> Estimate | None:
         """The statistic `name` of metric m (of group `at`) with its interval and what chance does."""
         here = (*at, m)
@@ -141,7 +143,7 @@ def _scores(m: int, names: Sequence[str], found: Statistics, sure: _Sureness) ->
             interval = (float(low[here]), float(high[here]))
         if name not in sure.p_values:
             return Estimate(value, interval)
-        return Estimate(value, interval, float(sure.p_values[name][here]), _or_none(sure.by_chance[name][here]))
+        return Estimate(value, interval, float(sure.p_values[name][here]), _or_none(sure.null_mean[name][here]))
 
     gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
     sizes = np.nan_to_num(found.abs_gap[:, m], nan=-1.0)
@@ -152,11 +154,11 @@ def _scores(m: int, names: Sequence[str], found: Statistics, sure: _Sureness) ->
         by_group={name: _or_none(found.by_group[code, m]) for code, name in enumerate(names)},
         gaps=gaps,
         largest_gap=of("largest"),
-        furthest=names[int(sizes.argmax())] if gaps else None,
+        largest_gap_group=names[int(sizes.argmax())] if gaps else None,
         spread=of("spread") if gaps else None,
         disparity=of("gap", 0) if len(names) else None,
         abs_performance_disparity=None if abs_disparity is None else abs_disparity.value,
-        abs_by_chance=_or_none(sure.by_chance["abs_gap"][0, m]) if sure.by_chance and gaps else None,
+        abs_null_mean=_or_none(sure.null_mean["abs_gap"][0, m]) if sure.null_mean and gaps else None,
     )
 
 
@@ -199,10 +201,10 @@ def widening(n: int) -> float:
     return math.sqrt(n / f) * t / z
 
 
-def _p_value(size: Array, by_chance: Array) -> Array:
+def _p_value(size: Array, null_mean: Array) -> Array:
     """(1 + how often chance does at least as much) / (1 + draws): valid, and never 0."""
-    less = by_chance < size - 1e-12  # a deal that tells nothing is not less
-    return (1.0 + (~less).sum(axis=0)) / (1.0 + len(by_chance))
+    less = null_mean < size - 1e-12  # a deal that tells nothing is not less
+    return (1.0 + (~less).sum(axis=0)) / (1.0 + len(null_mean))
 
 
 def _or_none(value: float) -> float | None:

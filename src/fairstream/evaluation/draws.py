@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.compiled import compiled
+from fairstream.compiled import njit
 from fairstream.sampling import uniform_at
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@compiled
+@njit
 def draw(key: int, weights: Weights, begin: int, end: int) -> None:
     """Rows `begin` … `end` of `weights` (n, size): add 1 for each of `size` draws with replacement."""
     size = weights.shape[1]
@@ -26,8 +26,8 @@ def draw(key: int, weights: Weights, begin: int, end: int) -> None:
             row[_below(key, r * size + j, size)] += 1.0
 
 
-@compiled
-def deal(key: int, members: Ints, sizes: Ints, weights: Weights, begin: int, end: int) -> None:
+@njit
+def permute(key: int, members: Ints, sizes: Ints, weights: Weights, begin: int, end: int) -> None:
     """Rows `begin` … `end` of `weights` (n, groups, users): 1 for whom of the `members` each group is dealt to.
 
     The first steps of a Fisher–Yates shuffle: group g gets `sizes[g]` of them, nobody gets two.
@@ -43,7 +43,7 @@ def deal(key: int, members: Ints, sizes: Ints, weights: Weights, begin: int, end
                 place += 1
 
 
-@compiled
+@njit
 def _below(key: int, counter: int, n: int) -> int:
     """0 … n − 1, each as likely as any other to within n / 2⁵³."""
     return int(uniform_at(np.uint64(key), np.uint64(counter)) * n)

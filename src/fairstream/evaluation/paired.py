@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.evaluation.by_group import CONFIDENCE, widening
-from fairstream.evaluation.resampling import Array, Panel
+from fairstream.evaluation.resampling import Array, GroupPanel
 from fairstream.randomness import Randomness
 
 
@@ -35,7 +35,7 @@ class Interval:
         return Interval(self.value, max(0.0, self.low), self.high)
 
     @property
-    def is_certain(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether the interval leaves out 0."""
         return self.low > 0 or self.high < 0
 
@@ -47,7 +47,7 @@ class Paired:
     group, and seeds from the seeds; every contender sees the same draws.
     """
 
-    def __init__(self, panel: Panel, n_seeds: int, n_resamples: int) -> None:
+    def __init__(self, panel: GroupPanel, n_seeds: int, n_resamples: int) -> None:
         rng = Randomness(0).numpy("comparison")
         self.observed = panel.observed()
         self._drawn = panel.bootstrapped(rng, n_resamples)

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.evaluation.best import best_of_all, decoded, way_of
-from fairstream.evaluation.blocks import Lists, chunks, need_shape
+from fairstream.data import Rows, SeenItems
+from fairstream.evaluation.best import backend_for, decoded, top_k_of_all
+from fairstream.evaluation.blocks import Lists, check_shape, chunks
 from fairstream.evaluation.top_k import Floats
-from fairstream.events import Rows, SeenItems
 from fairstream.models import Scorer
 from fairstream.sampling import NegativeSampler
 
@@ -64,7 +64,7 @@ def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, 
 
     Positives that are not among the known items cannot be found; they count as missed.
     """
-    found = best_of_all(model, users, seen, positives, n_items=n_items, k=k)
+    found = top_k_of_all(model, users, seen, positives, n_items=n_items, k=k)
     return RankedHits.of(found.is_positive, found.items, found.scores, found.n_positives)
 
 
@@ -90,14 +90,14 @@ def rank_sampled(
     negatives = sampler.draw(users, N_SAMPLED_CANDIDATES, key)
     reachable = positives.below(n_rankable)
     width = N_SAMPLED_CANDIDATES + int(counts(reachable, users).max(initial=0))
-    way, hits, items = way_of(device), np.zeros((len(users), k), np.bool_), np.zeros((len(users), k), np.int64)
+    way, hits, items = backend_for(device), np.zeros((len(users), k), np.bool_), np.zeros((len(users), k), np.int64)
     best = np.empty((len(users), k))
     for chunk in chunks(len(users), width=width, at_once=way.scores_at_once):
         at = slice(chunk.start, chunk.stop)
         table = Lists(*reachable.lists(users[at])).table()
         candidates = np.concatenate([negatives[at].cpu().numpy(), table], axis=1)  # (B, W), −1 where there is none
         scores = model(torch.from_numpy(users[at]).to(device), torch.from_numpy(candidates.clip(0)).to(device))
-        need_shape(scores, candidates.shape)
+        check_shape(scores, candidates.shape)
         is_positive = (candidates >= 0) & (np.arange(candidates.shape[1]) >= N_SAMPLED_CANDIDATES)
         absent, wanted = (Lists.from_mask(mask) for mask in (candidates < 0, is_positive))
         found, codes = way.rank([(0, scores)], absent, wanted, candidates.shape[1], k)
@@ -112,7 +112,7 @@ def best_items(
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Rows]:
     """(U, k) scores and item rows, best first; a score of −∞ marks the end of a short list."""
     with evaluating(model):
-        found = best_of_all(model, users, seen, SeenItems.from_pairs(users[:0], users[:0]), n_items=n_items, k=k)
+        found = top_k_of_all(model, users, seen, SeenItems.from_pairs(users[:0], users[:0]), n_items=n_items, k=k)
     return found.scores, found.items
 
 

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fairstream.data import Rows
+from fairstream.data.groups import Codes
 from fairstream.evaluation.ranking import RankedHits
 from fairstream.evaluation.top_k import Floats
-from fairstream.events import Rows
-from fairstream.events.groups import Codes
 
 N_RERANKED = 100
 """Where all items are ranked, so many of a user's best are the candidates to choose from."""

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.compiled import share
-from fairstream.evaluation.draws import deal, draw
-from fairstream.events.groups import Codes
+from fairstream.compiled import parallel_ranges
+from fairstream.data.groups import Codes
+from fairstream.evaluation.draws import draw, permute
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _WEIGHTS_AT_ONCE = 1 << 20
@@ -40,7 +40,7 @@ class Statistics(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Panel:
+class GroupPanel:
     """Values (U, P, M) of U users in P periods (NaN where a user was not tested) by M metrics.
 
     A group is judged in a period if at least `min_size` of its users were tested in it; smaller
@@ -74,7 +74,7 @@ class Panel:
             tables = np.empty((size, *self._observed.shape))
             for stratum, rows in enumerate(self._strata):
                 weights = np.zeros((size, len(rows)))  # how often each was drawn
-                share(size, partial(draw, _key(rng), weights))
+                parallel_ranges(size, partial(draw, _key(rng), weights))
                 tables[:, stratum] = weights @ self._columns[rows]
             return tables
 
@@ -86,20 +86,20 @@ class Panel:
         A user gets the group of someone who was tested in as many periods: a group that comes
         less often has fewer tests and larger gaps by chance, and keeps them in every deal.
         """
-        dealt = np.flatnonzero(self.judged.any(axis=1))
-        rows = np.flatnonzero(np.isin(self.codes, dealt))
+        permuted_groups = np.flatnonzero(self.judged.any(axis=1))
+        rows = np.flatnonzero(np.isin(self.codes, permuted_groups))
         n_tests = (~np.isnan(self.values[rows, :, 0])).sum(axis=1)
         alike = [np.flatnonzero(n_tests == times) for times in np.unique(n_tests)]
         # The largest group gets whom the others leave over, and what they leave of the sums.
-        *others, largest = sorted(dealt.tolist(), key=lambda code: len(self._strata[code])) or [0]
+        *others, largest = sorted(permuted_groups.tolist(), key=lambda code: len(self._strata[code])) or [0]
         sizes = [np.array([(self.codes[rows[at]] == code).sum() for code in others], np.int64) for at in alike]
-        together = self._observed[dealt].sum(axis=0)
+        together = self._observed[permuted_groups].sum(axis=0)
 
         def tables_of(size: int) -> Array:
             tables = np.repeat(self._observed[None], size, axis=0)
             weights = np.zeros((size, len(others), len(rows)))  # 1: this group is dealt to this user
             for at, wanted in zip(alike, sizes, strict=True):
-                share(size, partial(deal, _key(rng), at, wanted, weights))
+                parallel_ranges(size, partial(permute, _key(rng), at, wanted, weights))
             if others:
                 sums = weights.reshape(-1, len(rows)) @ self._columns[rows]  # one product, not one a deal
                 tables[:, others] = sums.reshape(size, len(others), -1)

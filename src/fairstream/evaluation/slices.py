@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairstream.data import UNKNOWN, History, Rows
 from fairstream.evaluation.blocks import Lists
 from fairstream.evaluation.by_group import GroupScores
-from fairstream.evaluation.tested import Tested
-from fairstream.events import UNKNOWN, Knowledge, Rows
+from fairstream.evaluation.user_results import UserResults
 
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -34,7 +34,7 @@ class Slice:
         return {"n_users": self.n_users, "n_positives": self.n_positives, **scores}
 
 
-def cut_slices(tested: Tested, items: Rows, positives: Lists, known: Knowledge) -> Iterator[tuple[str, Tested]]:
+def cut_slices(tested: UserResults, items: Rows, positives: Lists, known: History) -> Iterator[tuple[str, UserResults]]:
     """The slices by name: of the users, and, with only some items counting as found, of the items.
 
     `items` (U, k) are the best of each tested user, `positives` what there was to find.
@@ -51,7 +51,7 @@ def cut_slices(tested: Tested, items: Rows, positives: Lists, known: Knowledge) 
         yield "new_items", _only(tested, items, positives, lambda rows: (rows >= young.start) & (rows < young.stop))
 
 
-def _only(tested: Tested, items: Rows, positives: Lists, counts: Callable[[Rows], _Mask]) -> Tested:
+def _only(tested: UserResults, items: Rows, positives: Lists, counts: Callable[[Rows], _Mask]) -> UserResults:
     """The same lists with only some items counting, for the users who had any of them to find."""
     n_before = np.zeros(len(positives.items) + 1, dtype=np.int64)
     np.cumsum(counts(positives.items), out=n_before[1:])

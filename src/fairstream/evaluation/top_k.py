@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.compiled import compiled
-from fairstream.events import Rows
+from fairstream.compiled import njit
+from fairstream.data import Rows
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Heaps = tuple[Floats, Rows]
@@ -21,7 +21,7 @@ Heaps = tuple[Floats, Rows]
 _TILE = 64
 
 
-@compiled
+@njit
 def scan(
     block: tuple[Floats, int, int, int],
     had: tuple[Rows, Rows],
@@ -78,7 +78,7 @@ def scan(
     return True
 
 
-@compiled
+@njit
 def settle(heaps: Heaps, begin: int, end: int) -> None:
     """Turn the heaps of rows `begin` … `end` into lists, best first."""
     best, codes = heaps
@@ -90,7 +90,7 @@ def settle(heaps: Heaps, begin: int, end: int) -> None:
             _replace_root(heap, held, last, score, code)
 
 
-@compiled
+@njit
 def _bar(heap: Floats, held: Rows, n_items: int, lowest: float) -> float:
     """What a score must exceed to be worth a look: the root's, or where an equal one may beat it the next below."""
     if n_items <= held[0] < 2 * n_items:
@@ -98,7 +98,7 @@ def _bar(heap: Floats, held: Rows, n_items: int, lowest: float) -> float:
     return heap[0]
 
 
-@compiled
+@njit
 def _replace_root(heap: Floats, held: Rows, size: int, score: float, code: int) -> None:
     """Drop the root of the first `size` pairs, and put this pair where it belongs."""
     hole = 0
@@ -115,6 +115,6 @@ def _replace_root(heap: Floats, held: Rows, size: int, score: float, code: int) 
     heap[hole], held[hole] = score, code
 
 
-@compiled
+@njit
 def _is_worse(score: float, code: int, other_score: float, other_code: int) -> bool:
     return score < other_score or (score == other_score and code > other_code)

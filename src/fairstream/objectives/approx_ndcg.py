@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairstream.objectives.ndcg import over_max_dcg
+from fairstream.objectives.ndcg import normalize_dcg
 
 
 def approx_ndcg(scores: Tensor, relevance: Tensor, *, k: int, tau: float) -> Tensor:
@@ -24,10 +24,10 @@ def approx_ndcg(scores: Tensor, relevance: Tensor, *, k: int, tau: float) -> Ten
     gains = relevance / torch.log2(1 + ranks)
     if k < n:
         gains = gains * torch.sigmoid((k + 0.5 - ranks) / tau)
-    return over_max_dcg(gains.sum(dim=-1), relevance, k=min(k, n))
+    return normalize_dcg(gains.sum(dim=-1), relevance, k=min(k, n))
 
 
-def first_item_approx_ndcg(scores: Tensor, *, tau: float) -> Tensor:
+def positive_approx_ndcg(scores: Tensor, *, tau: float) -> Tensor:
     """ApproxNDCG of candidates {i} ∪ N'_ui, all ranks, the positive in column 0: (..., 1 + μ) → (...)."""
     rank = 1 + torch.sigmoid((scores[..., 1:] - scores[..., :1]) / tau).sum(dim=-1)
     return 1 / torch.log2(1 + rank)  # maxDCG = 1

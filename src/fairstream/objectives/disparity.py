@@ -13,7 +13,7 @@ class Disparity(NamedTuple):
 
     dpd: Tensor
     """(G,)"""
-    is_there: Tensor
+    is_defined: Tensor
     """(G,) whether the batch has users of the group and users of the rest; if not, dpd is void."""
 
 

@@ -29,7 +29,7 @@ def fairness_loss(disparity: Disparity, signs: Tensor, kind: FairnessLoss = "sig
     >>> fairness_loss(two, signs), fairness_loss(two, signs, "absolute")
     (tensor(0.4741), tensor(0.9741))
     """
-    dpd, is_there = disparity
+    dpd, is_defined = disparity
     terms = F.softplus(signs * dpd if kind == "signed" else dpd.abs())  # −log σ(−x) = softplus(x)
-    weight = is_there.to(terms.dtype)
+    weight = is_defined.to(terms.dtype)
     return (terms * weight).sum() / weight.sum()

@@ -26,6 +26,6 @@ def differentiable_hits(scores: Tensor, relevance: Tensor, *, n_ranks: int, tau:
     return (p_hat * relevance.unsqueeze(-2)).sum(dim=-1)
 
 
-def first_item_hit(scores: Tensor, *, tau: float) -> Tensor:
+def positive_hit(scores: Tensor, *, tau: float) -> Tensor:
     """DH(C_ui; 1) for candidates {i} ∪ N'_ui with the positive in column 0: (..., 1 + μ) → (...)."""
     return relaxed_permutation(scores, tau=tau, n_rows=1)[..., 0, 0]

@@ -19,7 +19,7 @@ def differentiable_ndcg(scores: Tensor, relevance: Tensor, *, k: int, tau: float
     """
     k = min(k, scores.shape[-1])
     hits = differentiable_hits(scores, relevance, n_ranks=k, tau=tau)  # (..., K)
-    return over_max_dcg((hits * discounts(k, like=scores)).sum(dim=-1), relevance, k=k)
+    return normalize_dcg((hits * discounts(k, like=scores)).sum(dim=-1), relevance, k=k)
 
 
 def discounts(k: int, *, like: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def discounts(k: int, *, like: Tensor) -> Tensor:
     return 1.0 / torch.log2(torch.arange(2, k + 2, dtype=like.dtype, device=like.device))
 
 
-def over_max_dcg(dcg: Tensor, relevance: Tensor, *, k: int) -> Tensor:
+def normalize_dcg(dcg: Tensor, relevance: Tensor, *, k: int) -> Tensor:
     """NDCG@k from DCG@k: over the DCG of the best order, or 0 where nothing is relevant."""
     discount = discounts(k, like=dcg)
     best = relevance.sort(dim=-1, descending=True).values[..., :k]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fairstream.objectives.ndcg import discounts, over_max_dcg
+from fairstream.objectives.ndcg import discounts, normalize_dcg
 from fairstream.objectives.neural_sort import relaxed_permutation
 from fairstream.objectives.sinkhorn import doubly_stochastic
 
@@ -22,10 +22,10 @@ def neural_ndcg(scores: Tensor, relevance: Tensor, *, k: int, tau: float) -> Ten
     k = min(k, scores.shape[-1])
     p = doubly_stochastic(relaxed_permutation(scores, tau=tau))[..., :k, :]
     gains = (p * relevance.unsqueeze(-2)).sum(dim=-1)  # (..., k)
-    return over_max_dcg((gains * discounts(k, like=scores)).sum(dim=-1), relevance, k=k)
+    return normalize_dcg((gains * discounts(k, like=scores)).sum(dim=-1), relevance, k=k)
 
 
-def first_item_neural_ndcg(scores: Tensor, *, tau: float) -> Tensor:
+def positive_neural_ndcg(scores: Tensor, *, tau: float) -> Tensor:
     """NeuralNDCG of candidates {i} ∪ N'_ui, all ranks, the positive in column 0: (..., 1 + μ) → (...)."""
     p = doubly_stochastic(relaxed_permutation(scores, tau=tau))
     return (p[..., 0] * discounts(scores.shape[-1], like=scores)).sum(dim=-1)  # maxDCG = 1

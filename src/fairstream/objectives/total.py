@@ -7,20 +7,20 @@ from typing import Literal
 
 from torch import Tensor
 
-from fairstream.objectives.approx_ndcg import first_item_approx_ndcg
+from fairstream.objectives.approx_ndcg import positive_approx_ndcg
 from fairstream.objectives.bpr import bpr_loss
 from fairstream.objectives.disparity import differentiable_disparity
 from fairstream.objectives.fairness import FairnessLoss, fairness_loss
-from fairstream.objectives.hit import first_item_hit
-from fairstream.objectives.neural_ndcg import first_item_neural_ndcg
+from fairstream.objectives.hit import positive_hit
+from fairstream.objectives.neural_ndcg import positive_neural_ndcg
 
 Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg"]
 """What stands for the quality of a user's ranking in L_fair."""
 
 _FIRST_ITEM = {
-    "hit": first_item_hit,
-    "neural-ndcg": first_item_neural_ndcg,
-    "approx-ndcg": first_item_approx_ndcg,
+    "hit": positive_hit,
+    "neural-ndcg": positive_neural_ndcg,
+    "approx-ndcg": positive_approx_ndcg,
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from fairstream.data import Vocabulary
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import best_items
-from fairstream.events import Vocabulary
 from fairstream.models import Popularity
 from fairstream.strategies import Learner
 

@@ -17,8 +17,8 @@ import safetensors
 import safetensors.torch
 import torch
 
+from fairstream.data import Vocabulary, utf8
 from fairstream.errors import CheckpointError
-from fairstream.events import Vocabulary, utf8
 from fairstream.files import replace_file
 from fairstream.training import Tensors
 

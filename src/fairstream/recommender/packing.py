@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairstream.events import Groups, Knowledge
+from fairstream.data import Groups, History
 from fairstream.strategies import Learner
 from fairstream.training import Tensors
 
@@ -47,7 +47,7 @@ def unpack_learner(learner: Learner, manifest: dict[str, Any], tensors: Tensors)
     users, items = (tensors[f"events/{name}"].numpy() for name in ("users", "items"))
     trainer = learner.restore(
         int(manifest["t"]),
-        Knowledge.of(
+        History.of(
             users,
             items,
             n_items_before=int(manifest["n_items_before"]),

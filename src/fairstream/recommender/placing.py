@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fairstream.data import EventLog, Groups, Rows, SeenItems, Vocabulary
 from fairstream.errors import ConfigurationError
-from fairstream.events import EventLog, Groups, Rows, SeenItems, Vocabulary
 
 
 class NewEvents(NamedTuple):
@@ -23,12 +23,12 @@ class NewEvents(NamedTuple):
         user_ids, item_ids = users.copy(), items.copy()
         people = user_ids.extend(log.user_ids.ids)
         user_rows, item_rows = people[log.users], item_ids.extend(log.item_ids.ids)[log.items]
-        joined = groups.joined_by(people, len(user_ids), log.groups)
+        joined = groups.merge(people, len(user_ids), log.groups)
         new = ~seen.has(user_rows, item_rows)
         return cls(user_rows[new], item_rows[new], user_ids, item_ids, joined)
 
 
-def log_itself(events: Any, users: Any) -> EventLog | None:
+def as_event_log(events: Any, users: Any) -> EventLog | None:
     """The events, if they are a log already."""
     if not isinstance(events, EventLog):
         return None

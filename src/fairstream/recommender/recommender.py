@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fairstream._version import __version__
-from fairstream.errors import CheckpointError, ConfigurationError, DataError
-from fairstream.evaluation import Judge, Judgement, Protocol
-from fairstream.events import (
+from fairstream.data import (
     Columns,
     Groups,
     Vocabulary,
@@ -20,9 +18,11 @@ from fairstream.events import (
     read_events,
     read_more_events,
 )
-from fairstream.events.groups import UNKNOWN
-from fairstream.events.people import read_more_groups
-from fairstream.events.tables import to_table
+from fairstream.data.group_collector import read_more_groups
+from fairstream.data.groups import UNKNOWN
+from fairstream.data.tables import to_table
+from fairstream.errors import CheckpointError, ConfigurationError, DataError
+from fairstream.evaluation import Evaluation, Evaluator, Protocol
 from fairstream.methods import METHODS, MethodConfig, make_learner
 from fairstream.models import Scorer, ScorerFactory
 from fairstream.randomness import Randomness
@@ -34,10 +34,10 @@ from fairstream.recommender.checkpoint import (
     write_checkpoint,
 )
 from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
-from fairstream.recommender.placing import NewEvents, log_itself
+from fairstream.recommender.placing import NewEvents, as_event_log
 from fairstream.recommender.standing import Standing
 from fairstream.strategies import Learner, Update
-from fairstream.training import OnEpoch, Surroundings, Tensors
+from fairstream.training import OnEpoch, RuntimeConfig, Tensors
 
 
 class FairRecommender:
@@ -78,7 +78,7 @@ class FairRecommender:
                 f"{self.config.method} chooses the lists of all users together, so it is a method of experiments "
                 f"(fairstream.run, `fairstream run`); give a recommender another method"
             )
-        surroundings = Surroundings(seed=seed, device=device, engine=engine)
+        surroundings = RuntimeConfig(seed=seed, device=device, engine=engine)
         self._device, self._engine = surroundings.torch_device(), surroundings.engine
         self._randomness = Randomness(surroundings.seed)
         self._learner: Learner | None = None
@@ -91,8 +91,8 @@ class FairRecommender:
 
     def fit(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Update:
         """Train from scratch on `events` (an `EventLog`, or what `read_events` takes)."""
-        log = log_itself(events, users) or read_events(events, users=users)
-        groups = log.need_groups()
+        log = as_event_log(events, users) or read_events(events, users=users)
+        groups = log.require_groups()
         learner = self._new_learner()
         update = learner.fit(log.users, log.items, groups, on_epoch)
         self._learner, self._users, self._items = learner, log.user_ids.copy().indexed(), log.item_ids.copy().indexed()
@@ -116,7 +116,7 @@ class FairRecommender:
             k = min(20, learner.known.n_items)
             main = self._judge(new, k=k).slices["warm_users"][f"ndcg@{k}"]
             quality = main.overall
-            groups = groups.found_ahead(main.ahead, judged=main.gaps) if groups.choice == "auto" else groups
+            groups = groups.with_ahead(main.ahead, judged=main.gaps) if groups.choice == "auto" else groups
         update = learner.update(new.users, new.items, groups, quality, on_epoch)
         self._users, self._items, self._groups = new.user_ids, new.item_ids, groups
         return update
@@ -143,7 +143,7 @@ class FairRecommender:
         self._groups = replace(groups, codes=np.delete(groups.codes, row))
         return True
 
-    def tell_groups(self, users: Any) -> None:
+    def set_groups(self, users: Any) -> None:
         """Say of all users who is in which group, where a checkpoint was saved without; unnamed ones have none."""
         _, groups = self._fitted()
         told = read_more_groups(self._users.ids, to_table(users, what="the users"), self._columns, groups)
@@ -164,7 +164,7 @@ class FairRecommender:
 
     def disparity(
         self, events: Any, *, users: Any = None, k: int = 20, min_group_size: int = 20, n_resamples: int = 1000
-    ) -> Judgement:
+    ) -> Evaluation:
         """Each group's quality and the signed PD on `events` with its uncertainty, by `strict`.
 
         Ask before `update`: events that the model has learned from cannot judge it. Groups with
@@ -208,7 +208,7 @@ class FairRecommender:
         options that are to be others from now on (fairness_weight, update_epochs …).
         """
         manifest, tensors = read_checkpoint(Path(path))
-        place = Surroundings(device=device or manifest.get("device", "auto"))
+        place = RuntimeConfig(device=device or manifest.get("device", "auto"))
         place.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
             options = {**manifest["config"], **changed}
@@ -264,12 +264,12 @@ class FairRecommender:
     def _placed(self, events: Any, users: Any) -> NewEvents:
         """The events that are not known yet, in this recommender's rows; changes nothing."""
         learner, groups = self._fitted()
-        log = log_itself(events, users) or read_more_events(events, groups, self._columns, users=users)
+        log = as_event_log(events, users) or read_more_events(events, groups, self._columns, users=users)
         return NewEvents.of(log, learner.known.seen, self._users, self._items, groups)
 
-    def _judge(self, new: NewEvents, *, k: int, min_group_size: int = 1, n_resamples: int = 0) -> Judgement:
+    def _judge(self, new: NewEvents, *, k: int, min_group_size: int = 1, n_resamples: int = 0) -> Evaluation:
         learner, _ = self._fitted()
-        judge = Judge(Protocol.named("strict"), k, new.groups, self._randomness, min_group_size, n_resamples)
+        judge = Evaluator(Protocol.named("strict"), k, new.groups, self._randomness, min_group_size, n_resamples)
         return judge.judge(
             learner.model,
             new.users,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fairstream.events import Knowledge, Vocabulary
+from fairstream.data import History, Vocabulary
 from fairstream.models import Scorer
 
 
@@ -12,7 +12,7 @@ class Standing(NamedTuple):
     """The model, what it knows, and the ids of its rows; not to be changed."""
 
     model: Scorer
-    known: Knowledge
+    known: History
     n_learned_users: int
     user_ids: Vocabulary
     item_ids: Vocabulary

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fairstream.events import Groups, Knowledge, Rows
+from fairstream.data import Groups, History, Rows
 from fairstream.models import Scorer, ScorerFactory
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -55,14 +55,14 @@ class Learner:
         device: torch.device,
         engine: EngineName = "auto",
         engine_maker: EngineMaker = make_engine,
-        foresight: Knowledge | None = None,
+        foresight: History | None = None,
     ) -> None:
         self.factory, self.hyper, self.objective, self.strategy = factory, hyper, objective, strategy
         self.randomness, self.device, self.engine, self._engine_maker = randomness, device, engine, engine_maker
         self._foresight = foresight
         self.t = -1
         nobody: Rows = np.empty(0, dtype=np.int64)
-        self.known = Knowledge.of(nobody, nobody)
+        self.known = History.of(nobody, nobody)
         self.n_learned_users = 0
         """Users whom the model in service has been trained on; later ones it has only made room for."""
         self._trainer: Trainer | None = None
@@ -150,7 +150,7 @@ class Learner:
             engine_maker=self._engine_maker,
         )
 
-    def restore(self, t: int, known: Knowledge, *, n_learned_users: int, started_at: int) -> Trainer:
+    def restore(self, t: int, known: History, *, n_learned_users: int, started_at: int) -> Trainer:
         """Stand where a saved learner stood; gives the trainer whose tensors are to be filled in.
 
         `started_at` is the period in which its model was (re)started.
@@ -160,12 +160,12 @@ class Learner:
         self._trainer = self._new_trainer(room.n_users, room.n_items, started_at)
         return self._trainer
 
-    def take_over(self, users: Rows, items: Rows, weights: Tensors) -> None:
+    def load_pretrained(self, users: Rows, items: Rows, weights: Tensors) -> None:
         """Stand where another learner stood after pre-training on these events; `weights` are its trainer's tensors."""
         known = self.known.after(users, items)
         self.restore(0, known, n_learned_users=known.n_users, started_at=0).fill(weights)
 
-    def stand_before(self, t: int, known: Knowledge) -> None:
+    def start_at(self, t: int, known: History) -> None:
         """Know all that came before period t, having learned nothing of it: enough for who retrains on everything."""
         self.t, self.known = t - 1, known
 
@@ -180,7 +180,7 @@ class Learner:
             items,
             groups,
             sampler,
-            n_groups=groups.n_after(room.n_users),
+            n_groups=groups.n_groups_among(room.n_users),
             t=self.t,
             epochs=epochs,
             shuffled=shuffled,

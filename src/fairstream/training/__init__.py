@@ -4,7 +4,7 @@ from fairstream.training.engines import EngineMaker, make_engine
 from fairstream.training.hyperparameters import Hyperparameters
 from fairstream.training.optimizers import Tensors
 from fairstream.training.row_adam import RowAdam
-from fairstream.training.surroundings import EngineName, Surroundings
+from fairstream.training.runtime import EngineName, RuntimeConfig
 from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Hyperparameters",
     "OnEpoch",
     "RowAdam",
-    "Surroundings",
+    "RuntimeConfig",
     "Tensors",
     "Trainer",
     "TrainingReport",

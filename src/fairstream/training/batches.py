@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fairstream.data import UNKNOWN, Rows
+from fairstream.data.groups import Codes
 from fairstream.errors import DataError
-from fairstream.events import UNKNOWN, Rows
-from fairstream.events.groups import Codes
 from fairstream.sampling import NegativeSampler
 
 _INTERACTIONS_AT_ONCE = 1 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fairstream.events import Rows
+from fairstream.data import Rows
 from fairstream.models import Scorer
 from fairstream.objectives import Objective
 from fairstream.sampling import NegativeSampler

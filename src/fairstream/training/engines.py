@@ -13,7 +13,7 @@ from fairstream.objectives import Objective
 from fairstream.training.engine import Engine, Training
 from fairstream.training.reference import ReferenceEngine
 from fairstream.training.row_adam import RowAdam
-from fairstream.training.surroundings import EngineName
+from fairstream.training.runtime import EngineName
 
 EngineMaker = Callable[[EngineName, Training], Engine]
 """Makes the engine that takes the steps of one training."""

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fairstream.data import Rows
 from fairstream.errors import ModelError
-from fairstream.events import Rows
 from fairstream.training.engine import Engine, Training
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fairstream.data import Groups, Rows
 from fairstream.errors import ModelError
-from fairstream.events import Groups, Rows
 from fairstream.models import Scorer, ScorerFactory, UserTable
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -28,8 +28,8 @@ from fairstream.training.optimizers import (
     restore_state,
     state_tensors,
 )
+from fairstream.training.runtime import EngineName
 from fairstream.training.savepoint import Savepoint
-from fairstream.training.surroundings import EngineName
 
 OnEpoch = Callable[[int, int], None]
 """Called after each epoch with (epochs done, epochs in all). What an update learns may show in the
@@ -69,7 +69,7 @@ class Trainer:
     ) -> None:
         self.hyper, self.objective = hyper, objective
         self._randomness, self._device, self._engine, self._make_engine = randomness, device, engine, engine_maker
-        with randomness.governing("weights", t):
+        with randomness.seeded("weights", t):
             model = factory(n_users, n_items)
         if not isinstance(model, Scorer):
             raise ModelError(f"a model must be a fairstream.Scorer, got {type(model).__name__}; see Scorer for how")
@@ -102,7 +102,7 @@ class Trainer:
 
     def grow(self, n_users: int, n_items: int, t: int) -> None:
         """Make room, in the tables and in the optimizer, for who and what appeared in period t."""
-        with self._randomness.governing("growth", t):
+        with self._randomness.seeded("growth", t):
             self.model.grow(n_users, n_items)
         grow_state(self.optimizer)
 
@@ -145,7 +145,7 @@ class Trainer:
         for epoch in range(epochs):
             order = orders.permutation(len(batches)) if shuffled else np.arange(len(batches))
             key = self._randomness.key("negatives", t, epoch if shuffled else 0)
-            with self._randomness.governing("forward", t, epoch, device=self._device):
+            with self._randomness.seeded("forward", t, epoch, device=self._device):
                 loss = engine.epoch(order, key)
             if not math.isfinite(loss):
                 raise ModelError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.compiled import compiled, inlined
+from fairstream.compiled import njit, njit_inline
 from fairstream.training.cpu.ownership import owner
 
 _LOOK_EVERY = 64
@@ -33,7 +33,7 @@ class Table(NamedTuple):
     """v"""
     n_updates: Floats
     """(rows,) row Adam: how often each row has been updated."""
-    asleep_since: np.ndarray[Any, np.dtype[np.int64]]
+    frozen_since: np.ndarray[Any, np.dtype[np.int64]]
     """(rows,) dense Adam: the step up to which a row that is asleep is up to date; −k where it is awake and has
     been found trembling the last k times."""
 
@@ -55,7 +55,7 @@ class Adam(NamedTuple):
     """1 / (1 − β₂ⁿ)"""
 
 
-@inlined
+@njit_inline
 def update_row(table: Any, row: Any, gradient: Any, scale: Any, l2: Any, adam: Any, n: Any) -> None:
     """One update of a row, the n-th one, by `scale` · `gradient`."""
     n = min(n, len(adam.mean_scale) - 1)
@@ -71,7 +71,7 @@ def update_row(table: Any, row: Any, gradient: Any, scale: Any, l2: Any, adam: A
         weight[k] -= step * m / (np.sqrt(v * square_scale) + epsilon)
 
 
-@compiled
+@njit
 def update_idle_rows(
     table: Any, heads: Any, nothing: Any, l2: Any, adam: Any, n: Any, thread: Any, n_threads: Any
 ) -> None:
@@ -88,31 +88,31 @@ def update_idle_rows(
             continue
         if heads[row] > 0:
             _make_up(table, row, adam, n - 1)
-            table.asleep_since[row] = 0
-        elif table.asleep_since[row] <= 0:
+            table.frozen_since[row] = 0
+        elif table.frozen_since[row] <= 0:
             update_row(table, row, nothing, np.float32(1.0), l2, adam, n)
             if looks:
-                n_found = 1 - table.asleep_since[row] if _only_trembles(table, row) else 0
-                table.asleep_since[row] = n if n_found == _LONG_ENOUGH else -n_found
+                n_found = 1 - table.frozen_since[row] if _only_trembles(table, row) else 0
+                table.frozen_since[row] = n if n_found == _LONG_ENOUGH else -n_found
 
 
-@compiled
-def make_up_for_sleep(table: Any, adam: Any, n: Any) -> None:
+@njit
+def catch_up(table: Any, adam: Any, n: Any) -> None:
     """Bring every row up to step n."""
-    for row in range(len(table.asleep_since)):
+    for row in range(len(table.frozen_since)):
         _make_up(table, row, adam, n)
 
 
-@inlined
+@njit_inline
 def _make_up(table: Any, row: Any, adam: Any, n: Any) -> None:
-    if 0 < table.asleep_since[row] < n:
-        faded = np.float32(adam.beta2_exact ** (n - table.asleep_since[row]))
+    if 0 < table.frozen_since[row] < n:
+        faded = np.float32(adam.beta2_exact ** (n - table.frozen_since[row]))
         for k in range(table.square.shape[1]):
             table.square[row, k] *= faded
-        table.asleep_since[row] = n
+        table.frozen_since[row] = n
 
 
-@inlined
+@njit_inline
 def _only_trembles(table: Any, row: Any) -> Any:
     moves = False
     for k in range(table.weight.shape[1]):

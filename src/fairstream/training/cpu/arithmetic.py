@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.compiled import compiled
+from fairstream.compiled import njit
 
 _LOG2_E = np.float32(1.4426950408889634)
 # ln 2 in two parts: the first has few enough bits that k · ln 2 is exact.
@@ -16,7 +16,7 @@ _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _C3, _C4, _C5, _C6, _C7 = (np.float32(1.0 / f) for f in (6, 24, 120, 720, 5040))
 
 
-@compiled
+@njit
 def exp_negative(x: Any) -> Any:
     """e^x for x ≤ 0 in float32, to one unit in the last place or two; e^−87 for anything below.
 

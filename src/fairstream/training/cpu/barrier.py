@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
-from fairstream.compiled import compiled
+from fairstream.compiled import njit
 
 _LOOKS = 500
 
@@ -65,12 +65,12 @@ def new_counter() -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.zeros(1, dtype=np.int64)
 
 
-def call_off(counter: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+def abort(counter: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     """Let nobody wait any more, now or later: one of the threads will not come."""
     counter[0] = _CALLED_OFF
 
 
-@compiled
+@njit
 def wait_for_all(counter: Any, n_threads: Any) -> Any:
     """Wait until all threads have come here; gives False where that has been called off.
 

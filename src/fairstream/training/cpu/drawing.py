@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.compiled import compiled, inlined
+from fairstream.compiled import njit, njit_inline
 from fairstream.sampling import uniform_at
 
 
-@compiled
+@njit
 def draw(place: Any, first: Any, bounds: Any, free_before: Any, n_items: Any, key: Any, taken: Any, out: Any) -> None:
     """Fill `out` (B, n) with the negatives of positions `first` … of users standing at `place` (B,).
 
@@ -22,7 +22,7 @@ def draw(place: Any, first: Any, bounds: Any, free_before: Any, n_items: Any, ke
         _to_items(free_before, begin, end, taken, out[b])
 
 
-@inlined
+@njit_inline
 def _distinct_ranks(n_free: Any, counter: Any, key: Any, taken: Any, out: Any) -> None:
     """Distinct integers below `n_free`: each the r-th of what those before it have left."""
     for c in range(len(out)):
@@ -37,7 +37,7 @@ def _distinct_ranks(n_free: Any, counter: Any, key: Any, taken: Any, out: Any) -
         out[c] = rank
 
 
-@inlined
+@njit_inline
 def _to_items(free_before: Any, begin: Any, end: Any, at: Any, out: Any) -> None:
     """Turn each rank r into the r-th free item, r + #{j : e_j − j ≤ r}.
 

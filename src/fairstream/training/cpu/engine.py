@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairstream.events import Rows
+from fairstream.data import Rows
 from fairstream.models import MatrixFactorization
 from fairstream.models import Table as ModelTable
-from fairstream.training.cpu.adam import Adam, Table, make_up_for_sleep
-from fairstream.training.cpu.barrier import call_off, new_counter
-from fairstream.training.cpu.compact import Compact, exchange
+from fairstream.training.cpu.adam import Adam, Table, catch_up
+from fairstream.training.cpu.barrier import abort, new_counter
+from fairstream.training.cpu.buffers import make_buffers
 from fairstream.training.cpu.epoch import Exclusions, Interactions, draw_share, take_steps
-from fairstream.training.cpu.rooms import make_rooms
-from fairstream.training.cpu.steps import Integers, Loss, Room
+from fairstream.training.cpu.row_subset import RowSubset, swap_rows
+from fairstream.training.cpu.steps import Buffers, Integers, Loss
 from fairstream.training.engine import Engine, Training
 from fairstream.training.optimizers import ensure_state
 from fairstream.training.row_adam import RowAdam
@@ -45,7 +45,7 @@ class FusedEngine(Engine):
         self._is_row = isinstance(training.optimizer, RowAdam)
         self._whole = [self._table(table) for table in (model.user, model.item)]
         self._works_on_copy = training.repeats and self._is_row
-        self._compact: list[Compact] = []
+        self._compact: list[RowSubset] = []
         self._is_written = np.zeros(1, dtype=np.bool_)
         self._p, self._q = self._whole
         self._interactions = Interactions(
@@ -73,7 +73,7 @@ class FusedEngine(Engine):
         self._others = ThreadPoolExecutor(max(1, self._n_threads - 1))
         self._counter = new_counter()
         self._negatives: Integers = np.empty((self._at_once * batches.size, objective.n_drawn), dtype=np.int32)
-        self._rooms: list[Room] = []
+        self._rooms: list[Buffers] = []
 
     def epoch(self, order: Rows, key: int) -> float:
         total = 0.0
@@ -95,14 +95,14 @@ class FusedEngine(Engine):
             self._exchange()
 
     def _exchange(self) -> None:
-        exchange(self._compact[0], self._whole[0], self._compact[1], self._whole[1], self._is_written)
+        swap_rows(self._compact[0], self._whole[0], self._compact[1], self._whole[1], self._is_written)
 
     def _make_compact(self) -> None:
         """Go on on a copy of the rows that occur."""
         users, items, codes, size = self._interactions
         # The negatives lie in the order of the batches: `Training.repeats` says which that is.
         users, candidates = users.copy(), np.concatenate([items[:, None], self._negatives[: len(items)]], axis=1)
-        self._compact = [Compact.of(self._whole[0], users), Compact.of(self._whole[1], candidates)]
+        self._compact = [RowSubset.of(self._whole[0], users), RowSubset.of(self._whole[1], candidates)]
         items, self._negatives = candidates[:, 0].copy(), candidates[:, 1:].astype(np.int32)
         self._p, self._q = (compact.table for compact in self._compact)
         self._interactions = Interactions(users, items, codes[self._compact[0].rows], size)
@@ -125,7 +125,7 @@ class FusedEngine(Engine):
 
     def _step(self, order: Rows) -> float:
         if not self._rooms:
-            self._rooms = make_rooms(
+            self._rooms = make_buffers(
                 self._n_threads,
                 size=self._interactions.size,
                 n_drawn=self._negatives.shape[1],
@@ -141,7 +141,7 @@ class FusedEngine(Engine):
             for state in self.training.optimizer.state.values():
                 state["step"] += len(order)
             for table in (self._p, self._q):
-                make_up_for_sleep(table, self._adam, self._n_steps)
+                catch_up(table, self._adam, self._n_steps)
         return loss
 
     def _take(self, order: Rows, thread: int) -> Any:
@@ -168,7 +168,7 @@ class FusedEngine(Engine):
             others.extend(self._others.submit(work, thread) for thread in range(1, self._n_threads))
             result = work(0)
         except BaseException:
-            call_off(self._counter)  # nobody must wait for this thread
+            abort(self._counter)  # nobody must wait for this thread
             raise
         finally:
             wait(others)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.compiled import compiled
-from fairstream.events import Rows
-from fairstream.events.groups import Codes
+from fairstream.compiled import njit
+from fairstream.data import Rows
+from fairstream.data.groups import Codes
 from fairstream.training.cpu.adam import update_idle_rows, update_row
 from fairstream.training.cpu.barrier import wait_for_all
 from fairstream.training.cpu.drawing import draw
@@ -41,7 +41,7 @@ class Exclusions(NamedTuple):
     n_items: int
 
 
-@compiled
+@njit
 def draw_share(
     order: Any, size: Any, exclusions: Any, key: Any, negatives: Any, taken: Any, thread: Any, n_threads: Any
 ) -> None:
@@ -53,7 +53,7 @@ def draw_share(
         draw(place, begin, exclusions.bounds, exclusions.free_before, exclusions.n_items, key, taken, out)
 
 
-@compiled
+@njit
 def take_steps(
     order: Any,
     interactions: Any,
@@ -105,7 +105,7 @@ def take_steps(
     return total
 
 
-@compiled
+@njit
 def update_items(q: Any, n_items: Any, l2: Any, adam: Any, n: Any, room: Any) -> None:
     """Adam on the touched item rows; n counts the steps of dense Adam, below 0 each row counts its own."""
     chains, width = room.items, len(room.scores)
@@ -123,14 +123,14 @@ def update_items(q: Any, n_items: Any, l2: Any, adam: Any, n: Any, room: Any) ->
         occurrence = chains.heads[row] - 1
         if chains.links[occurrence] == 0:  # most items come once in a batch: there is no sum to take
             b = occurrence // width
-            update_row(q, row, room.old[b], room.slopes[occurrence - b * width, b], l2, adam, count)
+            update_row(q, row, room.old[b], room.score_grads[occurrence - b * width, b], l2, adam, count)
         else:
             item_gradient(row, room)
             update_row(q, row, room.gradient, _ONE, l2, adam, count)
         chains.heads[row] = 0
 
 
-@compiled
+@njit
 def update_users(p: Any, n_users: Any, l2: Any, adam: Any, n: Any, room: Any) -> None:
     """The same on the touched user rows."""
     for slot in range(n_users):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.compiled import compiled
+from fairstream.compiled import njit
 from fairstream.training.cpu.arithmetic import exp_negative
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -19,7 +19,7 @@ _FOLD = 1e200
 _LN_2 = math.log(2.0)
 
 
-@compiled
+@njit
 def bpr(s: Any, n_rows: Any, n: Any, ds: Any, product: Any) -> Any:
     """L_rec = 1/(B n) Σ_b Σ_j softplus(s_j − s_0) and its gradient, put into `ds`   (Section 3.2).
 
@@ -46,7 +46,7 @@ def bpr(s: Any, n_rows: Any, n: Any, ds: Any, product: Any) -> Any:
     return total / (n_rows * n)
 
 
-@compiled
+@njit
 def log_of_product(factors: Any, n_rows: Any) -> Any:
     """Log Π factors, each at most 2²⁵⁶; sets them to 1."""
     logarithm, run = 0.0, 1.0
@@ -59,8 +59,8 @@ def log_of_product(factors: Any, n_rows: Any) -> Any:
     return logarithm + math.log(run)
 
 
-@compiled
-def first_item_hit(s: Any, n_rows: Any, mu: Any, tau: Any, dh: Any, d: Any, p: Any, top: Any) -> None:
+@njit
+def positive_hit(s: Any, n_rows: Any, mu: Any, tau: Any, dh: Any, d: Any, p: Any, top: Any) -> None:
     """DH = P̂[1, 0] of the candidates {i} ∪ N' (Section 3.3), and ∂DH/∂s, put into `dh` and `d`.
 
     With N = 1 + μ and a_i = P̂_0 (δ_0i − P̂_i) / τ:
@@ -85,8 +85,8 @@ def first_item_hit(s: Any, n_rows: Any, mu: Any, tau: Any, dh: Any, d: Any, p: A
                 d[j, b] += pull
 
 
-@compiled
-def first_item_approx_ndcg(s: Any, n_rows: Any, mu: Any, tau: Any, value: Any, d: Any) -> None:
+@njit
+def positive_approx_ndcg(s: Any, n_rows: Any, mu: Any, tau: Any, value: Any, d: Any) -> None:
     """ApproxNDCG v = 1 / log₂(1 + r), r = 1 + Σ_j σ(x_j), x_j = (s_j − s_0) / τ, and its gradient, put into `d`.
 
     ∂v/∂s_j = −ln 2 / ((1 + r) ln²(1 + r)) · σ(x_j) σ(−x_j) / τ, and ∂v/∂s_0 is minus the sum of these.
@@ -113,7 +113,7 @@ def first_item_approx_ndcg(s: Any, n_rows: Any, mu: Any, tau: Any, value: Any, d
             d[0, b] -= d[j, b]
 
 
-@compiled
+@njit
 def relaxed_first_row(s: Any, n_rows: Any, mu: Any, tau: Any, p: Any, top: Any) -> None:
     """P̂[1, :] = softmax(L / τ) with L_i = (N − 1) s_i − Σ_j |s_i − s_j|, N = 1 + μ, put into `p`."""
     inverse, others = np.float32(1.0 / tau), np.float32(mu)
@@ -141,7 +141,7 @@ def relaxed_first_row(s: Any, n_rows: Any, mu: Any, tau: Any, p: Any, top: Any) 
             p[i, b] /= top[b]
 
 
-@compiled
+@njit
 def largest(x: Any, n_rows: Any, n: Any, top: Any) -> None:
     """The largest of the first n numbers in each column."""
     top[:n_rows] = x[0, :n_rows]
@@ -150,7 +150,7 @@ def largest(x: Any, n_rows: Any, n: Any, top: Any) -> None:
             top[b] = max(top[b], x[i, b])
 
 
-@compiled
+@njit
 def fairness(dh: Any, codes: Any, n_rows: Any, signs: Any, is_signed: Any, lambda_: Any, sums: Any, slope: Any) -> Any:
     """λ L_fair (Section 3.4), and ∂(λ L_fair)/∂DH of a user of each group, put into `slope` (G,).
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairstream.compiled import inlined
+from fairstream.compiled import njit_inline
 
 _BLOCK_BITS = 6
 
 
-@inlined
+@njit_inline
 def owner(row: Any, n_threads: Any) -> Any:
     """The thread (of a power of two) that a row belongs to.
 

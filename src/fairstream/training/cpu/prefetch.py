@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
-from fairstream.compiled import inlined
+from fairstream.compiled import njit_inline
 
 _LINE = 16
 """Numbers (float32) in a cache line."""
@@ -41,14 +41,14 @@ def _prefetch(_typing: Any, table: Any, row: Any, column: Any, will_write: Any) 
     return types.void(table, types.intp, types.intp, will_write), generate
 
 
-@inlined
+@njit_inline
 def prefetch_row(table: Any, row: Any) -> None:
     """Ask for a row of a table, to read it: other threads may keep theirs."""
     for column in range(0, table.shape[1], _LINE):
         _prefetch(table, row, column, False)
 
 
-@inlined
+@njit_inline
 def prefetch_row_to_write(table: Any, row: Any) -> None:
     """Ask for a row of a table for this thread alone."""
     for column in range(0, table.shape[1], _LINE):

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairstream.compiled import compiled, inlined
+from fairstream.compiled import njit, njit_inline
 from fairstream.training.cpu.adam import Floats
-from fairstream.training.cpu.objective import bpr, fairness, first_item_approx_ndcg, first_item_hit
+from fairstream.training.cpu.objective import bpr, fairness, positive_approx_ndcg, positive_hit
 from fairstream.training.cpu.ownership import owner
 from fairstream.training.cpu.prefetch import prefetch_row
 
@@ -33,16 +33,16 @@ class Chains(NamedTuple):
     """(occurrences,) 1 + the occurrence of the same row before this one, 0 where there is none."""
 
 
-class Room(NamedTuple):
+class Buffers(NamedTuple):
     """Where a thread works; `scores`, `old` and `pulls` are one and the same for all of them."""
 
     scores: Floats
     """(1 + C, B)"""
     old: Floats
     """(B, d) the users' rows as they were before the step."""
-    pulls: Floats
+    user_grads: Floats
     """(B, d) what each interaction adds to the gradient of its user's row."""
-    slopes: Floats
+    score_grads: Floats
     """(1 + C, B) ∂L/∂s"""
     hits: Floats
     """(B,) DH, or ApproxNDCG"""
@@ -79,7 +79,7 @@ class Loss(NamedTuple):
     """DH in the fairness loss, or else ApproxNDCG."""
 
 
-@inlined
+@njit_inline
 def append(chains: Any, n: Any, occurrence: Any, row: Any) -> Any:
     """Put an occurrence before the others of its row; gives the number of distinct rows so far."""
     head = chains.heads[row]
@@ -89,7 +89,7 @@ def append(chains: Any, n: Any, occurrence: Any, row: Any) -> Any:
     return n + (1 if head == 0 else 0)
 
 
-@compiled
+@njit
 def score(users: Any, items: Any, negatives: Any, p: Any, q: Any, begin: Any, end: Any, room: Any) -> None:
     """s_bc = ⟨p_u, q_i⟩ of the interactions `begin` … `end`; keeps their p_u as they are now."""
     s, old = room.scores, room.old
@@ -109,17 +109,17 @@ def score(users: Any, items: Any, negatives: Any, p: Any, q: Any, begin: Any, en
             s[c, b] = total
 
 
-@compiled
+@njit
 def losses(n_rows: Any, loss: Any, room: Any) -> Any:
     """L of the batch, and ∂L/∂s, put into `slopes`."""
-    s, ds = room.scores, room.slopes
+    s, ds = room.scores, room.score_grads
     total = bpr(s, n_rows, loss.n, ds, room.product)
     if loss.lambda_ > 0:
         d, dh = room.hit_slopes, room.hits
         if loss.is_hit:
-            first_item_hit(s, n_rows, loss.mu, loss.tau, dh, d, room.scratch[1:], room.scratch[0])
+            positive_hit(s, n_rows, loss.mu, loss.tau, dh, d, room.scratch[1:], room.scratch[0])
         else:
-            first_item_approx_ndcg(s, n_rows, loss.mu, loss.tau, dh, d)
+            positive_approx_ndcg(s, n_rows, loss.mu, loss.tau, dh, d)
         total += fairness(
             dh, room.codes, n_rows, loss.signs, loss.is_signed, loss.lambda_, room.sums, room.group_slopes
         )
@@ -132,7 +132,7 @@ def losses(n_rows: Any, loss: Any, room: Any) -> Any:
     return total
 
 
-@compiled
+@njit
 def find_rows(users: Any, items: Any, negatives: Any, room: Any, thread: Any, n_threads: Any) -> Any:
     """The distinct user rows and item rows of the batch that this thread owns, with their occurrences."""
     width = negatives.shape[1] + 1
@@ -147,36 +147,36 @@ def find_rows(users: Any, items: Any, negatives: Any, room: Any, thread: Any, n_
     return n_users, n_items
 
 
-@compiled
+@njit
 def pull(items: Any, negatives: Any, q: Any, begin: Any, end: Any, room: Any) -> None:
     """What each of the interactions `begin` … `end` adds to ∂L/∂p_u: Σ_c ∂L/∂s_bc q_c."""
-    ds = room.slopes
+    ds = room.score_grads
     for b in range(begin, end):
-        pulls = room.pulls[b]
-        pulls[:] = _ZERO
+        user_grads = room.user_grads[b]
+        user_grads[:] = _ZERO
         for c in range(len(ds)):
             q_i, slope = q[items[b] if c == 0 else negatives[b, c - 1]], ds[c, b]
-            for k in range(len(pulls)):
-                pulls[k] += slope * q_i[k]
+            for k in range(len(user_grads)):
+                user_grads[k] += slope * q_i[k]
 
 
-@inlined
+@njit_inline
 def user_gradient(row: Any, room: Any) -> None:
     """∂L/∂p_u, the sum of the pulls of its occurrences, put into `gradient`."""
     chains, gradient = room.users, room.gradient
     gradient[:] = _ZERO
     link = chains.heads[row]
     while link > 0:
-        pulls = room.pulls[link - 1]
+        user_grads = room.user_grads[link - 1]
         for k in range(len(gradient)):
-            gradient[k] += pulls[k]
+            gradient[k] += user_grads[k]
         link = chains.links[link - 1]
 
 
-@inlined
+@njit_inline
 def item_gradient(row: Any, room: Any) -> None:
     """∂L/∂q_i = Σ_(b, c) ∂L/∂s_bc p_u over the occurrences of i, put into `gradient`."""
-    ds, chains, gradient = room.slopes, room.items, room.gradient
+    ds, chains, gradient = room.score_grads, room.items, room.gradient
     gradient[:] = _ZERO
     width = len(ds)
     link = chains.heads[row]

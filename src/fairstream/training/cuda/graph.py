@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from fairstream.events import Rows
+from fairstream.data import Rows
 from fairstream.training.cuda.capture import captured
 from fairstream.training.cuda.kernels.advance import advance
 

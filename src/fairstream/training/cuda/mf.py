@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 import triton
 
-from fairstream.events import Rows
+from fairstream.data import Rows
 from fairstream.models import MatrixFactorization
 from fairstream.training.cuda.adam_state import AdamState
 from fairstream.training.cuda.batch_data import BatchData

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from fairstream.events import Rows
+from fairstream.data import Rows
 from fairstream.models import NeuralCollaborativeFiltering
 from fairstream.training.cuda.adam_state import AdamState
 from fairstream.training.cuda.batch_data import BatchData

@@ -73,7 +73,7 @@ def fairness(
     is_other = group[:, None] != group[None, :]
     sum_out = tl.sum(tl.where(is_other, sum_in[:, None], 0.0), axis=0)
     n_out = tl.sum(tl.where(is_other, n_in[:, None], 0.0), axis=0)
-    is_there = (n_in > 0) & (n_out > 0) & (group < N_GROUPS)
+    is_defined = (n_in > 0) & (n_out > 0) & (group < N_GROUPS)
     n_in, n_out = tl.maximum(n_in, 1.0), tl.maximum(n_out, 1.0)
     dpd = sum_in / n_in - sum_out / n_out
     if ABSOLUTE:
@@ -82,9 +82,9 @@ def fairness(
     else:
         side = tl.load(signs_at + group, mask=group < N_GROUPS, other=0.0)
         x = side * dpd
-    n_there = tl.maximum(tl.sum(tl.where(is_there, 1.0, 0.0), axis=0), 1.0)
-    l_fair = tl.sum(tl.where(is_there, softplus(x), 0.0), axis=0) / n_there
-    slope = tl.where(is_there, lambda_ / n_there * side / (1.0 + tl.exp(-x)), 0.0)
+    n_there = tl.maximum(tl.sum(tl.where(is_defined, 1.0, 0.0), axis=0), 1.0)
+    l_fair = tl.sum(tl.where(is_defined, softplus(x), 0.0), axis=0) / n_there
+    slope = tl.where(is_defined, lambda_ / n_there * side / (1.0 + tl.exp(-x)), 0.0)
     return lambda_ * l_fair, slope / n_in, slope / n_out
 
 

@@ -98,9 +98,9 @@ def item_gradients(
     place = position[:, None] + tl.arange(0, SLOTS)[None, :]
     is_open = is_first
     while tl.max(is_open.to(tl.int32), axis=0) > 0:
-        is_there = is_open[:, None] & (place < n_e)
-        is_mine = tl.load(rows_at + place, mask=is_there, other=-1) == row[:, None]  # (ROWS, SLOTS)
-        e = tl.load(order_at + place, mask=is_there, other=0).to(tl.int32)
+        is_defined = is_open[:, None] & (place < n_e)
+        is_mine = tl.load(rows_at + place, mask=is_defined, other=-1) == row[:, None]  # (ROWS, SLOTS)
+        e = tl.load(order_at + place, mask=is_defined, other=0).to(tl.int32)
         r = e // C
         ds = tl.load(ds_rec_at + e, mask=is_mine, other=0.0)
         if N_FAIR > 0:

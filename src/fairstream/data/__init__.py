@@ -1,0 +1,33 @@
+"""Who, what, when, and which group."""
+
+from fairstream.data.columns import Columns
+from fairstream.data.datasets import synthetic_stream
+from fairstream.data.datasets.synthetic import SyntheticConfig, SyntheticStream
+from fairstream.data.groups import ADVANTAGED, UNKNOWN, Groups
+from fairstream.data.history import History
+from fairstream.data.id_index import utf8
+from fairstream.data.ingest import ingest
+from fairstream.data.log import EventLog
+from fairstream.data.readers import read_events, read_more_events
+from fairstream.data.seen import SeenItems
+from fairstream.data.vocabulary import Rows, Vocabulary, id_column
+
+__all__ = [
+    "ADVANTAGED",
+    "UNKNOWN",
+    "Columns",
+    "EventLog",
+    "Groups",
+    "History",
+    "Rows",
+    "SeenItems",
+    "SyntheticConfig",
+    "SyntheticStream",
+    "Vocabulary",
+    "id_column",
+    "ingest",
+    "read_events",
+    "read_more_events",
+    "synthetic_stream",
+    "utf8",
+]

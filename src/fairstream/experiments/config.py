@@ -1,0 +1,77 @@
+"""Everything that decides a run's numbers, in one frozen object."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from fairstream.evaluation import Protocol
+from fairstream.methods import MethodConfig
+from fairstream.periods import check_length
+from fairstream.training import RuntimeConfig
+
+
+class RunConfig(MethodConfig, RuntimeConfig):
+    """A method, a protocol, how the log is cut, and where it runs.
+
+    >>> RunConfig().optimizer, RunConfig(protocol="paper").optimizer
+    ('row', 'dense')
+    """
+
+    protocol: str = "strict"
+    """strict: point in time, full ranking, true NDCG, newcomers included; paper: what produced the \
+published numbers; paper+ranking and the like: the paper's with one thing repaired \
+(leak, ranking, ndcg, cold-users, optimizer)."""
+    pretrain_ratio: float | None = Field(None, gt=0, lt=1)
+    """Share of the events to pre-train on; by default 0.6, and 0.7 for ModCloth, as in the paper."""
+    pretrain_events: int | None = Field(None, ge=1)
+    """Number of events to pre-train on, instead of a share: unlike a share, it does not depend on how \
+many are still to come."""
+    period: str | None = None
+    """Length of a period: a number of events (5000), a share of them (4%) or a stretch of the \
+calendar (6h, 1d, 1w, 1mo, 1y); by default one of the n_blocks."""
+    n_periods: int | None = Field(None, ge=2)
+    """T, the periods used after pre-training, the last one only tested on; by default 7, and with a \
+period's length given as many as there are."""
+    n_blocks: int = Field(10, ge=1)
+    """Equal blocks that the events after the pre-training data are cut in; the first T are the periods."""
+    k: int = Field(20, ge=1)
+    """Length of the recommended list that is judged."""
+    min_group_size: int = Field(20, ge=1)
+    """A group with fewer tested users is too small to judge and set aside (under the paper's protocol \
+none is)."""
+    n_resamples: int = Field(1000, ge=0)
+    """Bootstrap samples and permutations behind every interval and p-value; 0: none of them."""
+
+    @field_validator("protocol")
+    @classmethod
+    def _known_protocol(cls, name: str) -> str:
+        Protocol.named(name)
+        return name
+
+    @field_validator("period")
+    @classmethod
+    def _known_length(cls, length: str | None) -> str | None:
+        return None if length is None else check_length(length)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_the_paper(cls, given: Any) -> Any:
+        """The paper's protocol uses the paper's optimizer, unless another one is asked for."""
+        protocol = given.get("protocol") if isinstance(given, dict) else None
+        if not isinstance(protocol, str) or not protocol.startswith("paper"):
+            return given
+        optimizer = "row" if Protocol.named(protocol).row_updates else "dense"
+        defaults: dict[str, Any] = {"optimizer": optimizer, "min_group_size": 1}
+        return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+
+    @model_validator(mode="after")
+    def _periods_fit(self) -> Self:
+        if self.pretrain_events is not None and self.pretrain_ratio is not None:
+            raise ValueError("pretrain_ratio and pretrain_events are two ways to say it; give one of them")
+        if self.period is not None and self.protocol != "strict":
+            raise ValueError("the paper's protocol cuts the log in n_blocks; period goes with strict")
+        if self.period is None and self.n_periods is not None and self.n_periods > self.n_blocks:
+            raise ValueError(f"n_periods must be at most n_blocks, {self.n_blocks}, got {self.n_periods}")
+        return self

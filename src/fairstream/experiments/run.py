@@ -1,0 +1,295 @@
+"""The prequential run: update on a period, judge on what follows, go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Self
+
+from fairstream.baselines import GroupProbe, group_recovery, require_two_groups, user_embeddings
+from fairstream.data import EventLog, History
+from fairstream.data.datasets.published import recognise
+from fairstream.errors import ConfigurationError, DataError
+from fairstream.evaluation import Evaluator, Protocol
+from fairstream.experiments.config import RunConfig
+from fairstream.experiments.results import TASKS, PeriodResult, mean_slices, versions
+from fairstream.methods import METHODS, make_learner
+from fairstream.models import ScorerFactory
+from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
+from fairstream.randomness import Randomness
+from fairstream.strategies import Learner, Retrain, Update
+from fairstream.training import Tensors
+
+OnProgress = Callable[[int, int, int], None]
+"""Called after each epoch with (period t, epochs done, epochs in all)."""
+
+_PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
+
+
+class Run(Iterator[PeriodResult]):
+    """One method over one log. Iterate over it for the periods t = 1 … T − 1.
+
+    `pretrained` is the result at t = 0, there from the first step on; `results` what has been
+    yielded so far; `document()` everything, as it is stored.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        config: RunConfig,
+        *,
+        factory: ScorerFactory | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.log, self.dataset = log, known.name if (known := recognise(log)) else None
+        self.config, self.periods = resolved(log, config)
+        n_first = log.n_items_after(self.periods.ends[0])
+        if config.k > n_first:
+            raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
+        # Where the advantaged group is not declared, the pre-training data say which is the larger.
+        self.groups = log.require_groups().as_of(log.n_users_after(self.periods.ends[0]))
+        randomness, protocol = Randomness(config.seed), Protocol.named(config.protocol)
+        self._foresight = None if protocol.point_in_time else History.of(log.users, log.items)
+        self._learner: Learner = make_learner(
+            self.config,
+            factory=factory,
+            randomness=randomness,
+            device=config.torch_device(),
+            engine=config.engine,
+            foresight=self._foresight,
+        )
+        reranker = config.reranker()
+        if reranker is not None:
+            require_two_groups(len(self._names()))
+        self._judge = Evaluator(
+            protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples, reranker
+        )
+        self.on_progress = on_progress
+        self._unjudged: Update | None = None
+        self.pretrained: PeriodResult | None = None
+        self.results: list[PeriodResult] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PeriodResult:
+        before = self.results[-1] if self.results else self.begin()
+        t = len(self.results) + 1
+        if t >= self.periods.last:
+            raise StopIteration
+        self.results.append(self._advance(t, before))
+        return self.results[-1]
+
+    def begin(self) -> PeriodResult:
+        """Pre-train and judge, unless that has been done."""
+        if self.pretrained is None:
+            self.pretrained = self._advance(0, None)
+        return self.pretrained
+
+    def begin_from(self, weights: Tensors, update: Update) -> PeriodResult:
+        """Take over what another run's pre-training left (`learned()` after `begin()`) instead of repeating it."""
+        at = self.periods.span(0)
+        self._learner.load_pretrained(self.log.users[at], self.log.items[at], weights)
+        self._unjudged = update
+        return self.begin()
+
+    def learned(self) -> Tensors:
+        """The model and the optimizer as they are now."""
+        return self._learner.trainer.tensors()
+
+    def retrain_at(self, t: int) -> PeriodResult:
+        """W_t of a method that retrains, and its judgement, without the periods before it: it owes them nothing."""
+        if not isinstance(self._learner.strategy, Retrain) or self.groups.choice == "auto":
+            raise ConfigurationError(
+                "only a method that retrains every period, with the advantaged group declared, can begin at any period"
+            )
+        if not 0 <= t < self.periods.last:
+            raise ConfigurationError(f"t must be between 0 and {self.periods.last - 1}, got {t}")
+        start = self.periods.starts[t]
+        self._learner.start_at(t, History.of(self.log.users[:start], self.log.items[:start]))
+        return self._advance(t, None)
+
+    def _advance(self, t: int, before: PeriodResult | None) -> PeriodResult:
+        at = self.periods.span(t)
+        users, items = self.log.users[at], self.log.items[at]
+
+        def on_epoch(done: int, total: int) -> None:
+            if self.on_progress is not None:
+                self.on_progress(t, done, total)
+
+        # An update that is done stays done, should the judging after it be interrupted.
+        if self._unjudged is None:
+            if t == 0:
+                self._unjudged = self._learner.fit(users, items, self.groups, on_epoch)
+            else:
+                self._unjudged = self._learner.update(users, items, self.groups, self._quality(before), on_epoch)
+        result = self._judged(t, self._unjudged)
+        self._unjudged = None
+        return result
+
+    def _quality(self, before: PeriodResult | None) -> float | None:
+        """How W_{t−1} did on D_t: known by the time that D_t is there to be learned from.
+
+        For those it knew: what newcomers get is the fallback's merit.
+        """
+        if before is None:
+            return None
+        main = before.tasks["next"].slices["warm_users"][f"ndcg@{self.config.k}"]
+        if self.groups.choice == "auto":
+            self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
+        return main.overall
+
+    def _judged(self, t: int, update: Update) -> PeriodResult:
+        spans = {"remain": self.periods.remaining(t), "next": self.periods.span(t + 1)}
+        tasks = {
+            task: self._judge.judge(
+                self._learner.model,
+                self.log.users[span],
+                self.log.items[span],
+                known=self._learner.known,
+                t=t,
+                n_learned_users=self._learner.n_learned_users,
+                n_rankable=None if self._foresight is None else self._foresight.n_items,
+            )
+            for task, span in spans.items()
+        }
+        return PeriodResult(t, update, tuple(self.groups.names[code] for code in self.groups.ahead), tasks)
+
+    def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Task → metric → means over the periods so far, as the paper averages, with their uncertainty."""
+        names = self._names()
+        return {
+            task: {
+                metric: {"mean": score.overall, **score.to_dict()}
+                for metric, score in self._judge.scores(
+                    [result.tasks[task].tested for result in self.results],
+                    len(names),
+                    Randomness(self.config.seed).numpy("resampling of the mean", len(self.results)),
+                )[0].items()
+            }
+            for task in TASKS
+            if self.results
+        }
+
+    def group_recovery(self) -> GroupProbe | None:
+        """How well a fresh classifier tells the group from the embeddings that the model in service scores with.
+
+        Of the users whom it has been trained on and whose group is known. None where fewer than
+        two groups have enough of them, before the first period, and in a model without user tables.
+        """
+        if self.pretrained is None:
+            return None
+        learner = self._learner
+        n = min(learner.n_learned_users, learner.model.n_users)
+        rng = Randomness(self.config.seed).numpy("group recovery", learner.t)
+        return group_recovery(user_embeddings(learner.model, n), self.groups.codes[:n], rng=rng)
+
+    def _names(self) -> tuple[str, ...]:
+        """The groups that have users in this log, the advantaged one first."""
+        return self.groups.names[: self.groups.n_groups_among(self.log.n_users)]
+
+    def _begins(self) -> list[str] | None:
+        """When each period begins, where they follow the calendar."""
+        if self.config.period is None or not is_calendar(self.config.period):
+            return None
+        return [str(moment)[:16] for moment in to_moments(self.log.times)[list(self.periods.starts)]]
+
+    def _rerank_seconds(self) -> dict[str, list[float]]:
+        """What choosing the lists of Task-R took in each period, which the paper counts as running time."""
+        reports = [result.tasks["remain"].reranking for result in self.results]
+        return {} if self._judge.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
+
+    def about(self) -> dict[str, Any]:
+        """The whole configuration, the data, and what computed it."""
+        return {
+            "config": self.config.model_dump(),
+            "data": {
+                "name": self.dataset,
+                "sha256": self.log.fingerprint(),
+                "n_events": len(self.log),
+                "n_users": self.log.n_users,
+                "n_items": self.log.n_items,
+                "group": self.groups.attribute,
+                "advantaged": self.groups.names[0],
+                "advantaged_by": self.groups.choice,
+                "groups": list(self._names()),
+                "columns": asdict(self.log.columns),
+                "period_ends": list(self.periods.ends),
+                "period_begins": self._begins(),
+            },
+            "versions": {**versions(), "device": str(self._learner.device)},
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The run as JSON: its whole configuration, data, versions, results and times."""
+        before = [] if self.pretrained is None else [self.pretrained]
+        return {
+            **self.about(),
+            "pretrained": before[0].to_dict() if before else None,
+            "periods": [result.to_dict() for result in self.results],
+            "summary": self.summary(),
+            "slices": {task: mean_slices([result.tasks[task].slices for result in self.results]) for task in TASKS},
+            "timing": {
+                "pretrain_s": before[0].update.seconds if before else None,
+                "update_s": [result.update.seconds for result in self.results],
+                **self._rerank_seconds(),
+            },
+            **self._recovery(),
+        }
+
+    def _recovery(self) -> dict[str, Any]:
+        """Of Adver alone, whose aim it is."""
+        if not METHODS[self.config.method].is_adversarial:
+            return {}
+        found = self.group_recovery()
+        return {"group_recovery": None if found is None else found.to_dict()}
+
+
+def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
+    """The configuration with what the log decides filled in, and the log's periods."""
+    known = recognise(log)
+    ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
+    if config.pretrain_events is not None:
+        ratio = config.pretrain_events / len(log)
+    periods = _cut(log, config, ratio)
+    share = ratio if config.pretrain_events is None else None
+    return config.with_options(pretrain_ratio=share, n_periods=periods.last), periods
+
+
+def _cut(log: EventLog, config: RunConfig, ratio: float) -> Periods:
+    if config.period is not None:
+        return cut_by_length(log.times, pretrain_ratio=ratio, length=config.period, n_periods=config.n_periods)
+    return cut_periods(
+        len(log),
+        pretrain_ratio=ratio,
+        n_periods=config.n_periods or min(_PAPER_PERIODS, config.n_blocks),
+        n_blocks=config.n_blocks,
+        unit=1 if config.protocol == "strict" else config.batch_size,
+    )
+
+
+def run(
+    log: EventLog,
+    method: str = "FADE",
+    *,
+    model: str | ScorerFactory = "mf",
+    on_progress: OnProgress | None = None,
+    **options: Any,
+) -> Run:
+    """Carry a method through a log, a period at a time.
+
+    Options are the fields of `RunConfig`.
+
+    >>> from fairstream import read_events, synthetic_stream
+    >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
+    >>> log = read_events(stream.events, users=stream.users)
+    >>> for result in run(log, "finetune", pretrain_epochs=2, update_epochs=1, n_periods=3, device="cpu"):
+    ...     print(result.t, result.update.step, sorted(result.tasks))
+    1 fine-tune ['next', 'remain']
+    2 fine-tune ['next', 'remain']
+    """
+    if not isinstance(log, EventLog):
+        raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")
+    factory = None if isinstance(model, str) else model
+    config = RunConfig(method=method, model=model if isinstance(model, str) else "custom", **options)
+    return Run(log, config, factory=factory, on_progress=on_progress)

@@ -1,0 +1,1 @@
+"""HTML pages: markup, tables, charts, styles, number formatting."""

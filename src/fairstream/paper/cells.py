@@ -1,0 +1,194 @@
+"""The cells that the paper averages over (data set × model × metric, Task-R), with the users behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fairstream.evaluation import GroupPanel, Protocol, UserResults, stack_periods
+from fairstream.evaluation.paired import Interval, Paired
+from fairstream.evaluation.resampling import Array
+from fairstream.paper.catalogue import Catalogue
+from fairstream.paper.experiments import PLAIN, RERANK
+from fairstream.paper.findings import Choice
+from fairstream.paper.selection import choose
+from fairstream.paper.settings import JUDGED, METRICS, ModelName, Setting
+
+N_RESAMPLES = 1000
+FEW = "FADE, few tries"
+"""FADE with λ chosen from as few values as its rivals have: the smallest of many |PD|s is smaller by luck."""
+PAST = "FADE, by the past"
+"""FADE with λ chosen anew in each period, by what the periods before had shown."""
+_NOTHING = 1e-12
+"""What rounding leaves of a difference between equals."""
+
+Drawn = tuple[float, Array]
+"""A number as observed, and (R,) as it came out in the resamples."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One data set, model and metric: each method's numbers, on the same draws of users and seeds."""
+
+    dataset: str
+    values: Mapping[tuple[str, str], Drawn]
+    """By method and quantity: performance, abs_pd, advantaged or disadvantaged."""
+
+    def __contains__(self, method: str) -> bool:
+        return (method, "performance") in self.values
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An effect averaged over cells."""
+
+    interval: Interval
+    by_dataset: Mapping[str, Interval]
+    n_positive: int
+    n_cells: int
+    n_seeds: int
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A method in a cell: the setting of each period, most often the same in all."""
+
+    model: ModelName
+    metric: str
+    method: str
+    settings: tuple[Setting, ...]
+
+
+class Cells:
+    """All cells of a reproduction, as some of its seeds have them."""
+
+    def __init__(self, catalogue: Catalogue, choices: Sequence[Choice], seeds: Sequence[int]) -> None:
+        self._catalogue, self._choices, self._seeds = catalogue, choices, seeds
+
+    @cached_property
+    def all(self) -> list[Cell]:
+        return [cell for dataset in dict.fromkeys(d for d, _ in self._catalogue.parts()) for cell in self._of(dataset)]
+
+    def mean(self, methods: Sequence[str], effect: Callable[[Cell], Drawn]) -> Effect | None:
+        """An effect averaged over the cells that have all these methods."""
+        effects: dict[str, list[Drawn]] = {}
+        for cell in self.all:
+            if all(method in cell for method in methods) and not np.isnan((found := effect(cell))[0]):
+                effects.setdefault(cell.dataset, []).append(found)
+        if not effects:
+            return None
+        everywhere = [found for each in effects.values() for found in each]
+        return Effect(
+            interval=_mean(everywhere),
+            by_dataset={dataset: _mean(each) for dataset, each in effects.items()},
+            n_positive=sum(value > 0 for value, _ in everywhere),
+            n_cells=len(everywhere),
+            n_seeds=len(self._seeds),
+        )
+
+    def _columns(self, dataset: str, model: ModelName, metric: str) -> list[_Column]:
+        """Every method, with what was chosen for this cell."""
+        families = {family.name: family for family in self._catalogue.scale.families(dataset)}
+        settings = {setting.method: (setting,) * len(JUDGED) for setting in (*PLAIN, RERANK)}
+        cell = (dataset, model, metric)
+        for choice in self._choices:
+            if (choice.dataset, choice.model, choice.metric) == cell:
+                family = families[choice.method]
+                settings[choice.method] = (family.at(choice.chosen),) * len(JUDGED)
+                if choice.method == "FADE" and len(choice.by_the_past) == len(JUDGED):
+                    settings[PAST] = tuple(family.at(value) for value in choice.by_the_past)
+        few = replace(families["FADE"], values=families["Retrain-Fair"].values)
+        if (choice_of_few := choose(self._catalogue, few, *cell)) is not None:
+            settings[FEW] = (few.at(choice_of_few.chosen),) * len(JUDGED)
+        return [_Column(model, metric, method, each) for method, each in settings.items()]
+
+    def _of(self, dataset: str) -> list[Cell]:
+        """The cells of one data set, whose users are drawn together."""
+        columns = [
+            column
+            for part, model in self._catalogue.parts()
+            if part == dataset
+            for metric in METRICS
+            for column in self._columns(dataset, model, metric)
+            if self._has(dataset, column, self._seeds)
+        ]
+        if not columns:
+            return []
+        panels = [self._values(dataset, column, seed) for column in columns for seed in self._seeds]
+        values, codes = np.concatenate([values for values, _ in panels], axis=2), panels[0][1]
+        paired = Paired(GroupPanel(values, codes, 2, self._min_group_size), len(self._seeds), N_RESAMPLES)
+        (overall, overall_drawn), (groups, groups_drawn) = paired.of("overall"), paired.of("by_group")
+        gaps, gaps_drawn = paired.of("abs_gap")
+        found: dict[tuple[ModelName, str], dict[tuple[str, str], Drawn]] = {}
+        for c, column in enumerate(columns):
+            cell = found.setdefault((column.model, column.metric), {})
+            cell[column.method, "performance"] = (overall[c], overall_drawn[:, c])
+            cell[column.method, "abs_pd"] = (gaps[0, c], gaps_drawn[:, 0, c])
+            cell[column.method, "advantaged"] = (groups[0, c], groups_drawn[:, 0, c])
+            cell[column.method, "disadvantaged"] = (groups[1, c], groups_drawn[:, 1, c])
+        return [Cell(dataset, values) for values in found.values()]
+
+    def _has(self, dataset: str, column: _Column, seeds: Sequence[int]) -> bool:
+        entries = ((dataset, column.model, setting, seed) for setting in set(column.settings) for seed in seeds)
+        return all(self._catalogue.run_id(entry) for entry in entries)
+
+    def _values(self, dataset: str, column: _Column, seed: int) -> tuple[Array, Any]:
+        """(U, P, 1) of the users tested, and their groups."""
+        measure = Protocol.named(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
+        tests = [
+            test
+            for t, setting in zip(JUDGED, column.settings, strict=True)
+            if (test := self._test((dataset, column.model, setting, seed), t)) is not None
+        ]
+        return stack_periods(tests, [measure])
+
+    def _test(self, entry: tuple[str, ModelName, Setting, int], t: int) -> UserResults | None:
+        name = self._catalogue.run_id(entry)
+        assert name is not None
+        return self._catalogue.tests(name).get((t, "remain"))
+
+    @property
+    def _min_group_size(self) -> int:
+        return 1 if self._catalogue.plan["protocol"].startswith("paper") else 20
+
+
+def _mean(effects: Sequence[Drawn]) -> Interval:
+    value = float(np.mean([value for value, _ in effects]))
+    return Interval.of(value, np.mean([draws for _, draws in effects], axis=0))
+
+
+def gain(better: str, than: str, quantity: str = "performance") -> Callable[[Cell], Drawn]:
+    """By how many per cent `better` is above `than`; NaN where that is 0."""
+
+    def effect(cell: Cell) -> Drawn:
+        (a, a_drawn), (b, b_drawn) = cell.values[better, quantity], cell.values[than, quantity]
+        ratios = np.divide(a_drawn, b_drawn, out=np.full_like(a_drawn, np.nan), where=b_drawn > _NOTHING)
+        return 100 * (a / b - 1) if b > _NOTHING else np.nan, 100 * (ratios - 1)
+
+    return effect
+
+
+def reduction(smaller: str, than: str, quantity: str = "abs_pd") -> Callable[[Cell], Drawn]:
+    """By how many per cent `smaller` is below `than`."""
+    above = gain(smaller, than, quantity)
+
+    def effect(cell: Cell) -> Drawn:
+        value, drawn = above(cell)
+        return -value, -drawn
+
+    return effect
+
+
+def difference(one: str, other: str, quantity: str = "abs_pd") -> Callable[[Cell], Drawn]:
+    """By how many per cent the two differ, whichever is larger."""
+    above = gain(one, other, quantity)
+
+    def effect(cell: Cell) -> Drawn:
+        value, drawn = above(cell)
+        return abs(value), np.abs(drawn)
+
+    return effect

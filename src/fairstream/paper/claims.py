@@ -1,0 +1,185 @@
+"""The paper's claims, recomputed, and the rules by which each gets its verdict.
+
+- An **effect** (X is better than Y by p %) holds if ours has an interval above zero and at least
+  half of the paper's size, and, where the paper says so, shows in all cases; above zero alone it
+  holds in part. An interval that holds zero cannot tell; one below zero says that it does not hold.
+- **No worse** (X matches or beats Y) holds unless the interval is below zero.
+- A **price** (X costs only p %) holds if the interval ends below twice the paper's, in part if the
+  value is below four times.
+- A **likeness** (X is about Y) holds if the interval of the mean difference ends below a tenth, in
+  part if the difference is below a quarter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fairstream.evaluation.paired import Interval
+from fairstream.paper.catalogue import Catalogue
+from fairstream.paper.cells import FEW, PAST, Cell, Cells, Drawn, Effect, difference, gain, reduction
+from fairstream.paper.experiments import PARTS
+from fairstream.paper.findings import NOT_THERE, Choice, Claim, Seconds, Verdict, graded
+from fairstream.paper.settings import METRICS
+from fairstream.paper.sweep_claims import sweep_claims
+from fairstream.paper.time_claims import time_claims
+
+N_CELLS = len(PARTS) * len(METRICS)
+Kind = Literal["effect", "no worse", "price", "likeness"]
+_REMARKS = {
+    "Adver": "Adver is pre-trained for fewer epochs than the others",
+    FEW: "with λ from as few values as the other has",
+    PAST: "with λ chosen in each period by the periods before",
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim about methods, averaged over the cells."""
+
+    question: str
+    text: str
+    kind: Kind
+    paper: float | None
+    methods: tuple[str, str]
+    effect: Callable[[Cell], Drawn]
+    everywhere: bool = False
+    """Whether the paper says that it is so in all cases."""
+
+
+def _lower(question: str, method: str, than: str, paper: float | None = None, **more: bool) -> Statement:
+    text = f"{method} has a smaller |PD| than {than}"
+    return Statement(question, text, "effect", paper, (method, than), reduction(method, than), **more)
+
+
+def _better(question: str, method: str, than: str, paper: float | None = None, **more: bool) -> Statement:
+    text = f"{method} performs better than {than}"
+    return Statement(question, text, "effect", paper, (method, than), gain(method, than), **more)
+
+
+def _costs(question: str, method: str, than: str, paper: float) -> Statement:
+    text = f"{method} costs little performance against {than}"
+    return Statement(question, text, "price", paper, (method, than), reduction(method, than, "performance"))
+
+
+def _moves(group: str, verb: str, effect: Callable[[Cell], Drawn], paper: float) -> Statement:
+    text = f"FADE {verb} the {group} group's performance against Finetune's"
+    return Statement("RQ2", text, "effect", paper, ("FADE", "Finetune"), effect, everywhere=True)
+
+
+def _alike(
+    question: str, text: str, kind: Kind, methods: tuple[str, str], effect: Callable[[Cell], Drawn]
+) -> Statement:
+    return Statement(question, text, kind, None, methods, effect)
+
+
+STATEMENTS = (
+    _better("RQ1", "Retrain", "Pretrain", 9.01, everywhere=True),
+    _better("RQ1", "Finetune", "Pretrain", 4.61, everywhere=True),
+    _better("RQ1", "Retrain-Fair", "Pretrain-Fair", 4.66),
+    _better("RQ1", "FADE", "Pretrain-Fair", 4.09),
+    _lower("RQ1", "Pretrain", "Retrain"),
+    _lower("RQ2", "FADE", "Finetune", 48.91, everywhere=True),
+    _lower("RQ2", PAST, "Finetune"),
+    _lower("RQ2", "Retrain-Fair", "Retrain", 47.60, everywhere=True),
+    _costs("RQ2", "FADE", "Finetune", 2.44),
+    _costs("RQ2", PAST, "Finetune", 2.44),
+    _costs("RQ2", "Retrain-Fair", "Retrain", 0.495),
+    _moves("disadvantaged", "raises", gain("FADE", "Finetune", "disadvantaged"), 2.06),
+    _moves("advantaged", "lowers", reduction("FADE", "Finetune", "advantaged"), 3.37),
+    _lower("RQ2", "Finetune", "Retrain", 14.79, everywhere=True),
+    _better("RQ2", "Finetune", "Retrain", 1.38, everywhere=True),
+    _lower("RQ2", FEW, "Retrain-Fair", 16.47),
+    _costs("RQ2", FEW, "Retrain-Fair", 0.61),
+    _lower("RQ2", FEW, "FADE-Abs"),
+    _lower("RQ3", FEW, "Adver", 36.53),
+    _better("RQ3", FEW, "Adver", 1.49),
+    _lower("RQ3", FEW, "Rerank"),
+    _alike(
+        "RQ3",
+        "Rerank is about as unequal as Finetune",
+        "likeness",
+        ("Rerank", "Finetune"),
+        difference("Rerank", "Finetune"),
+    ),
+    _alike(
+        "RQ5",
+        "DH's |PD| matches NeuralNDCG's or is smaller",
+        "no worse",
+        (FEW, "FADE[NeuralNDCG]"),
+        reduction(FEW, "FADE[NeuralNDCG]"),
+    ),
+    _alike(
+        "RQ5",
+        "DH's performance matches NeuralNDCG's or is better",
+        "no worse",
+        (FEW, "FADE[NeuralNDCG]"),
+        gain(FEW, "FADE[NeuralNDCG]"),
+    ),
+    _lower("RQ5", FEW, "FADE[ApproxNDCG]"),
+    _better("RQ5", FEW, "FADE[ApproxNDCG]"),
+)
+
+
+def all_claims(catalogue: Catalogue, choices: Sequence[Choice], seconds: Sequence[Seconds]) -> list[Claim]:
+    """Every claim with its verdict, question by question."""
+    first, others = catalogue.seeds[:1], catalogue.seeds[1:]  # the first has chosen λ, so the others judge it
+    judges = [Cells(catalogue, choices, seeds) for seeds in (others, first) if seeds]
+    found = [_claim(statement, _widest(statement, judges)) for statement in STATEMENTS]
+    found += time_claims(catalogue.store, seconds)
+    found += sweep_claims(catalogue)
+    return sorted(found, key=lambda claim: claim.question)
+
+
+def _widest(statement: Statement, judges: Sequence[Cells]) -> Effect | None:
+    """The effect by the seeds that have it in most cells, and of those with as many by the first of them."""
+    found = (cells.mean(statement.methods, statement.effect) for cells in judges)
+    return max((effect for effect in found if effect), key=lambda effect: effect.n_cells, default=None)
+
+
+def _claim(statement: Statement, found: Effect | None) -> Claim:
+    text = statement.text if statement.paper is None else f"{statement.text} (by {statement.paper:g} % on average)"
+    if found is None:
+        return Claim(statement.question, text, statement.paper, None, None, "%", "not tested", NOT_THERE)
+    interval = found.interval
+    verdict = judged(statement.kind, interval, statement.paper)
+    if verdict == "holds" and statement.everywhere and found.n_positive < found.n_cells:
+        verdict = "holds in part"
+    ends = (interval.low, interval.high)
+    return Claim(
+        statement.question, text, statement.paper, interval.value, ends, "%", verdict, _reason(statement, found)
+    )
+
+
+def _reason(statement: Statement, found: Effect) -> str:
+    """What the verdict rests on, and what a reader has to know of it."""
+    where = f"above 0 in {found.n_positive} of {found.n_cells} cases (data set × model × metric, Task-R)"
+    left = [f"{N_CELLS - found.n_cells} more are not run"] if found.n_cells < N_CELLS else []
+    apart = [f"{name} {each.value:.3g} ({each.low:.3g} to {each.high:.3g})" for name, each in found.by_dataset.items()]
+    seeds = [f"{found.n_seeds} seed{'s' if found.n_seeds > 1 else ''}"]
+    remarks = [_REMARKS[method] for method in statement.methods if method in _REMARKS]
+    if statement.kind == "price":
+        remarks.append("the rule that chooses λ keeps 95 %")
+    return "; ".join([where, *left, *(apart if len(apart) > 1 else []), *seeds, *remarks])
+
+
+def judged(kind: Kind, found: Interval, paper: float | None) -> Verdict:
+    """The verdict by the rules above.
+
+    >>> judged("effect", Interval(40, 30, 50), 48.91), judged("effect", Interval(10, -5, 25), 48.91)
+    ('holds', 'cannot be told')
+    >>> judged("effect", Interval(10, 5, 15), 48.91), judged("effect", Interval(-9, -15, -3), 48.91)
+    ('holds in part', 'does not hold')
+    >>> judged("price", Interval(12, 10, 14), 2.44), judged("likeness", Interval(3, 1, 6), None)
+    ('does not hold', 'holds')
+    """
+    if kind == "effect":
+        if found.low <= 0 <= found.high:
+            return "cannot be told"
+        return graded(found.low > 0 and found.value >= (paper or 0) / 2, found.low > 0)
+    if kind == "no worse":
+        return graded(found.high >= 0, False)
+    if kind == "price":
+        return graded(found.high <= 2 * (paper or 1), found.value <= 4 * (paper or 1))
+    return graded(found.high <= 10, found.value <= 25)

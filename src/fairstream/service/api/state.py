@@ -1,0 +1,91 @@
+"""What the routes of one service share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairstream.service.api.auth import Keys
+from fairstream.service.api.current import Current
+from fairstream.service.api.limits import Bodies
+from fairstream.service.api.logs import Logs
+from fairstream.service.api.metrics import Metrics
+from fairstream.service.api.updates import Updates
+from fairstream.service.api.writer import Writer
+from fairstream.service.database import now
+from fairstream.service.event_store import EventStore
+from fairstream.service.workspace import Workspace
+
+_BODIES_AT_ONCE = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Service:
+    """A running service's parts."""
+
+    workspace: Workspace
+    store: EventStore
+    logs: Logs
+    metrics: Metrics
+    keys: Keys
+    bodies: Bodies
+    current: Current
+    writer: Writer
+    updates: Updates
+    started: int = field(default_factory=now)
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Service:
+        limits = workspace.config.limits
+        store, logs, metrics = EventStore(workspace), Logs(), Metrics()
+        current = Current(workspace, store, logs)
+        return cls(
+            workspace,
+            store,
+            logs,
+            metrics,
+            Keys(workspace.engine, limits.requests_per_second),
+            Bodies(_BODIES_AT_ONCE * limits.max_body_bytes),
+            current,
+            Writer(store, current, logs, limits.max_open_events),
+            Updates(workspace, logs, metrics),
+        )
+
+    def start(self) -> None:
+        self.logs.start()
+        self.current.start()
+        self.writer.start()
+
+    def stop(self) -> None:
+        self.writer.stop()
+        self.current.stop()
+        self.logs.stop()
+        self.workspace.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a whole model answers and the database can be reached."""
+        return self.current.answering is not None and self.current.is_reachable
+
+    def health(self) -> dict[str, Any]:
+        """How the service does, for the dashboard."""
+        route = self.metrics.latency.get(RECOMMENDATIONS)
+        return {
+            "started": self.started,
+            "ready": self.is_ready,
+            "requests": self.metrics.n_requests,
+            "errors": self.metrics.n_errors,
+            "p50_seconds": route.quantile(0.5) if route else None,
+            "p99_seconds": route.quantile(0.99) if route else None,
+            "events_accepted": self.metrics.events["accepted"],
+            "batches_waiting": self.writer.n_waiting,
+            "updating": self.updates.is_running,
+        }
+
+    @property
+    def model(self) -> str | None:
+        """The id of the model that answers."""
+        return None if (answering := self.current.answering) is None else answering.served.id
+
+
+RECOMMENDATIONS = "/v1/users/{user_id}/recommendations"

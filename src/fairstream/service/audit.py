@@ -1,0 +1,68 @@
+"""The record of every update and decision: each entry holds the hash of the one before it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, insert, select
+
+from fairstream.errors import WorkspaceError
+from fairstream.service.database import now
+from fairstream.service.json_type import canonical
+from fairstream.service.schema import audit
+
+_BEGINNING = "0" * 64
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the record."""
+
+    seq: int
+    time: int
+    kind: str
+    body: str
+    previous: str
+    hash: str
+
+    @property
+    def expected_hash(self) -> str:
+        content = "\n".join((self.previous, str(self.seq), str(self.time), self.kind, self.body))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def record(connection: Connection, kind: str, body: Mapping[str, Any]) -> None:
+    """Add an entry, in the transaction of what it tells about: both are there or neither."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("LOCK TABLE audit IN EXCLUSIVE MODE")  # one entry after the other
+    last = connection.execute(select(audit.c.seq, audit.c.hash).order_by(audit.c.seq.desc()).limit(1)).first()
+    seq, previous = (last.seq + 1, last.hash) if last else (1, _BEGINNING)
+    entry = Entry(seq, now(), kind, canonical(body), previous, "")
+    connection.execute(insert(audit).values(**{**vars(entry), "hash": entry.expected_hash}))
+
+
+def entries(engine: Engine) -> Iterator[Entry]:
+    """The whole record, oldest first, read a part at a time."""
+    last = 0
+    while True:
+        part = select(audit).where(audit.c.seq > last).order_by(audit.c.seq).limit(_AT_ONCE)
+        with engine.connect() as connection:
+            found = [Entry(**row._mapping) for row in connection.execute(part)]
+        yield from found
+        if len(found) < _AT_ONCE:
+            return
+        last = found[-1].seq
+
+
+def verify(engine: Engine) -> int:
+    """How many entries there are, each unchanged and in its place; raises where one is not."""
+    previous, n = _BEGINNING, 0
+    for n, entry in enumerate(entries(engine), start=1):
+        if (entry.seq, entry.previous, entry.hash) != (n, previous, entry.expected_hash):
+            raise WorkspaceError(f"the audit record was tampered with: entry {n} does not follow from the one before")
+        previous = entry.hash
+    return n

@@ -1,0 +1,129 @@
+"""From the model in service to a candidate, and what both do on events that neither has learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fairstream.data import read_events
+from fairstream.evaluation import Evaluation
+from fairstream.recommender import FairRecommender, load
+from fairstream.service.event_store import EventStore
+from fairstream.service.gate import N_RESAMPLES
+from fairstream.service.people import values_of
+from fairstream.service.periods import Period, events_of, held_out
+from fairstream.service.registry import model
+from fairstream.service.workspace import Workspace
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A candidate and how it did."""
+
+    recommender: FairRecommender
+    n_learned: int
+    after: Evaluation
+    """The candidate on the held-out events."""
+    before: Evaluation | None
+    """The model in service on the same events, knowing the same; None for the first model."""
+    n_new_items: int
+    """Items among the events of the period that the model in service did not know."""
+
+    @property
+    def names(self) -> list[str]:
+        """The groups, the advantaged one first."""
+        return list(next(iter(self.after.metrics.values())).by_group)
+
+    @property
+    def what_is_not_finite(self) -> str | None:
+        """A sentence, if some number of the candidate is not one."""
+        broken = [name for name, p in self.recommender.model.named_parameters() if not torch.isfinite(p).all()]
+        if broken:
+            return f"learning left numbers in {broken[0]} that are not finite"
+        values = [score.overall for score in self.after.metrics.values()]
+        if any(value is None or not math.isfinite(value) for value in values):
+            return "the candidate cannot be judged: its metrics are not finite"
+        return None
+
+
+class Candidates:
+    """Makes and judges candidates that descend from one model, or the first one."""
+
+    def __init__(self, workspace: Workspace, store: EventStore, parent: str | None, periods: Sequence[Period]) -> None:
+        self._workspace, self._config, self._parent = workspace, workspace.config, parent
+        self._learned_late, self._skipped = _nothing(), _nothing()
+        if parent is not None:
+            t = model(workspace.engine, parent).t
+            self._learned_late = held_out(store, periods[t])
+            # What a held candidate, or one that was rolled back, had learned: known, but not learned from.
+            self._skipped = pa.concat_tables([_nothing(), *(events_of(store, period) for period in periods[t + 1 :])])
+        values = values_of(workspace.engine, None)
+        self._people = values.rename_columns(["user_id", self._config.group])
+
+    def judge_in_service(self, events: pa.Table) -> Evaluation:
+        """How the model in service does on events before anything of them is learned."""
+        recommender = self._in_service()
+        self._observe(recommender, self._learned_late)
+        return self._judge(recommender, events)
+
+    def learn(self, head: pa.Table, tail: pa.Table) -> Trial:
+        """Learn `head`, with what was left over last time; judge by `tail`."""
+        if self._parent is None:
+            candidate = self._fresh(head)
+            n_items = pc.count_distinct(pa.concat_tables([head, tail])["item_id"]).as_py()
+            return Trial(candidate, len(head), self._judge(candidate, tail), None, n_items)
+        lesson = pa.concat_tables([self._learned_late, head])
+        kept, candidate = self._in_service(), self._in_service()
+        n_new_items = self._n_unknown(kept, pa.concat_tables([head, tail]))
+        self._observe(kept, lesson)  # at once, as the candidate does: then both give users the same rows
+        candidate.update(_columns(lesson), users=self._people)
+        return Trial(candidate, len(lesson), self._judge(candidate, tail), self._judge(kept, tail), n_new_items)
+
+    def _n_unknown(self, recommender: FairRecommender, events: pa.Table) -> int:
+        """How many items there are of which nothing was known before these events."""
+        items = pc.unique(events["item_id"])
+        items = items.filter(pc.invert(pc.is_in(items, self._learned_late["item_id"].combine_chunks())))
+        return int((recommender.standing.item_ids.lookup(items) < 0).sum())
+
+    def _fresh(self, events: pa.Table) -> FairRecommender:
+        options = self._config.learning.model_dump()
+        candidate = FairRecommender(options.pop("model"), **options)
+        log = read_events(
+            _columns(events), users=self._people, group=self._config.group, advantaged=self._config.advantaged
+        )
+        candidate.fit(log)
+        return candidate
+
+    def _in_service(self) -> FairRecommender:
+        assert self._parent is not None
+        learning = self._config.learning  # what was changed in the configuration since counts from now on
+        changed = learning.model_dump(exclude={"model", "seed", "device"})
+        recommender = load(self._workspace.model_folder(self._parent), device=learning.device, **changed)
+        recommender.set_groups(self._people)
+        self._observe(recommender, self._skipped)
+        return recommender
+
+    def _observe(self, recommender: FairRecommender, events: pa.Table) -> None:
+        if len(events):
+            recommender.observe(_columns(events), users=self._people)
+
+    def _judge(self, recommender: FairRecommender, events: pa.Table) -> Evaluation:
+        gate = self._config.gate
+        k = min(gate.k, recommender.model.n_items)
+        return recommender.disparity(
+            _columns(events), users=self._people, k=k, min_group_size=gate.min_group_size, n_resamples=N_RESAMPLES
+        )
+
+
+def _columns(events: pa.Table) -> pa.Table:
+    return events.select(["user_id", "item_id", "time"])
+
+
+def _nothing() -> pa.Table:
+    columns = {"seq": pa.int64(), "user_id": pa.string(), "item_id": pa.string(), "time": pa.int64()}
+    return pa.schema(columns.items()).empty_table()

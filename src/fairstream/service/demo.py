@@ -1,0 +1,76 @@
+"""A workspace with something to see: the synthetic stream, a period a day, up to this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairstream.data import SyntheticStream, synthetic_stream
+from fairstream.service.database import now
+from fairstream.service.event_store import EventStore
+from fairstream.service.incoming import batch_from_arrow
+from fairstream.service.people import people_from_arrow, put_people
+from fairstream.service.settings import Learning, LiveConfig
+from fairstream.service.updater import Outcome, update
+from fairstream.service.workspace import Workspace
+
+STREAM = {"n_users": 2000, "n_events": 120_000, "disparity": 0.8, "drift": 0.02} | dict.fromkeys(
+    ("new_user_share", "new_item_share"), 0.1
+)
+"""Knobs of the stream: a taste that differs by group and stays, so that what changes is the model's doing."""
+# Few dimensions: only where a model has too little room for everybody is there anything to share out.
+DEMO = LiveConfig(
+    group="community",
+    advantaged="majority",
+    learning=Learning(pretrain_epochs=20, embedding_dim=8, fairness_weight=1.25, temperature=1.0),
+)
+"""The configuration of the demonstration."""
+_FAIR_FROM = 3
+_DAY = 86_400_000_000
+
+
+def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Outcome]:
+    """Take in the stream period by period with an update after each, first without the fairness loss, then with it."""
+    stream = synthetic_stream(**STREAM)
+    store, learning = EventStore(workspace), workspace.config.learning
+    plain = replace(
+        workspace, config=workspace.config.with_options(learning=learning.with_options(fairness_weight=0.0))
+    )
+    put_people(workspace.engine, _people(stream))
+    outcomes = []
+    for t, events in enumerate(_periods(stream)):
+        receipt = store.append(batch_from_arrow(events, workspace.config.limits))
+        how = "without the fairness loss" if t < _FAIR_FROM else f"with fairness_weight {learning.fairness_weight:g}"
+        say(f"Period {t}: {receipt.accepted:,} events, learned {how}")
+        outcomes.append(update(plain if t < _FAIR_FROM else workspace))
+        say(f"  {outcomes[-1].kind}: {outcomes[-1].reason}")
+    return outcomes
+
+
+def _people(stream: SyntheticStream) -> pa.Table:
+    users = stream.users
+    return people_from_arrow(pa.table({"user_id": _named("u", users["user_id"]), "value": users["community"]}))
+
+
+def _periods(stream: SyntheticStream) -> Iterator[pa.Table]:
+    """The events of D_0, D_1 …: each spans a day, and the last one ends now."""
+    times = stream.events["time"].to_numpy()
+    end = now() - (stream.config.n_periods + 1) * _DAY
+    events = pa.table(
+        {
+            "user_id": _named("u", stream.events["user_id"]),
+            "item_id": _named("i", stream.events["item_id"]),
+            "time": pa.array(end + (times * _DAY).astype(np.int64), pa.timestamp("us")),
+        }
+    )
+    period = times.astype(np.int64)
+    for t in range(stream.config.n_periods + 1):
+        yield events.filter(pa.array(period == t))
+
+
+def _named(letter: str, numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(letter, numbers.cast(pa.string()), "")

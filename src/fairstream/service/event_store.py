@@ -1,0 +1,134 @@
+"""Every event once, in the order of arrival."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Connection, func, select
+
+from fairstream.service.bulk import insert_rows, select_rows
+from fairstream.service.database import reachable, writing
+from fairstream.service.forgotten import digests, times_forgotten
+from fairstream.service.incoming import Batch
+from fairstream.service.schema import events, periods
+from fairstream.service.workspace import Workspace
+
+_READ = pa.schema([("seq", pa.int64()), ("user_id", pa.string()), ("item_id", pa.string()), ("time", pa.int64())])
+_WRITERS = 0x66616972
+"""The number of PostgreSQL's lock that writers of events hold, one after the other."""
+_SQLITE_CACHE_KIB = 128 << 10
+
+
+class Receipt(NamedTuple):
+    """What became of a batch."""
+
+    accepted: int
+    repeated: int
+    forgotten: int
+
+    def plus(self, other: Receipt) -> Receipt:
+        """Both together."""
+        return Receipt(*(one + another for one, another in zip(self, other, strict=True)))
+
+    def __str__(self) -> str:
+        return f"{self.accepted:,} accepted, {self.repeated:,} repeated, {self.forgotten:,} of forgotten users"
+
+
+class EventStore:
+    """The events of a workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._engine, self._secret = workspace.engine, workspace.secret
+
+    def append(self, batch: Batch) -> Receipt:
+        """Store a batch whole, on disk when this returns; of events with the same id the first one counts."""
+        return self.append_all([batch])[0]
+
+    def append_all(self, batches: list[Batch]) -> list[Receipt]:
+        """Store several batches in one transaction, in their order: all of them or none."""
+        with reachable(self._engine), writing(self._engine) as connection:
+            one_writer(connection)
+            return [self._insert(connection, batch) for batch in batches]
+
+    def _insert(self, connection: Connection, batch: Batch) -> Receipt:
+        rows = self._without_forgotten(connection, batch.table)
+        before = _last_number(connection)
+        accepted = insert_rows(connection, "events", rows, "ON CONFLICT (event_id) DO NOTHING")
+        if accepted < len(rows):
+            _give_back_numbers(connection, before)
+        return Receipt(accepted, len(rows) - accepted, len(batch) - len(rows))
+
+    def n_open(self) -> int:
+        """How many events wait for the next update; a few more where numbers were left out."""
+        with reachable(self._engine), self._engine.connect() as connection:
+            closed = connection.scalar(select(func.max(periods.c.last_seq))) or 0
+            return max(0, _last_seq(connection) - closed)
+
+    def read(self, after: int, until: int | None = None) -> pa.Table:
+        """seq, user_id, item_id and time of the events with after < seq <= until, by seq."""
+        end = "" if until is None else f" AND seq <= {int(until)}"
+        query = f"SELECT seq, user_id, item_id, time FROM events WHERE seq > {int(after)}{end} ORDER BY seq"  # noqa: S608
+        with reachable(self._engine), self._engine.connect() as connection:
+            return select_rows(connection, query, _READ)
+
+    def last_seq(self) -> int:
+        """The number of the last event, 0 where there is none."""
+        with reachable(self._engine), self._engine.connect() as connection:
+            return _last_seq(connection)
+
+    def cut(self) -> int:
+        """The last number for which no event with a smaller one can still appear.
+
+        Writers wait for each other before they are given numbers, so an event that can be seen has
+        all the earlier ones before it.
+        """
+        return self.last_seq()
+
+    def items_of(self, user_id: str) -> list[str]:
+        """The items that a user has had, the first time of each counting."""
+        query = select(events.c.item_id).where(events.c.user_id == user_id).order_by(events.c.seq)
+        with reachable(self._engine), self._engine.connect() as connection:
+            return list(dict.fromkeys(connection.scalars(query)))
+
+    def _without_forgotten(self, connection: Connection, rows: pa.Table) -> pa.Table:
+        """Leave out events of forgotten users from before they were forgotten, so that a replay brings nobody back."""
+        known = times_forgotten(connection)
+        if not known:
+            return rows
+        users = rows["user_id"].combine_chunks().dictionary_encode()
+        names = digests(self._secret, users.dictionary.to_pylist())
+        until = np.array([known.get(name, np.iinfo(np.int64).min) for name in names], dtype=np.int64)
+        return rows.filter(pc.greater(rows["time"], pa.array(until).take(users.indices)))
+
+
+def one_writer(connection: Connection) -> None:
+    """Wait for whoever writes events, until the end of the transaction; whoever deletes some waits here too."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
+    else:  # a transaction that writes is alone anyway; it needs only room to work in
+        connection.exec_driver_sql(f"PRAGMA main.cache_size = -{_SQLITE_CACHE_KIB}")
+
+
+def _last_seq(connection: Connection) -> int:
+    return connection.scalar(select(func.max(events.c.seq))) or 0
+
+
+def _last_number(connection: Connection) -> int:
+    """The last number that was given out, also to an event that has been deleted since."""
+    of = {
+        "postgresql": "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM events_seq_seq",
+        "sqlite": "SELECT seq FROM sqlite_sequence WHERE name = 'events'",
+    }[connection.dialect.name]
+    return connection.exec_driver_sql(of).scalar() or 0
+
+
+def _give_back_numbers(connection: Connection, before: int) -> None:
+    """Events that were there already used up numbers, and a stream sent again and again would look like a flood."""
+    last = max(before, _last_seq(connection))
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'", (last,))
+    elif last:
+        connection.exec_driver_sql(f"SELECT setval('events_seq_seq', {last})")

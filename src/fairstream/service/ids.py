@@ -1,0 +1,140 @@
+"""Ids as this room keeps them: short strings that any database and any page can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairstream.data.tables import in_one_piece
+from fairstream.errors import DataError
+from fairstream.service.rows import Rows, kind_of
+
+MAX_LENGTH = 256
+_LONGEST_INTEGER = 10**MAX_LENGTH
+_MOST_BYTES = 64 << 20
+"""Of text in a column, which is what a body of the usual size could hold if each id were written in full."""
+
+
+def ids_from_values(values: Sequence[Any], field: str, rows: Rows) -> pa.Array:
+    """Strings, and whole numbers as their digits; None stays missing."""
+    texts = [value if type(value) is str or value is None else _digits(value) for value in values]
+    for row, (text, value) in enumerate(zip(texts, values, strict=True)):
+        if text is None and value is not None:
+            raise rows.error(row, f"{field} must be a string or a whole number, got {kind_of(value)}")
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        row = next(row for row, text in enumerate(texts) if text is not None and _is_broken(text))
+        raise rows.error(row, f"{field} must be valid Unicode, got half of a surrogate pair") from None
+
+
+def _digits(value: object) -> str | None:
+    is_short_integer = type(value) is int and abs(value) < _LONGEST_INTEGER
+    return str(value) if is_short_integer else None
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
+    """A column of strings or whole numbers as strings; the column is valid Arrow."""
+    kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_integer(kind):
+        return in_one_piece(column.cast(pa.string()))
+    if _is_text(kind):
+        _refuse_much(sum(int(_lengths(chunk).sum()) for chunk in column.chunks if _is_view(chunk)), field)
+        return in_one_piece(pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.string()))
+    if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
+        parts, n_bytes = [], 0
+        for chunk in column.chunks:  # all is looked at before it is written out
+            _refuse_much(int(_lengths(chunk.dictionary).sum()), field)
+            words = _plain(chunk.dictionary)
+            _refuse_long(words, field)
+            n_bytes += _written_out(chunk.indices, _lengths(words))
+            _refuse_much(n_bytes, field)
+            parts.append(words.take(chunk.indices))
+        return in_one_piece(pa.chunked_array(parts, pa.string()))
+    raise DataError(f"{field} must be a column of strings or whole numbers, got {kind_of_column(kind)}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_view(values: pa.Array) -> bool:
+    return pa.types.is_string_view(values.type)
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    if _is_view(values) and values.null_count:
+        # What a view points to where a value is missing is anybody's guess, and Arrow's cast would go and look.
+        return pa.array(values.to_pylist(), pa.string())
+    return values.cast(pa.string())
+
+
+def _refuse_long(values: pa.Array, field: str) -> None:
+    longest = pc.max(pc.utf8_length(values)).as_py() or 0
+    if longest > MAX_LENGTH:
+        raise DataError(f"{field} must have at most {MAX_LENGTH} characters, got one of {longest}")
+
+
+def kind_of_column(kind: pa.DataType) -> str:
+    """A type for a sentence: without the names of its parts, which are whatever a client likes to write."""
+    return kind.extension_name if isinstance(kind, pa.BaseExtensionType) else str(kind).split("<", maxsplit=1)[0]
+
+
+def _lengths(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many bytes each text has."""
+    if _is_view(texts) and len(texts):
+        # A view is 16 bytes that begin with the length; pyarrow has no function that tells it.
+        views = np.frombuffer(texts.buffers()[1], np.int32)[::4][texts.offset : texts.offset + len(texts)]
+        return np.where(texts.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
+    if not len(texts):
+        return np.zeros(0, np.int64)
+    found: np.ndarray[Any, Any] = pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False)
+    return found.astype(np.int64)
+
+
+def _written_out(indices: pa.Array, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    places = indices.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)
+    return int(np.bincount(places, minlength=len(lengths)) @ lengths) if len(places) else 0
+
+
+def _refuse_much(n_bytes: int, field: str) -> None:
+    """A text that is named often takes the room of its name until it is written out."""
+    if n_bytes > _MOST_BYTES:
+        raise DataError(f"{field} must have at most {_MOST_BYTES >> 20} MiB of text in one batch; send it in several")
+
+
+def check_ids(ids: pa.Array, field: str, rows: Rows) -> None:
+    """Refuse what is missing, empty, too long, or has control characters."""
+    if ids.null_count:
+        rows.refuse_any(ids.is_null().to_numpy(zero_copy_only=False), f"{field} is missing")
+    length = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
+    rows.refuse_any(length == 0, f"{field} must not be empty")
+    if len(length) and length.max() > MAX_LENGTH:
+        too_long = length > MAX_LENGTH
+        found = length[too_long.argmax()]
+        rows.refuse_any(too_long, f"{field} must have at most {MAX_LENGTH} characters, got {found}")
+    if _may_hold_controls(ids):
+        held = pc.match_substring_regex(ids, r"\p{Cc}").to_numpy(zero_copy_only=False)
+        rows.refuse_any(held, f"{field} must not hold control characters")
+
+
+def _may_hold_controls(ids: pa.Array) -> bool:
+    """Whether any byte is one that a control character is written with: a look at all of them at once."""
+    data = ids.buffers()[2]
+    if data is None or not len(ids):
+        return False
+    offsets = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1]
+    content = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return bool(((content < 0x20) | (content == 0x7F) | (content == 0xC2)).any())

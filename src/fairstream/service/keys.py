@@ -1,0 +1,80 @@
+"""Keys of the HTTP interface: who may ask for what; only their hashes are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import NamedTuple
+
+from sqlalchemy import Engine, insert, select, update
+
+from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.service.audit import record
+from fairstream.service.database import now, reachable, writing
+from fairstream.service.schema import keys
+
+SCOPES = ("ingest", "read", "admin")
+"""`admin` may do everything; `read` cannot ingest and `ingest` cannot read."""
+_PREFIX, _MAX_NAME = "fs_", 64
+
+
+class Key(NamedTuple):
+    """What is known of a key; the key itself is not."""
+
+    name: str
+    scope: str
+    created: int
+    revoked: int | None
+
+
+class Holder(NamedTuple):
+    """Who a key belongs to."""
+
+    name: str
+    scope: str
+
+
+def make_key(engine: Engine, name: str, scope: str) -> str:
+    """A new key, which is shown once and cannot be read again."""
+    if scope not in SCOPES:
+        raise ConfigurationError(f"scope must be one of {', '.join(SCOPES)}, got {scope!r}")
+    if not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
+        raise ConfigurationError(f"the name of a key must be 1 to {_MAX_NAME} printable characters")
+    key = _PREFIX + secrets.token_urlsafe(32)
+    with reachable(engine), writing(engine) as connection:
+        if connection.scalar(select(keys.c.name).where(keys.c.name == name)) is not None:
+            raise WorkspaceError(f"there is or was a key named {name!r} already; give another name")
+        connection.execute(insert(keys).values(name=name, scope=scope, digest=_digest(key), created=now()))
+        record(connection, "key", {"action": "made", "name": name, "scope": scope})
+    return key
+
+
+def revoke_key(engine: Engine, name: str) -> None:
+    """From now on the key opens nothing."""
+    with reachable(engine), writing(engine) as connection:
+        valid = (keys.c.name == name) & keys.c.revoked.is_(None)
+        scope = connection.scalar(select(keys.c.scope).where(valid))
+        if scope is None:
+            raise WorkspaceError(f"there is no key named {name!r} that is still valid")
+        connection.execute(update(keys).where(valid).values(revoked=now()))
+        record(connection, "key", {"action": "revoked", "name": name, "scope": scope})
+
+
+def list_keys(engine: Engine) -> list[Key]:
+    """Every key there ever was, oldest first."""
+    query = select(keys.c.name, keys.c.scope, keys.c.created, keys.c.revoked).order_by(keys.c.created, keys.c.name)
+    with reachable(engine), engine.connect() as connection:
+        return [Key(*row) for row in connection.execute(query)]
+
+
+def scope_of(engine: Engine, key: str) -> Holder | None:
+    """The name and scope of a valid key, None for any other text."""
+    query = select(keys.c.name, keys.c.scope).where((keys.c.digest == _digest(key)) & keys.c.revoked.is_(None))
+    with reachable(engine), engine.connect() as connection:
+        found = connection.execute(query).first()
+    return None if found is None else Holder(*found)
+
+
+def _digest(key: str) -> str:
+    # A key is 256 random bits: there is nothing to guess, so a slow hash would protect nothing.
+    return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()

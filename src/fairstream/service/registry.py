@@ -1,0 +1,114 @@
+"""The models that there are, and the one that answers."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, insert, select, update
+
+from fairstream.errors import WorkspaceError
+from fairstream.service import schema
+from fairstream.service.audit import record
+from fairstream.service.database import now, writing
+from fairstream.service.workspace import Workspace
+
+
+class ModelRow(NamedTuple):
+    """A candidate and what became of it."""
+
+    id: str
+    t: int
+    parent: str | None
+    state: str
+    """promoted, held or failed."""
+    created: int
+    seconds: int
+    """Microseconds that learning took."""
+    decision: dict[str, Any]
+    about: dict[str, Any]
+
+
+class InService(NamedTuple):
+    """Which model answers, and since when.
+
+    The time changes also when the model was rewritten because somebody was forgotten: whoever
+    holds it in memory must load it again.
+    """
+
+    model: str
+    since: int
+
+
+def models(engine: Engine) -> list[ModelRow]:
+    """All of them, the newest first."""
+    with engine.connect() as connection:
+        rows = connection.execute(select(schema.models).order_by(schema.models.c.created.desc()))
+        return [ModelRow(**row._mapping) for row in rows]
+
+
+def model(engine: Engine, model_id: str) -> ModelRow:
+    """One of them."""
+    with engine.connect() as connection:
+        row = connection.execute(select(schema.models).where(schema.models.c.id == model_id)).first()
+    if row is None:
+        raise WorkspaceError(f"there is no model {model_id}; the dashboard and GET /v1/models show those there are")
+    return ModelRow(**row._mapping)
+
+
+def in_service(engine: Engine) -> InService | None:
+    """The model that answers, if there is one yet."""
+    with engine.connect() as connection:
+        row = connection.execute(select(schema.service.c.model, schema.service.c.since)).first()
+    return None if row is None else InService(*row)
+
+
+def put_into_service(connection: Connection, model_id: str) -> None:
+    """Let this model answer from the end of the transaction on."""
+    since = now()
+    there = connection.execute(update(schema.service).values(model=model_id, since=since))
+    if there.rowcount == 0:
+        connection.execute(insert(schema.service).values(id=1, model=model_id, since=since))
+    connection.execute(update(schema.models).where(schema.models.c.id == model_id).values(state="promoted"))
+
+
+def promote(workspace: Workspace, model_id: str, *, by: str) -> None:
+    """Put a model into service that the gate has held, or that was there before."""
+    with workspace.updating():
+        _change(workspace, model_id, "promote", by)
+
+
+def rollback(workspace: Workspace, *, by: str) -> str:
+    """Put the model into service that the present one was made from; gives its name."""
+    with workspace.updating():
+        current = in_service(workspace.engine)
+        parent = None if current is None else model(workspace.engine, current.model).parent
+        if parent is None:
+            raise WorkspaceError("there is no earlier model to go back to")
+        _change(workspace, parent, "rollback", by)
+        return parent
+
+
+def _change(workspace: Workspace, model_id: str, kind: str, by: str) -> None:
+    wanted, current = model(workspace.engine, model_id), in_service(workspace.engine)
+    if not workspace.model_folder(model_id).is_dir():
+        raise WorkspaceError(
+            f"model {model_id} cannot answer: it is {wanted.state} and not on disk; "
+            f"the last {workspace.config.keep_models} models are kept (keep_models)"
+        )
+    if current is not None and current.model == model_id:
+        raise WorkspaceError(f"model {model_id} is in service already")
+    with writing(workspace.engine) as connection:
+        put_into_service(connection, model_id)
+        record(connection, kind, {"model": model_id, "instead_of": current and current.model, "by": by})
+
+
+def tidy(workspace: Workspace) -> None:
+    """Remove folders that no row names (an update that was killed left them), and models too old to be kept."""
+    rows, current = models(workspace.engine), in_service(workspace.engine)
+    kept = {row.id for row in rows[: workspace.config.keep_models]}
+    if current is not None:
+        kept |= {current.model} | {row.parent for row in rows if row.id == current.model and row.parent}
+    for folder in (workspace.folder / "models").iterdir():
+        if folder.name not in kept:
+            shutil.rmtree(folder)

@@ -1,0 +1,103 @@
+"""The tables. Times are whole microseconds since 1970 (UTC)."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+
+from fairstream.service.json_type import Json
+
+PEOPLE = "people"
+"""Where the sensitive attribute is kept apart: a schema of PostgreSQL, a file of its own with SQLite."""
+
+metadata = MetaData()
+_BIG = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up only in a column of exactly this type
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", _BIG, primary_key=True, autoincrement=True, comment="the order of arrival"),
+    Column("event_id", Text, nullable=False, unique=True),
+    Column("user_id", Text, nullable=False),
+    Column("item_id", Text, nullable=False),
+    Column("time", BigInteger, nullable=False, comment="when it happened"),
+    Index("events_of_user", "user_id"),
+    sqlite_autoincrement=True,
+)
+"""Every event, once."""
+
+attributes = Table(
+    "attributes",
+    metadata,
+    Column("user_id", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    schema=PEOPLE,
+)
+"""Who belongs to which group: read by updates alone."""
+
+periods = Table(
+    "periods",
+    metadata,
+    Column("t", Integer, primary_key=True),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("closed", BigInteger, nullable=False),
+    Column("n_events", BigInteger, nullable=False),
+    Column("n_users", BigInteger, nullable=False),
+    Column("n_late", BigInteger, nullable=False, comment="events dated before the last one of the period before"),
+    Column("n_learnable", BigInteger, nullable=False, comment="the first so many by time are learned at once"),
+    Column("judgement", Json, comment="how the model in service did on it, before learning anything of it"),
+)
+"""Each closed period: which events it holds, and how they judged the model in service."""
+
+models = Table(
+    "models",
+    metadata,
+    Column("id", String(32), primary_key=True, comment="also its folder's name"),
+    Column("t", Integer, ForeignKey("periods.t"), nullable=False),
+    Column("parent", String(32), comment="the model that it was fine-tuned from"),
+    Column("state", String(16), nullable=False, comment="promoted, held or failed"),
+    Column("created", BigInteger, nullable=False),
+    Column("seconds", BigInteger, nullable=False, comment="microseconds that learning took"),
+    Column("decision", Json, nullable=False, comment="the gate's checks, each with its numbers"),
+    Column("about", Json, nullable=False, comment="configuration, data hash, versions, sizes"),
+)
+"""Every candidate there ever was."""
+
+service = Table(
+    "service",
+    metadata,
+    Column("id", Integer, primary_key=True, comment="always 1"),
+    Column("model", String(32), ForeignKey("models.id"), nullable=False),
+    Column("since", BigInteger, nullable=False),
+)
+"""Which model answers: the one row that a promotion changes."""
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("time", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("body", Text, nullable=False, comment="canonical JSON"),
+    Column("previous", String(64), nullable=False),
+    Column("hash", String(64), nullable=False, comment="SHA-256 of previous, seq, time, kind and body"),
+)
+"""Every update and decision; rows can be added and nothing else, triggers see to that."""
+
+keys = Table(
+    "api_keys",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("scope", String(16), nullable=False, comment="ingest, read or admin"),
+    Column("digest", String(64), nullable=False, unique=True, comment="SHA-256 of a random key"),
+    Column("created", BigInteger, nullable=False),
+    Column("revoked", BigInteger),
+)
+
+forgotten = Table(
+    "forgotten",
+    metadata,
+    Column("digest", String(64), primary_key=True, comment="HMAC of the user's id with the workspace's secret"),
+    Column("time", BigInteger, nullable=False, comment="events dated up to then are not taken again"),
+)
+"""Who was forgotten, so that a replayed stream does not bring them back."""

@@ -1,0 +1,211 @@
+"""One update: close the period, judge the model in service by it, learn a candidate, let the gate decide.
+
+Nothing is visible until the last step, one transaction that writes the period, the candidate, the
+decision and, if it is promoted, which model answers. Killed at any moment before, the period is
+still open and the old model in service; what was on its way is swept up by the next update.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from sqlalchemy import insert
+
+from fairstream._version import __version__
+from fairstream.errors import DataError, ModelError
+from fairstream.evaluation import Evaluation
+from fairstream.files import new_folder
+from fairstream.service import schema
+from fairstream.service.audit import record
+from fairstream.service.candidates import Candidates, Trial
+from fairstream.service.database import now, writing
+from fairstream.service.event_store import EventStore
+from fairstream.service.gate import Check, Decision, compared, drift, finite, flood, group_levels
+from fairstream.service.periods import Period, closed_periods, events_of, in_order
+from fairstream.service.registry import in_service, model, put_into_service, tidy
+from fairstream.service.workspace import Workspace
+
+Kind = Literal["promoted", "held", "failed", "too little"]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an update."""
+
+    kind: Kind
+    reason: str
+    t: int | None = None
+    model: str | None = None
+
+
+def update(workspace: Workspace, say: Say = lambda sentence: None) -> Outcome:
+    """Close the open period and decide on a new model; where there is too little to judge by, do nothing."""
+    with workspace.updating():
+        tidy(workspace)
+        return _Update(workspace, say).run()
+
+
+class _Update:
+    def __init__(self, workspace: Workspace, say: Say) -> None:
+        self.workspace, self.say, self.gate = workspace, say, workspace.config.gate
+        self.engine, self.store = workspace.engine, EventStore(workspace)
+        self.periods = closed_periods(self.engine)
+        self.t = len(self.periods)
+        before = self.periods[-1] if self.periods else None
+        self.first, self.last = (before.last_seq + 1 if before else 1), self.store.cut()
+        self.events = in_order(self.store.read(self.first - 1, self.last))
+        self.n_learnable = int(len(self.events) * (1 - self.gate.held_out))
+        self.n_late = self._late(before) if before else 0
+
+    def _late(self, before: Period) -> int:
+        """Events dated before the last one of the period before: by their own clock, so that a replay is not late."""
+        latest = pc.max(events_of(self.store, before)["time"])
+        return pc.sum(pc.less(self.events["time"], latest)).as_py() or 0
+
+    def run(self) -> Outcome:
+        head, tail = self.events.slice(0, self.n_learnable), self.events.slice(self.n_learnable)
+        n_tested, needed = pc.count_distinct(tail["user_id"]).as_py(), self.gate.min_tested_users
+        if n_tested < needed:
+            return Outcome(
+                "too little",
+                f"the period stays open: {n_tested} users have held-out events to judge by, {needed} are needed "
+                f"(gate.min_tested_users); {len(self.events)} events wait",
+            )
+        current = in_service(self.engine)
+        candidates = Candidates(self.workspace, self.store, current and current.model, self.periods)
+        judgement = None
+        try:
+            if current is not None:
+                self.say(f"judging model {current.model} by {len(self.events)} events of period {self.t}")
+                judgement = candidates.judge_in_service(self.events)
+            self.say(f"learning {len(head)} events")
+            begin = time.perf_counter()
+            trial = candidates.learn(head, tail)
+        except ModelError as error:
+            return self._conclude(None, judgement, Decision((*self._flood(), finite(str(error)))), current, 0.0)
+        except DataError as error:  # nobody's group is known yet, or all of it was known before
+            return Outcome("too little", f"the period stays open: {error}")
+        seconds = time.perf_counter() - begin
+        return self._conclude(trial, judgement, self._decide(trial, judgement), current, seconds)
+
+    def _flood(self) -> tuple[Check, ...]:
+        counts = pc.value_counts(self.events["user_id"]).field("counts")
+        return (flood(pc.max(counts).as_py() / len(self.events), self.gate),)
+
+    def _decide(self, trial: Trial, judgement: Evaluation | None) -> Decision:
+        checks = [*self._flood(), finite(trial.what_is_not_finite)]
+        if judgement is not None:
+            checks += drift(group_levels(judgement, trial.names, self.gate), self._levels_before(), self.gate)
+        if trial.before is not None and trial.what_is_not_finite is None:
+            checks += compared(trial.before, trial.after, trial.names, self.gate)
+        return Decision(tuple(checks))
+
+    def _levels_before(self) -> dict[str, Any]:
+        """How well the last period that was learned from was served; of the first period nobody can tell."""
+        current = in_service(self.engine)
+        judgement = self.periods[model(self.engine, current.model).t].judgement if current else None
+        return judgement["levels"] if judgement else {}
+
+    def _conclude(
+        self,
+        trial: Trial | None,
+        judgement: Evaluation | None,
+        decision: Decision,
+        current: Any,
+        seconds: float,
+    ) -> Outcome:
+        """Write everything, the model first and then all else at once."""
+        name = f"m{self.t:05d}-{secrets.token_hex(4)}"
+        if trial is not None:
+            with new_folder(self.workspace.model_folder(name)) as folder:
+                trial.recommender.save(folder, with_groups=False)
+        kind: Kind = "failed" if trial is None else "promoted" if decision.promote else "held"
+        about = self._about(trial)
+        period = Period(
+            t=self.t,
+            first_seq=self.first,
+            last_seq=self.last,
+            closed=now(),
+            n_events=len(self.events),
+            n_users=pc.count_distinct(self.events["user_id"]).as_py(),
+            n_late=self.n_late,
+            n_learnable=self.n_learnable,
+            judgement=None if judgement is None else reported(judgement, self.workspace),
+        )
+        row = {
+            "id": name,
+            "t": self.t,
+            "parent": current and current.model,
+            "state": kind,
+            "created": now(),
+            "seconds": int(seconds * 1e6),
+            "decision": decision.to_dict(),
+            "about": about,
+        }
+        with writing(self.engine) as connection:
+            connection.execute(insert(schema.periods).values(**period._asdict()))
+            connection.execute(insert(schema.models).values(**row))
+            if kind == "promoted":
+                put_into_service(connection, name)
+            entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
+            record(connection, "update", {**entry, "period": period._asdict()})
+        self.say(f"model {name} is {kind}: {decision.reason}")
+        return Outcome(kind, decision.reason, self.t, name)
+
+    def _about(self, trial: Trial | None) -> dict[str, Any]:
+        about: dict[str, Any] = {
+            "configuration": self.workspace.config.model_dump(),
+            "data": {
+                "sha256": _hash(self.events),
+                "n_events": len(self.events),
+                "n_users": pc.count_distinct(self.events["user_id"]).as_py(),
+                "n_items": pc.count_distinct(self.events["item_id"]).as_py(),
+            },
+            "versions": {
+                "fairstream": __version__,
+                "torch": str(torch.__version__),
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        if trial is not None:
+            about["data"]["n_new_items"] = trial.n_new_items
+            about |= {"n_learned": trial.n_learned, "judgement": reported(trial.after, self.workspace)}
+            if trial.before is not None:
+                about["before"] = reported(trial.before, self.workspace)
+        return about
+
+
+def reported(judgement: Evaluation, workspace: Workspace) -> dict[str, Any]:
+    """What may be told of a judgement: numbers of groups, none of a person."""
+    gate, k = workspace.config.gate, judgement.tested.hits.shape[1]
+    metrics = {name: score.to_dict() for name, score in judgement.metrics.items()}
+    names = list(judgement.metrics[f"ndcg@{k}"].by_group)
+    return {
+        "metrics": metrics,
+        "levels": group_levels(judgement, names, gate),
+        "n_tested_users": judgement.n_tested_users,
+        "n_cold_users": judgement.n_cold_users,
+        "excluded_groups": sorted(judgement.excluded_groups),
+    }
+
+
+def _hash(events: pa.Table) -> str:
+    """Of who did what when, in order."""
+    digest = hashlib.sha256()
+    for name in ("user_id", "item_id", "time"):
+        for part in events[name].to_pylist():
+            digest.update(f"{part}\x1f".encode())
+        digest.update(b"\x1e")
+    return digest.hexdigest()

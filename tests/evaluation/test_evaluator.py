@@ -1,0 +1,590 @@
+"""The judge: who is tested, on what, by which protocol, and the model left as it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairstream.baselines import Rerank, Reranking
+from fairstream.data import Groups, History
+from fairstream.errors import ConfigurationError, ModelError
+from fairstream.evaluation import Evaluation, Evaluator, Protocol, RerankReport
+from fairstream.evaluation.ranking import rank_all
+from fairstream.models import MatrixFactorization, Scorer
+from fairstream.randomness import Randomness
+from support import Given, Pairs, items_of, pairs_of
+
+N_USERS, N_COLD, N_ITEMS, K = 20, 4, 150, 5
+ALL = N_USERS + N_COLD
+
+both_protocols = pytest.mark.parametrize("protocol", ["strict", "paper"])
+every_repair = pytest.mark.parametrize(
+    "protocol",
+    ["strict", "paper", "paper+leak", "paper+ranking", "paper+ndcg", "paper+cold-users", "paper+optimizer"],
+)
+
+
+class Knowing(Given):
+    """Scores the pairs it is told 1 and all others 0; it remembers in which mode it was asked."""
+
+    def __init__(self, users: np.ndarray, items: np.ndarray) -> None:
+        super().__init__(torch.zeros(ALL, N_ITEMS))
+        self.dropout = torch.nn.Dropout(0.5)
+        self.scores[users, items] = 1.0
+        self.was_training: set[bool] = set()
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        self.was_training |= {self.training, self.dropout.training}
+        return super().forward(users, items)
+
+
+class Events:
+    """Distinct random pairs: half of them known, of all users but the cold ones, and half to come."""
+
+    def __init__(self, seed: int = 0, n_cold: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        pairs = rng.permutation(N_USERS * N_ITEMS)[:400].astype(np.int64)
+        users, items = pairs // N_ITEMS, pairs % N_ITEMS
+        self.known = knowledge(users[:200], items[:200])
+        self.users = np.append(users[200:], np.repeat(np.arange(N_USERS, N_USERS + n_cold), 6))
+        self.items = np.append(items[200:], rng.permutation(N_ITEMS)[: 6 * n_cold])
+
+
+def knowledge(users: np.ndarray, items: np.ndarray, n_items: int = N_ITEMS, n_items_before: int = 100) -> History:
+    """All rows are known, whether they occur among the events or not."""
+    pairs = set(zip(users.tolist(), items.tolist(), strict=True))
+    return History((users,), (items,), pairs_of(pairs), N_USERS, n_items, n_items_before)
+
+
+def groups_of(n: int = ALL, names: str = "MFM") -> Groups:
+    return Groups.from_values("gender", [names[row % len(names)] for row in range(n)], advantaged="M")
+
+
+def judge_of(name: str, k: int = K, groups: Groups | None = None, seed: int = 0, **options: int) -> Evaluator:
+    return Evaluator(Protocol.named(name), k, groups or groups_of(), Randomness(seed), **options)
+
+
+def judgement(judge: Evaluator, model: Scorer, events: Events, **options: Any) -> Evaluation:
+    return judge.judge(model, events.users, events.items, **{"known": events.known, "t": 0, **options})
+
+
+def random_model(seed: int = 0) -> Scorer:
+    torch.manual_seed(seed)
+    return MatrixFactorization(ALL, N_ITEMS, embedding_dim=8)
+
+
+def knowing_half(events: Events) -> Knowing:
+    return Knowing(events.users[::2], events.items[::2])
+
+
+# ── the metrics ──────────────────────────────────────────────────────────────────────────
+
+
+@every_repair
+@pytest.mark.parametrize("k", [1, 7])
+def test_the_metrics_of_a_protocol(protocol: str, k: int) -> None:
+    found = judgement(judge_of(protocol, k), random_model(), Events())
+    assert list(found.metrics) == [f"{name}@{k}" for name in Protocol.named(protocol).metrics]
+    assert found[f"ndcg@{k}"] is found.metrics[f"ndcg@{k}"]
+    for scores in found.metrics.values():
+        assert set(scores.by_group) == {"M", "F"}
+        assert 0 <= scores.overall <= 1
+
+
+@every_repair
+def test_a_model_that_knows_the_future_is_perfect(protocol: str) -> None:
+    events = Events()
+    found = judgement(judge_of(protocol), Knowing(events.users, events.items), events)
+    n_positives = np.bincount(events.users, minlength=N_USERS)
+    assert n_positives.min() > 0
+    expected = {
+        "ndcg@5": 1.0,
+        "recall@5": (np.minimum(n_positives, K) / n_positives).mean(),
+        "precision@5": (np.minimum(n_positives, K) / K).mean(),
+        "f1@5": (2 * np.minimum(n_positives, K) / (K + n_positives)).mean(),
+        "hit@5": 1.0,
+        "mrr@5": 1.0,
+        "true_ndcg@5": 1.0,
+    }
+    for name, scores in found.metrics.items():
+        assert scores.overall == pytest.approx(expected[name])
+    assert found["ndcg@5"].performance_disparity == pytest.approx(0.0, abs=1e-12)
+    assert (found.n_tested_users, found.n_cold_users) == (N_USERS, 0)
+
+
+@every_repair
+def test_a_model_that_cannot_tell_items_apart_scores_nothing(protocol: str) -> None:
+    events = Events()
+    found = judgement(judge_of(protocol), Knowing(events.users[:0], events.items[:0]), events)
+    assert all(scores.overall == 0 for scores in found.metrics.values())
+
+
+def test_the_papers_ndcg_is_normalised_by_what_was_retrieved() -> None:
+    events = Events()
+    first = np.unique(events.users, return_index=True)[1]  # one positive per user is known, the others are not
+    model = Knowing(events.users[first], events.items[first])
+    paper, strict = (judgement(judge_of(name), model, events) for name in ("paper", "strict"))
+    assert paper["ndcg@5"].overall == 1.0
+    assert paper["true_ndcg@5"].overall < 0.7
+    # The one hit is at rank 1 among all items, too, so the true NDCG is the same.
+    assert strict["ndcg@5"].overall == pytest.approx(paper["true_ndcg@5"].overall)
+    assert judgement(judge_of("paper+ndcg"), model, events)["ndcg@5"] == paper["true_ndcg@5"]
+
+
+def test_full_ranking_is_a_repair_of_its_own() -> None:
+    """What it finds is what `rank_all` finds, and less than among 100 sampled items."""
+    events, model = Events(), random_model()
+    positives = pairs_of(set(zip(events.users.tolist(), events.items.tolist(), strict=True)))
+    ranked = rank_all(model, np.arange(N_USERS), positives, events.known.seen, n_items=N_ITEMS, k=K)
+    full, sampled = (judgement(judge_of(name), model, events).tested for name in ("paper+ranking", "paper"))
+    assert torch.equal(full.hits, ranked.hits)
+    assert full.hits.sum() < sampled.hits.sum()
+
+
+def test_items_that_are_not_known_are_missed_under_the_strict_protocol() -> None:
+    events, n_known = Events(), N_ITEMS // 2
+    keep = events.known.items < n_known
+    known = knowledge(events.known.users[keep], events.known.items[keep], n_known, n_items_before=10)
+    found = judgement(judge_of("strict"), Knowing(events.users, events.items), events, known=known)
+    n_positives = np.bincount(events.users, minlength=N_USERS)
+    n_findable = np.bincount(events.users[events.items < n_known], minlength=N_USERS)
+    assert found["f1@5"].overall == pytest.approx((2 * np.minimum(n_findable, K) / (K + n_positives)).mean())
+    assert found.n_tested_users == N_USERS
+    missed = found.slices["cold_items"]
+    assert missed.n_positives == (events.items >= n_known).sum() > 0
+    assert all(scores.overall == 0 for scores in missed.metrics.values())
+
+
+def test_with_the_catalogue_known_ahead_items_are_found_that_nobody_has_had() -> None:
+    """The paper's leak: `n_rankable` is how many items the model was shown."""
+    events = Events()
+    keep = events.known.items < 100
+    known = knowledge(events.known.users[keep], events.known.items[keep], 100, n_items_before=10)
+    model = Knowing(events.users, events.items)
+    shown, not_shown = (judgement(judge_of("paper"), model, events, known=known, n_rankable=n) for n in (N_ITEMS, None))
+    assert shown["true_ndcg@5"].overall == pytest.approx(1.0)
+    assert shown.slices["cold_items"]["recall@5"].overall > 0
+    assert not_shown["true_ndcg@5"].overall < 1.0
+    assert not_shown.slices["cold_items"]["recall@5"].overall == 0
+
+
+@both_protocols
+def test_k_goes_from_one_to_the_number_of_known_items(protocol: str) -> None:
+    judgement(judge_of(protocol, k=N_ITEMS), random_model(), Events())
+    for k in (0, N_ITEMS + 1):
+        with pytest.raises(
+            ConfigurationError, match=rf"\Ak must be between 1 and the number of known items, {N_ITEMS}, got {k}\Z"
+        ):
+            judgement(judge_of(protocol, k=k), random_model(), Events())
+
+
+# ── newcomers ────────────────────────────────────────────────────────────────────────────
+
+
+def popularity_by_hand(events: list[tuple[int, int]], n_items: int) -> list[float]:
+    """Σ 2^(−age / h) of each item, one event after the other; h is a tenth of the events, at least one."""
+    score = [0.0] * n_items
+    for place, (_, item) in enumerate(events):
+        age = len(events) - 1 - place
+        score[item] += 0.5 ** (age / max(1.0, len(events) / 10))
+    return score
+
+
+def list_by_hand(scores: list[float], had: set[int], wanted: set[int], k: int) -> list[float]:
+    candidates = [item for item in range(len(scores)) if item not in had]
+    ranked = sorted(candidates, key=lambda item: (-scores[item], item in wanted))[:k]
+    return [float(item in wanted) for item in ranked] + [0.0] * (k - len(ranked))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[tuple[int, int]], Pairs, int]:
+    """Known events in order, events to come, and how many of the users have been learned from."""
+    pair = st.tuples(st.integers(0, 4), st.integers(0, 7))
+    known = draw(st.lists(pair, min_size=1, max_size=25, unique=True))
+    future = draw(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1)) - set(known)
+    return known, future or {(6, 9)}, draw(st.integers(0, max(user for user, _ in known) + 1))
+
+
+@given(worlds(), st.integers(1, 4), st.integers(0, 2**31))
+def test_users_whom_the_model_has_not_learned_from_get_what_is_popular(
+    world: tuple[list[tuple[int, int]], Pairs, int], k: int, seed: int
+) -> None:
+    """The model has no rows for the others; the fallback leaves out what a user has had, too."""
+    known, future, n_learned = world
+    before = History.of(*np.array(known, dtype=np.int64).T)
+    k = min(k, before.n_items)
+    table = torch.rand(max(1, n_learned), before.n_items, generator=torch.Generator().manual_seed(seed))
+    users, items = np.array(sorted(future), dtype=np.int64).T
+    judge = judge_of("strict", k, groups_of(7))
+    found = judge.judge(Given(table), users, items, known=before, t=0, n_learned_users=n_learned)
+    popularity = popularity_by_hand(known, before.n_items)
+    present = sorted({user for user, _ in future})
+    assert found.tested.users.tolist() == present
+    for user, hits in zip(present, found.tested.hits.tolist(), strict=True):
+        scores = table[user].tolist() if user < n_learned else popularity
+        assert hits == list_by_hand(scores, items_of(set(known), user), items_of(future, user), k)
+    assert found.tested.is_cold.tolist() == [user >= before.n_users for user in present]
+    assert found.n_cold_users == sum(user >= before.n_users for user in present)
+    assert found.n_tested_users == len(present)
+
+
+def test_the_model_is_asked_for_those_it_has_learned_from_alone() -> None:
+    events = Events(n_cold=N_COLD)
+    model = knowing_half(events)
+    judgement(judge_of("strict"), model, events, n_learned_users=15)
+    assert {user for users, _ in model.asked for user in users} == set(range(15))
+
+
+def test_unless_told_otherwise_the_model_has_learned_from_all_known_users() -> None:
+    events = Events(n_cold=N_COLD)
+    model = knowing_half(events)
+    assert judgement(judge_of("strict"), model, events) == judgement(
+        judge_of("strict"), model, events, n_learned_users=N_USERS
+    )
+
+
+@pytest.mark.parametrize("protocol", ["paper", "paper+ranking", "paper+leak"])
+def test_without_the_repair_cold_users_are_counted_and_left_out(protocol: str) -> None:
+    with_cold, without = Events(n_cold=N_COLD), Events()
+    model = knowing_half(without)
+    found, expected = (
+        judgement(judge_of(protocol), model, events, n_learned_users=15) for events in (with_cold, without)
+    )
+    assert (found.n_tested_users, found.n_cold_users) == (N_USERS, N_COLD)
+    assert (expected.n_tested_users, expected.n_cold_users) == (N_USERS, 0)
+    assert {user for users, _ in model.asked for user in users} == set(range(N_USERS))  # learned or not
+    assert found.slices["cold_users"].n_users == 0
+    assert found.slices["cold_users"]["ndcg@5"].overall is None
+    if protocol == "paper+ranking":  # which draws nothing
+        assert found.metrics == expected.metrics
+
+
+def test_cold_users_are_a_repair_of_its_own() -> None:
+    """Among 100 sampled items, too, they get what is popular."""
+    events = Events(n_cold=N_COLD)
+    known = list(zip(events.known.users.tolist(), events.known.items.tolist(), strict=True))
+    by_popularity = np.argsort(popularity_by_hand(known, N_ITEMS))
+    events.items[-6:] = by_popularity[[-1, -2, -3, 0, 1, 2]]  # of the last cold user
+    events.items[-12:-6] = by_popularity[:6]  # of the last but one
+    found = judgement(judge_of("paper+cold-users"), random_model(), events)
+    assert (found.n_tested_users, found.n_cold_users) == (ALL, N_COLD)
+    assert found.slices["cold_users"].n_users == N_COLD
+    assert found.tested.hits[-1].tolist() == [1, 1, 1, 0, 0]  # no sampled item is more popular
+    assert found.tested.hits[-2].tolist() == [0, 0, 0, 0, 0]  # no sampled item is less popular
+
+
+def test_where_everyone_is_cold_the_paper_has_nothing_to_say() -> None:
+    events = Events()
+    events.users = events.users + N_USERS
+    found = judgement(judge_of("paper", groups=groups_of(2 * N_USERS)), random_model(), events)
+    assert (found.n_tested_users, found.n_cold_users) == (0, N_USERS)
+    for scores in found.metrics.values():
+        assert (scores.overall, scores.performance_disparity) == (None, None)
+    strict = judgement(judge_of("strict", groups=groups_of(2 * N_USERS)), random_model(), events)
+    assert (strict.n_tested_users, strict.n_cold_users) == (N_USERS, N_USERS)
+    assert strict["ndcg@5"].overall is not None
+
+
+@every_repair
+def test_nobody_to_test(protocol: str) -> None:
+    events = Events()
+    events.users, events.items = events.users[:0], events.items[:0]
+    found = judgement(judge_of(protocol, n_resamples=5), random_model(), events)
+    assert (found.n_tested_users, found.n_cold_users, found.excluded_groups) == (0, 0, {})
+    assert all(scores.overall is None for scores in found.metrics.values())
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+# ── groups ───────────────────────────────────────────────────────────────────────────────
+
+
+@both_protocols
+def test_swapping_the_groups_changes_the_sign_of_every_disparity(protocol: str) -> None:
+    model, events = random_model(), Events()
+    found = judgement(judge_of(protocol), model, events)
+    swapped = judgement(judge_of(protocol, groups=groups_of().with_advantaged("F")), model, events)
+    for name, scores in found.metrics.items():
+        assert scores.performance_disparity
+        assert swapped[name].performance_disparity == pytest.approx(-scores.performance_disparity)
+        assert swapped[name].overall == pytest.approx(scores.overall)
+
+
+@pytest.mark.parametrize("min_group_size", [1, 3, 6, 11])
+def test_groups_with_too_few_tested_users_are_set_aside(min_group_size: int) -> None:
+    groups = groups_of(names="MFMFMMFMFx")  # of 20 users 10 are M, 8 are F, 2 are x
+    found = judgement(judge_of("strict", groups=groups, min_group_size=min_group_size), random_model(), Events())
+    sizes = {"M": 10, "F": 8, "x": 2}
+    assert found.excluded_groups == {name: n for name, n in sizes.items() if n < min_group_size}
+    scores = found["ndcg@5"]
+    assert scores.overall is not None
+    assert {name for name, value in scores.by_group.items() if value is None} == set(found.excluded_groups)
+    assert set(scores.gaps) == (set(sizes) - set(found.excluded_groups) if len(found.excluded_groups) < 2 else set())
+
+
+def test_a_group_that_newcomers_bring_is_judged_with_them() -> None:
+    events = Events(n_cold=N_COLD)
+    groups = Groups.from_values("gender", ["M", "F"] * 10 + ["x"] * N_COLD + ["y"], advantaged="M")
+    found = judgement(judge_of("strict", groups=groups), random_model(), events)
+    assert list(found["ndcg@5"].by_group) == ["M", "F", "x"]  # of y nobody has come yet
+    assert found["ndcg@5"].by_group["x"] == found.slices["cold_users"]["ndcg@5"].overall
+    before = judgement(judge_of("paper", groups=groups), random_model(), events)
+    assert list(before["ndcg@5"].by_group) == ["M", "F"]
+
+
+def test_while_nobodys_group_is_known_the_overall_value_is_judged_alone() -> None:
+    groups = Groups.from_values("gender", [None] * ALL + ["M", "F"], advantaged="M")
+    found = judgement(judge_of("strict", groups=groups), random_model(), Events())
+    assert found["ndcg@5"].overall is not None
+    assert found["ndcg@5"].performance_disparity is None
+    assert found.slices["no_group"].n_users == N_USERS
+
+
+# ── slices ───────────────────────────────────────────────────────────────────────────────
+
+
+@every_repair
+@pytest.mark.parametrize("seed", range(3))
+def test_the_slices_add_up_to_the_whole(protocol: str, seed: int) -> None:
+    events = Events(seed, n_cold=N_COLD)
+    groups = Groups.from_values("gender", ["M", "F", None, "F"] * (ALL // 4), advantaged="M")
+    found = judgement(judge_of(protocol, groups=groups), random_model(seed), events)
+    warm, cold, no_group = (found.slices[name] for name in ("warm_users", "cold_users", "no_group"))
+    tested = found.tested
+    assert warm.n_users + cold.n_users == found.n_tested_users
+    assert warm.n_positives + cold.n_positives == tested.n_positives.sum()
+    assert cold.n_users == (found.n_cold_users if Protocol.named(protocol).cold_users else 0)
+    assert no_group.n_users == (tested.codes == -1).sum() > 0
+    for name, scores in found.metrics.items():
+        parts = [part[name].overall * part.n_users for part in (warm, cold) if part.n_users]
+        assert scores.overall * found.n_tested_users == pytest.approx(sum(parts))
+        assert no_group[name].by_group == {"M": None, "F": None}
+    new = found.slices["new_items"]
+    is_new = (events.items >= 100) & np.isin(events.users, tested.users)
+    assert (new.n_users, new.n_positives) == (len(np.unique(events.users[is_new])), is_new.sum())
+    assert (found.slices["cold_items"].n_users, found.slices["cold_items"].n_positives) == (0, 0)
+
+
+def test_several_tests_together_are_the_mean_over_the_tests() -> None:
+    judge = judge_of("strict", n_resamples=20)
+    tests = [judgement(judge, random_model(seed), Events(seed)) for seed in range(3)]
+    together, panel = judge.scores([one.tested for one in tests], 2)
+    assert panel.values.shape == (N_USERS, 3, 6)
+    for name, scores in together.items():
+        gaps = [one[name].performance_disparity for one in tests]
+        assert scores.overall == pytest.approx(np.mean([one[name].overall for one in tests]))
+        assert scores.performance_disparity == pytest.approx(np.mean(gaps))
+        assert scores.abs_performance_disparity == pytest.approx(np.mean(np.abs(gaps)))
+        assert scores.interval is None
+    surer, _ = judge.scores([one.tested for one in tests], 2, np.random.default_rng(0))
+    assert surer["ndcg@5"].disparity.interval is not None
+
+
+# ── what decides, and what does not ──────────────────────────────────────────────────────
+
+
+@every_repair
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_the_events_does_not_matter(protocol: str, seed: int) -> None:
+    events, shuffled = Events(n_cold=N_COLD), Events(n_cold=N_COLD)
+    order = np.random.default_rng(seed).permutation(len(events.users))
+    shuffled.users, shuffled.items = events.users[order], events.items[order]
+    judge = judge_of(protocol, n_resamples=10)
+    assert judgement(judge, random_model(), shuffled) == judgement(judge, random_model(), events)
+
+
+@every_repair
+def test_judging_twice_gives_the_same_numbers(protocol: str) -> None:
+    model, events = random_model(), Events(n_cold=N_COLD)
+    judge = judge_of(protocol, n_resamples=10)
+    first = judgement(judge, model, events)
+    torch.rand(3)
+    assert judgement(judge, model, events) == first
+
+
+def test_the_seed_and_the_period_decide_the_papers_candidates() -> None:
+    model, events = random_model(), Events()
+    first = judgement(judge_of("paper"), model, events)
+    assert judgement(judge_of("paper", seed=1), model, events) != first
+    assert judgement(judge_of("paper"), model, events, t=1) != first
+    strict = judgement(judge_of("strict"), model, events)
+    assert judgement(judge_of("strict", seed=1), model, events, t=1) == strict  # which draws nothing
+
+
+def test_the_seed_and_the_period_decide_how_sure_it_is_and_not_what_it_is() -> None:
+    model, events = random_model(), Events()
+    first, other_seed, other_period = (
+        judgement(judge_of("strict", seed=seed, n_resamples=50), model, events, t=t)["recall@5"]
+        for seed, t in ((0, 0), (1, 0), (0, 1))
+    )
+    for other in (other_seed, other_period):
+        assert other.interval != first.interval
+        assert (other.overall, other.by_group) == (first.overall, first.by_group)
+    assert judgement(judge_of("strict"), model, events)["recall@5"].interval is None
+
+
+# ── the model ────────────────────────────────────────────────────────────────────────────
+
+
+@both_protocols
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_model_is_asked_in_evaluation_mode_and_left_as_it_was(protocol: str, mode: bool) -> None:
+    events = Events(n_cold=N_COLD)
+    model = Knowing(events.users, events.items).train(mode)
+    model.dropout.train(not mode)  # each part has a mode of its own
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    judgement(judge_of(protocol), model, events)
+    assert model.was_training == {False}
+    assert (model.training, model.user.training, model.dropout.training) == (mode, mode, not mode)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+
+
+@both_protocols
+def test_a_model_that_cannot_be_judged_is_left_in_its_mode_too(protocol: str) -> None:
+    events = Events()
+    model = Knowing(events.users, events.items).train()
+    model.scores[:] = float("nan")
+    with pytest.raises(ModelError):
+        judgement(judge_of(protocol), model, events)
+    assert model.training
+
+
+@both_protocols
+def test_a_judgement_is_json(protocol: str) -> None:
+    groups = groups_of(names="MFMFMMFMFx")
+    judge = judge_of(protocol, groups=groups, min_group_size=3, n_resamples=10)
+    found = judgement(judge, random_model(), Events(n_cold=N_COLD))
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert document["ndcg@5"] == json.loads(json.dumps(found["ndcg@5"].to_dict()))
+    assert (document["n_tested_users"], document["n_cold_users"]) == (found.n_tested_users, N_COLD)
+    assert document["excluded_groups"] == {"x": 2}
+    assert document["slices"]["new_items"]["n_positives"] == found.slices["new_items"].n_positives
+    assert document["tested"] == found.tested.to_dict()
+
+
+def test_newcomers_are_measured_like_anyone() -> None:
+    found = judgement(judge_of("strict", n_resamples=20), random_model(), Events(n_cold=N_COLD))
+    for name in ("warm_users", "cold_users"):
+        scores = found.slices[name]["recall@5"]
+        assert scores.interval is not None
+        assert scores.disparity is not None
+        assert scores.disparity.p_value is not None
+
+
+# ── lists chosen anew ────────────────────────────────────────────────────────────────────
+
+
+class Choosing:
+    """Takes the given places of every list, and remembers what it was given."""
+
+    def __init__(self, *places: int) -> None:
+        self.places, self.asked = places, list[tuple[np.ndarray, np.ndarray, int]]()
+
+    def __call__(self, scores: np.ndarray, codes: np.ndarray, k: int) -> Reranking:
+        self.asked.append((scores, codes, k))
+        columns = np.tile(np.array(self.places or range(k)), (len(scores), 1))
+        return Reranking(columns, value=0.0, gap=0.25, is_within=False, upper_bound=0.0)
+
+
+@every_repair
+@pytest.mark.parametrize("k", [1, K, 120])
+def test_a_reranker_that_keeps_the_best_k_changes_nothing(protocol: str, k: int) -> None:
+    events, model = Events(n_cold=N_COLD), random_model()
+    plain = judgement(judge_of(protocol, k, n_resamples=10), model, events, n_learned_users=15)
+    for reranker in (Choosing(), Rerank(tolerance=9.0)):
+        judge = replace(judge_of(protocol, k, n_resamples=10), rerank=reranker)
+        found = judgement(judge, model, events, n_learned_users=15)
+        assert torch.equal(found.tested.hits, plain.tested.hits)
+        assert replace(found, reranking=None) == plain
+        assert found.reranking is not None
+        assert found.reranking.seconds > 0
+    assert plain.reranking is None
+
+
+@both_protocols
+def test_a_reranker_is_given_the_candidates_of_those_whom_the_model_ranks(protocol: str) -> None:
+    events, reranker = Events(n_cold=N_COLD), Choosing()
+    model = Given(torch.rand(ALL, N_ITEMS, generator=torch.Generator().manual_seed(0)))
+    groups = Groups.from_values("gender", ["M", "F", None, "F"] * (ALL // 4), advantaged="M")
+    judge = replace(judge_of(protocol, groups=groups), rerank=reranker)
+    found = judgement(judge, model, events, n_learned_users=15)
+    ((scores, codes, k),) = reranker.asked
+    n_ranked = 15 if protocol == "strict" else N_USERS  # the others are on the fallback, or there are none
+    assert k == K
+    assert codes.tolist() == groups.codes[:n_ranked].tolist()
+    n_positives = np.bincount(events.users, minlength=N_USERS)[:n_ranked]
+    n_candidates = np.full(n_ranked, 100) if protocol == "strict" else 100 + n_positives
+    assert np.isfinite(scores).sum(axis=1).tolist() == n_candidates.tolist()
+    assert (scores[:, :-1] >= scores[:, 1:]).all()
+    for user in range(n_ranked):
+        assert set(scores[user, : n_candidates[user]]) <= set(model.scores[user].tolist())
+    assert found.reranking is not None
+    assert (found.reranking.label_gap, found.reranking.is_within) == (0.25, False)
+
+
+@both_protocols
+def test_the_hits_are_read_off_the_lists_that_were_chosen(protocol: str) -> None:
+    """With every second place of a list of 2 K, the hits and the items of the slices are those of these places."""
+    events = Events()
+    model = knowing_half(events)
+    longer = judgement(judge_of(protocol, 2 * K), model, events).tested.hits
+    found = judgement(replace(judge_of(protocol), rerank=Choosing(*range(1, 2 * K, 2))), model, events)
+    assert torch.equal(found.tested.hits, longer[:, 1::2])
+    assert 0 < found["recall@5"].overall < judgement(judge_of(protocol), model, events)["recall@5"].overall
+
+
+def test_the_items_of_the_slices_are_those_of_the_lists_that_were_chosen() -> None:
+    events = Events()
+    positives = pairs_of(set(zip(events.users.tolist(), events.items.tolist(), strict=True)))
+    model = knowing_half(events)
+    longer = rank_all(model, np.arange(N_USERS), positives, events.known.seen, n_items=N_ITEMS, k=2 * K)
+    found = judgement(replace(judge_of("strict"), rerank=Choosing(*range(1, 2 * K, 2))), model, events)
+    n_new = np.bincount(events.users[events.items >= 100], minlength=N_USERS)
+    n_found = (longer.hits.numpy() * (longer.items >= 100))[:, 1::2].sum(axis=1)
+    recall = (n_found[n_new > 0] / n_new[n_new > 0]).mean()
+    assert found.slices["new_items"]["recall@5"].overall == pytest.approx(recall)
+    assert recall > 0
+
+
+@both_protocols
+def test_ties_still_go_against_the_model(protocol: str) -> None:
+    """All items score alike, so nothing is relevant, and no positive is among the first of equals."""
+    events = Events()
+    judge = replace(judge_of(protocol), rerank=Rerank(tolerance=0.0))
+    found = judgement(judge, Knowing(events.users[:0], events.items[:0]), events)
+    assert found.tested.hits.sum() == 0
+
+
+@both_protocols
+def test_reranked_lists_are_as_alike_as_was_asked_for_and_otherwise_as_they_were(protocol: str) -> None:
+    events, model = Events(n_cold=N_COLD), random_model()
+    plain = replace(judge_of(protocol), rerank=Rerank(tolerance=9.0))
+    fair = replace(judge_of(protocol), rerank=Rerank(tolerance=0.005))
+    before, after = (judgement(judge, model, events) for judge in (plain, fair))
+    assert before.reranking is not None
+    assert after.reranking is not None
+    assert abs(before.reranking.label_gap) > 0.005 >= abs(after.reranking.label_gap)
+    assert after.reranking.is_within
+    assert torch.equal(after.tested.n_positives, before.tested.n_positives)
+    cold = after.tested.is_cold
+    assert torch.equal(after.tested.hits[cold], before.tested.hits[cold])
+    document = json.loads(json.dumps(after.to_dict(), allow_nan=False))
+    assert document["reranking"] == {"label_gap": after.reranking.label_gap, "is_within": True}
+    assert "reranking" not in judgement(judge_of(protocol), model, events).to_dict()
+
+
+@every_repair
+def test_nobody_to_rerank(protocol: str) -> None:
+    events = Events()
+    events.users, events.items = events.users[:0], events.items[:0]
+    found = judgement(replace(judge_of(protocol), rerank=Rerank(tolerance=0.1)), random_model(), events)
+    assert found.n_tested_users == 0
+    assert found.reranking == RerankReport(0.0, True, seconds=0.0)

@@ -1,0 +1,101 @@
+"""What a test leaves behind of each user: stored as JSON and found again, and laid side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairstream.evaluation import Protocol, UserResults, stack_periods
+from fairstream.evaluation.metrics import mrr, recall
+
+METRICS = Protocol.named("paper").metrics
+
+
+@st.composite
+def user_results(draw: st.DrawFn, k: int | None = None) -> UserResults:
+    """Any users, each with its hits and at least as many positives; a user's group never changes."""
+    k = draw(st.integers(1, 6)) if k is None else k
+    users = sorted(draw(st.sets(st.integers(0, 12), max_size=8)))
+    hits = [draw(st.lists(st.integers(0, 1), min_size=k, max_size=k)) for _ in users]
+    n_positives = [max(1, sum(row)) + draw(st.integers(0, 5)) for row in hits]
+    return UserResults(
+        np.array(users, dtype=np.int64),
+        np.array([user % 4 - 1 for user in users], dtype=np.int16),
+        np.array([draw(st.booleans()) for _ in users], dtype=np.bool_),
+        torch.tensor(hits, dtype=torch.float64).reshape(len(users), k),
+        torch.tensor(n_positives, dtype=torch.float64),
+    )
+
+
+def assert_the_same(one: UserResults, other: UserResults) -> None:
+    for name in ("users", "codes", "is_cold"):
+        found, expected = getattr(one, name), getattr(other, name)
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist()
+    assert one.hits.dtype == other.hits.dtype
+    assert one.hits.shape == other.hits.shape
+    assert torch.equal(one.hits, other.hits)
+    assert torch.equal(one.n_positives, other.n_positives)
+
+
+@given(user_results())
+def test_what_was_stored_as_json_is_found_again(tested: UserResults) -> None:
+    document = json.loads(json.dumps(tested.to_dict()))
+    assert_the_same(UserResults.from_dict(document), tested)
+    assert UserResults.from_dict(document).to_dict() == document
+
+
+@given(user_results())
+def test_every_metric_can_be_computed_from_what_was_stored(tested: UserResults) -> None:
+    again = UserResults.from_dict(tested.to_dict())
+    values = again.values(list(METRICS.values()))
+    assert values.shape == (len(tested.users), len(METRICS))
+    for column, metric in zip(values.T, METRICS.values(), strict=True):
+        assert column.tolist() == metric(tested.hits, tested.n_positives).tolist()
+
+
+def test_the_document_says_at_which_ranks_the_hits_are() -> None:
+    hits = torch.tensor([[0, 1, 1], [0, 0, 0], [1, 0, 0]], dtype=torch.float64)
+    tested = UserResults(
+        np.array([3, 5, 9]), np.array([0, -1, 1], dtype=np.int16), np.array([0, 0, 1], dtype=bool), hits, torch.ones(3)
+    )
+    assert tested.to_dict() == {
+        "k": 3,
+        "users": [3, 5, 9],
+        "groups": [0, -1, 1],
+        "cold": [2],
+        "n_positives": [1, 1, 1],
+        "hit_ranks": [[2, 3], [], [1]],
+    }
+
+
+@given(user_results(), st.data())
+def test_choosing_users_keeps_what_belongs_to_them(tested: UserResults, data: st.DataObject) -> None:
+    n = len(tested.users)
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=np.bool_)
+    part, stored = tested.where(chosen), tested.to_dict()
+    places = np.flatnonzero(chosen).tolist()
+    assert part.users.tolist() == [stored["users"][place] for place in places]
+    assert part.to_dict()["groups"] == [stored["groups"][place] for place in places]
+    assert part.to_dict()["hit_ranks"] == [stored["hit_ranks"][place] for place in places]
+    assert part.to_dict()["n_positives"] == [stored["n_positives"][place] for place in places]
+    assert part.is_cold.tolist() == [place in stored["cold"] for place in places]
+
+
+@given(st.lists(user_results(k=3), min_size=1, max_size=4))
+def test_side_by_side_every_user_has_a_row_and_every_test_a_column(tests: list[UserResults]) -> None:
+    values, codes = stack_periods(tests, [recall, mrr])
+    everyone = sorted({user for tested in tests for user in tested.users.tolist()})
+    assert values.shape == (len(everyone), len(tests), 2)
+    assert codes.tolist() == [user % 4 - 1 for user in everyone]
+    for p, tested in enumerate(tests):
+        found = dict(zip(tested.users.tolist(), tested.values([recall, mrr]).tolist(), strict=True))
+        for row, user in enumerate(everyone):
+            expected = found.get(user, [math.nan, math.nan])
+            assert values[row, p].tolist() == pytest.approx(expected, nan_ok=True)

@@ -1,0 +1,216 @@
+"""Runs cut into jobs: in any order, stopped anywhere, they leave what each run leaves by itself."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairstream import FairstreamError, RunConfig
+from fairstream.experiments.identity import run_id
+from fairstream.experiments.jobs import Source, finish, jobs_for
+from fairstream.experiments.run import resolved
+from fairstream.experiments.store import Store
+from stores import DIVERGING, alone, complete, contents, small, source_of
+
+CONFIGS = [
+    small("Finetune"),
+    small("Rerank"),
+    small("Pretrain"),
+    small("Retrain"),
+    small("FADE", update_epochs=2),
+    small("FADE"),
+    small("Pretrain-Fair"),
+    small("Retrain-Fair"),
+    small("FADE", seed=1),
+]
+N_JOBS = 3 + 2 * 2
+"""Three beginnings, and two methods that retrain in two periods each."""
+
+
+def store_in(factory: pytest.TempPathFactory) -> Store:
+    store = Store(factory.mktemp("store"))
+    with store.writing():
+        return store
+
+
+def name_of(source: Source, config: RunConfig) -> str:
+    return f"runs/{run_id(source.read(), resolved(source.read(), config)[0])}.parquet"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Source) -> dict[str, bytes]:
+    """What each run leaves by itself."""
+    return {name_of(source, config): alone(source, config) for config in CONFIGS}
+
+
+def test_jobs_leave_what_each_run_leaves_by_itself(
+    source: Source, undisturbed: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = store_in(tmp_path_factory)
+    jobs = jobs_for(store, source, CONFIGS)
+    assert len(jobs) == N_JOBS
+    complete(store, source, CONFIGS)
+    assert contents(store) == undisturbed  # nothing in parts and pretrained either
+    work: list[float] = []
+    for job in (job for job in jobs if job.t is None):  # of a list that is out of date
+        job.execute(store, "cpu", work.append)
+    assert work == []
+    assert jobs_for(store, source, CONFIGS) == []
+    stamps = {path: path.stat().st_mtime_ns for path in store.folder.rglob("*.parquet")}
+    complete(store, source, CONFIGS)
+    assert {path: path.stat().st_mtime_ns for path in store.folder.rglob("*.parquet")} == stamps
+
+
+@pytest.mark.parametrize("options", [{"model": "ncf"}, {"protocol": "paper"}], ids=str)
+def test_so_they_do_for_other_models_and_protocols(
+    source: Source, tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]
+) -> None:
+    configs = [small(method, **options) for method in ("Finetune", "Pretrain", "Retrain", "FADE", "Adver")]
+    store = store_in(tmp_path_factory)
+    complete(store, source, configs)
+    assert contents(store) == {name_of(source, config): alone(source, config) for config in configs}
+
+
+def test_where_who_is_ahead_is_found_on_the_way_a_retraining_run_is_one_job(
+    source: Source, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    found = source_of(Path(source.source), advantaged="auto")
+    configs = [small("Retrain-Fair"), small("Pretrain-Fair")]
+    store = store_in(tmp_path_factory)
+    assert len(jobs_for(store, found, configs)) == 1
+    complete(store, found, configs)
+    assert contents(store) == {name_of(found, config): alone(found, config) for config in configs}
+
+
+@settings(max_examples=8)
+@given(data=st.data())
+def test_after_any_jobs_in_any_order_the_rest_completes_it(
+    source: Source, undisturbed: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    store = store_in(tmp_path_factory)
+    jobs = data.draw(st.permutations(jobs_for(store, source, CONFIGS)))
+    n_done = data.draw(st.integers(0, len(jobs)))
+    for job in jobs[:n_done]:
+        job.execute(store, "cpu", lambda work: None)
+    if data.draw(st.booleans()):
+        finish(store, source, CONFIGS)
+    assert len(jobs_for(store, source, CONFIGS)) == len(jobs) - n_done
+    complete(store, source, CONFIGS)
+    assert contents(store) == undisturbed
+
+
+class Stopped(BaseException):
+    """Somebody pressed a key."""
+
+
+@settings(max_examples=8)
+@given(stops=st.lists(st.integers(1, 12), min_size=1, max_size=3))
+def test_stopped_in_the_middle_of_jobs_it_can_be_completed(
+    source: Source, undisturbed: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, stops: list[int]
+) -> None:
+    store = store_in(tmp_path_factory)
+    for n_epochs in stops:
+
+        def on_work(work: float, left: list[int] = [n_epochs]) -> None:  # noqa: B006 (counts down)
+            left[0] -= 1
+            if left[0] == 0:
+                raise Stopped
+
+        with suppress(Stopped):
+            for job in jobs_for(store, source, CONFIGS):
+                job.execute(store, "cpu", on_work)
+    complete(store, source, CONFIGS)
+    assert contents(store) == undisturbed
+
+
+def test_options_that_are_not_used_are_no_reason_to_do_it_again(
+    source: Source, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = store_in(tmp_path_factory)
+    configs = [small("Retrain", fairness_weight=weight) for weight in (0.5, 1.0, 2.0)]
+    assert jobs_for(store, source, configs) == jobs_for(store, source, configs[:1])
+    complete(store, source, configs)
+    assert contents(store) == {name_of(source, configs[0]): alone(source, configs[0])}
+
+
+def test_work_adds_up_to_what_was_promised(source: Source, tmp_path_factory: pytest.TempPathFactory) -> None:
+    store = store_in(tmp_path_factory)
+    for job in jobs_for(store, source, CONFIGS):
+        done: list[float] = []
+        job.execute(store, "cpu", done.append)
+        assert sum(done) == pytest.approx(job.work)
+
+
+def failure_of(source: Source, config: RunConfig) -> str:
+    return name_of(source, config).replace("runs/", "failed/").replace(".parquet", ".json")
+
+
+@pytest.mark.parametrize("first", ["Finetune", "Pretrain"])
+def test_a_run_that_diverges_is_told_once_and_does_not_stop_those_that_begin_with_it(
+    source: Source, tmp_path_factory: pytest.TempPathFactory, first: str
+) -> None:
+    configs = sorted((small(m, **DIVERGING) for m in ("Finetune", "Pretrain")), key=lambda c: c.method != first)
+    bad, good = (small(method, **DIVERGING) for method in ("Finetune", "Pretrain"))
+    with pytest.raises(FairstreamError) as reason:
+        alone(source, bad)
+    store = store_in(tmp_path_factory)
+    (job,) = jobs_for(store, source, configs)
+    with pytest.raises(FairstreamError) as told:
+        job.execute(store, "cpu", lambda work: None)
+    assert str(told.value) == f"Finetune (mf, seed 0): {reason.value}"
+    left = contents(store)
+    assert left.keys() == {name_of(source, good), failure_of(source, bad)}
+    assert left[name_of(source, good)] == alone(source, good)
+    assert store.failure(Path(failure_of(source, bad)).stem) == str(reason.value)
+    assert jobs_for(store, source, configs) == []
+    job.execute(store, "cpu", lambda work: None)  # nor does one who had the job already try again
+    assert contents(store) == left
+
+
+def test_a_beginning_that_diverges_is_told_of_all_that_begin_with_it(
+    source: Source, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    configs = [small(method, learning_rate=1e19) for method in ("Finetune", "Pretrain")]
+    store = store_in(tmp_path_factory)
+    (job,) = jobs_for(store, source, configs)
+    with pytest.raises(FairstreamError, match=r"^Finetune .*training diverged.*; Pretrain .*training diverged"):
+        job.execute(store, "cpu", lambda work: None)
+    assert contents(store).keys() == {failure_of(source, config) for config in configs}
+    assert jobs_for(store, source, configs) == []
+
+
+@settings(max_examples=5)
+@given(data=st.data())
+def test_a_retraining_that_diverges_is_told_once_whatever_job_comes_first(
+    source: Source, tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    configs = [small(method, learning_rate=1e19) for method in ("Retrain", "Finetune")]
+    store, told = store_in(tmp_path_factory), []
+    for job in data.draw(st.permutations(jobs_for(store, source, configs))):
+        try:
+            job.execute(store, "cpu", lambda work: None)
+        except FairstreamError as error:
+            told.append(str(error))
+    sentences = "; ".join(told)
+    assert [sentences.count(f"{config.method} (mf, seed 0): ") for config in configs] == [1, 1]
+    finish(store, source, configs)
+    assert contents(store).keys() == {failure_of(source, config) for config in configs}
+    assert jobs_for(store, source, configs) == []
+
+
+@pytest.mark.parametrize("first", ["Finetune", "Rerank"])
+def test_nor_does_one_that_cannot_even_begin(
+    source: Source, tmp_path_factory: pytest.TempPathFactory, first: str
+) -> None:
+    too_long = small("Rerank", k=1000)
+    configs = sorted([small("Finetune"), too_long], key=lambda config: config.method != first)
+    store = store_in(tmp_path_factory)
+    (job,) = jobs_for(store, source, configs)
+    with pytest.raises(FairstreamError, match=r"^Rerank \(mf, seed 0\): k must be at most the \d+ items"):
+        job.execute(store, "cpu", lambda work: None)
+    assert contents(store) == {name_of(source, small("Finetune")): alone(source, small("Finetune"))}

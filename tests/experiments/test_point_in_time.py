@@ -1,0 +1,407 @@
+"""Nothing that happens after period t can change what was computed up to t.
+
+The tests take a log, change everything after the end of D_t (another order, other events by other
+users, other groups for those who only come later, no events at all), and compare the two runs bit
+for bit: who and what is known, in which rows and groups; every batch and every negative; weights,
+optimizer and fallback; the steps taken, and whom the loss took to be ahead; the candidates that
+were ranked, and every result that was judged on events up to D_t, with its intervals, p-values and
+slices. A result judged on later events has to change with them; the models that it judges must not.
+
+Under `paper` the same change does alter the weights. That is the leak of the paper's protocol, and
+the proof that these tests can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import fairstream
+from fairstream import EventLog, FairRecommender, Run
+from fairstream.evaluation import ranking
+from fairstream.models import MatrixFactorization
+from fairstream.strategies import Update
+from fairstream.training.optimizers import state_tensors
+from support import Recorder
+
+N_EVENTS, N_USERS, N_ITEMS = 275, 40, 30
+N_FIRST, N_EACH, K = 150, 25, 5
+CUT = {"pretrain_ratio": 6 / 11, "n_periods": 4, "n_blocks": 5}  # D_0 has 150 events, each period 25, the tail 25
+BY_DAY = {"pretrain_ratio": 0.3, "period": "1d"}  # the same periods, and the tail is one more
+LEARNING = {
+    "pretrain_epochs": 1,
+    "update_epochs": 2,
+    "embedding_dim": 4,
+    "batch_size": N_EACH,
+    "n_negatives": 2,
+    "n_fairness_negatives": 3,
+    "device": "cpu",
+}
+JUDGING = {"k": K, "n_resamples": 20}
+DIRECTIONS = ("north", "south", "east", "west")
+Pairs = np.ndarray[Any, np.dtype[np.int64]]
+
+
+# ── a world, and two ways to change its future ───────────────────────────────────────────
+
+
+class World(NamedTuple):
+    """(user, item) pairs in the order in which they happen, and the group of every user id."""
+
+    pairs: Pairs
+    groups: tuple[str | None, ...]
+
+    def days(self) -> Pairs:
+        """The day of each event: the first 150 on the first one, then 25 a day."""
+        return np.maximum(np.arange(len(self.pairs)) - N_FIRST + N_EACH, 0) // N_EACH
+
+    def tables(self, start: int = 0, end: int | None = None) -> tuple[pa.Table, pa.Table]:
+        """The events from `start` to `end`, and the users that they tell of."""
+        part, at = self.pairs[start:end], np.arange(len(self.pairs))[start:end]
+        moments = self.days()[start:end] * 86_400 + at
+        here = np.unique(part[:, 0])
+        events = pa.table({"user_id": part[:, 0], "item_id": part[:, 1], "time": moments})
+        return events, pa.table({"user_id": here, "side": pa.array([self.groups[u] for u in here], pa.string())})
+
+    def log(self, advantaged: str | None, start: int = 0, end: int | None = None) -> EventLog:
+        events, users = self.tables(start, end)
+        log = fairstream.read_events(events, users=users, group="side", advantaged=advantaged)
+        assert len(log) == len(events)  # no repeated pairs: the cut depends on the count
+        return log
+
+
+def make_world(rng: np.random.Generator, n_groups: int) -> World:
+    """Users and items that keep arriving, in every period some; one user in seven has no group."""
+    pairs = random_pairs(rng, N_EVENTS, n_users=N_USERS, n_items=N_ITEMS)
+    user_arrival, item_arrival = rng.uniform(-1, 1, N_USERS), rng.uniform(-2, 1, N_ITEMS)
+    earliest = np.maximum(user_arrival[pairs[:, 0]], item_arrival[pairs[:, 1]])
+    moments = np.maximum(0, earliest) + rng.uniform(0, 0.4, N_EVENTS)
+    return World(pairs[np.argsort(moments)], permuted_groups(rng, DIRECTIONS[:n_groups], 2 * N_USERS))
+
+
+def permuted_groups(rng: np.random.Generator, names: Sequence[str], n: int) -> tuple[str | None, ...]:
+    return tuple(names[rng.integers(len(names))] if rng.random() > 1 / 7 else None for _ in range(n))
+
+
+def random_pairs(rng: np.random.Generator, n: int, *, n_users: int, n_items: int, but: Pairs | None = None) -> Pairs:
+    """n distinct (user, item) pairs in random order, none of them in `but`."""
+    free = np.ones((n_users, n_items), dtype=np.bool_)
+    if but is not None:
+        free[but[:, 0], but[:, 1]] = False
+    return rng.permutation(np.argwhere(free))[:n]
+
+
+def reordered(world: World, end: int, rng: np.random.Generator) -> World:
+    """The same later events in another order."""
+    later = rng.permutation(world.pairs[end:])
+    return regrouped(World(np.concatenate([world.pairs[:end], later]), world.groups), end, rng)
+
+
+def replaced(world: World, end: int, rng: np.random.Generator) -> World:
+    """Other later events, many of them by users and on items that nobody had heard of."""
+    n_users, n_items = rng.integers(N_USERS, 2 * N_USERS), rng.integers(N_ITEMS, 2 * N_ITEMS)
+    later = random_pairs(rng, len(world.pairs) - end, n_users=n_users, n_items=n_items, but=world.pairs[:end])
+    return regrouped(World(np.concatenate([world.pairs[:end], later]), world.groups), end, rng)
+
+
+def regrouped(world: World, end: int, rng: np.random.Generator) -> World:
+    """Other groups, two of them unheard of, for those who only come after `end`."""
+    past = set(world.pairs[:end, 0].tolist())
+    # "above" sorts before every other name: where names decide a tie, it would be seen
+    other = permuted_groups(rng, ("above", "zenith", *filter(None, set(world.groups))), len(world.groups))
+    return World(world.pairs, tuple(world.groups[u] if u in past else other[u] for u in range(len(world.groups))))
+
+
+# ── what a run has computed up to the end of D_t ─────────────────────────────────────────
+
+
+class Witness(Recorder):
+    """Writes down apart what it was asked while it learned and while it was judged."""
+
+    def __init__(self, n_users: int, n_items: int, ranked: list[tuple[Any, Any]]) -> None:
+        super().__init__(n_users, n_items)
+        self.ranked = ranked
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        if self.training:
+            return super().forward(users, items)
+        self.ranked.append((users.tolist(), items.tolist()))
+        return MatrixFactorization.forward(self, users, items)
+
+
+@dataclass
+class Carried:
+    """A finished run, and how its learner stood after each period."""
+
+    run: Run
+    ranked: list[tuple[Any, Any]]
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def results(self) -> list[fairstream.PeriodResult]:
+        assert self.run.pretrained is not None
+        return [self.run.pretrained, *self.run.results]
+
+    def remembering(self, take: Callable[..., Update]) -> Callable[..., Update]:
+        """The step of a learner, after which it is written down how it stands."""
+
+        def taken(*arguments: Any) -> Update:
+            update = take(*arguments)
+            if update.report is not None:
+                self.remember(update.t)
+            return update
+
+        return taken
+
+    def remember(self, t: int) -> None:
+        model = self.run._learner.model
+        self.states[t] = standing(self.run._learner)
+        if isinstance(model, Witness):
+            self.states[t]["batches"] = [asked.tolist() for asked in model.told()]
+            # What W_{t−1} was asked last: to rank candidates for the users of D_t.
+            self.states[t]["candidates"] = self.ranked[-1:]
+            self.ranked.clear()
+
+
+def carried(log: EventLog, **options: Any) -> Carried:
+    ranked: list[tuple[Any, Any]] = []
+    options = {**CUT, **LEARNING, **JUDGING, "model": lambda u, i: Witness(u, i, ranked), **options}
+    kept = Carried(fairstream.run(log, **options), ranked)
+    learner = kept.run._learner
+    learner.fit, learner.update = kept.remembering(learner.fit), kept.remembering(learner.update)  # type: ignore[method-assign]
+    list(kept.run)
+    return kept
+
+
+def standing(learner: Any) -> dict[str, Any]:
+    """All that a learner is made of, as plain values that compare bit for bit."""
+    tensors = {**learner.model.state_dict(), **state_tensors(learner.trainer.optimizer, learner.model)}
+    known = learner.known
+    return {
+        **{name: value.tolist() for name, value in tensors.items()},
+        "known": (known.n_users, known.n_items, known.n_items_before, known.seen.keys.tolist()),
+        "events": (known.users.tolist(), known.items.tolist()),
+        "fallback": known.popularity().tolist(),
+        "learned": learner.n_learned_users,
+        "strategy": learner.strategy.state(),
+    }
+
+
+def past(carried: Carried, t: int, *, learned: int | None = None) -> dict[str, Any]:
+    """Every output up to the end of D_t, of a run that has learned D_0 … D_t (or up to D_`learned`)."""
+    run, log = carried.run, carried.run.log
+    last = t if learned is None else learned
+    end = run.periods.ends[t]
+    n_users, n_items = log.n_users_after(end), log.n_items_after(end)
+    updates = [result.update for result in carried.results[: last + 1]]
+    return {
+        "users": log.user_ids.ids[:n_users].to_pylist(),
+        "items": log.item_ids.ids[:n_items].to_pylist(),
+        "groups": (run.groups.names[: run.groups.n_groups_among(n_users)], run.groups.codes[:n_users].tolist()),
+        "ends": run.periods.ends[: t + 1],
+        "ahead": [result.advantaged for result in carried.results[: last + 1]],
+        "models": {s: state for s, state in carried.states.items() if s <= last},
+        "updates": [(update.t, update.step, update.report) for update in updates],
+        "judged": [result.tasks["next"].to_dict() for result in carried.results[:t]],
+    }
+
+
+# ── strict ───────────────────────────────────────────────────────────────────────────────
+
+
+BACKENDS = [
+    {"method": "FADE"},
+    {"method": "FADE-Abs", "optimizer": "dense"},
+    {"method": "Adver"},
+    {"method": "FADE", "model": "ncf"},
+    {"method": "FADE", "restart": "on-degradation"},
+    {"method": "FADE", "restart_every": 2},
+    {"method": "Retrain-Fair"},
+    {"method": "Finetune"},
+    {"method": "Pretrain"},
+]
+worlds = {
+    "options": st.sampled_from(BACKENDS),
+    "seed": st.integers(0, 2**32),
+    "n_groups": st.sampled_from([2, 4]),
+    "advantaged": st.sampled_from(["south", None, "auto"]),
+}
+futures = st.sampled_from([replaced, reordered])
+
+
+@settings(max_examples=20)
+@given(**worlds, t=st.integers(0, 3), change=futures, min_group_size=st.sampled_from([1, 3]))
+def test_the_future_changes_nothing_before_it(
+    options: dict[str, Any],
+    seed: int,
+    n_groups: int,
+    advantaged: str | None,
+    t: int,
+    change: Callable[..., World],
+    min_group_size: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    options = {**options, "min_group_size": min_group_size, "seed": seed}
+    world = make_world(rng, n_groups)
+    here = carried(world.log(advantaged), **options)
+    there = carried(change(world, here.run.periods.ends[t], rng).log(advantaged), **options)
+    assert there.run.periods == here.run.periods
+    assert past(there, t) == past(here, t)
+    if change is reordered:  # who is known already is judged on the same events, whatever their order
+        ours, theirs = (
+            [result.tasks["remain"].slices["warm_users"]["ndcg@5"].overall for result in run.results[: t + 1]]
+            for run in (here, there)
+        )
+        assert theirs == ours
+
+
+@pytest.mark.parametrize("repairs", ["", "+cold-users+ndcg+optimizer", "+ranking"])
+@settings(max_examples=4)
+@given(**{**worlds, "options": st.sampled_from([{"method": "FADE"}, {"method": "Finetune"}])}, t=st.integers(1, 3))
+def test_repairing_the_leak_alone_is_enough_to_keep_the_future_out(
+    repairs: str, options: dict[str, Any], seed: int, n_groups: int, advantaged: str | None, t: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    options = {**options, "protocol": f"paper+leak{repairs}", "seed": seed}
+    world = make_world(rng, n_groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "N_SAMPLED_CANDIDATES", 8)  # the paper's 100 would be all items that there are
+        here = carried(world.log(advantaged), **options)
+        there = carried(replaced(world, here.run.periods.ends[t], rng).log(advantaged), **options)
+    ours, theirs = past(here, t), past(there, t)
+    assert theirs == ours
+    # sampled candidates are among what is compared
+    assert [len(state["candidates"]) for state in ours["models"].values()] == [0] + [int(repairs != "+ranking")] * t
+
+
+@settings(max_examples=7)
+@given(**worlds, t=st.integers(2, 5))
+def test_with_periods_of_the_calendar_the_future_can_simply_be_missing(
+    options: dict[str, Any], seed: int, n_groups: int, advantaged: str | None, t: int
+) -> None:
+    world = make_world(np.random.default_rng(seed), n_groups)
+    cut = {**BY_DAY, "n_periods": None, "n_blocks": 10, "min_group_size": 1}
+    whole = carried(world.log(advantaged), **{**options, **cut})
+    end = whole.run.periods.ends[t]
+    assert end == N_FIRST + t * N_EACH
+    short = carried(world.log(advantaged, end=end), **{**options, **cut})
+    assert short.run.periods.last == t  # which is only tested on
+    assert past(short, t, learned=t - 1) == past(whole, t, learned=t - 1)
+
+
+@settings(max_examples=5)
+@given(**worlds, t=st.integers(2, 4))
+def test_with_periods_by_count_the_future_can_be_missing_too(
+    options: dict[str, Any], seed: int, n_groups: int, advantaged: str | None, t: int
+) -> None:
+    world = make_world(np.random.default_rng(seed), n_groups)
+    whole = carried(world.log(advantaged), min_group_size=1, **options)
+    end = whole.run.periods.ends[t]
+    # the same cut of a shorter log: D_0 … D_t and no event after them
+    cut = {"pretrain_ratio": N_FIRST / end, "n_periods": t, "n_blocks": t}
+    short = carried(world.log(advantaged, end=end), **{**options, **cut, "min_group_size": 1})
+    assert short.run.periods.ends == whole.run.periods.ends[: t + 1]
+    assert past(short, t, learned=t - 1) == past(whole, t, learned=t - 1)
+
+
+def test_the_larger_group_is_that_of_the_pretraining_data() -> None:
+    rng = np.random.default_rng(0)
+    pairs = random_pairs(rng, N_EVENTS, n_users=N_USERS, n_items=N_ITEMS)
+    pairs[N_FIRST:, 0] += N_USERS  # nobody comes back
+    groups = ("north", "north", "south") * N_USERS
+    world = World(pairs, groups[:N_USERS] + ("south",) * N_USERS)
+    for advantaged in (None, "auto"):
+        log = world.log(advantaged)
+        assert log.require_groups().names[0] == "south"  # of all the data
+        run = fairstream.run(log, **CUT, **LEARNING, **JUDGING)
+        assert run.groups.names == ("north", "south")
+
+
+@pytest.mark.parametrize("advantaged", [None, "auto"])
+def test_where_the_pretraining_data_know_no_group_the_future_does_not_name_one(advantaged: str | None) -> None:
+    world = make_world(np.random.default_rng(1), 2)
+    first = set(world.pairs[:N_FIRST, 0].tolist())
+    groups = tuple(None if user in first else DIRECTIONS[user % 2] for user in range(2 * N_USERS))
+    here = carried(World(world.pairs, groups).log(advantaged), min_group_size=1)
+    end = here.run.periods.ends[2]
+    known = set(world.pairs[:end, 0].tolist())
+    other = tuple(group if user in known else "above" for user, group in enumerate(groups))
+    there = carried(World(world.pairs, other).log(advantaged), min_group_size=1)
+    assert past(there, 2) == past(here, 2)
+
+
+@settings(max_examples=9)
+@given(**worlds)
+def test_a_recommender_that_is_given_one_period_at_a_time_arrives_at_the_same_model(
+    options: dict[str, Any], seed: int, n_groups: int, advantaged: str | None
+) -> None:
+    world = make_world(np.random.default_rng(seed), n_groups)
+    # a recommender decides by the best 20 when to restart and who is ahead
+    assume(len(np.unique(world.pairs[:N_FIRST, 1])) >= 20)
+    run = carried(world.log(advantaged), **{"model": "mf", **options}, k=20, min_group_size=1)
+    recommender = FairRecommender(**{**LEARNING, **options})
+    starts, ends = run.run.periods.starts, run.run.periods.ends
+    recommender.fit(world.log(advantaged, end=ends[0]))
+    for t in range(4):
+        if t > 0:
+            events, users = world.tables(starts[t], ends[t])
+            assert recommender.update(events, users=users).step == run.results[t].update.step
+        if t in run.states:
+            assert standing(recommender._learner) == run.states[t]
+        events, users = world.tables(starts[t + 1], ends[t + 1])
+        judged = recommender.disparity(events, users=users, k=20, min_group_size=1, n_resamples=20)
+        assert judged.to_dict() == run.results[t].tasks["next"].to_dict()
+
+
+def test_a_users_table_that_knows_of_later_groups_changes_nothing() -> None:
+    world = make_world(np.random.default_rng(0), 2)
+    first = set(world.pairs[:N_FIRST, 0].tolist())
+    later = [user for user in dict.fromkeys(world.pairs[:, 0].tolist()) if user not in first]
+    groups = list(world.groups)
+    for at, user in enumerate(later):
+        groups[user] = "zenith" if at < len(later) / 2 else "above"  # they appear in this order
+    world = World(world.pairs, tuple(groups))
+    everyone = pa.table({"user_id": np.arange(2 * N_USERS), "side": pa.array(groups, pa.string())})
+    run = carried(world.log("south"), model="mf", min_group_size=1)
+    recommender = FairRecommender(**LEARNING)
+    recommender.fit(
+        fairstream.read_events(world.tables(0, N_FIRST)[0], users=everyone, group="side", advantaged="south")
+    )
+    for t in (1, 2, 3):
+        recommender.update(world.tables(run.run.periods.starts[t], run.run.periods.ends[t])[0], users=everyone)
+        assert standing(recommender._learner) == run.states[t]
+
+
+# ── paper ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("optimizer", ["dense", "row"])
+def test_the_papers_protocol_lets_the_future_into_the_weights(seed: int, optimizer: str) -> None:
+    rng = np.random.default_rng(seed)
+    everyone = np.stack([np.arange(N_USERS), np.arange(N_USERS) % N_ITEMS], axis=1)
+    others = random_pairs(rng, N_EVENTS - N_USERS, n_users=N_USERS, n_items=N_ITEMS, but=everyone)
+    # all users and items are there from the start
+    world = World(np.concatenate([everyone, others]), permuted_groups(rng, DIRECTIONS[:2], 2 * N_USERS))
+    # the same users later have other items that are known already
+    other = random_pairs(rng, N_EVENTS - N_FIRST, n_users=N_USERS, n_items=N_ITEMS, but=world.pairs[:N_FIRST])
+    other_future = World(np.concatenate([world.pairs[:N_FIRST], other]), world.groups)
+
+    def pretrained(world: World, protocol: str) -> dict[str, Any]:
+        options = {"protocol": protocol, "optimizer": optimizer, "n_periods": 2, "n_resamples": 0}
+        state = carried(world.log("south"), **options).states[0]
+        return {name: value for name, value in state.items() if name.endswith("weight") or name == "batches"}
+
+    assert pretrained(world, "paper") != pretrained(other_future, "paper")
+    for protocol in ("strict", "paper+leak"):
+        assert pretrained(world, protocol) == pretrained(other_future, protocol)
+    # It comes in through the negatives: what a user will have later is never drawn for it now.
+    assert pretrained(world, "paper") != pretrained(world, "strict")

@@ -1,0 +1,134 @@
+"""Several processes give what one gives, and a command that is killed at any moment can be called again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import store_command
+from fairstream import FairstreamError
+from fairstream.experiments.jobs import Source, finish, jobs_for
+from fairstream.experiments.pool import execute_all
+from fairstream.experiments.store import Store
+from store_command import CONFIGS
+from stores import DIVERGING, complete, contents, small
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Source, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What one process leaves that nobody disturbs."""
+    store = Store(tmp_path_factory.mktemp("undisturbed"))
+    store_command.fill(store, source, n_workers=1)
+    return contents(store)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_job_that_fails_gives_a_sentence_and_stops_no_other(source: Source, tmp_path: Path, n_workers: int) -> None:
+    store, other, told = Store(tmp_path / "store"), Store(tmp_path / "other"), []
+    configs = [small("FADE"), small("Retrain"), small("Finetune", **DIVERGING)]
+    with store.writing():
+        jobs = jobs_for(store, source, configs)
+        failed = execute_all(
+            jobs, store, device="cpu", n_workers=n_workers, on_progress=lambda *done: told.append(done)
+        )
+        assert [sentence.partition(":")[0] for sentence in failed] == ["Finetune (mf, seed 0)"]
+        assert jobs_for(store, source, configs) == []  # what has failed is not tried again
+        finish(store, source, configs)
+    work, n_done = zip(*told, strict=True)
+    assert n_done[-1] == len(jobs) == 5
+    assert list(work) == sorted(work)
+    assert 0 < work[-1] <= sum(job.work for job in jobs) * (1 + 1e-9)
+    with other.writing():
+        complete(other, source, configs[:2])
+    (failure,) = contents(store).keys() - contents(other).keys()
+    assert failure.startswith("failed/")
+    assert {name: content for name, content in contents(store).items() if name != failure} == contents(other)
+
+
+def test_a_worker_that_is_killed_is_one_sentence_and_what_is_done_stays(
+    source: Source, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    def kill_one(work: float, n_done: int) -> None:
+        multiprocessing.active_children()[0].kill()
+
+    store = Store(tmp_path)
+    with pytest.raises(FairstreamError, match="a worker process was killed"), store.writing():
+        execute_all(jobs_for(store, source, CONFIGS), store, device="cpu", n_workers=2, on_progress=kill_one)
+    assert multiprocessing.active_children() == []
+    store_command.fill(store, source, n_workers=1)
+    assert contents(store) == undisturbed
+
+
+def started(store: Store, source: Source) -> subprocess.Popen[bytes]:
+    """The command, with its workers in a group of processes of their own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, store_command.__file__, str(store.folder), source.source]
+    return subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+
+
+def is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def killed(store: Store, source: Source, moment: Callable[[], None]) -> None:
+    """Start the command and kill it, and it alone, when the moment has come; its workers leave by themselves."""
+    process = started(store, source)
+    moment()
+    process.kill()
+    process.wait()
+    patience = time.monotonic() + 20
+    while is_alive(process.pid):
+        assert time.monotonic() < patience, "a worker outlives its command"
+        time.sleep(0.05)
+    for name in store.ids() if store.folder.exists() else []:
+        store.read(name)  # whole, or not there
+
+
+def progress(store: Store, then: float) -> Callable[[], None]:
+    """A moment that comes soon after something new is in the store."""
+
+    def files() -> set[Path]:
+        return {path for path in store.folder.rglob("*.*") if path.name != ".lock"}
+
+    before = files()
+
+    def moment() -> None:
+        patience = time.monotonic() + 60
+        while files() == before and time.monotonic() < patience:
+            time.sleep(0.01)
+        time.sleep(then)
+
+    return moment
+
+
+def test_a_killed_command_can_be_called_again(source: Source, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    killed(store, source, progress(store, then=0.1))
+    assert jobs_for(store, source, CONFIGS)  # something is left to do
+    store_command.fill(store, source, n_workers=1)
+    assert contents(store) == undisturbed
+
+
+@pytest.mark.slow
+def test_it_can_be_killed_ten_times_at_random_moments(
+    source: Source, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    chance = random.Random(0)
+    store = Store(tmp_path / "store")
+    for n in range(10):
+        seconds = chance.uniform(0, 6) if n % 2 else chance.uniform(0, 0.4)
+        killed(store, source, (lambda s=seconds: time.sleep(s)) if n % 2 else progress(store, seconds))
+    assert started(store, source).wait(timeout=120) == 0
+    assert contents(store) == undisturbed

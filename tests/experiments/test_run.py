@@ -1,0 +1,558 @@
+"""The prequential run: which periods, which steps, which numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import fairstream
+from fairstream import (
+    METHODS,
+    ConfigurationError,
+    DataError,
+    EventLog,
+    ItemTable,
+    Run,
+    RunConfig,
+    Scorer,
+    Step,
+    UserTable,
+)
+from fairstream.data import UNKNOWN
+from fairstream.evaluation import REPAIRS, Evaluator
+from fairstream.models import MatrixFactorization
+from fairstream.strategies import RestartOnDegradation
+
+PROTOCOLS = ("strict", "paper")
+FAST = {
+    "pretrain_epochs": 2,
+    "update_epochs": 2,
+    "embedding_dim": 8,
+    "batch_size": 64,
+    "n_periods": 4,
+    "min_group_size": 1,
+    "n_resamples": 0,
+    "device": "cpu",
+}
+STEP_OF = {"Pretrain": Step.KEEP, "Retrain": Step.RETRAIN}
+
+
+@pytest.fixture(scope="module")
+def small() -> EventLog:
+    stream = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
+    return fairstream.read_events(stream.events, users=stream.users, group="community", advantaged="majority")
+
+
+def finished(log: EventLog, method: str = "FADE", **options: Any) -> Run:
+    run = fairstream.run(log, method, **{**FAST, **options})
+    list(run)
+    return run
+
+
+def numbers(run: Run) -> dict[str, Any]:
+    """The document without what differs from one day to the next, and without the method's name."""
+    document = run.document()
+    return {name: document[name] for name in ("data", "versions", "pretrained", "periods", "summary")}
+
+
+def weights(run: Run) -> dict[str, list[Any]]:
+    return {name: value.tolist() for name, value in run._learner.model.state_dict().items()}
+
+
+# ── periods ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("n_periods", [2, 7])
+def test_a_run_yields_the_periods_up_to_the_one_before_last(small: EventLog, n_periods: int, protocol: str) -> None:
+    run = fairstream.run(small, **{**FAST, "n_periods": n_periods, "protocol": protocol})
+    assert run.pretrained is None
+    for t, result in enumerate(run, start=1):
+        assert result.t == result.update.t == t
+        assert run.pretrained is not None
+        assert run.pretrained.t == run.pretrained.update.t == 0
+        assert run.results[-1] is result
+    assert [result.t for result in run.results] == list(range(1, n_periods))
+    assert list(run) == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_period_is_learned_and_what_follows_is_judged(small: EventLog, protocol: str) -> None:
+    run = finished(small, "Finetune", protocol=protocol)
+    ends = run.periods.ends
+    assert run.pretrained is not None
+    for t, result in enumerate([run.pretrained, *run.results]):
+        begin = 0 if t == 0 else ends[t - 1]
+        assert result.update.report is not None
+        assert result.update.report.n_interactions == ends[t] - begin
+        known = set(small.users[: ends[t]])
+        for task, end in (("next", ends[t + 1]), ("remain", len(small))):
+            judged, there = result.tasks[task], set(small.users[ends[t] : end])
+            tested = there if protocol == "strict" else there & known  # newcomers get the fallback, or are left out
+            assert (judged.n_tested_users, judged.n_cold_users) == (len(tested), len(there - known))
+            assert judged.slices["warm_users"].n_users == len(there & known)
+            assert judged.slices["cold_users"].n_users == len(tested - known)
+
+
+def test_retraining_learns_from_everything_so_far(small: EventLog) -> None:
+    run = finished(small, "Retrain")
+    learned = [result.update.report.n_interactions for result in run.results if result.update.report]
+    assert learned == list(run.periods.ends[1:-1])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_progress_is_told_epoch_by_epoch(small: EventLog, protocol: str) -> None:
+    told: list[tuple[int, int, int]] = []
+    finished(small, protocol=protocol, pretrain_epochs=3, on_progress=lambda *progress: told.append(progress))
+    expected = [(0, epoch, 3) for epoch in (1, 2, 3)] + [(t, epoch, 2) for t in (1, 2, 3) for epoch in (1, 2)]
+    assert told == expected
+
+
+# ── methods and protocols ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(("method", "model"), [*((method, "mf") for method in METHODS), ("FADE", "ncf")])
+def test_every_method_runs_under_both_protocols(small: EventLog, method: str, model: str, protocol: str) -> None:
+    run = finished(small, method, model=model, protocol=protocol)
+    expected = STEP_OF.get(method.removesuffix("-Fair"), Step.FINE_TUNE)
+    assert [result.update.step for result in run.results] == [expected] * 3
+    for result in run.results:
+        for judgement in result.tasks.values():
+            for score in judgement.metrics.values():
+                assert score.overall is not None
+                assert 0 <= score.overall <= 1
+    assert all(torch.isfinite(value).all() for value in run._learner.model.state_dict().values())
+
+
+def test_methods_are_found_in_any_case_and_differ(small: EventLog) -> None:
+    assert numbers(finished(small, "fade-abs")) == numbers(finished(small, "FADE-Abs"))
+    found = {method: weights(finished(small, method, fairness_weight=4.0)) for method in METHODS}
+    assert found.pop("Rerank") == found["Finetune"]  # what differs are the lists
+    assert all(found[a] != found[b] for a in found for b in found if a < b)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_without_a_fairness_weight_fade_is_finetune_bit_for_bit(small: EventLog, protocol: str) -> None:
+    plain = finished(small, "Finetune", protocol=protocol)
+    for method in ("FADE", "FADE-Abs"):
+        fair = finished(small, method, fairness_weight=0.0, protocol=protocol)
+        assert numbers(fair) == numbers(plain)
+        assert weights(fair) == weights(plain)
+    assert weights(finished(small, "FADE", fairness_weight=1.0, protocol=protocol)) != weights(plain)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_pretrain_never_changes_what_it_has_learned(small: EventLog, protocol: str) -> None:
+    pretrained: dict[str, torch.Tensor] = {}
+
+    def keep(t: int, done: int, total: int) -> None:
+        assert t == 0  # nothing is trained later
+        pretrained.update({name: value.clone() for name, value in run._learner.model.state_dict().items()})
+
+    run = fairstream.run(small, "Pretrain", **{**FAST, "n_periods": 7, "protocol": protocol}, on_progress=keep)
+    for result in run:
+        assert (result.update.step, result.update.report) == (Step.KEEP, None)
+        for name, value in run._learner.model.state_dict().items():
+            assert torch.equal(value[: len(pretrained[name])], pretrained[name])
+    # newcomers have a row under either protocol: from the start, or from the period on in which they come
+    n_users = {"strict": small.n_users_after(run.periods.ends[6]), "paper": small.n_users}
+    assert run._learner.model.n_users == n_users[protocol]
+
+
+@pytest.mark.parametrize(("protocol", "optimizer"), [("paper", "dense"), ("strict", "row")])
+def test_a_protocol_has_its_optimizer_unless_another_is_asked_for(protocol: str, optimizer: str) -> None:
+    assert RunConfig(protocol=protocol).optimizer == optimizer
+    for asked in ("row", "dense"):
+        assert RunConfig(protocol=protocol, optimizer=asked).optimizer == asked
+
+
+def test_the_optimizer_of_the_config_is_the_one_that_runs(small: EventLog) -> None:
+    assert type(finished(small, protocol="paper")._learner.trainer.optimizer) is torch.optim.Adam
+    assert type(finished(small)._learner.trainer.optimizer).__name__ == "RowAdam"
+
+
+def test_metrics_follow_the_protocol(small: EventLog) -> None:
+    names = ["ndcg@7", "recall@7", "precision@7", "f1@7", "hit@7", "mrr@7"]
+    assert list(finished(small, k=7).results[0].tasks["next"].metrics) == names
+    paper = finished(small, k=7, protocol="paper").results[0].tasks["next"].metrics
+    assert list(paper) == [*names, "true_ndcg@7"]
+
+
+# ── repairs ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> None:
+    options = {**FAST, "batch_size": 40, "n_resamples": 10}  # a block of the rest is two batches, as under strict
+    repaired = finished(small, protocol="paper+" + "+".join(REPAIRS), **options)
+    strict = finished(small, protocol="strict", **options)
+    assert repaired.periods == strict.periods
+    assert numbers(repaired) == numbers(strict)
+    assert weights(repaired) == weights(strict)
+
+
+@pytest.mark.parametrize("repair", REPAIRS)
+def test_each_repair_changes_what_it_is_for_and_nothing_else(small: EventLog, repair: str) -> None:
+    paper, repaired = (finished(small, protocol=protocol, n_periods=2) for protocol in ("paper", f"paper+{repair}"))
+    ours, theirs = (run.results[0].tasks["remain"] for run in (paper, repaired))
+    learns_otherwise = repair in ("leak", "optimizer")
+    assert (weights(paper) != weights(repaired)) == learns_otherwise
+    assert (ours.n_tested_users != theirs.n_tested_users) == (repair == "cold-users")
+    assert ours.n_cold_users == theirs.n_cold_users > 0
+    hits = [judged.tested.where(~judged.tested.is_cold).to_dict() for judged in (ours, theirs)]
+    assert (hits[0] != hits[1]) == (learns_otherwise or repair == "ranking")
+    if repair == "ndcg":
+        assert theirs["ndcg@20"] == ours["true_ndcg@20"] != ours["ndcg@20"]
+
+
+# ── any number of groups ─────────────────────────────────────────────────────────────────
+
+
+def grouped(values: list[str | None], advantaged: str | None = None) -> EventLog:
+    """The small stream by other groups: the value of each user id."""
+    stream = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
+    users = pa.table({"user_id": np.arange(100), "side": values})
+    return fairstream.read_events(stream.events, users=users, group="side", advantaged=advantaged)
+
+
+@pytest.mark.parametrize("n_groups", [2, 3, 7])
+@pytest.mark.parametrize("method", ["FADE", "FADE-Abs"])
+def test_any_number_of_groups_is_learned_and_judged(n_groups: int, method: str) -> None:
+    names = [f"g{user % n_groups}" for user in range(100)]
+    run = finished(grouped(names, "g1"), method, fairness_weight=4.0)
+    assert run.groups.names[0] == "g1"
+    assert set(run.groups.names) == set(names)
+    for result in run.results:
+        for judgement in result.tasks.values():
+            for score in judgement.metrics.values():
+                assert list(score.by_group) == list(score.gaps) == list(run.groups.names)
+                assert score.largest_gap is not None
+                assert score.spread is not None
+                assert score.disparity is not None
+                sizes = {name: abs(gap.value) for name, gap in score.gaps.items()}
+                assert score.largest_gap.value == pytest.approx(max(sizes.values()))
+                assert score.largest_gap_group is not None
+                assert sizes[score.largest_gap_group] == pytest.approx(max(sizes.values()))
+                assert score.spread.value == pytest.approx(np.ptp(list(score.by_group.values())))
+                assert score.disparity == score.gaps["g1"]
+    assert weights(run) != weights(finished(grouped(names, "g1"), "Finetune"))
+
+
+def test_a_group_too_small_to_judge_is_set_aside_and_counts_overall() -> None:
+    names = ["few" if user < 6 else "left" if user % 2 else "right" for user in range(100)]
+    lenient, severe = (finished(grouped(names), min_group_size=size) for size in (1, 10))
+    assert weights(lenient) == weights(severe)  # judging has no part in learning
+    for ours, theirs in zip(lenient.results, severe.results, strict=True):
+        one, other = ours.tasks["remain"], theirs.tasks["remain"]
+        assert dict(one.excluded_groups) == {}
+        assert set(other.excluded_groups) == {"few"}
+        assert 0 < other.excluded_groups["few"] <= 6
+        for metric, score in other.metrics.items():
+            assert score.overall == one[metric].overall
+            assert score.by_group["few"] is None
+            assert set(score.gaps) == {"left", "right"}
+            # nor is it in anybody's rest
+            assert score.gaps["left"].value == pytest.approx(score.by_group["left"] - score.by_group["right"])
+
+
+def test_users_without_a_group_are_a_slice_of_their_own() -> None:
+    names = [None if user % 4 == 0 else "left" if user % 2 else "right" for user in range(100)]
+    log = grouped(names)
+    run = finished(log)
+    assert run.pretrained is not None
+    for result in (run.pretrained, *run.results):
+        for judgement in result.tasks.values():
+            codes = judgement.tested.codes
+            assert judgement.slices["no_group"].n_users == (codes == UNKNOWN).sum() > 0
+            assert list(judgement["ndcg@20"].by_group) == list(run.groups.names)
+
+
+def test_auto_takes_those_to_be_ahead_who_were_in_the_period_that_has_just_ended() -> None:
+    names = [f"g{user % 4}" for user in range(100)]
+    run = finished(grouped(names, "auto"), n_periods=7)
+    assert run.pretrained is not None
+    ahead = run.pretrained.advantaged
+    assert ahead == (run.groups.names[0],)  # the larger group, before anything has been judged
+    for before, result in zip([run.pretrained, *run.results], run.results, strict=False):
+        score = before.tasks["next"].slices["warm_users"]["ndcg@20"]
+        found = {name for name, gap in score.gaps.items() if gap.value > 0}
+        ahead = set(found) or set(ahead)
+        assert set(result.advantaged) == ahead
+        assert result.to_dict()["advantaged"] == list(result.advantaged)
+    assert len({result.advantaged for result in run.results}) > 1
+    assert run.document()["data"]["advantaged_by"] == "auto"
+
+
+def test_who_is_ahead_matters_to_the_signed_loss_alone() -> None:
+    names = [f"g{user % 4}" for user in range(100)]
+    for method, matters in (("FADE", True), ("FADE-Abs", False), ("Finetune", False)):
+        found, larger = (
+            weights(finished(grouped(names, advantaged), method, fairness_weight=4.0)) for advantaged in ("auto", None)
+        )
+        assert (found != larger) == matters
+
+
+# ── newcomers ────────────────────────────────────────────────────────────────────────────
+
+
+def test_newcomers_get_the_same_whatever_the_method(small: EventLog) -> None:
+    runs = [finished(small, method) for method in ("FADE", "Pretrain", "Retrain")]
+    for results in zip(*(run.results for run in runs), strict=True):
+        for task in ("remain", "next"):
+            cold = [result.tasks[task].slices["cold_users"] for result in results]
+            assert cold[0] == cold[1] == cold[2]
+            assert cold[0].n_users > 0
+    warm = [run.results[-1].tasks["remain"].slices["warm_users"] for run in runs]
+    assert warm[0] != warm[1] != warm[2]
+
+
+def test_newcomers_get_what_was_popular_before_they_came(small: EventLog) -> None:
+    run = finished(small, "Finetune")
+    assert run.pretrained is not None
+    for t, result in enumerate([run.pretrained, *run.results]):
+        begin, end = run.periods.ends[t], run.periods.ends[t + 1]
+        age = np.arange(begin)[::-1]
+        popularity = np.bincount(small.items[:begin], 2.0 ** (-age / (0.1 * begin)))
+        best = popularity.argsort()[::-1][:20]
+        tested = result.tasks["next"].tested
+        assert tested.is_cold.any()
+        for user, hits in zip(tested.users[tested.is_cold], tested.hits[tested.is_cold], strict=True):
+            wanted = small.items[begin:end][small.users[begin:end] == user]
+            assert hits.tolist() == np.isin(best, wanted).tolist()
+
+
+class Asked(MatrixFactorization):
+    """Matrix factorisation that remembers whom it was asked to rank for."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__(n_users, n_items, embedding_dim=4)
+        self.ranked_for: set[int] = set()
+
+    def score_range(self, users: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        self.ranked_for |= set(users.tolist())
+        return super().score_range(users, start, stop)
+
+
+@pytest.mark.parametrize("method", ["Pretrain", "Finetune"])
+def test_a_model_ranks_for_nobody_whom_it_has_not_learned_from(small: EventLog, method: str) -> None:
+    run = fairstream.run(small, method, model=Asked, **FAST)
+    for result in run:
+        model = run._learner.model
+        assert isinstance(model, Asked)
+        learned = small.n_users_after(run.periods.ends[0 if method == "Pretrain" else result.t])
+        assert max(model.ranked_for) < learned == run._learner.n_learned_users
+    assert small.n_users_after(run.periods.ends[0]) < small.n_users_after(run.periods.ends[-2])
+
+
+# ── periods of a given length ────────────────────────────────────────────────────────────
+
+
+def test_a_period_can_be_a_number_of_events_or_a_share_of_them(small: EventLog) -> None:
+    options = {"period": "160", "n_periods": None, "n_blocks": 10}
+    by_count, by_share = (finished(small, **{**options, "period": period}) for period in ("160", "8%"))
+    assert by_count.periods.ends == (1200, 1360, 1520, 1680, 1840, 2000)
+    assert by_count.config.n_periods == by_count.periods.last == 5
+    assert numbers(by_count) == numbers(by_share)
+    first = finished(small, **{**options, "n_periods": 3})
+    assert first.periods.ends == by_count.periods.ends[:4]
+    assert [result.tasks["next"] for result in first.results] == [r.tasks["next"] for r in by_count.results[:2]]
+
+
+def test_a_period_can_be_a_stretch_of_the_calendar(small: EventLog) -> None:
+    # the clock of the stream in days, from a Thursday on
+    dated = replace(small, times=(small.times * 86_400).astype("datetime64[s]"))
+    days = finished(dated, period="2d", n_periods=None)
+    edges = [int((small.times < day).sum()) for day in (2, 4, 6, 8, 10)]
+    assert days.periods.ends == (*edges, len(small))
+    with pytest.raises(DataError, match=r"2 periods of 1mo are needed .*, but there are 0; choose shorter"):
+        finished(dated, period="1mo", n_periods=None)
+
+
+# ── repeating ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("model", "protocol"), [("mf", "paper"), ("ncf", "strict")])
+def test_the_same_seed_gives_the_same_document_and_another_does_not(small: EventLog, model: str, protocol: str) -> None:
+    once, again, other = (finished(small, model=model, protocol=protocol, seed=seed) for seed in (5, 5, 6))
+    assert once.document()["config"] == again.document()["config"]
+    assert numbers(once) == numbers(again)
+    assert weights(once) == weights(again)
+    assert numbers(once)["periods"] != numbers(other)["periods"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("method", ["Finetune", "Pretrain"])
+def test_swapping_the_groups_changes_the_sign_of_every_disparity_and_nothing_else(
+    small: EventLog, method: str, protocol: str
+) -> None:
+    assert small.groups is not None
+    run = finished(small, method, protocol=protocol)
+    swapped = finished(replace(small, groups=small.groups.with_advantaged("minority")), method, protocol=protocol)
+    for ours, theirs in zip(run.results, swapped.results, strict=True):
+        for task in ("remain", "next"):
+            for metric, score in ours.tasks[task].metrics.items():
+                other = theirs.tasks[task][metric]
+                assert score.performance_disparity is not None
+                assert other.performance_disparity == pytest.approx(-score.performance_disparity, abs=1e-12)
+                assert (other.overall, other.by_group) == (score.overall, score.by_group)
+    assert any(result.tasks["next"]["ndcg@20"].performance_disparity for result in run.results)
+
+
+# ── restarting ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_restarts_come_every_rth_period(small: EventLog, every: int) -> None:
+    run = finished(small, n_periods=7, restart_every=every)
+    steps = [result.update.step for result in run.results]
+    assert steps == [Step.RETRAIN if t % every == 0 else Step.FINE_TUNE for t in range(1, 7)]
+    assert [period["step"] for period in run.document()["periods"]] == [str(step) for step in steps]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, protocol: str) -> None:
+    run = finished(small, n_periods=7, restart="on-degradation", protocol=protocol, update_epochs=1)
+    assert run.pretrained is not None
+    rule = RestartOnDegradation()
+    before = [run.pretrained, *run.results[:-1]]
+    # by those the model knew: what newcomers get is the fallback's merit
+    known = [result.tasks["next"].slices["warm_users"]["ndcg@20"].overall for result in before]
+    expected = [rule.next_step(quality) for quality in known]
+    assert [result.update.step for result in run.results] == expected
+
+
+def test_a_degrading_stream_restarts() -> None:
+    run = finished(_turning_log(), n_periods=7, restart="on-degradation", k=3)
+    assert Step.RETRAIN in [result.update.step for result in run.results]
+
+
+def _turning_log() -> EventLog:
+    """Everyone begins with the low items and, from the second period on, turns to the high ones."""
+    rng = np.random.default_rng(0)
+    low, high = ([(u, i) for u in range(40) for i in items] for items in (range(20), range(20, 40)))
+    rng.shuffle(low)
+    rng.shuffle(high)
+    spread = [(u, 20 + u % 20) for u in range(40)]  # every item is known from the start
+    pairs = np.array([*spread, *low[:660], *[pair for pair in high if pair not in set(spread)][:300]])
+    events = pa.table({"user_id": pairs[:, 0], "item_id": pairs[:, 1], "time": np.arange(len(pairs))})
+    users = pa.table({"user_id": np.arange(40), "side": ["left", "right"] * 20})
+    return fairstream.read_events(events, users=users)
+
+
+# ── a model of one's own, and what cannot be run ─────────────────────────────────────────
+
+
+class Popularity(Scorer):
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(n_users, 1), ItemTable(n_items, 1)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return self.item(items).squeeze(-1) + self.user(users)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_model_of_ones_own_runs(small: EventLog, protocol: str) -> None:
+    run = finished(small, model=Popularity, protocol=protocol)
+    assert isinstance(run._learner.model, Popularity)
+    assert run.document()["config"]["model"] == "custom"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"k": 1000}, "k must be at most the .* items of the pre-training data, got 1000"),
+        ({"k": 0}, "k must be >= 1, got 0"),
+        ({"n_periods": 11}, "n_periods must be at most n_blocks, 10, got 11"),
+        ({"n_periods": 1}, "n_periods must be >= 2, got 1"),
+        ({"pretrain_ratio": 1.0}, "pretrain_ratio must be < 1, got 1.0"),
+        ({"method": "fadee"}, "method must be one of .*, got 'fadee'"),
+        ({"protocol": "strict+ranking"}, "protocol must be strict, paper, or paper with repairs .*, got 'strict.rank"),
+        ({"protocol": "paper+speed"}, "there are leak, ranking, ndcg, cold-users, optimizer"),
+        ({"period": "1 fortnight"}, "period must be a number of events .*, got '1 fortnight'"),
+        ({"period": "1d", "protocol": "paper"}, "period goes with strict"),
+        ({"min_group_size": 0}, "min_group_size must be >= 1, got 0"),
+        ({"n_resamples": -1}, "n_resamples must be >= 0, got -1"),
+        ({"protocol": "loose"}, "protocol must be strict, paper, or paper with repairs .*, got 'loose'"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"device": "gpu"}, "device must be one of"),
+        ({"epochs": 3}, "epochs is not an option; the options are adversary_weight, batch_size, "),
+        ({"restart": "on-degradation", "restart_every": 2}, "give one of them"),
+        ({"method": "Pretrain", "restart_every": 2}, "only fine-tuning methods restart"),
+        ({"temperature": 0.0}, r"temperature must be > 0, got 0.0 \(the default is 3.0\)"),
+        ({"model": "custom"}, "model must be"),
+    ],
+)
+def test_what_cannot_be_honoured_is_said_before_anything_is_trained(
+    small: EventLog, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        fairstream.run(small, **{**FAST, **options})
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_log_too_short_to_cut_is_refused(small: EventLog, protocol: str) -> None:
+    n = {"strict": 9, "paper": 9 * 64}[protocol]
+    short = replace(small, users=small.users[:n], items=small.items[:n], times=small.times[:n])
+    with pytest.raises(DataError, match=f"{n} events are too few .*; use more events or fewer blocks"):
+        fairstream.run(short, **{**FAST, "protocol": protocol})
+
+
+def test_groups_are_needed(small: EventLog) -> None:
+    assert small.groups is not None
+    with pytest.raises(DataError, match="no groups"):
+        fairstream.run(replace(small, groups=None), **FAST)
+    alone = replace(small.groups, codes=np.zeros_like(small.groups.codes))
+    with pytest.raises(DataError, match="community does not differ: everybody's that is known is 'majority'"):
+        fairstream.run(replace(small, groups=alone), **FAST)
+    nobodys = replace(small.groups, codes=np.full_like(small.groups.codes, UNKNOWN))
+    with pytest.raises(DataError, match="community does not differ: nobody's is known"):
+        fairstream.run(replace(small, groups=nobodys), **FAST)
+
+
+def test_a_published_data_set_is_recognised_by_its_counts_alone(small: EventLog) -> None:
+    assert finished(small).document()["data"]["name"] is None
+    assert finished(small).config.pretrain_ratio == 0.6
+    assert finished(small, pretrain_ratio=0.5).config.pretrain_ratio == 0.5
+
+
+def test_a_period_whose_judging_was_interrupted_is_not_learned_twice(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, disturbed = (
+        fairstream.run(log, "FADE", **{**FAST, "n_periods": 3, "n_resamples": 10}) for _ in range(2)
+    )
+    expected = [result.to_dict() for result in undisturbed]
+    judge, calls = Evaluator.judge, iter(range(100))
+
+    def interrupted(self: Evaluator, *arguments: Any, **options: Any) -> Any:
+        if next(calls) == 2:  # the first judging after the first update
+            raise KeyboardInterrupt
+        return judge(self, *arguments, **options)
+
+    monkeypatch.setattr(Evaluator, "judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(disturbed)
+    assert [result.to_dict() for result in disturbed] == expected
+
+
+def test_a_run_takes_a_log() -> None:
+    with pytest.raises(fairstream.DataError, match="make one with read_events"):
+        fairstream.run({"user": [1]})  # type: ignore[arg-type]
+
+
+def test_so_many_events_to_pretrain_on_do_not_depend_on_how_many_follow(stream: fairstream.SyntheticStream) -> None:
+    ends = []
+    for n_events in (4000, 3000):
+        log = fairstream.read_events(stream.events.slice(0, n_events), users=stream.users, group="community")
+        run = fairstream.run(log, pretrain_events=1234, period="400", n_periods=3, device="cpu")
+        assert run.config.pretrain_ratio is None
+        ends.append(run.periods.ends)
+    assert ends[0] == ends[1] == (1234, 1634, 2034, 2434)
+    with pytest.raises(fairstream.ConfigurationError, match="give one of them"):
+        fairstream.RunConfig(pretrain_events=5, pretrain_ratio=0.5)

@@ -1,0 +1,168 @@
+"""Updates, promotions and stops of a service that goes on answering."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fairstream import load
+from fairstream.service.event_store import EventStore
+from fairstream.service.keys import revoke_key
+from fairstream.service.registry import promote
+from fairstream.service.settings import Gate, Learning, LiveConfig
+from fairstream.service.workspace import Workspace
+from live_services import N_USERS, Running, add_model, events_of, make_keys
+
+Maker = Callable[..., tuple[Workspace, Running]]
+SMALL = {
+    "learning": Learning(pretrain_epochs=1, update_epochs=1),
+    "gate": Gate(min_tested_users=5, min_group_size=2),
+    "advantaged": "a",
+}
+GROUPS = [{"user_id": f"u{row}", "group": "ab"[row % 2]} for row in range(N_USERS)]
+
+
+def test_promotions_under_load_fail_no_request_and_mix_no_two_models(new_service: Maker) -> None:
+    workspace, client = new_service()
+    names = [
+        client.get("/v1/models", headers=client.keys.read).json()[0]["id"],
+        add_model(workspace, seed=1, promote=False),
+    ]
+    users = [f"u{row}" for row in range(12)]
+    expected: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        recommender = load(workspace.model_folder(name), device="cpu")
+        for user in users:
+            # What is recent is left out: all that the events of both periods hold.
+            had = set(EventStore(workspace).items_of(user)) if name == names[0] else set()
+            told = recommender.recommend([user], k=recommender.standing.known.n_items)["item_id"].to_pylist()
+            expected[name, user] = [item for item in told if item not in had][:5]
+    client.wait_until(lambda: answered(client, "u1", 5)[1] == expected[names[0], "u1"])
+    stop, wrong, counts = threading.Event(), [], dict.fromkeys(names, 0)
+
+    def ask(seed: int) -> None:
+        choice = random.Random(seed)
+        with httpx.Client(base_url=client.base_url, timeout=30) as own:
+            while not stop.is_set():
+                user = choice.choice(users)
+                answer = own.get(f"/v1/users/{user}/recommendations?k=5", headers=client.keys.read)
+                found = answer.json()
+                items = [item["item_id"] for item in found.get("items", [])]
+                if answer.status_code != 200 or items != expected[found["model"], user]:
+                    wrong.append((user, answer.text))
+                else:
+                    counts[found["model"]] += 1
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for turn in range(4):
+        name = names[(turn + 1) % 2]
+        promote(workspace, name, by="test")
+        client.wait_until(lambda name=name: answered(client, "u1", 5)[0] == name)  # type: ignore[misc]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:3]
+    assert min(counts.values()) > 0
+
+
+def answered(client: Running, user: str, k: int) -> tuple[str, list[str]]:
+    found = client.get(f"/v1/users/{user}/recommendations?k={k}", headers=client.keys.read).json()
+    return found["model"], [item["item_id"] for item in found["items"]]
+
+
+def test_an_update_is_started_once_and_its_model_answers(new_service: Maker) -> None:
+    workspace, client = new_service(with_model=False, **SMALL)
+    stream = client.app.state.service.logs._stream = io.StringIO()
+    assert client.put("/v1/users", json=GROUPS, headers=client.keys.ingest).status_code == 200
+    events = events_of(0).to_pylist()
+    assert client.post("/v1/events", json=events, headers=client.keys.ingest).json()["accepted"] > 500
+    started = client.post("/v1/periods", headers=client.keys.admin)
+    assert (started.status_code, started.json()) == (202, {"started": True})
+    again = client.post("/v1/periods", headers=client.keys.admin)
+    assert again.status_code == 409
+    client.wait_until_ready()
+    assert answered(client, "u1", 5)[1]
+    assert len(client.get("/v1/models", headers=client.keys.read).json()) == 1
+    assert client.get("/v1/periods", headers=client.keys.read).json()[0]["t"] == 0
+    client.wait_until(lambda: "update ended" in stream.getvalue())
+    with workspace.updating():
+        assert client.post("/v1/periods", headers=client.keys.admin).status_code == 409  # another process does
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert {"update started", "update ended", "model swapped", "request"} <= {line["event"] for line in lines}
+    assert not any(event["user_id"] + '"' in stream.getvalue() for event in events)
+
+
+def test_a_schedule_by_events_updates_by_itself(new_service: Maker) -> None:
+    _, client = new_service(with_model=False, every="300 events", **SMALL)
+    client.put("/v1/users", json=GROUPS, headers=client.keys.ingest)
+    client.post("/v1/events", json=events_of(0).to_pylist(), headers=client.keys.ingest)
+    client.wait_until_ready()
+
+
+def test_a_revoked_key_opens_nothing_after_a_few_seconds(new_service: Maker) -> None:
+    workspace, client = new_service(with_model=False)
+    assert client.get("/v1/models", headers=client.keys.read).status_code == 200
+    revoke_key(workspace.engine, "reader")
+    client.wait_until(lambda: client.get("/v1/models", headers=client.keys.read).status_code == 401, seconds=10)
+
+
+def test_the_dashboard_is_there(new_service: Maker) -> None:
+    _, client = new_service()
+    page = client.get("/", follow_redirects=True)
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_the_command_serves_and_stops_and_loses_nothing(tmp_path: Path, how: signal.Signals) -> None:
+    with Workspace.create(tmp_path / "w", LiveConfig()) as workspace:
+        keys = make_keys(workspace)
+        add_model(workspace)
+        before = EventStore(workspace).last_seq()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "fairstream", "serve", str(workspace.folder), "--port", str(port)]
+        for _ in range(2):  # and again, after it was stopped
+            with (tmp_path / "log").open("wb") as log:
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=dict(os.environ))
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+                wait_until_ready(client, process)
+                event: dict[str, Any] = {"user_id": "u1", "item_id": "i1", "time": before}
+                assert client.post("/v1/events", json=event, headers=keys.ingest).json()["accepted"] == 1
+                before += 1
+                process.send_signal(how)
+                printed, _ = process.communicate(timeout=30)
+            assert f"http://127.0.0.1:{port}/".encode() in printed
+            assert process.returncode in (0, -how)
+            assert b"Traceback" not in (tmp_path / "log").read_bytes()
+            assert EventStore(workspace).last_seq() == before
+
+
+def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert process.poll() is None
+        try:
+            if client.get("/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("it did not get ready")

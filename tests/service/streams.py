@@ -1,0 +1,56 @@
+"""The synthetic stream as a service would get it: string ids, real times, a table for each period."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairstream import synthetic_stream
+from fairstream.service.event_store import EventStore
+from fairstream.service.incoming import Batch, batch_from_arrow
+from fairstream.service.people import put_people
+from fairstream.service.settings import Gate, Learning
+from fairstream.service.workspace import Workspace
+
+SMALL: dict[str, Any] = {
+    "learning": Learning(embedding_dim=16, pretrain_epochs=20, update_epochs=5, batch_size=256),
+    "gate": Gate(min_tested_users=50, min_group_size=20),
+}
+"""Options of a workspace that learns in a second."""
+_DAY = 86_400_000_000
+
+
+def periods_of(**knobs: Any) -> tuple[list[pa.Table], pa.Table]:
+    """The events of D_0, D_1 …, and the users with their groups."""
+    stream = synthetic_stream(**{"n_users": 400, "n_items": 150, "n_events": 16_000, "n_periods": 6, **knobs})
+    times = stream.events["time"].to_numpy()
+    events = pa.table(
+        {
+            "user_id": pc.binary_join_element_wise("u", pc.cast(stream.events["user_id"], pa.string()), ""),
+            "item_id": pc.binary_join_element_wise("i", pc.cast(stream.events["item_id"], pa.string()), ""),
+            "time": pa.array((1_700_000_000_000_000 + times * _DAY).astype(np.int64), pa.timestamp("us")),
+        }
+    )
+    people = pa.table(
+        {
+            "user_id": pc.binary_join_element_wise("u", pc.cast(stream.users["user_id"], pa.string()), ""),
+            "value": stream.users["community"],
+        }
+    )
+    parts = times.astype(np.int64)
+    return [events.filter(pa.array(parts == t)) for t in range(int(parts.max()) + 1)], people
+
+
+def take_in(workspace: Workspace, events: pa.Table) -> None:
+    EventStore(workspace).append(batch_of(workspace, events))
+
+
+def batch_of(workspace: Workspace, events: pa.Table) -> Batch:
+    return batch_from_arrow(events, workspace.config.limits)
+
+
+def know(workspace: Workspace, people: pa.Table) -> None:
+    put_people(workspace.engine, people)

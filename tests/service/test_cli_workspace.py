@@ -1,0 +1,256 @@
+"""init, ingest, keys and audit, as real processes with real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from fairstream.cli import app
+from fairstream.errors import ConfigurationError, DataError, FairstreamError, WorkspaceError
+from fairstream.service.audit import entries
+from fairstream.service.database import writing
+from fairstream.service.event_store import EventStore
+from fairstream.service.files_in import batches_from_file
+from fairstream.service.keys import scope_of
+from fairstream.service.people import values_of
+from fairstream.service.periods import closed_periods
+from fairstream.service.settings import Limits
+from fairstream.service.workspace import Workspace
+
+NewDatabase = Callable[[], str | None]
+COLUMNS = {name: name for name in ("user_id", "item_id", "time", "event_id")}
+EVENTS = pa.table(
+    {"user_id": ["007", "b", "007"], "item_id": ["x", "y,z", "ü"], "time": [1, 2, 3], "event_id": ["1", "2", "3"]}
+)
+
+
+def run(*arguments: object) -> str:
+    """What a command prints, in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False).stdout
+
+
+def told(kind: type[FairstreamError], *arguments: object) -> str:
+    """The sentence that a command is refused with."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert isinstance(result.exception, kind), result.exception
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, new_database: NewDatabase) -> Path:
+    """A workspace that the command line made."""
+    address = new_database()
+    run("init", tmp_path / "w", "--group", "community", *([] if address is None else ["--database", address]))
+    return tmp_path / "w"
+
+
+def write(path: Path, table: pa.Table) -> Path:
+    writers: dict[str, Callable[..., Any]] = {
+        ".csv": pyarrow.csv.write_csv,
+        ".parquet": pyarrow.parquet.write_table,
+        ".arrow": lambda table, path: pyarrow.feather.write_feather(table, path, compression="uncompressed"),
+        ".jsonl": lambda table, path: path.write_text("\n".join(map(json.dumps, table.to_pylist()))),
+    }
+    writers[path.suffix](table, path)
+    return path
+
+
+def test_init_prints_a_key_once_and_the_next_command(tmp_path: Path) -> None:
+    said = run("init", tmp_path / "w", "--every", "6h", "--advantaged", "m")
+    (key,) = re.findall(r"^fs_[\w-]{43}$", said, re.MULTILINE)
+    assert f"Next: fairstream ingest {tmp_path / 'w'}" in said
+    with Workspace.open(tmp_path / "w") as workspace:
+        assert scope_of(workspace.engine, key) == ("admin", "admin")
+        assert (workspace.config.every, workspace.config.advantaged) == ("6h", "m")
+        assert [entry.kind for entry in entries(workspace.engine)] == ["init", "key"]
+
+
+def test_init_of_a_workspace_brings_its_tables_up(folder: Path) -> None:
+    assert "up to date" in run("init", folder)
+    with Workspace.open(folder) as workspace, writing(workspace.engine) as connection:
+        for table in ("api_keys", "forgotten", "audit", "service", "models", "periods", "events", "people.attributes"):
+            connection.execute(text(f"DROP TABLE {table}"))
+        if workspace.engine.dialect.name == "postgresql":
+            connection.execute(text("DROP FUNCTION audit_guard"))
+        connection.execute(text("DELETE FROM alembic_version"))
+    assert "run `fairstream init DIR`" in told(WorkspaceError, "keys", "list", folder)
+    assert "brought to" in run("init", folder)
+    assert "Keys" in run("keys", "list", folder)
+
+
+def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> None:
+    new = tmp_path / "new"
+    assert "every must be" in told(ConfigurationError, "init", new, "--every", "banana")
+    assert "postgresql://" in told(ConfigurationError, "init", new, "--database", "mysql://x/y")
+    assert "cannot be used" in told(WorkspaceError, "init", new, "--database", "postgresql://x@127.0.0.1:1/y")
+    assert not new.exists()
+    assert "workspace already" in told(ConfigurationError, "init", folder, "--demo")
+    (tmp_path / "file").write_text("")
+    assert "cannot be made" in told(WorkspaceError, "init", tmp_path / "file")
+    if (folder / "database").exists():
+        address = (folder / "database").read_text()
+        assert "holds a workspace already" in told(WorkspaceError, "init", new, "--database", address)
+        assert not new.exists()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow", ".jsonl"])
+def test_files_of_every_kind_hold_the_same_events(folder: Path, tmp_path: Path, suffix: str) -> None:
+    file = write(tmp_path / f"events{suffix}", EVENTS)
+    users = write(tmp_path / f"users{suffix}", pa.table({"user_id": ["007", "b"], "community": ["m", None]}))
+    if suffix == ".jsonl":
+        users.write_text('{"user_id": "007", "community": "m", "age": 3}\n\n')
+    said = run("ingest", folder, file, file, "--users", users)
+    assert "3 accepted, 3 repeated, 0 of forgotten users" in said
+    with Workspace.open(folder) as workspace:
+        stored = EventStore(workspace).read(0)
+        assert stored.select(["user_id", "item_id"]).equals(EVENTS.select(["user_id", "item_id"]))
+        assert stored["time"].to_pylist() == [1_000_000, 2_000_000, 3_000_000]
+        assert values_of(workspace.engine).to_pylist() == [{"user_id": "007", "value": "m"}]
+
+
+def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> None:
+    names = {"user_id": "who", "item_id": "what", "time": "when", "event_id": "id"}
+    for suffix in (".csv", ".jsonl"):
+        file = write(tmp_path / f"e{suffix}", EVENTS.rename_columns(names).append_column("more", [[1.5] * 3]))
+        options = ("--user", "who", "--item", "what", "--time", "when", "--event-id", "id")
+        assert "3 " in run("ingest", folder, file, *options)
+        assert "'user_id'" in told(DataError, "ingest", folder, file) or suffix == ".jsonl"
+    with Workspace.open(folder) as workspace:
+        assert EventStore(workspace).last_seq() == 3
+    assert "'nr'" in told(DataError, "ingest", folder, write(tmp_path / "f.csv", EVENTS), "--event-id", "nr")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("e.csv", "user_id,item_id,time\na,b,1\n,b,2\n", "event 2: user_id is missing"),
+        ("e.csv", "user_id,item_id,time\na,b,soon\n", "event 1: time must be seconds"),
+        ("e.csv", "", "cannot be read as csv"),
+        ("e.csv", "user_id,item_id\na,b\n", "no column 'time'"),
+        ("e.csv", "user_id,item_id,time\na,b,1,4\n", "cannot be read as csv"),
+        ("e.csv", "user_id,user_id,item_id,time\na,a,b,1\n", "more than once"),
+        ("e.parquet", "PAR1", "cannot be read as parquet"),
+        ("e.arrow", "ARROW1", "cannot be read as arrow"),
+        ("e.jsonl", '{"user_id": 1, "item_id": 2, "time": 3}\n{', "line 2: this is not JSON"),
+        ("e.jsonl", "3", "event 1: expected a JSON object"),
+        ("e.xlsx", "", "must end in"),
+        ("missing.csv", None, "there is no file"),
+    ],
+)
+def test_a_bad_file_is_one_sentence(folder: Path, tmp_path: Path, name: str, content: str | None, said: str) -> None:
+    good = write(tmp_path / "good.parquet", EVENTS)
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    sentence = told(DataError, "ingest", folder, good, tmp_path / name)
+    assert said in sentence
+    assert name in sentence
+    assert "3 new events were stored" in sentence
+
+
+def refusal(file: Path) -> str:
+    """The sentence that a file is refused with, none where it is taken."""
+    try:
+        for batch in batches_from_file(file, COLUMNS, Limits()):
+            assert not any(column.null_count for column in batch.table.columns)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(st.sampled_from([".csv", ".jsonl", ".parquet", ".arrow"]), st.binary(max_size=200), st.data())
+def test_any_bytes_are_a_file_or_one_sentence(tmp_path: Path, suffix: str, content: bytes, data: st.DataObject) -> None:
+    file = write(tmp_path / f"e{suffix}", EVENTS)
+    whole = bytearray(file.read_bytes())
+    at = data.draw(st.integers(0, len(whole)))
+    whole[at : at + data.draw(st.integers(0, 20))] = content
+    file.write_bytes(whole)
+    assert "\n" not in refusal(file)
+
+
+def test_a_long_file_is_stored_in_parts(folder: Path, tmp_path: Path) -> None:
+    n = 250_000
+    table = pa.table({"user_id": [f"u{i % 1000}" for i in range(n)], "item_id": ["i"] * n, "time": range(n)})
+    for suffix in (".parquet", ".csv"):
+        said = run("ingest", folder, write(tmp_path / f"long{suffix}", table))
+        assert "250,000 " in said
+        assert "events a second" in said
+    bad = write(tmp_path / "bad.parquet", table.set_column(2, "time", [[*range(10**6, 10**6 + n - 1), None]]))
+    assert f"event {n}: time is missing; before that, 200,000 new" in told(DataError, "ingest", folder, bad)
+    with Workspace.open(folder) as workspace:
+        assert EventStore(workspace).last_seq() == n + 200_000
+
+
+def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
+    key = run("keys", "add", folder, "shop", "--scope", "ingest").strip()
+    with Workspace.open(folder) as workspace:
+        assert scope_of(workspace.engine, key) == ("shop", "ingest")
+        said = run("keys", "list", folder)
+        assert "shop" in said
+        assert key not in said
+        run("keys", "revoke", folder, "shop")
+        assert scope_of(workspace.engine, key) is None
+    assert "no key named" in told(WorkspaceError, "keys", "revoke", folder, "shop")
+    assert "scope must be" in told(ConfigurationError, "keys", "add", folder, "x", "--scope", "root")
+
+
+def test_the_record_is_checked_and_printed(folder: Path) -> None:
+    run("keys", "add", folder, "shop", "--scope", "ingest")
+    said = run("audit", folder)
+    assert "name shop, scope ingest" in said
+    assert "3 entries, each unchanged" in said
+    lines = [json.loads(line) for line in run("audit", folder, "--json").splitlines()]
+    assert [line["kind"] for line in lines] == ["init", "key", "key"]
+    assert said.split()[-1] == lines[-1]["hash"]
+    with Workspace.open(folder) as workspace, writing(workspace.engine) as connection:
+        guard = "audit_guard ON audit" if workspace.engine.dialect.name == "postgresql" else "audit_no_update"
+        connection.execute(text(f"DROP TRIGGER {guard}"))
+        connection.execute(text("UPDATE audit SET kind = 'kex' WHERE seq = 2"))
+    assert "entry 2" in told(WorkspaceError, "audit", folder)
+
+
+def test_the_commands_are_there_without_the_extra(tmp_path: Path) -> None:
+    for name in ("sqlalchemy", "alembic", "fastapi", "psycopg", "confluent_kafka"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for arguments, code, said in (
+        (["--help"], 0, b"ingest"),
+        (["init", str(tmp_path / "w")], 2, b"fairstream[live]"),
+        (["consume", str(tmp_path / "w"), "--brokers=x", "--topic=y"], 2, b"fairstream[live]"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fairstream", *arguments],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert said in done.stdout + done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_demonstration_shows_a_disparity_that_falls(tmp_path: Path) -> None:
+    said = run("init", tmp_path / "w", "--demo")
+    assert f"Next: fairstream serve {tmp_path / 'w'}" in said
+    with Workspace.open(tmp_path / "w") as workspace:
+        judged = [period.judgement for period in closed_periods(workspace.engine) if period.judgement]
+        gaps = [judgement["metrics"]["ndcg@20"]["disparity"]["value"] for judgement in judged]
+    assert sum(gaps[-4:]) < 0.7 * sum(gaps[:4])

@@ -1,0 +1,101 @@
+"""What the gate lets through, and what it holds: by size, and only where chance does not explain it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairstream import evaluation
+from fairstream.evaluation import Evaluation
+from fairstream.service.gate import Check, Decision, compared, drift, finite, flood
+from fairstream.service.settings import Gate
+
+NAMES = ["majority", "minority"]
+GATE = Gate(k=5, max_fall=0.1, max_rise=0.05, max_drift=0.5, max_user_share=0.1, min_group_size=20)
+
+
+def judged(found: np.ndarray) -> Evaluation:
+    """Of each group 200 users, with the one item that there was to find in first place or nowhere."""
+    hits = torch.zeros(len(found), 5, dtype=torch.float64)
+    hits[:, 0] = torch.from_numpy(found.astype(np.float64))
+    codes = np.repeat(np.array([0, 1], np.int16), len(found) // 2)
+    nobody = np.zeros(len(found), np.bool_)
+    tested = evaluation.UserResults(
+        np.arange(len(found)), codes, nobody, hits, torch.ones(len(found), dtype=torch.float64)
+    )
+    return Evaluation({}, len(found), 0, {}, {}, tested)
+
+
+def shares(majority: float, minority: float, n: int = 200) -> np.ndarray:
+    return np.concatenate([np.arange(n) < share * n for share in (majority, minority)])
+
+
+def checks(before: np.ndarray, after: np.ndarray) -> dict[tuple[str, str | None], Check]:
+    found = compared(judged(before), judged(after), NAMES, GATE)
+    return {(check.name, check.group): check for check in found}
+
+
+def test_a_candidate_that_does_the_same_passes() -> None:
+    found = checks(shares(0.6, 0.5), shares(0.6, 0.5))
+    assert set(found) == {("performance", None), *(("performance", n) for n in NAMES), ("disparity", None)}
+    assert all(check.ok and check.value == pytest.approx(0) for check in found.values())
+
+
+@pytest.mark.parametrize(
+    ("after", "held"),
+    [
+        ((0.6, 0.3), {("performance", None), ("performance", "minority"), ("disparity", None)}),
+        ((0.4, 0.5), {("performance", None), ("performance", "majority")}),
+        ((0.6, 0.48), set()),  # a fall, and surely one, but within the limit
+        ((0.9, 0.5), {("disparity", None)}),  # nobody is worse off, but the gap is three times as large
+        ((0.6, 0.6), set()),
+    ],
+)
+def test_what_is_beyond_its_limit_is_held(after: tuple[float, float], held: set[tuple[str, str | None]]) -> None:
+    found = checks(shares(0.6, 0.5), shares(*after))
+    assert {which for which, check in found.items() if not check.ok} == held
+    assert Decision(tuple(found.values())).promote == (not held)
+    for which in held:
+        assert found[which].sentence in Decision(tuple(found.values())).reason
+
+
+def test_what_chance_explains_is_not_held() -> None:
+    """Two users more of twenty lose than win: a fall of a fifth, and no proof of anything."""
+    before, after = np.zeros((2, 60), np.bool_)
+    before[[*range(10), *range(30, 40)]] = True
+    after[[*range(10), *range(34, 42)]] = True
+    check = checks(before, after)["performance", "minority"]
+    assert check.value == pytest.approx(-0.2)
+    assert check.interval is not None
+    assert check.interval[1] > 0
+    assert check.ok
+
+
+def test_groups_too_small_to_judge_are_not_told_of() -> None:
+    found = checks(shares(0.6, 0.5, n=10), shares(0.6, 0.1, n=10))
+    assert set(found) == {("performance", None)}
+
+
+@given(was=st.floats(0.1, 0.9), fall=st.floats(-0.5, 0.95), half=st.floats(0.001, 0.3))
+def test_drift_is_a_large_fall_that_the_intervals_leave_no_doubt_of(was: float, fall: float, half: float) -> None:
+    value = was * (1 - fall)
+    levels = [{"minority": [level, [level - half, level + half]]} for level in (value, was)]
+    (check,) = drift(*levels, GATE)
+    assert check.ok == (not (1 - value / was > 0.5 and value + half < was - half))
+
+
+def test_of_what_there_was_nothing_before_there_is_no_drift() -> None:
+    assert list(drift({"minority": [0.1, [0.0, 0.2]]}, {}, GATE)) == []
+
+
+@given(share=st.floats(0, 1))
+def test_a_flood_is_held(share: float) -> None:
+    assert flood(share, GATE).ok == (share <= 0.1)
+
+
+def test_numbers_that_are_none_are_held() -> None:
+    assert finite(None).ok
+    assert not finite("learning left numbers in user.weight that are not finite").ok

@@ -1,0 +1,175 @@
+"""Test, then train, then ask the gate; and nothing is half done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from sqlalchemy import select
+from streams import SMALL, know, periods_of, take_in
+
+import fairstream
+from fairstream.errors import WorkspaceError
+from fairstream.service import schema
+from fairstream.service.audit import entries, verify
+from fairstream.service.event_store import EventStore
+from fairstream.service.periods import closed_periods, held_out
+from fairstream.service.registry import in_service, models, promote, rollback
+from fairstream.service.updater import update
+from fairstream.service.workspace import Workspace
+
+Maker = Callable[..., Workspace]
+PERIODS, PEOPLE = periods_of()
+MINORITY = PEOPLE.filter(pc.equal(PEOPLE["value"], "minority"))["user_id"]
+
+
+@pytest.fixture
+def running(new_workspace: Maker) -> Workspace:
+    """A workspace whose first model is in service, and a second one after it."""
+    workspace = new_workspace(**SMALL)
+    know(workspace, PEOPLE)
+    for events in PERIODS[:2]:
+        take_in(workspace, events)
+        assert update(workspace).kind == "promoted"
+    return workspace
+
+
+def with_items(events: pa.Table, items: pa.Array) -> pa.Table:
+    return events.set_column(1, "item_id", items)
+
+
+def test_each_period_judges_the_model_in_service_and_makes_the_next(running: Workspace) -> None:
+    take_in(running, PERIODS[2])
+    outcome = update(running)
+    assert (outcome.kind, outcome.t) == ("promoted", 2)
+    rows = models(running.engine)
+    assert [row.t for row in rows] == [2, 1, 0]
+    assert [row.parent for row in rows] == [rows[1].id, rows[2].id, None]
+    assert in_service(running.engine).model == outcome.model == rows[0].id
+    judged = [period.judgement for period in closed_periods(running.engine)]
+    assert judged[0] is None
+    for judgement in judged[1:]:
+        assert set(judgement["metrics"]["ndcg@20"]["by_group"]) == {"majority", "minority"}
+        assert judgement["metrics"]["ndcg@20"]["disparity"]["interval"] is not None
+    assert [entry.kind for entry in entries(running.engine)][-3:] == ["update"] * 3
+    verify(running.engine)
+    assert fairstream.load(running.model_folder(rows[0].id)).recommend(["u0"]).num_rows == 20
+
+
+def test_held_out_events_are_learned_with_the_next_period(running: Workspace) -> None:
+    store = EventStore(running)
+    first, second = closed_periods(running.engine)
+    late = held_out(store, first)
+    assert len(late) == first.n_events - first.n_learnable
+    (newest, *_) = models(running.engine)
+    assert newest.about["n_learned"] == len(late) + second.n_learnable
+    known = fairstream.load(running.model_folder(newest.id))
+    with pytest.raises(fairstream.DataError, match="learned from every one"):
+        known.disparity(late.select(["user_id", "item_id", "time"]))
+    known.disparity(held_out(store, second).select(["user_id", "item_id", "time"]))
+
+
+def test_what_is_too_little_to_judge_by_stays_open(running: Workspace) -> None:
+    take_in(running, PERIODS[2].slice(0, 40))
+    before = in_service(running.engine)
+    outcome = update(running)
+    assert outcome.kind == "too little"
+    assert "stays open" in outcome.reason
+    assert len(closed_periods(running.engine)) == 2
+    assert in_service(running.engine) == before
+    take_in(running, PERIODS[2])
+    assert update(running).kind == "promoted"
+    assert closed_periods(running.engine)[2].n_events == len(PERIODS[2])
+
+
+def test_without_anybodys_group_there_is_nothing_to_be_fair_about(new_workspace: Maker) -> None:
+    workspace = new_workspace(**SMALL)
+    take_in(workspace, PERIODS[0])
+    outcome = update(workspace)
+    assert outcome.kind == "too little"
+    assert in_service(workspace.engine) is None
+
+
+def test_shuffled_labels_of_one_group_are_held_and_the_next_period_is_fine(running: Workspace) -> None:
+    events, rng = PERIODS[2], np.random.default_rng(0)
+    theirs = pc.is_in(events["user_id"], MINORITY).to_numpy()
+    items = np.array(events["item_id"].to_pylist(), dtype=object)
+    every = np.array(pc.unique(PERIODS[0]["item_id"]).to_pylist(), dtype=object)
+    items[theirs] = rng.choice(every, theirs.sum())
+    take_in(running, with_items(events, pa.array(items.tolist())))
+    before = in_service(running.engine)
+    outcome = update(running)
+    assert outcome.kind == "held", outcome
+    assert "minority" in outcome.reason
+    assert in_service(running.engine) == before
+    take_in(running, PERIODS[3])
+    outcome = update(running)
+    assert outcome.kind == "promoted", outcome
+    assert models(running.engine)[0].parent == before.model
+
+
+def test_a_flood_from_one_user_is_held(running: Workspace) -> None:
+    flood = pa.table(
+        {
+            "user_id": ["u5"] * 2000,
+            "item_id": [f"spam{n}" for n in range(2000)],
+            "time": pa.array([PERIODS[2]["time"][0].as_py()] * 2000, pa.timestamp("us")),
+        }
+    )
+    take_in(running, pa.concat_tables([PERIODS[2], flood]))
+    outcome = update(running)
+    assert outcome.kind == "held"
+    assert "busiest user" in outcome.reason
+    assert "u5" not in outcome.reason
+
+
+def test_a_training_that_diverges_leaves_the_old_model(running: Workspace) -> None:
+    before = in_service(running.engine)
+    config = running.config.with_options(learning=running.config.learning.with_options(learning_rate=1e30))
+    config.write(running.folder)
+    take_in(running, PERIODS[2])
+    with Workspace.open(running.folder) as changed:
+        outcome = update(changed)
+    assert outcome.kind in ("failed", "held")
+    assert in_service(running.engine) == before
+
+
+def test_promote_and_rollback(running: Workspace) -> None:
+    second, first = (row.id for row in models(running.engine))
+    assert rollback(running, by="test") == first
+    assert in_service(running.engine).model == first
+    with pytest.raises(WorkspaceError, match="no earlier model"):
+        rollback(running, by="test")
+    promote(running, second, by="test")
+    assert in_service(running.engine).model == second
+    with pytest.raises(WorkspaceError, match="already"):
+        promote(running, second, by="test")
+    with pytest.raises(WorkspaceError, match="there is no model"):
+        promote(running, "m9", by="test")
+    assert [entry.kind for entry in entries(running.engine)][-2:] == ["rollback", "promote"]
+
+
+def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspace: Maker) -> None:
+    workspace = new_workspace(**SMALL, keep_models=2)
+    know(workspace, PEOPLE)
+    for events in PERIODS[:4]:
+        take_in(workspace, events)
+        update(workspace)
+    take_in(workspace, PERIODS[4])
+    update(workspace)
+    assert len(models(workspace.engine)) == 5
+    on_disk = {folder.name for folder in (workspace.folder / "models").iterdir()}
+    assert in_service(workspace.engine).model in on_disk
+    assert len(on_disk) <= 4
+
+
+def test_no_attribute_is_in_a_model_or_the_record(running: Workspace) -> None:
+    for folder in (running.folder / "models").iterdir():
+        _, tensors = fairstream.recommender.checkpoint.read_checkpoint(folder)
+        assert (tensors["groups/codes"] == -1).all()
+    with running.engine.connect() as connection:
+        bodies = connection.execute(select(schema.audit.c.body)).scalars().all()
+    assert not any('"u17"' in body for body in bodies)

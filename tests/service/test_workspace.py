@@ -1,0 +1,74 @@
+"""A workspace is made once, opened often, and updated by one process at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, update
+from sqlalchemy.exc import DBAPIError
+
+from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.service.audit import entries, record, verify
+from fairstream.service.database import writing
+from fairstream.service.schema import audit
+from fairstream.service.settings import FILE, Gate, Learning, LiveConfig
+from fairstream.service.workspace import Workspace
+
+Maker = Callable[..., Workspace]
+
+
+def test_what_was_configured_is_read_again(new_workspace: Maker) -> None:
+    options = {"advantaged": "majority", "learning": Learning(fairness_weight=2.5), "gate": Gate(max_rise=0.01)}
+    made = new_workspace(**options)
+    with Workspace.open(made.folder) as again:
+        assert again.config == made.config == LiveConfig(group="community", **options)
+        assert again.secret == made.secret
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    with pytest.raises(WorkspaceError, match="is not empty"):
+        Workspace.create(tmp_path, LiveConfig())
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("content", ["group = ", "grop = 'sex'", "[gate]\nmax_rise = -1", "gate = 3", "\xff"])
+def test_a_configuration_that_cannot_be_honoured_is_one_sentence(new_workspace: Maker, content: str) -> None:
+    folder = new_workspace().folder
+    (folder / FILE).write_text(content, encoding="latin-1")
+    with pytest.raises(ConfigurationError) as told:
+        Workspace.open(folder)
+    assert "\n" not in str(told.value)
+
+
+def test_one_process_updates_at_a_time(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+    with workspace.updating(), pytest.raises(WorkspaceError, match="another process"), workspace.updating():
+        pass
+    with workspace.updating():
+        pass
+
+
+def test_the_record_can_be_added_to_and_nothing_else(new_workspace: Maker) -> None:
+    engine = new_workspace().engine
+    with writing(engine) as connection:
+        record(connection, "test", {"ü": 1.5})
+    assert [entry.kind for entry in entries(engine)] == ["init", "test"]
+    assert verify(engine) == 2
+    for change in (update(audit).values(body="{}"), delete(audit)):
+        with pytest.raises(DBAPIError, match="can only be added to"), engine.begin() as connection:
+            connection.execute(change)
+    assert verify(engine) == 2
+
+
+def test_a_changed_record_is_found_out(new_workspace: Maker) -> None:
+    engine = new_workspace().engine
+    with writing(engine) as connection:
+        record(connection, "test", {})
+        guard = "audit_guard ON audit" if engine.dialect.name == "postgresql" else "audit_no_update"
+        connection.exec_driver_sql(f"DROP TRIGGER {guard}")
+        connection.execute(update(audit).where(audit.c.seq == 1).values(body='{"nothing":"happened"}'))
+    with pytest.raises(WorkspaceError, match="entry 1"):
+        verify(engine)
