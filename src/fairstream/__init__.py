@@ -7,8 +7,9 @@
 (4000, ('majority', 'minority'))
 """
 
+from fairstream import baselines as _baselines  # noqa: F401 (enters the paper's competitors in the registries)
 from fairstream._version import __version__
-from fairstream.data import EventLog, Groups, SyntheticStream, ingest, read_events, synthetic_stream
+from fairstream.data import EventLog, Groups, History, SyntheticStream, ingest, read_events, synthetic_stream
 from fairstream.errors import (
     CheckpointError,
     ConfigurationError,
@@ -19,43 +20,78 @@ from fairstream.errors import (
 )
 from fairstream.evaluation import Estimate, Evaluation, GroupScores, Slice
 from fairstream.experiments import Comparison, PeriodResult, Record, Run, RunConfig, compare, run, run_seeds
-from fairstream.methods import METHODS, MethodConfig
-from fairstream.models import ItemTable, Scorer, UserTable
-from fairstream.recommender import FairRecommender, load
-from fairstream.strategies import Step, Update
+from fairstream.extensions import (
+    register_fairness,
+    register_loss,
+    register_method,
+    register_metric,
+    register_model,
+    register_strategy,
+)
+from fairstream.methods import METHODS, Method, MethodConfig
+from fairstream.models import (
+    ClosedFormScorer,
+    Context,
+    Graph,
+    ItemTable,
+    Reads,
+    Scorer,
+    Table,
+    UserTable,
+    WindowScorer,
+)
+from fairstream.recommender import FairRecommender, State, Update, load
+from fairstream.strategies import Period, Plan, Strategy
 
 __all__ = [
     "METHODS",
     "CheckpointError",
+    "ClosedFormScorer",
     "Comparison",
     "ConfigurationError",
+    "Context",
     "DataError",
     "Estimate",
     "Evaluation",
     "EventLog",
     "FairRecommender",
     "FairstreamError",
+    "Graph",
     "GroupScores",
     "Groups",
+    "History",
     "ItemTable",
+    "Method",
     "MethodConfig",
     "ModelError",
+    "Period",
     "PeriodResult",
+    "Plan",
+    "Reads",
     "Record",
     "Run",
     "RunConfig",
     "Scorer",
     "Slice",
-    "Step",
+    "State",
+    "Strategy",
     "SyntheticStream",
+    "Table",
     "Update",
     "UserTable",
+    "WindowScorer",
     "WorkspaceError",
     "__version__",
     "compare",
     "ingest",
     "load",
     "read_events",
+    "register_fairness",
+    "register_loss",
+    "register_method",
+    "register_metric",
+    "register_model",
+    "register_strategy",
     "run",
     "run_seeds",
     "synthetic_stream",

@@ -1,61 +1,50 @@
-"""The paper's methods in one table: name → strategy × objective."""
+"""Methods by name, the paper's among them: a strategy, a fairness loss, and what else there is to it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
-import torch
 from pydantic import Field, field_validator, model_validator
 
-from fairstream.baselines import Rerank, filtered, make_adversarial_engine
-from fairstream.data import History
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Reranker
-from fairstream.models import ScorerFactory, built_in_model
-from fairstream.objectives import FairnessLoss, Objective
-from fairstream.randomness import Randomness
-from fairstream.strategies import (
-    FineTune,
-    Keep,
-    Learner,
-    RestartEvery,
-    RestartOnDegradation,
-    Retrain,
-    Strategy,
-)
-from fairstream.training import EngineMaker, EngineName, Hyperparameters, make_engine
+from fairstream.evaluation import Metric, Reranker
+from fairstream.models import ModelFactory, model_factory
+from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Loss, Objective
+from fairstream.registry import Registry
+from fairstream.strategies import STRATEGIES, RestartEvery, RestartOnDegradation, Strategy
+from fairstream.training import CUSTOM, EngineChoice, Hyperparameters, choose_engine
 
 
 @dataclass(frozen=True)
 class Method:
-    """A strategy and a fairness loss (None: recommendation loss alone), and what else there is to it."""
+    """A strategy and a fairness loss, by their registered names, and what else a method changes."""
 
     name: str
-    strategy: type[Strategy]
-    fairness: FairnessLoss | None
-    reranks: bool = False
-    """Whether lists are chosen anew for all users together, which only an experiment can do."""
-    is_adversarial: bool = False
-    """Whether a filter on the user embeddings is trained against a discriminator of the groups."""
+    strategy: str
+    fairness: str | None = None
+    """None: the recommendation loss alone."""
+    wrap_model: Callable[[ModelFactory], ModelFactory] | None = None
+    """Changes the model before it is trained."""
+    engine: Callable[[MethodConfig], EngineChoice] | None = None
+    """Trains with steps of its own."""
+    reranker: Callable[[MethodConfig], Reranker] | None = None
+    """Chooses the lists of all users together, which only an experiment can do."""
 
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method("Pretrain", Keep, None),
-        Method("Pretrain-Fair", Keep, "signed"),
-        Method("Retrain", Retrain, None),
-        Method("Retrain-Fair", Retrain, "signed"),
-        Method("Finetune", FineTune, None),
-        Method("FADE-Abs", FineTune, "absolute"),
-        Method("FADE", FineTune, "signed"),
-        Method("Rerank", FineTune, None, reranks=True),
-        Method("Adver", FineTune, None, is_adversarial=True),
-    )
-}
+METHODS: Registry[Method] = Registry("method")
 """All methods by the names that the paper gives them."""
+for _method in (
+    Method("Pretrain", "keep"),
+    Method("Pretrain-Fair", "keep", "signed"),
+    Method("Retrain", "retrain"),
+    Method("Retrain-Fair", "retrain", "signed"),
+    Method("Finetune", "fine-tune"),
+    Method("FADE-Abs", "fine-tune", "absolute"),
+    Method("FADE", "fine-tune", "signed"),
+):
+    METHODS.register(_method.name, _method)
 
 
 class MethodConfig(Hyperparameters):
@@ -63,12 +52,16 @@ class MethodConfig(Hyperparameters):
 
     >>> MethodConfig(method="retrain-fair", fairness_weight=2).method
     'Retrain-Fair'
-    >>> MethodConfig(method="Finetune", fairness_weight=2).objective().lambda_
-    0.0
     """
 
     method: str = "FADE"
-    """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs, FADE, Rerank or Adver (in any case)."""
+    """Pretrain, Pretrain-Fair, Retrain, Retrain-Fair, Finetune, FADE-Abs, FADE, Rerank, Adver, or a registered \
+method (in any case)."""
+    strategy: str | None = None
+    """What each update learns, instead of the method's own strategy: keep, retrain, fine-tune, window, replay, \
+restart-on-degradation, or a registered strategy."""
+    fairness: str | None = None
+    """Fairness loss, instead of the method's own: signed, absolute, or a registered one."""
     adversary_weight: float = Field(10.0, ge=0)
     """γ, the weight of the adversary in Adver; the paper tries 1, 10, 20 and 50."""
     restart: Literal["never", "on-degradation"] = "never"
@@ -82,17 +75,26 @@ than after its last restart."""
     @field_validator("method")
     @classmethod
     def _known_method(cls, name: str) -> str:
-        by_lower_case = {known.lower(): known for known in METHODS}
-        if name.lower() not in by_lower_case:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
-        return by_lower_case[name.lower()]
+        return METHODS.canonical(name)
+
+    @field_validator("strategy")
+    @classmethod
+    def _known_strategy(cls, name: str | None) -> str | None:
+        return name if name in (None, CUSTOM) else STRATEGIES.canonical(name)
+
+    @field_validator("fairness")
+    @classmethod
+    def _known_fairness(cls, name: str | None) -> str | None:
+        return name if name in (None, CUSTOM) else FAIRNESS_LOSSES.canonical(name)
 
     @model_validator(mode="after")
     def _restart_fits(self) -> Self:
         if self.restart != "never" and self.restart_every is not None:
             raise ValueError("restart and restart_every are two ways to restart; give one of them")
-        if self.restarts and METHODS[self.method].strategy is not FineTune:
-            able = ", ".join(name for name, method in METHODS.items() if method.strategy is FineTune)
+        if self.restarts and self.strategy is not None:
+            raise ValueError("a strategy decides itself when to restart; give strategy or restart, not both")
+        if self.restarts and METHODS[self.method].strategy != "fine-tune":
+            able = ", ".join(name for name, method in METHODS.items() if method.strategy == "fine-tune")
             raise ValueError(f"only fine-tuning methods restart ({able}), {self.method} does not")
         return self
 
@@ -101,56 +103,70 @@ than after its last restart."""
         """Whether there is any restart at all."""
         return self.restart != "never" or self.restart_every is not None
 
-    def objective(self) -> Objective:
-        """The loss to train on."""
-        fairness = METHODS[self.method].fairness
-        lambda_ = 0.0 if fairness is None else self.fairness_weight
+    @property
+    def strategy_name(self) -> str:
+        """The strategy in force."""
+        if self.restarts:
+            return "restart"
+        return self.strategy or METHODS[self.method].strategy
+
+    @property
+    def fairness_name(self) -> str | None:
+        """The fairness loss in force."""
+        return self.fairness or METHODS[self.method].fairness
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Objects of the caller's own, in place of registered names."""
+
+    model: ModelFactory | None = None
+    loss: Loss | None = None
+    fairness: FairnessLoss | None = None
+    strategy: Strategy | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+    def check(self, config: MethodConfig) -> None:
+        """Raise a `ConfigurationError` where the configuration needs an object that is not here."""
+        for name in ("model", "loss", "fairness", "strategy"):
+            if getattr(config, name) == CUSTOM and getattr(self, name) is None:
+                raise ConfigurationError(f"this was set up with a {name} of your own; pass it again as {name}=")
+
+    def make_model_factory(self, config: MethodConfig) -> ModelFactory:
+        """(n_users, n_items) → the model of a method."""
+        factory = self.model or model_factory(config.model, config.embedding_dim)
+        wrap = METHODS[config.method].wrap_model
+        return factory if wrap is None else wrap(factory)
+
+    def make_objective(self, config: MethodConfig) -> Objective:
+        """The loss of a method."""
+        name = config.fairness_name
+        lambda_ = 0.0 if name is None else config.fairness_weight
+        fairness: FairnessLoss = DisparityLoss("signed", config.surrogate, config.temperature)
+        if self.fairness is not None:
+            fairness = self.fairness
+        elif name is not None:
+            fairness = FAIRNESS_LOSSES[name](temperature=config.temperature, surrogate=config.surrogate)
         return Objective(
             lambda_=lambda_,
-            tau=self.temperature,
-            n=self.n_negatives,
-            mu=self.n_fairness_negatives if lambda_ > 0 else self.n_negatives,  # no more are drawn than are used
-            fairness=fairness or "signed",
-            surrogate=self.surrogate,
+            n=config.n_negatives,
+            mu=config.n_fairness_negatives if lambda_ > 0 else config.n_negatives,  # no more are drawn than are used
+            loss=self.loss or LOSSES[config.loss],
+            fairness=fairness,
         )
 
-    def strategy(self) -> Strategy:
-        """How to go from period to period."""
-        if self.restart_every is not None:
-            return RestartEvery(self.restart_every)
-        if self.restart == "on-degradation":
+    def make_strategy(self, config: MethodConfig) -> Strategy:
+        """How a method goes from period to period."""
+        if self.strategy is not None:
+            return self.strategy
+        if config.restart_every is not None:
+            return RestartEvery(config.restart_every)
+        if config.restart == "on-degradation":
             return RestartOnDegradation()
-        return METHODS[self.method].strategy()
+        strategy = STRATEGIES[config.strategy or METHODS[config.method].strategy]
+        return strategy() if isinstance(strategy, type) else strategy
 
-    def reranker(self) -> Reranker | None:
-        """What chooses the lists anew before they are judged, if anything."""
-        return Rerank(self.rerank_tolerance) if METHODS[self.method].reranks else None
-
-
-def make_learner(
-    config: MethodConfig,
-    *,
-    factory: ScorerFactory | None,
-    randomness: Randomness,
-    device: torch.device,
-    engine: EngineName = "auto",
-    foresight: History | None = None,
-) -> Learner:
-    """The learner of a method; `factory` is the caller's own model where config.model is "custom"."""
-    if config.model == "custom" and factory is None:
-        raise ConfigurationError("model must be mf, ncf, or a function (n_users, n_items) -> Scorer of your own")
-    factory = factory or built_in_model(config.model, config.embedding_dim)
-    engine_maker: EngineMaker = make_engine
-    if METHODS[config.method].is_adversarial:
-        factory, engine_maker = filtered(factory), partial(make_adversarial_engine, gamma=config.adversary_weight)
-    return Learner(
-        factory,
-        config,
-        config.objective(),
-        config.strategy(),
-        randomness=randomness,
-        device=device,
-        engine=engine,
-        engine_maker=engine_maker,
-        foresight=foresight,
-    )
+    def engine_choice(self, config: MethodConfig) -> EngineChoice:
+        """What runs the steps of a method."""
+        engine = METHODS[config.method].engine
+        return choose_engine if engine is None else engine(config)

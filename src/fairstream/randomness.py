@@ -10,11 +10,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 
 import numpy as np
 import torch
 
 Device = torch.device | str
+_GLOBAL_GENERATORS = RLock()
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,18 @@ class Randomness:
         return generator
 
     @contextmanager
-    def seeded(self, name: str, *indices: int, device: Device = "cpu") -> Iterator[None]:
-        """Seed PyTorch's global generators (CPU and `device`) inside the block, and put them back after.
+    def seeded(self, name: str, *indices: int, device: Device = "cpu", needed: bool = True) -> Iterator[None]:
+        """Seed PyTorch's global generators (CPU and `device`) inside the block, and restore them afterwards.
 
-        Modules draw from the global generators, for their first weights and for dropout; this
-        makes any of them reproducible, a user's own included, and disturbs nobody else's draws.
+        Modules draw from the global generators, for their initial weights and for dropout; this
+        makes any of them reproducible, a user's own included. The generators belong to the whole
+        process, so only one thread at a time is inside; `needed=False` does nothing.
         """
+        if not needed:
+            yield
+            return
         cuda = [device] if torch.device(device).type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
+        with _GLOBAL_GENERATORS, torch.random.fork_rng(devices=cuda):
             torch.default_generator.manual_seed(self.key(name, *indices))
             if cuda:
                 torch.cuda.manual_seed(self.key(name, *indices))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from fairstream.baselines.adversarial import AdversarialEngine
 from fairstream.baselines.captured import CapturedEngine, can_capture
 from fairstream.baselines.filtered import FilteredUserTable, filtered
@@ -10,21 +13,31 @@ from fairstream.baselines.recovery import GroupProbe, group_recovery, user_embed
 from fairstream.baselines.rerank import Rerank
 from fairstream.baselines.rerank_program import Program, Reranking, require_two_groups
 from fairstream.errors import ConfigurationError
-from fairstream.training import EngineName
-from fairstream.training.engine import Engine, Training
+from fairstream.methods import METHODS, Method, MethodConfig
+from fairstream.training import EngineChoice, EngineName
+from fairstream.training.engine import Engine, TrainingJob
 
 
-def make_adversarial_engine(name: EngineName, training: Training, *, gamma: float) -> Engine:
+def choose_adversarial_engine(name: EngineName, job: TrainingJob, *, gamma: float) -> Callable[[TrainingJob], Engine]:
     """Adver's engine of this name, for a model that `filtered` made."""
-    if name != "reference" and can_capture(training):
-        return CapturedEngine(training, gamma=gamma)
+    if name != "reference" and can_capture(job):
+        return partial(CapturedEngine, gamma=gamma)
     if name == "fused":
         raise ConfigurationError(
             "engine='fused' was asked for, but Adver has it only for mf and ncf with the dense optimizer on cuda; "
             "use auto or reference"
         )
-    return AdversarialEngine(training, gamma=gamma)
+    return partial(AdversarialEngine, gamma=gamma)
 
+
+def _adversarial(config: MethodConfig) -> EngineChoice:
+    return partial(choose_adversarial_engine, gamma=config.adversary_weight)
+
+
+METHODS.register(
+    "Rerank", Method("Rerank", "fine-tune", reranker=lambda config: Rerank(tolerance=config.rerank_tolerance))
+)
+METHODS.register("Adver", Method("Adver", "fine-tune", wrap_model=filtered, engine=_adversarial))
 
 # `rerank_exact` is imported from its own file: SciPy's optimizers take most of a second to import.
 __all__ = [
@@ -38,9 +51,9 @@ __all__ = [
     "Rerank",
     "Reranking",
     "can_capture",
+    "choose_adversarial_engine",
     "filtered",
     "group_recovery",
-    "make_adversarial_engine",
     "require_two_groups",
     "user_embeddings",
 ]

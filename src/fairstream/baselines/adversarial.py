@@ -12,7 +12,7 @@ from torch import Tensor
 from fairstream.baselines.filtered import capture_outputs, discriminator_of
 from fairstream.data import UNKNOWN
 from fairstream.errors import ModelError
-from fairstream.training.engine import Training
+from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
 
@@ -28,23 +28,23 @@ class AdversarialEngine(ReferenceEngine):
     optimizer holds the parameters of both; a step moves those that have a gradient.
     """
 
-    def __init__(self, training: Training, *, gamma: float) -> None:
-        super().__init__(training)
+    def __init__(self, job: TrainingJob, *, gamma: float) -> None:
+        super().__init__(job)
         self._gamma = gamma
         self._groups = self._groups.long()
-        discriminator = self._discriminator = discriminator_of(training.model)
-        discriminator.grow(len(training.signs))
-        grow_state(training.optimizer)
+        discriminator = self._discriminator = discriminator_of(job.model)
+        discriminator.grow(len(job.signs))
+        grow_state(job.optimizer)
         self._against = [p for p in discriminator.parameters() if p.requires_grad]
         theirs = {id(p) for p in discriminator.parameters()}
-        self._for = [p for p in training.model.parameters() if p.requires_grad and id(p) not in theirs]
-        batches = training.batches
+        self._for = [p for p in job.model.parameters() if p.requires_grad and id(p) not in theirs]
+        batches = job.batches
         is_known = batches.codes[batches.users] != UNKNOWN
         # Decided on the host, once: asking the device at every step would make it wait.
         self._have_known = np.logical_or.reduceat(is_known, np.arange(0, len(is_known), batches.size))
 
     def _step(self, candidates: Tensor, b: int) -> Tensor:
-        at = self.training.batches.span(b)
+        at = self.job.batches.span(b)
         return self._learn(
             self._users[at],
             candidates[at],
@@ -57,7 +57,7 @@ class AdversarialEngine(ReferenceEngine):
         self, users: Tensor, candidates: Tensor, groups: Tensor, *, has_two_groups: bool, has_known: bool
     ) -> Tensor:
         """The steps on one batch. A batch in which nobody's group is known trains on L_rec alone."""
-        with capture_outputs(self.training.model) as heard:
+        with capture_outputs(self.job.model) as heard:
             loss = self._loss(users, candidates, groups, has_two_groups=has_two_groups)
         if not heard:
             raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")
@@ -72,7 +72,7 @@ class AdversarialEngine(ReferenceEngine):
 
     def _descend(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
         """One step of these parameters, and of no others: those stay without a gradient."""
-        optimizer = self.training.optimizer
+        optimizer = self.job.optimizer
         optimizer.zero_grad(set_to_none=True)
         loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
         optimizer.step()

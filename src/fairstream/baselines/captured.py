@@ -13,21 +13,21 @@ from fairstream.baselines.adversarial import AdversarialEngine
 from fairstream.data import Rows
 from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
 from fairstream.training.cuda.capture import aside, captured
-from fairstream.training.engine import Training
+from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import ensure_state
 
 _N_WARM_UPS: Final = 3
 
 
-def can_capture(training: Training) -> bool:
+def can_capture(job: TrainingJob) -> bool:
     """Whether the step never asks the host for anything.
 
     Row Adam does, and a model of one's own may. PyTorch's fused Adam counts its steps on the device.
     """
-    optimizer = training.optimizer
+    optimizer = job.optimizer
     return (
-        next(training.model.parameters()).is_cuda
-        and type(training.model) in {MatrixFactorization, NeuralCollaborativeFiltering}
+        next(job.model.parameters()).is_cuda
+        and type(job.model) in {MatrixFactorization, NeuralCollaborativeFiltering}
         and type(optimizer) is torch.optim.Adam
         and all(group["fused"] for group in optimizer.param_groups)
     )
@@ -41,20 +41,18 @@ class CapturedEngine(AdversarialEngine):
     each replay.
     """
 
-    def __init__(self, training: Training, *, gamma: float) -> None:
-        super().__init__(training, gamma=gamma)
-        batches, device = training.batches, self._users.device
+    def __init__(self, job: TrainingJob, *, gamma: float) -> None:
+        super().__init__(job, gamma=gamma)
+        batches, device = job.batches, self._users.device
         n_full = len(batches.users) // batches.size
         self._is_replayed = self._have_known & (np.arange(len(batches)) < n_full)
         self._order = torch.zeros(len(batches), dtype=torch.int64, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
         """How far in the order the epoch has come."""
         self._within = torch.arange(batches.size, device=device)
-        self._drawn_here = torch.zeros(
-            len(batches.users), 1 + training.objective.n_drawn, dtype=torch.int64, device=device
-        )
+        self._drawn_here = torch.zeros(len(batches.users), 1 + job.objective.n_drawn, dtype=torch.int64, device=device)
         """The candidates of the epoch, in a tensor that stays where it is."""
-        self._losses = torch.zeros(len(batches), dtype=next(training.model.parameters()).dtype, device=device)
+        self._losses = torch.zeros(len(batches), dtype=next(job.model.parameters()).dtype, device=device)
         self._replay: Callable[[], None] | None = None
 
     def epoch(self, order: Rows, key: int) -> float:
@@ -77,14 +75,14 @@ class CapturedEngine(AdversarialEngine):
     def _next_step(self) -> None:
         """The steps on the next batch of the order, with nothing in it that the host would have to know."""
         b = self._order.index_select(0, self._at)
-        rows = b * self.training.batches.size + self._within  # (B,)
+        rows = b * self.job.batches.size + self._within  # (B,)
         columns = (column.index_select(0, rows) for column in (self._users, self._drawn_here, self._groups))
         loss = self._learn(*columns, has_two_groups=False, has_known=True)
         self._losses.index_copy_(0, self._at, loss.view(1))
         self._at += 1
 
     def _capture(self) -> Callable[[], None]:
-        optimizer, device = self.training.optimizer, self._users.device
+        optimizer, device = self.job.optimizer, self._users.device
         ensure_state(optimizer)  # made during the capture, it would be made anew by every replay
         with self._unchanged(), aside(device):
             for _ in range(_N_WARM_UPS):  # libraries set themselves up at the first calls, which a capture must not
@@ -99,9 +97,9 @@ class CapturedEngine(AdversarialEngine):
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Put the model, the optimizer and the generators back as they are now."""
-        training = self.training
-        state = [value for values in training.optimizer.state.values() for value in values.values()]
-        tensors = [value.detach() for value in (*training.model.parameters(), *training.model.buffers(), *state)]
+        job = self.job
+        state = [value for values in job.optimizer.state.values() for value in values.values()]
+        tensors = [value.detach() for value in (*job.model.parameters(), *job.model.buffers(), *state)]
         before = [value.clone() for value in tensors]
         with torch.random.fork_rng(devices=[self._users.device]):
             yield
@@ -111,7 +109,7 @@ class CapturedEngine(AdversarialEngine):
     @contextmanager
     def _capturable(self) -> Iterator[None]:
         """Tell Adam that it is being captured; outside of that it would warn of the setting."""
-        groups = self.training.optimizer.param_groups
+        groups = self.job.optimizer.param_groups
         for group in groups:
             group["capturable"] = True
         try:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairstream.baselines.networks import Discriminator, Filter
 from fairstream.errors import ModelError
-from fairstream.models import Scorer, ScorerFactory, UserTable
+from fairstream.models import ModelFactory, Scorer, UserTable
 
 _FILTER, _DISCRIMINATOR = "user_filter", "group_discriminator"
 
@@ -24,15 +24,15 @@ class FilteredUserTable(UserTable):
 
     def __init__(self, table: UserTable, shared: Filter) -> None:
         super().__init__(0, table.embedding_dim, decayed=table.decayed)
-        self.weight, self.num_embeddings, self._made = table.weight, table.num_embeddings, table._made
-        self._known = (shared,)  # in a tuple, where PyTorch does not take it for a part of the table
+        self.weight, self.num_embeddings = table.weight, table.num_embeddings
+        self._shared = (shared,)  # in a tuple, where PyTorch does not take it for a part of the table
 
     def forward(self, users: Tensor) -> Tensor:
         """Users (B,) → filtered embeddings (B, d)."""
-        return self._known[0](super().forward(users))
+        return self._shared[0](super().forward(users))
 
 
-def filtered(factory: ScorerFactory) -> ScorerFactory:
+def filtered(factory: ModelFactory) -> ModelFactory:
     """The same model with one filter on all of its user embeddings, and a discriminator to train it against.
 
     >>> from fairstream.models import MatrixFactorization
@@ -43,7 +43,7 @@ def filtered(factory: ScorerFactory) -> ScorerFactory:
     return partial(_make_filtered, factory)
 
 
-def _make_filtered(factory: ScorerFactory, n_users: int, n_items: int) -> Scorer:
+def _make_filtered(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
     model = factory(n_users, n_items)
     if isinstance(model, Scorer):  # whoever asked for the model says what is wrong with any other
         _add_filter(model)

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairstream.baselines.filtered import user_embedding_tables
+from fairstream.data import Rows
 from fairstream.data.groups import Codes
 from fairstream.evaluation.ranking import evaluating
 from fairstream.models import Scorer
-from fairstream.training.reference import one_thread
 
 N_FOLDS: Final = 5
 # Few steps and much L2: a classifier that learns users by heart would not know others of their group.
@@ -39,17 +39,17 @@ class GroupProbe:
 
 
 @torch.no_grad()
-def user_embeddings(model: Scorer, n_users: int) -> Tensor:
-    """(n_users, m d): what the model scores the first users with, filtered if it filters; several side by side.
+def user_embeddings(model: Scorer, users: Rows) -> Tensor:
+    """Users (U,) → (U, m d): what the model scores them with, filtered if it filters; several side by side.
 
     >>> from fairstream.models import NeuralCollaborativeFiltering
-    >>> tuple(user_embeddings(NeuralCollaborativeFiltering(10, 20, embedding_dim=8), 6).shape)
+    >>> tuple(user_embeddings(NeuralCollaborativeFiltering(10, 20, embedding_dim=8), np.arange(6)).shape)
     (6, 16)
     """
-    rows = torch.arange(n_users, device=next(model.parameters()).device)
+    rows = torch.as_tensor(users, device=model.device)
     with evaluating(model):
         parts = [table(rows) for table in user_embedding_tables(model)]
-    return torch.cat(parts, dim=1) if parts else torch.empty(n_users, 0)
+    return torch.cat(parts, dim=1) if parts else torch.empty(len(users), 0)
 
 
 def group_recovery(embeddings: Tensor, codes: Codes, *, rng: np.random.Generator) -> GroupProbe | None:
@@ -71,8 +71,7 @@ def group_recovery(embeddings: Tensor, codes: Codes, *, rng: np.random.Generator
     labels = np.searchsorted(names, codes[kept])  # 0 … G − 1
     folds = _stratified_folds(labels, rng)
     x = embeddings.detach().to("cpu", torch.float64)[torch.from_numpy(kept)]
-    with one_thread():
-        right = _held_out_predictions(x, labels, folds, rng) == labels
+    right = _held_out_predictions(x, labels, folds, rng) == labels
     n_of = np.bincount(labels)
     shares = np.bincount(labels, weights=right) / n_of
     # Drawing a group's users anew, with replacement, makes the number that is right binomial. Half as many

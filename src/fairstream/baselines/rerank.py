@@ -162,14 +162,14 @@ def _taken(closing: _Exchanges, widening: _Exchanges, gap: float, tolerance: flo
         # As many as bring the gap within the tolerance, on the side that they come from; and one less.
         missing = (gap - closing.closed[first]) / size - (tolerance + ROUNDING) / abs(size)
         for more in (np.ceil(missing), np.ceil(missing) - 1):
-            n_groups_among = (n_before + more.clip(0).astype(np.int64)).clip(max=len(same))
-            beyond = np.abs(gap - closing.closed[first] - (n_groups_among - n_before) * size) - tolerance
+            n_after = (n_before + more.clip(0).astype(np.int64)).clip(max=len(same))
+            beyond = np.abs(gap - closing.closed[first] - (n_after - n_before) * size) - tolerance
             beyond = np.where(beyond <= ROUNDING, 0.0, beyond)
-            cost = closing.paid[first] + paid[n_groups_among] - paid[n_before]
+            cost = closing.paid[first] + paid[n_after] - paid[n_before]
             at = np.lexsort((cost, beyond))[0]
             if (beyond[at], cost[at]) < best:
                 best = beyond[at], cost[at]
-                end, begin = same[n_before[at] : n_groups_among[at]], np.arange(first[at])
+                end, begin = same[n_before[at] : n_after[at]], np.arange(first[at])
                 taken = (np.append(begin, end), none) if size > 0 else (begin, end)
     return taken
 

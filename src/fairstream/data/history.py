@@ -1,4 +1,4 @@
-"""What is known as of some moment: the events so far, and what follows from them."""
+"""The interactions up to a moment, and what follows from them."""
 
 from __future__ import annotations
 
@@ -13,84 +13,193 @@ from fairstream.data.runs import append_run
 from fairstream.data.seen import SeenItems
 from fairstream.data.vocabulary import Rows
 
+Positions = range | Rows
+"""Where events are in the log, in ascending order."""
 _HALF_LIFE = 0.1
 _EVENTS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class History:
-    """The events up to a moment, in chronological order, and nothing after it.
+class _Run:
+    """Consecutive events of the log."""
 
-    >>> known = History.of(np.array([0, 1]), np.array([0, 1])).after(np.array([0]), np.array([2]))
-    >>> known.n_users, known.n_items, known.n_items_before
+    users: Rows
+    items: Rows
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @cached_property
+    def by_user(self) -> Rows:
+        """The events as `user << 32 | place in this run`, sorted: a user's events lie together, in order."""
+        return np.sort((self.users << 32) | np.arange(len(self.users)))
+
+    def followed_by(self, other: _Run) -> _Run:
+        if not len(self):
+            return other
+        return _Run(np.concatenate([self.users, other.users]), np.concatenate([self.items, other.items]))
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """The events up to a moment, in the order in which they came in, and nothing after it.
+
+    Immutable: `after` returns the longer history, at a cost that follows the new events.
+
+    >>> history = History.of(np.array([0, 1]), np.array([0, 1])).after(np.array([0]), np.array([2]))
+    >>> history.n_users, history.n_items, history.n_items_before
     (2, 3, 2)
+    >>> history.latest(np.array([0, 1]), 3)
+    (array([[-1,  0,  2],
+           [-1, -1,  1]]), array([2, 1]))
     """
 
-    user_parts: tuple[Rows, ...]
-    item_parts: tuple[Rows, ...]
+    runs: tuple[_Run, ...]
     seen: SeenItems
     n_users: int
     n_items: int
     n_items_before: int = 0
-    """Items that were known before the last events came in; the rows from here on are new."""
+    """Items that were known before the last events came in; later rows are new."""
+    ends: tuple[int, ...] = ()
+    """How many events there were after each call of `after`."""
 
     @classmethod
-    def of(cls, users: Rows, items: Rows, *, n_items_before: int = 0, n_users: int = 0, n_items: int = 0) -> History:
-        """What one batch of events tells, of so many users and items at least."""
+    def of(
+        cls,
+        users: Rows,
+        items: Rows,
+        *,
+        n_items_before: int = 0,
+        n_users: int = 0,
+        n_items: int = 0,
+        ends: tuple[int, ...] | None = None,
+    ) -> History:
+        """The history of one batch of events, with at least so many users and items."""
         seen = SeenItems.from_pairs(users, items)
         n_users, n_items = max(n_users, _n_rows(users)), max(n_items, _n_rows(items))
-        return cls((users,), (items,), seen, n_users, n_items, n_items_before)
+        return cls(
+            (_Run(users, items),), seen, n_users, n_items, n_items_before, (len(users),) if ends is None else ends
+        )
+
+    @classmethod
+    def empty(cls) -> History:
+        """No events at all."""
+        nothing: Rows = np.empty(0, dtype=np.int64)
+        return cls((), SeenItems.from_pairs(nothing, nothing), 0, 0)
 
     def after(self, users: Rows, items: Rows) -> History:
-        """What is known once these events have come in too, at a cost that follows them."""
+        """The history followed by these events."""
         return History(
-            append_run(self.user_parts, users, _joined),
-            append_run(self.item_parts, items, _joined),
+            append_run(self.runs, _Run(users, items), _Run.followed_by),
             self.seen.union(SeenItems.from_pairs(users, items)),
             max(self.n_users, _n_rows(users)),
             max(self.n_items, _n_rows(items)),
             self.n_items,
+            (*self.ends, len(self) + len(users)),
         )
 
-    def without(self, user: int) -> History:
-        """The same without this user, whose row the later ones move up to; items that only it had stay known."""
-        users, items = self.users, self.items
-        others = users != user
-        users, items = users[others], items[others]
-        return History.of(
-            users - (users > user),
+    def without(self, users: Rows) -> tuple[History, Rows]:
+        """The history without some users, whose rows the later ones move up to.
+
+        Also returns the old positions of the events that are left. Items that only these users
+        had stay known.
+        """
+        kept = np.flatnonzero(~np.isin(self.users, users))
+        rows, items = self.users[kept], self.items[kept]
+        gone = np.unique(users)
+        rows = rows - np.searchsorted(gone, rows)
+        shorter = History.of(
+            rows,
             items,
             n_items_before=self.n_items_before,
-            n_users=self.n_users - 1,
+            n_users=self.n_users - len(gone),
             n_items=self.n_items,
+            ends=tuple(np.searchsorted(kept, self.ends).tolist()),
         )
+        return shorter, kept
+
+    def __len__(self) -> int:
+        return sum(map(len, self.runs))
 
     @property
     def users(self) -> Rows:
-        """The users of all events, put together anew where they came in parts."""
-        return _together(self.user_parts)
+        """The users of all events; copied where the events came in several runs."""
+        return _together([run.users for run in self.runs])
 
     @property
     def items(self) -> Rows:
-        """The items of all events, put together anew where they came in parts."""
-        return _together(self.item_parts)
+        """The items of all events; copied where the events came in several runs."""
+        return _together([run.items for run in self.runs])
 
-    def popularity(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """How popular each known item is, recent events counting more: the fallback for newcomers.
+    def users_at(self, positions: Positions) -> Rows:
+        """The users of the events at these sorted positions."""
+        return self._at("users", positions)
 
-        Σ 2^(−age / h) over the item's events, the age counted in events and the half-life h a
-        tenth of all events so far: free of the unit of time, and of the size of the log. It walks
-        through all events, once.
+    def items_at(self, positions: Positions) -> Rows:
+        """The items of the events at these sorted positions."""
+        return self._at("items", positions)
+
+    def _at(self, column: str, positions: Positions) -> Rows:
+        parts, first = [], 0
+        for run in self.runs:
+            values = getattr(run, column)
+            if isinstance(positions, range):  # a view, which matters where the log is a mapped file
+                parts.append(values[max(0, positions.start - first) : max(0, positions.stop - first)])
+            else:
+                begin, end = np.searchsorted(positions, [first, first + len(run)])
+                parts.append(values[positions[begin:end] - first])
+            first += len(run)
+        return _together(parts)
+
+    def latest(self, users: Rows, length: int, before: Rows | None = None) -> tuple[Rows, Rows]:
+        """The latest items of each user.
+
+        Parameters
+        ----------
+        users
+            (B,) user rows; rows that do not exist have no items.
+        length
+            How many items at most.
+        before
+            (B,) only events before these positions count; None: all events.
+
+        Returns
+        -------
+        items
+            (B, length) the latest last, padded with −1 at the front.
+        n_events
+            (B,) how many events of the user there were.
+
         """
-        return self._popularity
+        places, counts = self._latest(users, length, before)
+        is_event = places >= 0
+        order = np.sort(places[is_event])
+        items = np.full_like(places, -1)
+        items[is_event] = self.items_at(order)[np.searchsorted(order, places[is_event])]
+        return items, counts
+
+    def latest_positions(self, users: Rows, length: int, before: Rows | None = None) -> Rows:
+        """The positions of the same events: (B, length), −1 where there is none."""
+        return self._latest(users, length, before)[0]
+
+    def _latest(self, users: Rows, length: int, before: Rows | None) -> tuple[Rows, Rows]:
+        latest = np.full((len(users), length), -1, dtype=np.int64)
+        counts = np.zeros(len(users), dtype=np.int64)
+        first = len(self)
+        for run in reversed(self.runs):
+            first -= len(run)
+            limit = np.full(len(users), len(run)) if before is None else np.clip(before - first, 0, len(run))
+            _fill_latest(run.by_user, first, users, limit, latest, counts)
+        return latest, counts
 
     @cached_property
-    def _popularity(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        n = sum(map(len, self.item_parts))
+    def recent_popularity(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events."""
+        n = len(self)
         half_life, popularity = max(1.0, _HALF_LIFE * n), np.zeros(self.n_items)
-        for part in self.item_parts:
-            for start in range(0, len(part), _EVENTS_AT_ONCE):
-                items = part[start : start + _EVENTS_AT_ONCE]
+        for run in self.runs:
+            for start in range(0, len(run), _EVENTS_AT_ONCE):
+                items = run.items[start : start + _EVENTS_AT_ONCE]
                 age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
                 _add(popularity, items, np.exp2(-age / half_life))
                 n -= len(items)
@@ -99,16 +208,29 @@ class History:
 
 
 @njit
+def _fill_latest(by_user: Any, first: int, users: Any, limit: Any, latest: Any, counts: Any) -> None:
+    """Fill each row of `latest` from behind with what one run has, behind `counts` events of later runs."""
+    length = latest.shape[1]
+    for b in range(len(users)):
+        begin = np.searchsorted(by_user, users[b] << 32)
+        end = begin + np.searchsorted(by_user[begin:], (users[b] << 32) | limit[b])
+        at = end
+        for place in range(length - counts[b] - 1, -1, -1):
+            if at == begin:
+                break
+            at -= 1
+            latest[b, place] = first + (by_user[at] & 0xFFFFFFFF)
+        counts[b] += end - begin
+
+
+@njit
 def _add(sums: Any, items: Any, weights: Any) -> None:
     for at in range(len(items)):
         sums[items[at]] += weights[at]
 
 
-def _joined(first: Rows, second: Rows) -> Rows:
-    return np.concatenate([first, second]) if len(first) else second
-
-
-def _together(parts: tuple[Rows, ...]) -> Rows:
+def _together(parts: list[Rows]) -> Rows:
+    parts = [part for part in parts if len(part)]
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 

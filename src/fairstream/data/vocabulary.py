@@ -59,7 +59,7 @@ class Vocabulary:
         twin._runs, twin._ids = self._runs, self._ids
         return twin
 
-    def without(self, row: int) -> Vocabulary:
+    def without(self, row: int | Rows) -> Vocabulary:
         """The other ids; those of later rows move up."""
         others = np.delete(np.arange(len(self)), row)
         # Arrow's take makes new memory: the old id is not in it.

@@ -18,7 +18,7 @@ from fairstream.evaluation.blocks import Blocks, Lists, check_shape, chunks
 from fairstream.evaluation.top_k import Floats
 from fairstream.evaluation.topk_cpu import topk_cpu
 from fairstream.evaluation.topk_torch import topk_torch
-from fairstream.models import Scorer
+from fairstream.models import Context, ContextBuilder, Scorer
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +45,18 @@ class TopKBackend(NamedTuple):
 
 
 @torch.no_grad()
-def top_k_of_all(model: Scorer, users: Rows, seen: SeenItems, positives: SeenItems, *, n_items: int, k: int) -> Best:
+def top_k_of_all(
+    model: Scorer,
+    users: Rows,
+    seen: SeenItems,
+    positives: SeenItems,
+    *,
+    contexts: ContextBuilder,
+    n_items: int,
+    k: int,
+) -> Best:
     """The k best of the first `n_items` items that are not `seen`; among equals the `positives` come last."""
-    device = next(model.parameters()).device
+    device = model.device
     way = backend_for(device)
     # Room is made once: small results kept between large and passing ones would hold on to their memory.
     scores, codes = np.empty((len(users), k)), np.empty((len(users), k), np.int64)
@@ -56,15 +65,15 @@ def top_k_of_all(model: Scorer, users: Rows, seen: SeenItems, positives: SeenIte
     for chunk in chunks(len(users), width=blocks[0].stop, at_once=way.scores_at_once):
         at = slice(chunk.start, chunk.stop)
         had, wanted = (Lists(*pairs.lists(users[at])) for pairs in (seen, positives))
-        rows = torch.from_numpy(users[at]).to(device)
-        made = ((block.start, _scores(model, rows, block)) for block in blocks)  # when asked for
+        rows, context = torch.from_numpy(users[at]).to(device), contexts.at(users[at])
+        made = ((block.start, _scores(model, rows, block, context)) for block in blocks)  # when asked for
         scores[at], codes[at] = way.rank(made, had, wanted, n_items, k)
         n_positives[at] = np.diff(wanted.bounds)
     return Best(scores, *decoded(scores, codes, n_items), n_positives)
 
 
-def _scores(model: Scorer, rows: Tensor, block: range) -> Tensor:
-    return check_shape(model.score_range(rows, block.start, block.stop), (len(rows), len(block)))
+def _scores(model: Scorer, rows: Tensor, block: range, context: Context) -> Tensor:
+    return check_shape(model.score_range(rows, block.start, block.stop, context), (len(rows), len(block)))
 
 
 def decoded(scores: Floats, codes: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.bool_]]]:

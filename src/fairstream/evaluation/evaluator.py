@@ -27,7 +27,7 @@ from fairstream.evaluation.reranking import N_RERANKED, Reranker, RerankReport, 
 from fairstream.evaluation.resampling import GroupPanel
 from fairstream.evaluation.slices import Slice, cut_slices
 from fairstream.evaluation.user_results import UserResults, stack_periods
-from fairstream.models import Popularity, Scorer
+from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer
 from fairstream.randomness import Randomness
 
 
@@ -38,7 +38,7 @@ class Evaluation:
     metrics: Mapping[str, GroupScores]
     n_tested_users: int
     n_cold_users: int
-    """Users of whom no earlier event was known; `strict` tests them too, on the fallback."""
+    """Users of whom no earlier event was history; `strict` tests them too, on the fallback."""
     excluded_groups: Mapping[str, int]
     """Groups with too few tested users to judge, and how many those were."""
     slices: Mapping[str, Slice]
@@ -76,52 +76,68 @@ class Evaluator:
     """Bootstrap samples and permutations; 0: no intervals and no p-values."""
     rerank: Reranker | None = None
     """Chooses the lists anew, of all users whom the model ranks for together; the fallback's stay as they are."""
+    metrics: Any = None
 
-    def judge(
+    def evaluate(
         self,
         model: Scorer,
         users: Rows,
         items: Rows,
         *,
-        known: History,
+        history: History,
+        contexts: ContextBuilder,
         t: int,
-        n_learned_users: int | None = None,
         n_rankable: int | None = None,
     ) -> Evaluation:
-        """Test on the events (users, items), `known` being all that came before them.
+        """Test a model on events that it has not learned.
 
-        Users from `n_learned_users` on, whom the model has not been trained on, get the fallback.
-        `n_rankable` is how many items the model has rows for, where it was shown the future.
+        Parameters
+        ----------
+        model
+            What to test.
+        users, items
+            The events to test on.
+        history
+            All that came before them.
+        contexts
+            What the model may know, and for whom it can score; the other users get the fallback.
+        t
+            The period, which decides the random draws.
+        n_rankable
+            How many items the model has rows for, where it was shown the future.
+
         """
-        if not 1 <= self.k <= known.n_items:
+        if not 1 <= self.k <= history.n_items:
             raise ConfigurationError(
-                f"k must be between 1 and the number of known items, {known.n_items}, got {self.k}"
+                f"k must be between 1 and the number of history items, {history.n_items}, got {self.k}"
             )
         positives = SeenItems.from_pairs(users, items)
         present = positives.distinct_users()
-        is_cold = present >= known.n_users
+        is_cold = present >= history.n_users
         n_cold = int(is_cold.sum())
+        by_model = contexts.can_score(model, present)
         if not self.protocol.cold_users:
-            present, is_cold, n_learned_users = present[~is_cold], is_cold[~is_cold], None
+            present, is_cold = present[~is_cold], is_cold[~is_cold]
+            by_model = np.ones(len(present), np.bool_)
         rank = partial(
             self._rank,
-            device=next(model.parameters()).device,
+            device=model.device,
             positives=positives,
-            known=known,
-            n_rankable=n_rankable or known.n_items,
+            contexts=contexts,
+            history=history,
+            n_rankable=n_rankable or history.n_items,
             draw=(t, len(users)),
         )
-        by_model = present < (known.n_users if n_learned_users is None else n_learned_users)
         if self.rerank is None:
             ranked, reranking = rank(model, present[by_model], self.k), None
         else:
-            known_to_model = present[by_model]
-            ranked = rank(model, known_to_model, self._n_candidates(positives, known_to_model, known.n_items))
-            ranked, reranking = rerank_hits(self.rerank, ranked, self.groups.codes[known_to_model], self.k)
-        if not by_model.all():  # rows are in the order of appearance: the others come after
-            ranked = ranked.followed_by(rank(None, present[~by_model], self.k))
+            scored = present[by_model]
+            ranked = rank(model, scored, self._n_candidates(positives, scored, history.n_items))
+            ranked, reranking = rerank_hits(self.rerank, ranked, self.groups.codes[scored], self.k)
+        if not by_model.all():
+            ranked = ranked.merge(rank(None, present[~by_model], self.k), by_model)
         tested = UserResults(present, self.groups.codes[present], is_cold, ranked.hits, ranked.n_positives)
-        n_groups = max(self.groups.n_groups_among(known.n_users), int(tested.codes.max(initial=-1)) + 1)
+        n_groups = max(self.groups.n_groups_among(history.n_users), int(tested.codes.max(initial=-1)) + 1)
         scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", t, len(users)))
         few = zip(self.groups.names, panel.n_tested[:, 0], panel.judged[:, 0], strict=False)
         return Evaluation(
@@ -131,7 +147,7 @@ class Evaluator:
             excluded_groups={name: int(n) for name, n, is_judged in few if n and not is_judged},
             slices={
                 name: self._slice(name, part, n_groups, (t, len(users)))
-                for name, part in cut_slices(tested, ranked.items, Lists(*positives.lists(present)), known)
+                for name, part in cut_slices(tested, ranked.items, Lists(*positives.lists(present)), history)
             },
             tested=tested,
             reranking=reranking,
@@ -166,22 +182,28 @@ class Evaluator:
         *,
         device: torch.device,
         positives: SeenItems,
-        known: History,
+        contexts: ContextBuilder,
+        history: History,
         n_rankable: int,
         draw: tuple[int, int],
     ) -> RankedHits:
         """Rank by the model, or, where there is none for these users, by the fallback."""
         name = "candidates" if model is not None else "candidates of newcomers"
-        model = model or Popularity(known.popularity(), n_items=n_rankable).to(device)
+        if model is None:
+            model, contexts = (
+                RecentPopularity.of(history, n_rankable).eval().to(device),
+                ContextBuilder(Reads(), history),
+            )
         with evaluating(model):
             if self.protocol.full_ranking:
-                return rank_all(model, users, positives, known.seen, n_items=known.n_items, k=k)
+                return rank_all(model, users, positives, history.seen, contexts=contexts, n_items=history.n_items, k=k)
             return rank_sampled(
                 model,
                 users,
                 positives,
-                known.seen,
-                n_items=known.n_items,
+                history.seen,
+                contexts=contexts,
+                n_items=history.n_items,
                 n_rankable=n_rankable,
                 k=k,
                 key=self.randomness.key(name, *draw),

@@ -10,7 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Metric = Callable[[Tensor, Tensor], Tensor]
+from fairstream.registry import Registry
+
+Metric = Callable[..., Tensor]
+METRICS: Registry[Metric] = Registry("metric")
+"""Metrics by name."""
 
 
 def dcg(hits: Tensor) -> Tensor:

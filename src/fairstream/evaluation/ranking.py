@@ -19,7 +19,7 @@ from fairstream.data import Rows, SeenItems
 from fairstream.evaluation.best import backend_for, decoded, top_k_of_all
 from fairstream.evaluation.blocks import Lists, check_shape, chunks
 from fairstream.evaluation.top_k import Floats
-from fairstream.models import Scorer
+from fairstream.models import ContextBuilder, Scorer
 from fairstream.sampling import NegativeSampler
 
 N_SAMPLED_CANDIDATES = 100
@@ -49,22 +49,33 @@ class RankedHits:
         items, scores = (np.take_along_axis(table, columns, axis=1) for table in (self.items, self.scores))
         return RankedHits(self.hits.gather(1, torch.from_numpy(columns)), items, scores, self.n_positives)
 
-    def followed_by(self, other: RankedHits) -> RankedHits:
-        """These users, then the others."""
+    def merge(self, other: RankedHits, is_mine: np.ndarray[Any, np.dtype[np.bool_]]) -> RankedHits:
+        """Both together: these in the rows that `is_mine` marks, the others in the rest."""
+        order = np.argsort(np.concatenate([np.flatnonzero(is_mine), np.flatnonzero(~is_mine)]))
+        rows = torch.from_numpy(order)
         return RankedHits(
-            torch.cat([self.hits, other.hits]),
-            np.concatenate([self.items, other.items]),
-            np.concatenate([self.scores, other.scores]),
-            torch.cat([self.n_positives, other.n_positives]),
+            torch.cat([self.hits, other.hits])[rows],
+            np.concatenate([self.items, other.items])[order],
+            np.concatenate([self.scores, other.scores])[order],
+            torch.cat([self.n_positives, other.n_positives])[rows],
         )
 
 
-def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, *, n_items: int, k: int) -> RankedHits:
+def rank_all(
+    model: Scorer,
+    users: Rows,
+    positives: SeenItems,
+    seen: SeenItems,
+    *,
+    contexts: ContextBuilder,
+    n_items: int,
+    k: int,
+) -> RankedHits:
     """Rank all `n_items` known items less those the user has had.
 
     Positives that are not among the known items cannot be found; they count as missed.
     """
-    found = top_k_of_all(model, users, seen, positives, n_items=n_items, k=k)
+    found = top_k_of_all(model, users, seen, positives, contexts=contexts, n_items=n_items, k=k)
     return RankedHits.of(found.is_positive, found.items, found.scores, found.n_positives)
 
 
@@ -75,6 +86,7 @@ def rank_sampled(
     positives: SeenItems,
     seen: SeenItems,
     *,
+    contexts: ContextBuilder,
     n_items: int,
     n_rankable: int,
     k: int,
@@ -85,7 +97,7 @@ def rank_sampled(
     The way of the paper; sampled candidates make every model look better than it is. Positives
     from `n_rankable` on are items that the model has no row for; they count as missed.
     """
-    device = next(model.parameters()).device
+    device = model.device
     sampler = NegativeSampler(seen.union(positives), users, n_items=n_items, device=device)
     negatives = sampler.draw(users, N_SAMPLED_CANDIDATES, key)
     reachable = positives.below(n_rankable)
@@ -96,36 +108,42 @@ def rank_sampled(
         at = slice(chunk.start, chunk.stop)
         table = Lists(*reachable.lists(users[at])).table()
         candidates = np.concatenate([negatives[at].cpu().numpy(), table], axis=1)  # (B, W), −1 where there is none
-        scores = model(torch.from_numpy(users[at]).to(device), torch.from_numpy(candidates.clip(0)).to(device))
+        rows, columns = torch.from_numpy(users[at]).to(device), torch.from_numpy(candidates.clip(0)).to(device)
+        scores = model(rows, columns, contexts.at(users[at]))
         check_shape(scores, candidates.shape)
         is_positive = (candidates >= 0) & (np.arange(candidates.shape[1]) >= N_SAMPLED_CANDIDATES)
         absent, wanted = (Lists.from_mask(mask) for mask in (candidates < 0, is_positive))
         found, codes = way.rank([(0, scores)], absent, wanted, candidates.shape[1], k)
-        columns, hits[at] = decoded(found, codes, candidates.shape[1])
-        items[at], best[at] = np.take_along_axis(candidates, columns, axis=1), found
+        places, hits[at] = decoded(found, codes, candidates.shape[1])
+        items[at], best[at] = np.take_along_axis(candidates, places, axis=1), found
     return RankedHits.of(hits, items, best, counts(positives, users))
 
 
 @torch.no_grad()
 def best_items(
-    model: Scorer, users: Rows, seen: SeenItems, *, n_items: int, k: int
+    model: Scorer, users: Rows, seen: SeenItems, *, contexts: ContextBuilder, n_items: int, k: int
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Rows]:
     """(U, k) scores and item rows, best first; a score of −∞ marks the end of a short list."""
     with evaluating(model):
-        found = top_k_of_all(model, users, seen, SeenItems.from_pairs(users[:0], users[:0]), n_items=n_items, k=k)
+        nothing = SeenItems.from_pairs(users[:0], users[:0])
+        found = top_k_of_all(model, users, seen, nothing, contexts=contexts, n_items=n_items, k=k)
     return found.scores, found.items
 
 
 @contextmanager
 def evaluating(model: Scorer) -> Iterator[None]:
-    """Put the model in evaluation mode, and each part of it back into the mode it was in."""
-    modes = [(part, part.training) for part in model.modules()]
+    """Put a model that is in training mode into evaluation mode, and back afterwards.
+
+    A model in service is in evaluation mode already and is not touched: other threads may be using it.
+    """
+    if not model.training:
+        yield
+        return
     model.eval()
     try:
         yield
     finally:
-        for part, was_training in modes:
-            part.training = was_training
+        model.train()
 
 
 def counts(pairs: SeenItems, users: Rows) -> Rows:

@@ -19,6 +19,10 @@ class RunConfig(MethodConfig, RuntimeConfig):
     ('row', 'dense')
     """
 
+    metrics: tuple[str, ...] = ()
+    """Metrics to compute, as NAME@K; by default those of the protocol at k."""
+    plugins: tuple[str, ...] = ()
+    """Modules, or .py files, that register models, losses, metrics and strategies of your own."""
     protocol: str = "strict"
     """strict: point in time, full ranking, true NDCG, newcomers included; paper: what produced the \
 published numbers; paper+ranking and the like: the paper's with one thing repaired \

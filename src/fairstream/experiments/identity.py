@@ -35,11 +35,11 @@ _OUTSIDE_PRETRAINING = (
 def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that decide what a run does: those that its method uses, without the seed."""
     unused, method = _WITHOUT_EFFECT, METHODS[config["method"]]
-    if method.fairness is None:
+    if (config.get("fairness") or method.fairness) is None:
         unused += _OF_THE_FAIRNESS_LOSS
-    if not method.reranks:
+    if method.reranker is None:
         unused += _OF_RERANKING
-    if not method.is_adversarial:
+    if method.engine is None:
         unused += _OF_THE_ADVERSARY
     return {name: value for name, value in config.items() if name not in unused}
 
@@ -55,7 +55,7 @@ def pretraining_id(log: EventLog, config: RunConfig) -> str:
         name: value for name, value in used_settings(config.model_dump()).items() if name not in _OUTSIDE_PRETRAINING
     }
     method = METHODS[config.method]
-    about = {"seed": config.seed, "loss": method.fairness, "adversary": method.is_adversarial}
+    about = {"seed": config.seed, "fairness": config.fairness_name, "adversary": method.engine is not None}
     # A share, a number and a calendar are three ways to say where D_0 ends.
     return _digest(log, {**kept, **about, "n_events": resolved(log, config)[1].ends[0]})
 

@@ -20,8 +20,6 @@ from fairstream.experiments.pretrained import Pretrained
 from fairstream.experiments.run import Run, resolved
 from fairstream.experiments.store import Store
 from fairstream.experiments.stored import StoredRun
-from fairstream.methods import METHODS
-from fairstream.strategies import Keep, Retrain
 
 OnWork = Callable[[float], None]
 """Called after each epoch with the work that it was."""
@@ -155,7 +153,7 @@ def jobs_for(store: Store, source: Source, configs: Iterable[RunConfig]) -> list
             missing = [t for t in _periods(config)[1:] if not store.part(name, t).exists()]
             jobs += [Job(source, (config,), t, _work(log, config, t)) for t in missing]
     for family in families.values():
-        later = [config for config in family if METHODS[config.method].strategy is not Keep]
+        later = [config for config in family if config.strategy_name != "keep"]
         updates = sum(
             _work(log, config, t) for config in later if not _comes_in_parts(log, config) for t in _periods(config)[1:]
         )
@@ -189,7 +187,7 @@ def _is_begun(store: Store, log: EventLog, config: RunConfig) -> bool:
 
 def _comes_in_parts(log: EventLog, config: RunConfig) -> bool:
     """Whether each period is a job of its own; who is ahead must not be found out on the way."""
-    return METHODS[config.method].strategy is Retrain and log.require_groups().choice != "auto"
+    return config.strategy_name == "retrain" and log.require_groups().choice != "auto"
 
 
 def _periods(config: RunConfig) -> range:
@@ -198,15 +196,15 @@ def _periods(config: RunConfig) -> range:
 
 
 def _work(log: EventLog, config: RunConfig, t: int) -> float:
-    epochs = config.pretrain_epochs if t == 0 or METHODS[config.method].strategy is Retrain else config.update_epochs
+    epochs = config.pretrain_epochs if t == 0 or config.strategy_name == "retrain" else config.update_epochs
     return epochs * _epoch_work(log, config, t)
 
 
 def _epoch_work(log: EventLog, config: RunConfig, t: int) -> float:
     periods = resolved(log, config)[1]
     at = periods.span(t)
-    n_events = at.stop if METHODS[config.method].strategy is Retrain else at.stop - at.start
-    n_candidates = 1 + config.objective().n_drawn
+    n_events = at.stop if config.strategy_name == "retrain" else at.stop - at.start
+    n_candidates = 1 + max(config.n_negatives, config.n_fairness_negatives if config.fairness_name else 0)
     kind = config.method if config.method in _WEIGHTS else config.model
     weight = _WEIGHTS[kind] * _WEIGHTS.get(config.surrogate, 1.0)
     return ceil(n_events / config.batch_size) * weight * n_candidates

@@ -11,7 +11,7 @@ import safetensors.torch
 
 from fairstream.experiments.run import Run
 from fairstream.files import replace_file
-from fairstream.strategies import Step, Update
+from fairstream.recommender import Update
 from fairstream.training import Tensors, TrainingReport
 
 _KEY = "update"
@@ -41,6 +41,6 @@ class Pretrained:
                 kept = json.loads(file.metadata()[_KEY])
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             report = None if kept["report"] is None else TrainingReport(**kept["report"])
-            return cls(weights, Update(kept["t"], Step(kept["step"]), kept["seconds"], report))
+            return cls(weights, Update(kept["t"], kept["step"], kept["seconds"], report))
         except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
             return None

@@ -15,7 +15,7 @@ from fairstream._version import __version__
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation, Slice
 from fairstream.files import replace_file
-from fairstream.strategies import Update
+from fairstream.recommender import Update
 
 TASKS = ("remain", "next")
 """Task-R: everything after D_t; Task-N: D_{t+1}   (Section 4.1)."""

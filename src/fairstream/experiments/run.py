@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
-from fairstream.baselines import GroupProbe, group_recovery, require_two_groups, user_embeddings
+import numpy as np
+
+from fairstream.baselines import GroupProbe, filtered, group_recovery, require_two_groups, user_embeddings
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.published import recognise
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluator, Protocol
+from fairstream.evaluation import Evaluator, Metric, Protocol
 from fairstream.experiments.config import RunConfig
 from fairstream.experiments.results import TASKS, PeriodResult, mean_slices, versions
-from fairstream.methods import METHODS, make_learner
-from fairstream.models import ScorerFactory
+from fairstream.methods import METHODS, Parts
+from fairstream.models import ModelFactory
+from fairstream.objectives import FairnessLoss, Loss
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
-from fairstream.strategies import Learner, Retrain, Update
-from fairstream.training import Tensors
+from fairstream.recommender import Learning, NewEvents, State, Update
+from fairstream.strategies import Retrain, Strategy
+from fairstream.training import CUSTOM, Tensors
 
 OnProgress = Callable[[int, int, int], None]
 """Called after each epoch with (period t, epochs done, epochs in all)."""
@@ -38,7 +42,7 @@ class Run(Iterator[PeriodResult]):
         log: EventLog,
         config: RunConfig,
         *,
-        factory: ScorerFactory | None = None,
+        parts: Parts | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.log, self.dataset = log, known.name if (known := recognise(log)) else None
@@ -49,20 +53,29 @@ class Run(Iterator[PeriodResult]):
         # Where the advantaged group is not declared, the pre-training data say which is the larger.
         self.groups = log.require_groups().as_of(log.n_users_after(self.periods.ends[0]))
         randomness, protocol = Randomness(config.seed), Protocol.named(config.protocol)
-        self._foresight = None if protocol.point_in_time else History.of(log.users, log.items)
-        self._learner: Learner = make_learner(
+        self._oracle = None if protocol.point_in_time else History.of(log.users, log.items)
+        self._learning = Learning(
             self.config,
-            factory=factory,
-            randomness=randomness,
-            device=config.torch_device(),
+            parts or Parts(),
+            randomness,
+            config.torch_device(),
             engine=config.engine,
-            foresight=self._foresight,
+            oracle=self._oracle,
         )
-        reranker = config.reranker()
+        self._state: State | None = None
+        make_reranker = METHODS[config.method].reranker
+        reranker = None if make_reranker is None else make_reranker(config)
         if reranker is not None:
             require_two_groups(len(self._names()))
-        self._judge = Evaluator(
-            protocol, config.k, self.groups, randomness, config.min_group_size, config.n_resamples, reranker
+        self._evaluator = Evaluator(
+            protocol,
+            config.k,
+            self.groups,
+            randomness,
+            config.min_group_size,
+            config.n_resamples,
+            reranker,
+            metrics=(parts.metrics if parts is not None and parts.metrics else None) or config.metrics or None,
         )
         self.on_progress = on_progress
         self._unjudged: Update | None = None
@@ -88,42 +101,69 @@ class Run(Iterator[PeriodResult]):
 
     def begin_from(self, weights: Tensors, update: Update) -> PeriodResult:
         """Take over what another run's pre-training left (`learned()` after `begin()`) instead of repeating it."""
-        at = self.periods.span(0)
-        self._learner.load_pretrained(self.log.users[at], self.log.items[at], weights)
+        events = self._events(0)
+        history = History.of(events.users, events.items)
+        model, optimizer = self._learning.restored(history, weights, started_at=0)
+        trained = np.zeros(history.n_users, np.bool_)
+        trained[history.users] = True
+        self._state = State(model, optimizer, history, self.groups, self.log.user_ids, self.log.item_ids, trained, 0, 0)
         self._unjudged = update
         return self.begin()
 
     def learned(self) -> Tensors:
         """The model and the optimizer as they are now."""
-        return self._learner.trainer.tensors()
+        return self._learning.tensors(self.state)
 
     def retrain_at(self, t: int) -> PeriodResult:
         """W_t of a method that retrains, and its judgement, without the periods before it: it owes them nothing."""
-        if not isinstance(self._learner.strategy, Retrain) or self.groups.choice == "auto":
+        if not isinstance(self._learning.strategy, Retrain) or self.groups.choice == "auto":
             raise ConfigurationError(
                 "only a method that retrains every period, with the advantaged group declared, can begin at any period"
             )
         if not 0 <= t < self.periods.last:
             raise ConfigurationError(f"t must be between 0 and {self.periods.last - 1}, got {t}")
-        start = self.periods.starts[t]
-        self._learner.start_at(t, History.of(self.log.users[:start], self.log.items[:start]))
-        return self._advance(t, None)
+        start, events = self.periods.starts[t], self._events(t)
+        history = History.of(self.log.users[:start], self.log.items[:start]).after(events.users, events.items)
+        candidate = self._learning.fit_history(history, events, self._on_epoch(t), t)
+        self._state, self._unjudged = candidate.commit(in_place=False)
+        return self._finish(t)
 
-    def _advance(self, t: int, before: PeriodResult | None) -> PeriodResult:
-        at = self.periods.span(t)
-        users, items = self.log.users[at], self.log.items[at]
+    @property
+    def state(self) -> State:
+        """W_t and everything known with it."""
+        if self._state is None:
+            raise ConfigurationError("this run has not begun yet; call begin() or iterate over it")
+        return self._state
 
+    def _events(self, t: int) -> NewEvents:
+        at, log = self.periods.span(t), self.log
+        return NewEvents(log.users[at], log.items[at], log.user_ids, log.item_ids, self.groups)
+
+    def _on_epoch(self, t: int) -> Callable[[int, int], None]:
         def on_epoch(done: int, total: int) -> None:
             if self.on_progress is not None:
                 self.on_progress(t, done, total)
 
-        # An update that is done stays done, should the judging after it be interrupted.
+        return on_epoch
+
+    def _advance(self, t: int, before: PeriodResult | None) -> PeriodResult:
+        # An update that is done stays done, should the evaluation after it be interrupted.
         if self._unjudged is None:
             if t == 0:
-                self._unjudged = self._learner.fit(users, items, self.groups, on_epoch)
+                candidate = self._learning.fit(self._events(0), self._on_epoch(0))
             else:
-                self._unjudged = self._learner.update(users, items, self.groups, self._quality(before), on_epoch)
-        result = self._judged(t, self._unjudged)
+                quality = self._quality(before)
+                candidate = self._learning.update(self.state, self._events(t), quality, self._on_epoch(t))
+            try:
+                self._state, self._unjudged = candidate.commit(in_place=True)
+            except BaseException:
+                candidate.undo()
+                raise
+        return self._finish(t)
+
+    def _finish(self, t: int) -> PeriodResult:
+        assert self._unjudged is not None
+        result = self._evaluated(t, self._unjudged)
         self._unjudged = None
         return result
 
@@ -139,17 +179,17 @@ class Run(Iterator[PeriodResult]):
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
         return main.overall
 
-    def _judged(self, t: int, update: Update) -> PeriodResult:
+    def _evaluated(self, t: int, update: Update) -> PeriodResult:
         spans = {"remain": self.periods.remaining(t), "next": self.periods.span(t + 1)}
         tasks = {
-            task: self._judge.judge(
-                self._learner.model,
+            task: self._evaluator.evaluate(
+                self.state.model,
                 self.log.users[span],
                 self.log.items[span],
-                known=self._learner.known,
+                history=self.state.history,
+                contexts=self.state.contexts,
                 t=t,
-                n_learned_users=self._learner.n_learned_users,
-                n_rankable=None if self._foresight is None else self._foresight.n_items,
+                n_rankable=None if self._oracle is None else self._oracle.n_items,
             )
             for task, span in spans.items()
         }
@@ -161,7 +201,7 @@ class Run(Iterator[PeriodResult]):
         return {
             task: {
                 metric: {"mean": score.overall, **score.to_dict()}
-                for metric, score in self._judge.scores(
+                for metric, score in self._evaluator.scores(
                     [result.tasks[task].tested for result in self.results],
                     len(names),
                     Randomness(self.config.seed).numpy("resampling of the mean", len(self.results)),
@@ -179,10 +219,10 @@ class Run(Iterator[PeriodResult]):
         """
         if self.pretrained is None:
             return None
-        learner = self._learner
-        n = min(learner.n_learned_users, learner.model.n_users)
-        rng = Randomness(self.config.seed).numpy("group recovery", learner.t)
-        return group_recovery(user_embeddings(learner.model, n), self.groups.codes[:n], rng=rng)
+        state = self.state
+        rows = np.flatnonzero(state.trained[: state.model.n_users])
+        rng = Randomness(self.config.seed).numpy("group recovery", state.t)
+        return group_recovery(user_embeddings(state.model, rows), self.groups.codes[rows], rng=rng)
 
     def _names(self) -> tuple[str, ...]:
         """The groups that have users in this log, the advantaged one first."""
@@ -197,7 +237,7 @@ class Run(Iterator[PeriodResult]):
     def _rerank_seconds(self) -> dict[str, list[float]]:
         """What choosing the lists of Task-R took in each period, which the paper counts as running time."""
         reports = [result.tasks["remain"].reranking for result in self.results]
-        return {} if self._judge.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
+        return {} if self._evaluator.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
 
     def about(self) -> dict[str, Any]:
         """The whole configuration, the data, and what computed it."""
@@ -217,7 +257,7 @@ class Run(Iterator[PeriodResult]):
                 "period_ends": list(self.periods.ends),
                 "period_begins": self._begins(),
             },
-            "versions": {**versions(), "device": str(self._learner.device)},
+            "versions": {**versions(), "device": str(self._learning.device)},
         }
 
     def document(self) -> dict[str, Any]:
@@ -239,7 +279,7 @@ class Run(Iterator[PeriodResult]):
 
     def _recovery(self) -> dict[str, Any]:
         """Of Adver alone, whose aim it is."""
-        if not METHODS[self.config.method].is_adversarial:
+        if METHODS[self.config.method].wrap_model is not filtered:
             return {}
         found = self.group_recovery()
         return {"group_recovery": None if found is None else found.to_dict()}
@@ -272,7 +312,11 @@ def run(
     log: EventLog,
     method: str = "FADE",
     *,
-    model: str | ScorerFactory = "mf",
+    model: str | ModelFactory = "mf",
+    loss: str | Loss = "bpr",
+    fairness: str | FairnessLoss | None = None,
+    strategy: str | Strategy | None = None,
+    metrics: Sequence[str] | Mapping[str, Metric] = (),
     on_progress: OnProgress | None = None,
     **options: Any,
 ) -> Run:
@@ -290,6 +334,20 @@ def run(
     """
     if not isinstance(log, EventLog):
         raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")
-    factory = None if isinstance(model, str) else model
-    config = RunConfig(method=method, model=model if isinstance(model, str) else "custom", **options)
-    return Run(log, config, factory=factory, on_progress=on_progress)
+    config = RunConfig(
+        method=method,
+        model=model if isinstance(model, str) else CUSTOM,
+        loss=loss if isinstance(loss, str) else CUSTOM,
+        fairness=fairness if fairness is None or isinstance(fairness, str) else CUSTOM,
+        strategy=strategy if strategy is None or isinstance(strategy, str) else CUSTOM,
+        metrics=tuple(metrics),
+        **options,
+    )
+    parts = Parts(
+        None if isinstance(model, str) else model,
+        None if isinstance(loss, str) else loss,
+        None if isinstance(fairness, str) else fairness,
+        None if isinstance(strategy, str) else strategy,
+        dict(metrics) if isinstance(metrics, Mapping) else {},
+    )
+    return Run(log, config, parts=parts, on_progress=on_progress)

@@ -16,7 +16,8 @@ from fairstream.errors import ConfigurationError
 from fairstream.experiments.config import RunConfig
 from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
-from fairstream.models import ScorerFactory
+from fairstream.methods import Parts
+from fairstream.models import ModelFactory
 
 OnSeedProgress = Callable[[int, int, int, int], None]
 """Called with (seed, period t, epochs done, epochs in all)."""
@@ -28,7 +29,7 @@ def run_seeds(
     log: EventLog,
     seeds: Sequence[int],
     *,
-    model: str | ScorerFactory = "mf",
+    model: str | ModelFactory = "mf",
     on_progress: OnSeedProgress | None = None,
     on_record: Callable[[Record], None] | None = None,
     **options: Any,
@@ -43,7 +44,7 @@ def run_seeds(
     factory = None if isinstance(model, str) else model
     name = model if isinstance(model, str) else "custom"
     configs = [RunConfig(model=name, seed=seed, **options) for seed in seeds]
-    Run(log, configs[0], factory=factory)  # what cannot be honoured is said before any process is started
+    Run(log, configs[0], parts=Parts(factory))  # what cannot be honoured is said before any process is started
     n_workers = min(len(configs), os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
     updates = context.Queue()
@@ -70,9 +71,12 @@ def _begin(updates: Any, n_workers: int) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
 
 
-def _finished(log: EventLog, config: RunConfig, factory: ScorerFactory | None) -> dict[str, Any]:
+def _finished(log: EventLog, config: RunConfig, factory: ModelFactory | None) -> dict[str, Any]:
     run = Run(
-        log, config, factory=factory, on_progress=lambda t, done, total: _updates.put((config.seed, t, done, total))
+        log,
+        config,
+        parts=Parts(factory),
+        on_progress=lambda t, done, total: _updates.put((config.seed, t, done, total)),
     )
     for _ in run:
         pass

@@ -2,30 +2,64 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from functools import partial
 
+from fairstream.models.context import NO_CONTEXT, Context, ContextBuilder, Graph, Mask, Reads
 from fairstream.models.mf import MatrixFactorization
 from fairstream.models.ncf import NeuralCollaborativeFiltering
-from fairstream.models.popularity import Popularity
-from fairstream.models.scorer import Scorer, ScorerFactory
+from fairstream.models.popularity import Popularity, RecentPopularity
+from fairstream.models.scorer import (
+    ClosedFormScorer,
+    ModelFactory,
+    Scorer,
+    WindowScorer,
+    copy_model,
+    make_model,
+)
 from fairstream.models.tables import ItemTable, Table, UserTable
+from fairstream.registry import Registry
 
-_BUILT_IN = {"mf": MatrixFactorization, "ncf": NeuralCollaborativeFiltering}
+MODELS: Registry[type[Scorer] | ModelFactory] = Registry("model")
+"""Models by name: classes, or functions (n_users, n_items) → Scorer."""
+for _name, _model in {
+    "mf": MatrixFactorization,
+    "ncf": NeuralCollaborativeFiltering,
+    "popularity": Popularity,
+    "recent-popularity": RecentPopularity,
+}.items():
+    MODELS.register(_name, _model)
 
 
-def built_in_model(name: str, embedding_dim: int) -> ScorerFactory:
-    """The factory of "mf" or "ncf"."""
-    return partial(_BUILT_IN[name], embedding_dim=embedding_dim)
+def model_factory(name: str, embedding_dim: int) -> ModelFactory:
+    """The factory of a registered model; `embedding_dim` is passed on to models that take it."""
+    model: Callable[..., Scorer] = MODELS[name]
+    if "embedding_dim" in inspect.signature(model).parameters:
+        return partial(model, embedding_dim=embedding_dim)
+    return model
 
 
 __all__ = [
+    "MODELS",
+    "NO_CONTEXT",
+    "ClosedFormScorer",
+    "Context",
+    "ContextBuilder",
+    "Graph",
     "ItemTable",
+    "Mask",
     "MatrixFactorization",
+    "ModelFactory",
     "NeuralCollaborativeFiltering",
     "Popularity",
+    "Reads",
+    "RecentPopularity",
     "Scorer",
-    "ScorerFactory",
     "Table",
     "UserTable",
-    "built_in_model",
+    "WindowScorer",
+    "copy_model",
+    "make_model",
+    "model_factory",
 ]

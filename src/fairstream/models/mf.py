@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fairstream.models.context import NO_CONTEXT, Context
 from fairstream.models.scorer import Scorer
 from fairstream.models.tables import ItemTable, UserTable
 
@@ -20,9 +21,9 @@ class MatrixFactorization(Scorer):
         self.user = UserTable(n_users, embedding_dim)
         self.item = ItemTable(n_items, embedding_dim)
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         p, q = self.user(users), self.item(items)  # (B, d), (B, C, d)
         return (q @ p.unsqueeze(-1)).squeeze(-1)
 
-    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+    def score_range(self, users: Tensor, start: int, stop: int, context: Context = NO_CONTEXT) -> Tensor:
         return self.user(users) @ self.item.weight[start:stop].T

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fairstream.models.context import NO_CONTEXT, Context
 from fairstream.models.scorer import Scorer
 from fairstream.models.tables import ItemTable, UserTable
 
@@ -34,7 +35,7 @@ class NeuralCollaborativeFiltering(Scorer):
         for linear in (*self.layers, self.output):
             nn.init.normal_(linear.weight, std=0.01)
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         product = self.user_product(users).unsqueeze(1) * self.item_product(items)  # (B, C, d)
         hidden = torch.cat(
             [self.user_mlp(users).unsqueeze(1).expand_as(product), self.item_mlp(items)], dim=-1

@@ -1,29 +1,67 @@
-"""What to recommend to someone of whom nothing is known."""
+"""Popularity: the fallback for users of whom nothing is known, and the baseline that any model has to beat."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fairstream.models.scorer import Scorer
+from fairstream.data import History
+from fairstream.data.history import Positions
+from fairstream.models.context import NO_CONTEXT, Context
+from fairstream.models.scorer import ClosedFormScorer
 
 
-class Popularity(Scorer):
-    """Scores items by a popularity that is given, the same for everyone.
+class Popularity(ClosedFormScorer):
+    """s_ui = Σ_e w_e over the events e of item i, the same for every user; w_e = 1.
 
-    >>> model = Popularity(np.array([0.5, 2.0]), n_items=3)
+    >>> import numpy as np
+    >>> model = Popularity(2, 3)
+    >>> model.learn(History.of(np.array([0, 0, 1]), np.array([0, 1, 1])), np.arange(3))
     >>> model(torch.tensor([7]), torch.tensor([[1, 0, 2]]))
-    tensor([[2.0000, 0.5000, 0.0000]], dtype=torch.float64)
+    tensor([[2., 1., 0.]], dtype=torch.float64)
     """
 
-    def __init__(self, popularity: np.ndarray[tuple[int], np.dtype[np.float64]], *, n_items: int) -> None:
-        super().__init__()
-        scores = torch.from_numpy(np.pad(popularity, (0, n_items - len(popularity))))
-        self.popularity = nn.Parameter(scores, requires_grad=False)
+    popularity: Tensor
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.register_buffer("popularity", torch.zeros(n_items, dtype=torch.float64))
+
+    @property
+    def n_items(self) -> int:
+        return len(self.popularity)
+
+    def grow(self, n_users: int, n_items: int) -> None:
+        self.popularity = torch.cat([self.popularity, self.popularity.new_zeros(n_items - len(self.popularity))])
+
+    def learn(self, history: History, new: Positions) -> None:
+        counts = torch.from_numpy(history.items_at(new).copy()).bincount(minlength=self.n_items)
+        self.popularity = self.popularity + counts.to(self.popularity)
+
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         return self.popularity[items]
 
-    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+    def score_range(self, users: Tensor, start: int, stop: int, context: Context = NO_CONTEXT) -> Tensor:
         return self.popularity[start:stop].expand(len(users), -1)
+
+
+class RecentPopularity(Popularity):
+    """s_ui = Σ_e 2^(−age_e / h) over the events e of item i, the same for every user.
+
+    The age counts the events since e, and the half-life h is a tenth of all events so far: free
+    of the unit of time and of the size of the log. This is what users get whom a model cannot
+    score (cold start).
+    """
+
+    @classmethod
+    def of(cls, history: History, n_items: int | None = None) -> RecentPopularity:
+        """The recent popularity of the items of `history`, with zeros up to `n_items`."""
+        model = cls(history.n_users, n_items or history.n_items)
+        model.learn(history, range(0))
+        return model
+
+    def learn(self, history: History, new: Positions) -> None:
+        popularity = torch.zeros_like(self.popularity)
+        recent = history.recent_popularity
+        popularity[: len(recent)] = torch.tensor(recent).to(popularity)
+        self.popularity = popularity

@@ -1,67 +1,178 @@
-"""The protocol by which a model takes part."""
+"""The interface of a model."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from fairstream.models.tables import ItemTable, Table, UserTable
+from fairstream.data import History
+from fairstream.data.history import Positions
+from fairstream.errors import ModelError
+from fairstream.models.context import Context, Reads
+from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 
 _SCORES_AT_ONCE = 1 << 18
 
 
 class Scorer(nn.Module, ABC):
-    """A module that scores items for users. A model knows no loss and no data.
+    """A model that scores items for users, trained by gradient descent.
 
-    To bring a model of one's own, subclass this, hold what belongs to a user in `UserTable`s and
-    what belongs to an item in `ItemTable`s, and define `forward`; growth, training, evaluation
-    and checkpoints then work as for the built-in models. The constructor takes (n_users, n_items).
-    A checkpoint holds parameters and persistent buffers; what a model keeps elsewhere is made anew.
+    Subclass it, keep what belongs to a user in `UserTable`s and what belongs to an item in
+    `ItemTable`s, and define `forward`. Growth, training, evaluation, forgetting and checkpoints
+    then work as for the built-in models. The constructor takes (n_users, n_items). A checkpoint
+    holds parameters and persistent buffers; anything else must follow from the constructor.
 
-    >>> class Popularity(Scorer):
+    A model knows no loss. What it may know of the past is declared in `reads` and arrives as the
+    `context` of each call. `fairstream.testing.check_model` checks a model of your own.
+
+    Examples
+    --------
+    >>> class Popular(Scorer):
     ...     def __init__(self, n_users, n_items):
     ...         super().__init__()
-    ...         self.user, self.item = UserTable(n_users, 1), ItemTable(n_items, 1)
-    ...     def forward(self, users, items):
-    ...         return self.item(items).squeeze(-1) + 0 * self.user(users)
-    >>> model = Popularity(3, 5)
+    ...         self.item = ItemTable(n_items, 1)
+    ...     def forward(self, users, items, context):
+    ...         return self.item(items).squeeze(-1)
+    >>> model = Popular(3, 5)
     >>> model.grow(4, 7)
-    >>> model.n_users, model.n_items, tuple(model(torch.tensor([0, 3]), torch.tensor([[1], [6]])).shape)
-    (4, 7, (2, 1))
+    >>> model.n_items, tuple(model(torch.tensor([0, 3]), torch.tensor([[1], [6]]), Context()).shape)
+    (7, (2, 1))
+
     """
 
-    @abstractmethod
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        """Users (B,), items (B, C) → scores (B, C)."""
+    reads: ClassVar[Reads] = Reads()
+    """What `context` must hold."""
 
-    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+    @abstractmethod
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        """Users (B,), items (B, C), context of the B users → scores (B, C)."""
+
+    def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
         """Users (B,) → scores of the items from `start` to `stop` (B, stop − start), in bounded memory."""
         width = max(1, _SCORES_AT_ONCE // max(1, len(users)))
         parts = torch.split(torch.arange(start, stop, device=users.device), width)
-        return torch.cat([self(users, part.expand(len(users), -1)) for part in parts], dim=1)
+        return torch.cat([self(users, part.expand(len(users), -1), context) for part in parts], dim=1)
+
+    def can_score(self, context: Context) -> Tensor:
+        """(B,) whether the model has something to say of each user; the others get the popularity fallback.
+
+        By default: users whom a model with user tables has been trained on; users with any
+        history for a model that reads it; everybody for any other model.
+        """
+        assert context.is_trained is not None
+        if any(isinstance(table, UserTable) for table in self.tables()):
+            return context.is_trained
+        return torch.ones_like(context.is_trained) if context.n_events is None else context.n_events > 0
+
+    def forget(self, users: Tensor) -> None:
+        """Remove what the model keeps of these user rows; the rows of later users move up.
+
+        User tables are taken care of. A model that keeps anything else about users extends this.
+        """
+        for table in self.tables():
+            if isinstance(table, UserTable):
+                table.drop(users)
 
     @property
     def n_users(self) -> int:
-        """Users that there is room for (0 in a model without user tables)."""
+        """Rows of the user tables (0 in a model without any)."""
         return max((table.num_embeddings for table in self.tables() if isinstance(table, UserTable)), default=0)
 
     @property
     def n_items(self) -> int:
-        """Items that there is room for (0 in a model without item tables)."""
+        """Rows of the item tables (0 in a model without any)."""
         return max((table.num_embeddings for table in self.tables() if isinstance(table, ItemTable)), default=0)
 
     def grow(self, n_users: int, n_items: int) -> None:
-        """Make room for users and items that have newly appeared."""
+        """Add rows for users and items that have newly appeared."""
         for table in self.tables():
-            table.grow(n_users if isinstance(table, UserTable) else n_items)
+            if isinstance(table, UserTable):
+                table.grow(n_users)
+            elif isinstance(table, ItemTable):
+                table.grow(n_items)
 
     def tables(self) -> Iterator[Table]:
-        """All user and item tables of the model."""
+        """All tables of the model."""
         return (module for module in self.modules() if isinstance(module, Table))
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        tensor = next(chain(self.parameters(), self.buffers()), None)
+        return torch.device("cpu") if tensor is None else tensor.device
 
-ScorerFactory = Callable[[int, int], Scorer]
-"""(n_users, n_items) → a freshly started model."""
+    def sharing_memory(self) -> Self:
+        """A copy whose parameters lie in the same memory; it can grow without changing this model."""
+        memo: dict[int, object] = {}
+        for parameter in self.parameters():
+            twin = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+            keep_capacity(twin, getattr(parameter, "capacity", None))
+            memo[id(parameter)] = twin
+        memo |= {id(buffer): buffer for buffer in self.buffers()}
+        return copy.deepcopy(self, memo)
+
+
+class WindowScorer(Scorer):
+    """A model that scores the next item at every position of a sequence in one pass.
+
+    It is trained on windows of users' sequences instead of single interactions: one pass over a
+    window of L items gives L predictions.
+    """
+
+    @abstractmethod
+    def forward_windows(self, history: Tensor, items: Tensor | None) -> Tensor:
+        """History (B, L) padded with −1 at the front, items (B, L, C) → scores (B, L, C).
+
+        `items[b, l]` are candidates for what follows `history[b, : l + 1]`; the scores must not
+        depend on anything later. None stands for all items.
+        """
+
+
+class ClosedFormScorer(Scorer):
+    """A model that is computed from the events, not trained by gradient descent.
+
+    A closed-form model has no loss, so no fairness loss either. Its tensors are buffers.
+    """
+
+    @abstractmethod
+    def learn(self, history: History, new: Positions) -> None:
+        """Add the events at the positions `new` of `history` exactly, as if they had been there from the start."""
+
+
+ModelFactory = Callable[[int, int], Scorer]
+"""(n_users, n_items) → a freshly initialised model."""
+
+
+def make_model(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
+    """Call a factory and check what it returns."""
+    model = factory(n_users, n_items)
+    if not isinstance(model, Scorer):
+        raise ModelError(f"a model must be a fairstream.Scorer, got {type(model).__name__}; see Scorer for how")
+    if model.n_users not in (0, n_users) or model.n_items not in (0, n_items):
+        raise ModelError(
+            f"a model must have tables for exactly the {n_users} users and {n_items} items it was asked for; this one "
+            f"has {model.n_users} and {model.n_items}: pass what its constructor is given on to its tables (for "
+            f"padding use ItemTable(n_items, d, padding=True), for anything else Table)"
+        )
+    if not isinstance(model, ClosedFormScorer) and not any(p.requires_grad for p in model.parameters()):
+        raise ModelError(
+            f"{type(model).__name__} has no trainable parameters; derive a model that is computed from the events "
+            f"from ClosedFormScorer"
+        )
+    return model
+
+
+def copy_model(model: Scorer, factory: ModelFactory) -> Scorer:
+    """A copy in memory of its own; activations that a model has cached on itself are not copied."""
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError:  # PyTorch refuses to copy tensors that autograd is still attached to
+        twin = make_model(factory, model.n_users, model.n_items).to(model.device)
+        twin.load_state_dict(model.state_dict())
+        return twin

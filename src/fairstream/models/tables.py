@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import torch
 from torch import Tensor, nn
 
 
 class Table(nn.Embedding):
-    """One row of numbers per user or per item, started from N(0, 0.01²).
+    """A matrix of learned rows, initialised from N(0, 0.01²).
 
-    `decayed=False` keeps L2 off the table (the biases of NCF).
+    Use `UserTable` and `ItemTable` for what grows with the users and items, and `Table` itself
+    for anything else (positions, categories): it never grows.
+
+    Parameters
+    ----------
+    n_rows, n_columns
+        The shape of the matrix.
+    decayed
+        Whether L2 regularisation applies to the table (it does not to the biases of NCF).
+    padding
+        Whether the row −1 may be looked up; it is a zero vector that is never trained.
+
     """
 
-    def __init__(self, n_rows: int, n_columns: int, *, decayed: bool = True) -> None:
-        super().__init__(n_rows, n_columns, _weight=with_rows(torch.empty(0, n_columns), n_rows))
-        self.decayed = decayed
-        self._made = self.weight.data_ptr()
-        """The memory that was made here and has room behind its rows; any other may be somebody else's."""
+    def __init__(self, n_rows: int, n_columns: int, *, decayed: bool = True, padding: bool = False) -> None:
+        super().__init__(n_rows, n_columns, _weight=grow_rows(torch.empty(0, n_columns), n_rows))
+        self.decayed, self.padding = decayed, padding
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.01)
 
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows (...) → embeddings (..., d)."""
+        if not self.padding or rows.numel() == 0:
+            return super().forward(rows)
+        is_row = rows >= 0
+        # Padding looks up a row of the same batch: a row that occurs nowhere else must not count as touched.
+        filled = torch.where(is_row, rows, rows.amax().clamp(min=0))
+        return super().forward(filled) * is_row.unsqueeze(-1)
+
     def grow(self, n_rows: int) -> None:
-        """Append freshly started rows; the rows that are there keep their values.
+        """Append freshly initialised rows; the existing rows keep their values.
 
         The parameter stays the same object, so an optimizer that holds it goes on holding it.
         """
@@ -31,37 +51,14 @@ class Table(nn.Embedding):
         if n_new > 0:
             fresh = torch.empty(n_new, self.embedding_dim, dtype=self.weight.dtype)
             nn.init.normal_(fresh, std=0.01)
-            is_ours = self.weight.data_ptr() == self._made
-            self.weight.data = with_rows(self.weight.data, n_rows, is_ours=is_ours)
-            self._made = self.weight.data_ptr()
+            self.weight.data = grow_rows(self.weight, n_rows)
             self.weight.data[n_before:] = fresh.to(self.weight.device)
             self.num_embeddings = n_rows
 
-    def drop(self, row: int) -> None:
-        """Take a row out; the later ones move up."""
-        self.weight.data = without_row(self.weight.data, row)
-        self.num_embeddings -= 1
-
-
-def without_row(tensor: Tensor, row: int) -> Tensor:
-    """The other rows, in memory of their own."""
-    return torch.cat([tensor[:row], tensor[row + 1 :]])
-
-
-def with_rows(tensor: Tensor, n_rows: int, *, is_ours: bool = True) -> Tensor:
-    """The same rows and room for more behind them; what is in the new ones is undefined.
-
-    As long as the room that an earlier call has left behind the rows lasts (an eighth of them),
-    nothing is copied: in the long run growing costs as much as the new rows, not as the table.
-    """
-    storage, columns = tensor.untyped_storage(), tensor.shape[1:]
-    n_bytes = n_rows * columns.numel() * tensor.element_size()
-    if is_ours and tensor.storage_offset() == 0 and tensor.is_contiguous() and 0 < n_bytes <= storage.nbytes():
-        flat = tensor.new_empty(0).set_(storage)
-        return flat[: n_rows * columns.numel()].view(n_rows, *columns)
-    roomy = tensor.new_empty(n_rows + n_rows // 8, *columns)  # memory that is not written to is not taken
-    roomy[: len(tensor)] = tensor
-    return roomy[:n_rows]
+    def drop(self, rows: Tensor) -> None:
+        """Remove rows; the later ones move up."""
+        self.weight.data = without_rows(self.weight.data, rows)
+        self.num_embeddings = len(self.weight)
 
 
 class UserTable(Table):
@@ -75,4 +72,69 @@ class UserTable(Table):
 
 
 class ItemTable(Table):
-    """A table with one row per item."""
+    """A table with one row per item; with `padding=True` it can look up histories padded with −1.
+
+    >>> table = ItemTable(4, 2, padding=True)
+    >>> table(torch.tensor([-1])).tolist()
+    [[0.0, 0.0]]
+    """
+
+
+class _Capacity:
+    """How many rows of one block of memory are in use, over all tensors that share it.
+
+    States share memory: the next one may append behind the rows of the one before, but two that
+    descend from the same state must not both append in the same place.
+    """
+
+    _lock = Lock()
+
+    def __init__(self, pointer: int, used: int) -> None:
+        self._pointer, self._used = pointer, used
+
+    def claim(self, tensor: Tensor, n_rows: int) -> bool:
+        """Reserve the rows behind `tensor` up to `n_rows`, unless somebody else has."""
+        with self._lock:
+            if self._pointer != tensor.data_ptr() or self._used != len(tensor):
+                return False
+            self._used = n_rows
+            return True
+
+    def __deepcopy__(self, memo: object) -> _Capacity:
+        return self  # the copy lies in other memory, which the pointer tells
+
+    def __reduce__(self) -> tuple[type[_Capacity], tuple[int, int]]:
+        return _Capacity, (0, 0)
+
+
+def grow_rows(tensor: Tensor, n_rows: int) -> Tensor:
+    """The same rows followed by uninitialised ones, `n_rows` in all.
+
+    An eighth of the rows is reserved behind them: as long as that lasts nothing is copied, so in
+    the long run growing costs as much as the new rows, not as the table.
+    """
+    columns, data = tensor.shape[1:], tensor.detach()
+    capacity: _Capacity | None = getattr(tensor, "capacity", None)
+    fits = n_rows * columns.numel() * data.element_size() <= data.untyped_storage().nbytes()
+    if capacity is not None and fits and capacity.claim(data, n_rows):
+        grown = data.new_empty(0).set_(data.untyped_storage())[: n_rows * columns.numel()].view(n_rows, *columns)
+    else:
+        roomy = data.new_empty(n_rows + n_rows // 8, *columns)  # memory that is not written to is not taken
+        roomy[: len(data)] = data
+        grown = roomy[:n_rows]
+        capacity = _Capacity(grown.data_ptr(), n_rows)
+    keep_capacity(tensor if isinstance(tensor, nn.Parameter) else grown, capacity)
+    return grown
+
+
+def keep_capacity(tensor: Tensor, capacity: _Capacity | None) -> None:
+    """Remember on a tensor how much of its memory is in use."""
+    if capacity is not None:
+        tensor.capacity = capacity  # type: ignore[attr-defined]
+
+
+def without_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+    """The other rows, in memory of their own."""
+    keep = torch.ones(len(tensor), dtype=torch.bool, device=tensor.device)
+    keep[rows.to(tensor.device)] = False
+    return tensor[keep]

@@ -3,17 +3,22 @@
 from fairstream.objectives.approx_ndcg import approx_ndcg, positive_approx_ndcg
 from fairstream.objectives.bpr import bpr_loss
 from fairstream.objectives.disparity import Disparity, differentiable_disparity
-from fairstream.objectives.fairness import FairnessLoss, fairness_loss
+from fairstream.objectives.fairness import FAIRNESS_LOSSES, DisparityLoss, FairnessLoss, Surrogate, fairness_loss
 from fairstream.objectives.hit import differentiable_hit, differentiable_hits, positive_hit
 from fairstream.objectives.ndcg import differentiable_ndcg
 from fairstream.objectives.neural_ndcg import neural_ndcg, positive_neural_ndcg
 from fairstream.objectives.neural_sort import relaxed_permutation
 from fairstream.objectives.sinkhorn import doubly_stochastic
-from fairstream.objectives.total import Objective, Surrogate
+from fairstream.objectives.softmax import sampled_softmax_loss, softmax_loss
+from fairstream.objectives.total import LOSSES, Loss, Objective
 
 __all__ = [
+    "FAIRNESS_LOSSES",
+    "LOSSES",
     "Disparity",
+    "DisparityLoss",
     "FairnessLoss",
+    "Loss",
     "Objective",
     "Surrogate",
     "approx_ndcg",
@@ -29,4 +34,6 @@ __all__ = [
     "positive_hit",
     "positive_neural_ndcg",
     "relaxed_permutation",
+    "sampled_softmax_loss",
+    "softmax_loss",
 ]

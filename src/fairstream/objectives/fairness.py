@@ -1,18 +1,65 @@
-"""The fairness losses."""
+"""The fairness losses. Home of the differentiable hit's place in the loss."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairstream.objectives.disparity import Disparity
+from fairstream.objectives.approx_ndcg import positive_approx_ndcg
+from fairstream.objectives.disparity import Disparity, differentiable_disparity
+from fairstream.objectives.hit import positive_hit
+from fairstream.objectives.neural_ndcg import positive_neural_ndcg
+from fairstream.registry import Registry
 
-FairnessLoss = Literal["signed", "absolute"]
+Kind = Literal["signed", "absolute"]
+Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg"]
+FairnessLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""scores (B, 1 + μ) with the positive in column 0, groups (B,) of codes, signs (G,) → scalar."""
+
+_SURROGATES = {"hit": positive_hit, "neural-ndcg": positive_neural_ndcg, "approx-ndcg": positive_approx_ndcg}
 
 
-def fairness_loss(disparity: Disparity, signs: Tensor, kind: FairnessLoss = "signed") -> Tensor:
+@dataclass(frozen=True)
+class DisparityLoss:
+    """L_fair of the paper: the differentiable disparity of a surrogate of each user's quality   (Section 3.4).
+
+    Parameters
+    ----------
+    kind
+        "signed" (FADE) or "absolute" (FADE-Abs).
+    surrogate
+        What stands for the quality of a user's ranking: "hit" (the paper's Differentiable Hit),
+        "neural-ndcg" or "approx-ndcg".
+    temperature
+        τ of the relaxed ranking.
+
+    Examples
+    --------
+    >>> import torch
+    >>> scores, groups = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    >>> DisparityLoss()(scores, groups, torch.tensor([1.0, -1.0])) > 0.6931
+    tensor(True)
+
+    """
+
+    kind: Kind = "signed"
+    surrogate: Surrogate = "hit"
+    temperature: float = 3.0
+
+    def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
+        quality = _SURROGATES[self.surrogate](scores, tau=self.temperature)  # (B,)
+        return fairness_loss(differentiable_disparity(quality, groups, len(signs)), signs, self.kind)
+
+
+FAIRNESS_LOSSES: Registry[Callable[..., FairnessLoss]] = Registry("fairness loss")
+"""Fairness losses by name: functions (temperature, surrogate) → loss."""
+
+
+def fairness_loss(disparity: Disparity, signs: Tensor, kind: Kind = "signed") -> Tensor:
     """L_fair = mean over the groups of −log σ(−a_g DPD_g), or of −log σ(−|DPD_g|)   (Section 3.4).
 
     signs (G,) holds a_g: +1 for a group that is ahead, which the loss pulls down to the rest, and
@@ -21,7 +68,7 @@ def fairness_loss(disparity: Disparity, signs: Tensor, kind: FairnessLoss = "sig
 
     The signed loss pushes a disadvantaged group up as long as it is behind and lets go smoothly
     once it is ahead (Proposition 1); the absolute one has a kink at 0. Groups that the batch does
-    not show are left out of the mean; at least one must be there.
+    not show are left out of the mean; at least one must be defined.
 
     >>> import torch
     >>> from fairstream.objectives import differentiable_disparity
@@ -33,3 +80,14 @@ def fairness_loss(disparity: Disparity, signs: Tensor, kind: FairnessLoss = "sig
     terms = F.softplus(signs * dpd if kind == "signed" else dpd.abs())  # −log σ(−x) = softplus(x)
     weight = is_defined.to(terms.dtype)
     return (terms * weight).sum() / weight.sum()
+
+
+def _register() -> None:
+    def of(kind: Kind) -> Callable[..., FairnessLoss]:
+        return lambda temperature, surrogate: DisparityLoss(kind, surrogate, temperature)
+
+    FAIRNESS_LOSSES.register("signed", of("signed"))
+    FAIRNESS_LOSSES.register("absolute", of("absolute"))
+
+
+_register()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fairstream.objectives.approx_ndcg import positive_approx_ndcg
+from fairstream.errors import ModelError
 from fairstream.objectives.bpr import bpr_loss
-from fairstream.objectives.disparity import differentiable_disparity
-from fairstream.objectives.fairness import FairnessLoss, fairness_loss
-from fairstream.objectives.hit import positive_hit
-from fairstream.objectives.neural_ndcg import positive_neural_ndcg
+from fairstream.objectives.fairness import DisparityLoss, FairnessLoss
+from fairstream.objectives.softmax import sampled_softmax_loss, softmax_loss
+from fairstream.registry import Registry
 
-Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg"]
-"""What stands for the quality of a user's ranking in L_fair."""
+Loss = Callable[[Tensor], Tensor]
+"""scores (B, 1 + n) with the positive in column 0 → scalar.
 
-_FIRST_ITEM = {
-    "hit": positive_hit,
-    "neural-ndcg": positive_neural_ndcg,
-    "approx-ndcg": positive_approx_ndcg,
-}
+A loss with an attribute `candidates = "all"` is given all items instead of n sampled negatives."""
+
+LOSSES: Registry[Loss] = Registry("loss")
+"""Recommendation losses by name."""
+for _name, _loss in {"bpr": bpr_loss, "sampled-softmax": sampled_softmax_loss, "softmax": softmax_loss}.items():
+    LOSSES.register(_name, _loss)
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,10 @@ class Objective:
     """
 
     lambda_: float
-    tau: float
     n: int
     mu: int
-    fairness: FairnessLoss = "signed"
-    surrogate: Surrogate = "hit"
+    loss: Loss = bpr_loss
+    fairness: FairnessLoss = field(default_factory=DisparityLoss)
 
     @property
     def n_drawn(self) -> int:
@@ -49,16 +48,39 @@ class Objective:
         """Whether there is a fairness loss at all; with λ = 0 it is not even computed."""
         return self.lambda_ > 0
 
-    def loss(self, scores: Tensor, groups: Tensor, signs: Tensor, *, has_two_groups: bool) -> Tensor:
-        """Scores (B, 1 + max(n, μ)) with the positive in column 0, groups (B,), signs (G,) → scalar.
+    @property
+    def needs_all_items(self) -> bool:
+        """Whether the recommendation loss ranks the positive among all items."""
+        return getattr(self.loss, "candidates", "sampled") == "all"
 
-        A batch with one group only has no disparity: it trains on L_rec alone, and the trainer
-        counts it.
+    def __call__(
+        self,
+        scores: Tensor,
+        groups: Tensor,
+        signs: Tensor,
+        *,
+        has_two_groups: bool,
+        all_scores: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of B interactions.
+
+        Parameters
+        ----------
+        scores
+            (B, 1 + max(n, μ)) with the positive in column 0.
+        groups
+            (B,) codes.
+        signs
+            (G,) +1 for a group that is ahead, −1 for one that is behind.
+        has_two_groups
+            Whether the batch has users of two groups; one that has not trains on L_rec alone.
+        all_scores
+            (B, 1 + n_items) likewise over all items, for a loss that needs them.
+
         """
-        l_rec = bpr_loss(scores[:, : 1 + self.n])
+        l_rec = self.loss(scores[:, : 1 + self.n] if all_scores is None else all_scores)
+        if l_rec.dim() != 0:
+            raise ModelError(f"a loss must return one number, got a tensor of shape {tuple(l_rec.shape)}")
         if not (self.is_fair and has_two_groups):
             return l_rec
-        # DH(C_ui; 1), or what is compared with it in the paper's appendix
-        dh = _FIRST_ITEM[self.surrogate](scores[:, : 1 + self.mu], tau=self.tau)  # (B,)
-        disparity = differentiable_disparity(dh, groups, len(signs))
-        return l_rec + self.lambda_ * fairness_loss(disparity, signs, self.fairness)
+        return l_rec + self.lambda_ * self.fairness(scores[:, : 1 + self.mu], groups, signs)

@@ -26,7 +26,6 @@ from fairstream.methods import METHODS
 from fairstream.paper.findings import Seconds
 from fairstream.paper.published import TIMES
 from fairstream.paper.settings import DATASETS, JUDGED, MODELS, ModelName, Scale, Setting
-from fairstream.strategies import Retrain
 
 _PAPER_EPOCHS = 100
 TIMED = (
@@ -58,7 +57,7 @@ def time_methods(
         name = _name(dataset, model, setting.label, protocol, device_name)
         if name not in store.times():
             log = sources[dataset].read()
-            retrains = METHODS[setting.method].strategy is Retrain
+            retrains = METHODS[setting.method].strategy == "retrain"
             seconds = _retraining(log, config) if retrains else _updating(log, config)
             about = {"dataset": dataset, "model": model, "method": setting.method, "options": dict(setting.options)}
             store.write_times(name, {**about, "device": device_name, **seconds})

@@ -1,5 +1,7 @@
-"""The recommender that an application holds, and its checkpoints."""
+"""The recommender that an application holds, its states and its checkpoints."""
 
+from fairstream.recommender.learning import Learning, Update
 from fairstream.recommender.recommender import FairRecommender, load
+from fairstream.recommender.state import NewEvents, State
 
-__all__ = ["FairRecommender", "load"]
+__all__ = ["FairRecommender", "Learning", "NewEvents", "State", "Update", "load"]

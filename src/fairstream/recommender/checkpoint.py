@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,15 @@ import safetensors
 import safetensors.torch
 import torch
 
-from fairstream.data import Vocabulary, utf8
+from fairstream.data import Columns, Groups, History, Vocabulary, utf8
 from fairstream.errors import CheckpointError
 from fairstream.files import replace_file
+from fairstream.recommender.learning import Learning
+from fairstream.recommender.state import State
 from fairstream.training import Tensors
 
-FORMAT = 2
+FORMAT = 3
+_RETRIES = 20
 _MANIFEST = "manifest.json"
 
 
@@ -56,6 +61,18 @@ def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
     """The manifest and the tensors, or one sentence that says what is wrong with them."""
+    for _ in range(_RETRIES):  # whoever saves removes the old tensors once the new manifest is there
+        with suppress(_ReplacedError):
+            return _read_checkpoint(folder)
+    raise CheckpointError(f"{folder} is being replaced faster than it can be read; try again")
+
+
+class _ReplacedError(Exception):
+    """Another checkpoint was saved while this one was being read."""
+
+
+def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
+    manifest: dict[str, Any] = {}
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
         if manifest["format"] != FORMAT:
@@ -68,6 +85,8 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
             raise CheckpointError(f"{folder} is damaged: its tensors do not match their checksum; use another copy")
         return manifest, safetensors.torch.load(content)
     except FileNotFoundError as error:
+        if manifest and _manifest_of(folder) not in (None, manifest):
+            raise _ReplacedError from None
         raise CheckpointError(f"{folder} is not a whole checkpoint: {Path(error.filename).name} is missing") from None
     except OSError as error:
         if isinstance(error, CheckpointError):
@@ -75,6 +94,14 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
         raise CheckpointError(f"{folder} is damaged: its manifest or tensors are not what fairstream writes") from None
+
+
+def _manifest_of(folder: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content
 
 
 def vocabulary_tensors(name: str, vocabulary: Vocabulary) -> Tensors:
@@ -96,3 +123,80 @@ def vocabulary_from_tensors(name: str, tensors: Tensors) -> Vocabulary:
     ids = pa.Array.from_buffers(pa.large_string(), len(ends), buffers)
     ids.validate(full=True)
     return Vocabulary.of_distinct(ids)
+
+
+def state_manifest(state: State) -> dict[str, Any]:
+    """What of a state fits into JSON."""
+    history, groups = state.history, state.groups
+    return {
+        "t": state.t,
+        "started_at": state.started_at,
+        "n_items_before": history.n_items_before,
+        "n_users": history.n_users,
+        "n_items": history.n_items,
+        "period_ends": list(history.ends),
+        "memory": dict(state.memory),
+        "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice", "ahead")},
+        "columns": asdict(state.columns),
+        "last_time": _plain(state.last_time),
+    }
+
+
+def state_all_tensors(state: State, learning: Learning) -> Tensors:
+    """The model, the optimizer, the events, the ids, and who is in which group."""
+    columns = {
+        "events/users": state.history.users,
+        "events/items": state.history.items,
+        "events/pending": state.pending,
+        "groups/codes": state.groups.codes,
+        "users/trained": state.trained,
+    }
+    return (
+        learning.tensors(state)
+        | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+        | vocabulary_tensors("users", state.user_ids)
+        | vocabulary_tensors("items", state.item_ids)
+    )
+
+
+def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -> State:
+    """The state that was written."""
+    users, items, pending = (tensors[f"events/{name}"].numpy() for name in ("users", "items", "pending"))
+    history = History.of(
+        users,
+        items,
+        n_items_before=int(manifest["n_items_before"]),
+        # Users who were forgotten may leave items behind that nobody else has had.
+        n_users=int(manifest["n_users"]),
+        n_items=int(manifest["n_items"]),
+        ends=tuple(manifest["period_ends"]),
+    )
+    kept = manifest["groups"]
+    groups = Groups(
+        kept["attribute"], tuple(kept["names"]), tensors["groups/codes"].numpy(), kept["choice"], tuple(kept["ahead"])
+    )
+    model, optimizer = learning.restored(history, tensors, int(manifest["started_at"]))
+    return State(
+        model,
+        optimizer,
+        history,
+        groups,
+        vocabulary_from_tensors("users", tensors).indexed(),
+        vocabulary_from_tensors("items", tensors).indexed(),
+        tensors["users/trained"].numpy(),
+        int(manifest["t"]),
+        int(manifest["started_at"]),
+        manifest["memory"],
+        pending,
+        Columns(**manifest["columns"]),
+        manifest["last_time"],
+    )
+
+
+def _plain(moment: Any) -> Any:
+    """A time as JSON can hold it."""
+    if moment is None or isinstance(moment, int | float | str):
+        return moment
+    if isinstance(moment, np.datetime64):
+        return int(moment.astype("datetime64[us]").astype(np.int64))
+    return moment.item() if hasattr(moment, "item") else str(moment)

@@ -2,294 +2,655 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from threading import Lock, RLock
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
 from fairstream._version import __version__
-from fairstream.data import (
-    Columns,
-    Groups,
-    Vocabulary,
-    id_column,
-    read_events,
-    read_more_events,
-)
+from fairstream.data import EventLog, id_column, read_events, read_more_events
 from fairstream.data.group_collector import read_more_groups
 from fairstream.data.groups import UNKNOWN
 from fairstream.data.tables import to_table
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, Protocol
-from fairstream.methods import METHODS, MethodConfig, make_learner
-from fairstream.models import Scorer, ScorerFactory
+from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items
+from fairstream.methods import METHODS, MethodConfig, Parts
+from fairstream.models import ContextBuilder, ModelFactory, Reads, Scorer
+from fairstream.objectives import FairnessLoss, Loss, Surrogate
 from fairstream.randomness import Randomness
-from fairstream.recommender.answering import recommendations
 from fairstream.recommender.checkpoint import (
     read_checkpoint,
-    vocabulary_from_tensors,
-    vocabulary_tensors,
+    read_state,
+    state_all_tensors,
+    state_manifest,
     write_checkpoint,
 )
-from fairstream.recommender.packing import packed_manifest, packed_tensors, unpack_learner, unpacked_groups
-from fairstream.recommender.placing import NewEvents, as_event_log
-from fairstream.recommender.standing import Standing
-from fairstream.strategies import Learner, Update
-from fairstream.training import OnEpoch, RuntimeConfig, Tensors
+from fairstream.recommender.learning import Candidate, Learning, Update
+from fairstream.recommender.state import NewEvents, State
+from fairstream.strategies import Strategy
+from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig
+
+Metrics = Sequence[str] | Mapping[str, Metric]
+_FIXED = ("model", "embedding_dim", "optimizer")
+"""Options that the tensors of a checkpoint depend on."""
 
 
 class FairRecommender:
     """Fit once, update with every period's new events, recommend at any time.
 
-    `model` is "mf", "ncf", or a function (n_users, n_items) → `Scorer` of your own; further
-    options are the fields of `MethodConfig` (method, fairness_weight, update_epochs …). Users
-    and items simply appear: nothing has to be known ahead.
+    A recommender is one immutable `State` that is replaced as a whole: `recommend`, `evaluate`
+    and `save` can be called from any thread while another one updates, and an update that fails
+    or is interrupted changes nothing.
 
+    Parameters
+    ----------
+    model
+        A registered name ("mf", "ncf", "popularity", …), or a `Scorer` class or function
+        (n_users, n_items) → `Scorer` of your own.
+    method
+        Which method of the paper: "FADE" (fine-tuning with the fairness loss), "Finetune",
+        "Retrain", … (see `METHODS`).
+    loss
+        Recommendation loss: a registered name ("bpr", "sampled-softmax", "softmax"), or a function
+        of scores (B, 1 + n), with the positive in column 0, that returns a scalar.
+    fairness
+        Fairness loss in place of the method's: "signed", "absolute", or a function of
+        (scores, groups, signs).
+    strategy
+        What each update learns in place of the method's: "fine-tune", "retrain", "window",
+        "replay", …, or a `Strategy` of your own.
+    metrics
+        What `evaluate` measures: names, or functions of your own by name (`{"coverage@20": f}`).
+    fairness_weight
+        λ, the weight of the fairness loss; 0 switches it off.
+    seed, device, engine
+        Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
+
+    The remaining options are the fields of `MethodConfig`.
+
+    Examples
+    --------
     >>> from fairstream import synthetic_stream, read_events
     >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
     >>> first, later = stream.events.slice(0, 1500), stream.events.slice(1500)
     >>> rec = FairRecommender(fairness_weight=0.5, pretrain_epochs=2, update_epochs=2, device="cpu")
-    >>> rec.fit(read_events(first, users=stream.users)).step
-    <Step.RETRAIN: 'retrain'>
-    >>> judged = rec.disparity(later)
-    >>> sorted(judged["ndcg@20"].by_group)
+    >>> rec.fit(read_events(first, users=stream.users)).last_update.step
+    'retrain'
+    >>> sorted(rec.evaluate(later)["ndcg@20"].by_group)
     ['majority', 'minority']
-    >>> rec.update(later).step
-    <Step.FINE_TUNE: 'fine-tune'>
+    >>> rec.update(later).last_update.step
+    'fine-tune'
     >>> rec.recommend(later["user_id"][:2], k=5).column_names
     ['user_id', 'item_id', 'rank', 'score', 'source']
+
     """
 
     def __init__(
         self,
-        model: str | ScorerFactory = "mf",
+        model: str | ModelFactory = "mf",
         *,
+        method: str = "FADE",
+        loss: str | Loss = "bpr",
+        fairness: str | FairnessLoss | None = None,
+        strategy: str | Strategy | None = None,
+        metrics: Metrics | None = None,
+        fairness_weight: float = 0.5,
         seed: int = 0,
-        device: str = "auto",
-        engine: str = "auto",
-        **options: Any,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        engine: EngineName = "auto",
+        embedding_dim: int = 64,
+        surrogate: Surrogate = "hit",
+        temperature: float = 3.0,
+        n_negatives: int = 4,
+        n_fairness_negatives: int = 4,
+        pretrain_epochs: int = 100,
+        update_epochs: int = 10,
+        batch_size: int = 256,
+        learning_rate: float = 1e-3,
+        l2: float = 1e-4,
+        optimizer: Literal["row", "dense"] = "row",
+        restart: Literal["never", "on-degradation"] = "never",
+        restart_every: int | None = None,
+        adversary_weight: float = 10.0,
+        rerank_tolerance: float = 0.001,
     ) -> None:
-        self._factory: ScorerFactory | None = model if callable(model) else None
-        self.config = MethodConfig(model="custom" if callable(model) else model, **options)
-        if METHODS[self.config.method].reranks:
+        if rerank_tolerance != 0.001 or METHODS[method].reranker is not None:
             raise ConfigurationError(
-                f"{self.config.method} chooses the lists of all users together, so it is a method of experiments "
-                f"(fairstream.run, `fairstream run`); give a recommender another method"
+                f"{METHODS.canonical(method)} chooses the lists of all users together, so it is a method of "
+                f"experiments (fairstream.run, `fairstream run`); give a recommender another method"
             )
-        surroundings = RuntimeConfig(seed=seed, device=device, engine=engine)
-        self._device, self._engine = surroundings.torch_device(), surroundings.engine
-        self._randomness = Randomness(surroundings.seed)
-        self._learner: Learner | None = None
-        self._users, self._items = Vocabulary(), Vocabulary()
-        self._groups: Groups | None = None
-        self._columns = Columns()
-        self._new_learner()  # what cannot be honoured is said now, not at the first fit
+        self.config = MethodConfig(
+            model=model if isinstance(model, str) else CUSTOM,
+            method=method,
+            loss=loss if isinstance(loss, str) else CUSTOM,
+            fairness=fairness if fairness is None or isinstance(fairness, str) else CUSTOM,
+            strategy=strategy if strategy is None or isinstance(strategy, str) else CUSTOM,
+            fairness_weight=fairness_weight,
+            embedding_dim=embedding_dim,
+            surrogate=surrogate,
+            temperature=temperature,
+            n_negatives=n_negatives,
+            n_fairness_negatives=n_fairness_negatives,
+            pretrain_epochs=pretrain_epochs,
+            update_epochs=update_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            l2=l2,
+            optimizer=optimizer,
+            restart=restart,
+            restart_every=restart_every,
+            adversary_weight=adversary_weight,
+        )
+        parts = Parts(
+            None if isinstance(model, str) else model,
+            None if isinstance(loss, str) else loss,
+            None if isinstance(fairness, str) else fairness,
+            None if isinstance(strategy, str) else strategy,
+        )
+        runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
+        self._learning = Learning(
+            self.config, parts, Randomness(runtime.seed), runtime.torch_device(), engine=runtime.engine
+        )
+        self._metrics = metrics
+        self._state: State | None = None
+        self.last_update: Update | None = None
+        """What the last `fit` or `update` did."""
+        self._locks()
+
+    def _locks(self) -> None:
+        self._writing = RLock()  # one update at a time
+        self._swapping = Lock()  # guards the two fields below
+        self._n_readers = 0
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
-    def fit(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Update:
-        """Train from scratch on `events` (an `EventLog`, or what `read_events` takes)."""
-        log = as_event_log(events, users) or read_events(events, users=users)
-        groups = log.require_groups()
-        learner = self._new_learner()
-        update = learner.fit(log.users, log.items, groups, on_epoch)
-        self._learner, self._users, self._items = learner, log.user_ids.copy().indexed(), log.item_ids.copy().indexed()
-        self._groups, self._columns = groups, log.columns
-        return update
+    def fit(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Self:
+        """Train from scratch.
 
-    def update(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Update:
-        """Learn from new events, by fine-tuning unless the method says otherwise.
+        Parameters
+        ----------
+        events
+            An `EventLog`, or whatever `read_events` takes.
+        users
+            A table with each user's group, unless `events` is an `EventLog`.
+        on_epoch
+            Called after each epoch with (epochs done, epochs in all).
+
+        Returns
+        -------
+        FairRecommender
+            The recommender itself; `last_update` tells what was done.
+
+        """
+        log = _as_event_log(events, users) or read_events(events, users=users)
+        first = NewEvents(
+            log.users,
+            log.items,
+            log.user_ids.copy().indexed(),
+            log.item_ids.copy().indexed(),
+            log.require_groups(),
+            log.times[-1],
+        )
+        with self._writing:
+            self._commit(self._learning.fit(first, on_epoch, columns=log.columns), None)
+        return self
+
+    def update(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Self:
+        """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
 
         Tables are read as the fitted ones were: the same columns, the same ratings. Users that
         are new need a row in `users` to have a group; without one they are learned from but have
-        no part in the fairness loss. (user, item) pairs known already are left out. An update
-        that fails or is interrupted leaves everything as it was.
+        no part in the fairness loss. (user, item) pairs known already are left out.
+
+        Returns
+        -------
+        FairRecommender
+            The recommender itself; `last_update` tells what was done.
+
+        Raises
+        ------
+        DataError
+            If all events are known already, or cannot be read. Nothing has changed then.
+
         """
-        learner, _ = self._fitted()
-        new = self._placed(events, users)
-        if len(new.users) == 0:
-            raise DataError("there is nothing to learn: every one of these events is known already")
-        groups, quality = new.groups, None
-        if learner.strategy.needs_quality or groups.choice == "auto":
-            k = min(20, learner.known.n_items)
-            main = self._judge(new, k=k).slices["warm_users"][f"ndcg@{k}"]
-            quality = main.overall
-            groups = groups.with_ahead(main.ahead, judged=main.gaps) if groups.choice == "auto" else groups
-        update = learner.update(new.users, new.items, groups, quality, on_epoch)
-        self._users, self._items, self._groups = new.user_ids, new.item_ids, groups
-        return update
+        with self._writing:
+            state = self._fitted()
+            new = self._align(state, events, users)
+            if len(new.users) == 0 and len(state.pending) == 0:
+                raise DataError("there is nothing to learn: every one of these events is known already")
+            quality, notes = None, list(_late_notes(state, new))
+            if self._learning.strategy.needs_quality or new.groups.choice == "auto":
+                k = min(20, state.history.n_items)
+                main = self._evaluate(state, new, k=k).slices["warm_users"][f"ndcg@{k}"]
+                quality = main.overall
+                if new.groups.choice == "auto":
+                    groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
+                    if not main.gaps:
+                        notes.append(_UNDECIDED)
+                    new = new._replace(groups=groups)
+            candidate = self._learning.update(state, new, quality, on_epoch)
+            candidate.notes = (*candidate.notes, *notes)
+            self._commit(candidate, state)
+        return self
 
-    def observe(self, events: Any, *, users: Any = None) -> None:
-        """Take note of new events without learning from them: what users have had is not recommended to them."""
-        learner, _ = self._fitted()
-        new = self._placed(events, users)
-        if len(new.users):
-            learner.observe(new.users, new.items, new.groups)
-            self._users, self._items, self._groups = new.user_ids, new.item_ids, new.groups
+    def observe(self, events: Any, *, users: Any = None, learn_later: bool = True) -> Self:
+        """Take note of new events at once, without training.
 
-    def forget(self, user_id: Any) -> bool:
-        """Take out a user's id, group, events and rows, and every trace of them in the optimizer.
-
-        Gives whether the user was known. What others' rows have learned beside this user's stays.
+        Items that users have interacted with are no longer recommended to them, and models that
+        read histories use the events from now on. The next `update` learns them, unless
+        `learn_later` is False.
         """
-        learner, groups = self._fitted()
-        (row,) = self._users.lookup(id_column([user_id])).tolist()
-        if row < 0:
-            return False
-        learner.forget(row)
-        self._users = self._users.without(row).indexed()
-        self._groups = replace(groups, codes=np.delete(groups.codes, row))
-        return True
+        with self._writing:
+            state = self._fitted()
+            new = self._align(state, events, users)
+            if len(new.users):
+                following = self._learning.observe(state, new, learn_later=learn_later)
+                with self._swapping:
+                    self._state = following
+        return self
+
+    def forget(self, user_ids: Any) -> int:
+        """Remove users: their ids, groups, events and rows, and every trace of them in the optimizer.
+
+        What the rows of others have learned beside these users stays.
+
+        Parameters
+        ----------
+        user_ids
+            One id or a list of ids.
+
+        Returns
+        -------
+        int
+            How many of them were known.
+
+        """
+        with self._writing:
+            state = self._fitted()
+            ids = id_column([user_ids] if isinstance(user_ids, str | int | np.integer) else user_ids)
+            rows = state.user_ids.lookup(ids)
+            rows = np.unique(rows[rows >= 0])
+            if len(rows):
+                following = self._learning.forget(state, rows)
+                with self._swapping:
+                    self._state = following
+            return len(rows)
 
     def set_groups(self, users: Any) -> None:
-        """Say of all users who is in which group, where a checkpoint was saved without; unnamed ones have none."""
-        _, groups = self._fitted()
-        told = read_more_groups(self._users.ids, to_table(users, what="the users"), self._columns, groups)
-        if told is None:
-            raise DataError(f"the users have no column {groups.attribute!r}, which makes the groups")
-        self._groups = told
+        """Set every user's group, where a checkpoint was saved without; users that are not named have none."""
+        with self._writing:
+            state = self._fitted()
+            groups = read_more_groups(
+                state.user_ids.ids, to_table(users, what="the users"), state.columns, state.groups
+            )
+            if groups is None:
+                raise DataError(f"the users have no column {state.groups.attribute!r}, which makes the groups")
+            with self._swapping:
+                self._state = replace(state, groups=groups)
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
     def recommend(self, user_ids: Any, k: int = 20) -> pa.Table:
-        """The k best items for each user, less what it has had: user_id, item_id, rank, score, source.
+        """The k best items for each user, without those the user has interacted with.
 
-        The source is "model", or "popularity" for users of whom no event has been seen: they get
-        what has been popular lately. A user who has had nearly everything gets fewer than k.
+        Parameters
+        ----------
+        user_ids
+            A list or column of ids; unknown ones get the popularity fallback.
+        k
+            Items per user; a user who has had nearly everything gets fewer.
+
+        Returns
+        -------
+        pyarrow.Table
+            user_id, item_id, rank (from 1), score, source ("model" or "popularity").
+
         """
-        learner, _ = self._fitted()
-        return recommendations(learner, self._users, self._items, id_column(user_ids), k)
+        with self._reading() as state:
+            history, ids = state.history, id_column(user_ids)
+            rows = state.user_ids.lookup(ids)
+            k = _check_k(k, history.n_items)
+            rows = np.where(rows < 0, history.n_users, rows)  # a row without events
+            by_model = state.contexts.can_score(state.model, rows)
+            scores, items = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
+            for chosen, is_fallback in ((by_model, False), (~by_model, True)):
+                if chosen.any():
+                    model = state.fallback if is_fallback else state.model
+                    contexts = ContextBuilder(Reads(), history) if is_fallback else state.contexts
+                    scores[chosen], items[chosen] = best_items(
+                        model, rows[chosen], history.seen, contexts=contexts, n_items=history.n_items, k=k
+                    )
+            is_item = np.isfinite(scores)
+            user, rank = np.nonzero(is_item)
+            return pa.table(
+                {
+                    "user_id": ids.take(user),
+                    "item_id": state.item_ids.ids.take(items[is_item]),
+                    "rank": rank + 1,
+                    "score": scores[is_item].astype(np.float32),
+                    "source": pa.array(np.where(by_model, "model", "popularity")[user]),
+                }
+            )
 
-    def disparity(
-        self, events: Any, *, users: Any = None, k: int = 20, min_group_size: int = 20, n_resamples: int = 1000
+    def evaluate(
+        self,
+        events: Any,
+        *,
+        users: Any = None,
+        k: int = 20,
+        metrics: Metrics | None = None,
+        min_group_size: int = 20,
+        n_resamples: int = 1000,
     ) -> Evaluation:
-        """Each group's quality and the signed PD on `events` with its uncertainty, by `strict`.
+        """Quality by group on events that have not been learned yet, with its uncertainty (protocol `strict`).
 
-        Ask before `update`: events that the model has learned from cannot judge it. Groups with
-        fewer than `min_group_size` tested users are set aside.
+        Evaluate before `update`: events that the model has learned from cannot test it.
+
+        Parameters
+        ----------
+        events, users
+            As for `update`.
+        k
+            Length of the lists.
+        metrics
+            Names, or functions of your own by name; by default those given to the constructor.
+        min_group_size
+            Groups with fewer tested users are excluded.
+        n_resamples
+            Bootstrap samples and permutations; 0: no intervals and no p-values.
+
         """
-        new = self._placed(events, users)
-        if len(new.users) == 0:
-            raise DataError("the model has learned from every one of these events already; judge it on new ones")
-        return self._judge(new, k=k, min_group_size=min_group_size, n_resamples=n_resamples)
+        with self._reading() as state:
+            new = self._align(state, events, users)
+            if len(new.users) == 0:
+                raise DataError("the model has learned from every one of these events already; evaluate it on new ones")
+            return self._evaluate(
+                state, new, k=k, min_group_size=min_group_size, n_resamples=n_resamples, metrics=metrics
+            )
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | Path, *, with_groups: bool = True) -> None:
         """Write a checkpoint: after `load`, every update gives bit for bit what it would have given.
 
-        Without groups nobody's is in it, and `tell_groups` has to say them again.
+        Without groups nobody's is in it, and `set_groups` has to be called after `load`.
         """
-        learner, groups = self._fitted()
-        if not with_groups:
-            groups = replace(groups, codes=np.full_like(groups.codes, UNKNOWN))
-        manifest = {
-            "fairstream": __version__,
-            "config": self.config.model_dump(),
-            "seed": self._randomness.seed,
-            "device": self._device.type,
-            "engine": self._engine,
-            "columns": asdict(self._columns),
-            **packed_manifest(learner, groups),
-        }
-        tensors = packed_tensors(learner, groups)
-        tensors |= vocabulary_tensors("users", self._users) | vocabulary_tensors("items", self._items)
-        write_checkpoint(Path(path), manifest, tensors)
+        with self._reading() as state:
+            learning, saved, groups = self._learning, state, state.groups
+            if not with_groups:
+                saved = replace(state, groups=replace(groups, codes=np.full_like(groups.codes, UNKNOWN)))
+            manifest = {
+                "fairstream": __version__,
+                "config": self.config.model_dump(),
+                "seed": learning.randomness.seed,
+                "device": learning.device.type,
+                "engine": learning.engine,
+                **state_manifest(saved),
+            }
+            write_checkpoint(Path(path), manifest, state_all_tensors(saved, learning))
 
     @classmethod
     def load(
-        cls, path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None, **changed: Any
+        cls,
+        path: str | Path,
+        *,
+        model: ModelFactory | None = None,
+        loss: str | Loss | None = None,
+        fairness: str | FairnessLoss | None = None,
+        strategy: str | Strategy | None = None,
+        metrics: Metrics | None = None,
+        device: Literal["auto", "cpu", "cuda"] | None = None,
+        **changed: Any,
     ) -> FairRecommender:
         """Read a checkpoint, onto the device that it was saved from unless another one is named.
 
-        One with a model of your own needs its constructor again as `model`. What else is given are
-        options that are to be others from now on (fairness_weight, update_epochs …).
+        Parameters
+        ----------
+        path
+            The folder that `save` wrote.
+        model, loss, fairness, strategy
+            Objects of your own have to be passed again; a checkpoint holds no code.
+        metrics
+            As for the constructor.
+        device
+            "auto", "cpu" or "cuda".
+        changed
+            Options of the constructor that are to differ from now on (`fairness_weight`,
+            `update_epochs` …). The model, its embedding_dim, the optimizer and the seed are what the
+            checkpoint is made of and cannot change.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder is not a whole checkpoint.
+        ConfigurationError
+            If an option is wrong, or cannot change.
+
         """
         manifest, tensors = read_checkpoint(Path(path))
-        place = RuntimeConfig(device=device or manifest.get("device", "auto"))
-        place.torch_device()  # a device that is not there is no fault of the checkpoint
+        runtime = RuntimeConfig(device=device or manifest.get("device", "auto"))
+        runtime.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
-            options = {**manifest["config"], **changed}
-            name = options.pop("model")
-            if (name == "custom") != (model is not None):
-                wanted = (
-                    "a model of your own: pass its constructor" if model is None else f"{name}: do not pass a model"
-                )
-                raise CheckpointError(f"{path} was saved with {wanted}")
+            saved, seed = dict(manifest["config"]), int(manifest["seed"])
             engine = manifest.get("engine", "auto")
-            recommender = cls(model or name, seed=manifest["seed"], device=place.device, engine=engine, **options)
-            recommender._restore(manifest, tensors)
+        except (KeyError, TypeError, ValueError):
+            raise _damaged(path) from None
+        recommender = cls(
+            metrics=metrics,
+            **_constructor_options(path, saved, seed, engine, runtime.device, changed, model, loss, fairness, strategy),
+        )
+        try:
+            memory = manifest["memory"]
+            if {name: saved.get(name) for name in _STRATEGY} != recommender.config.model_dump(include=set(_STRATEGY)):
+                memory = {}  # what another strategy remembered means nothing to this one
+            recommender._state = read_state({**manifest, "memory": memory}, tensors, recommender._learning)
         except RuntimeError:  # PyTorch's word for tensors of other names or shapes
             raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is damaged: its manifest is not what fairstream writes ({error})") from None
+            raise _damaged(path, error) from None
         return recommender
 
-    def _restore(self, manifest: dict[str, Any], tensors: Tensors) -> None:
-        self._users, self._items = (vocabulary_from_tensors(name, tensors).indexed() for name in ("users", "items"))
-        self._columns, self._groups = Columns(**manifest["columns"]), unpacked_groups(manifest, tensors)
-        learner = self._new_learner()
-        unpack_learner(learner, manifest, tensors)
-        self._learner = learner
+    # ── the state ────────────────────────────────────────────────────────────────────────
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────
+    @property
+    def state(self) -> State:
+        """The state in force: immutable, and valid for as long as you keep it."""
+        with self._swapping:
+            return self._fitted().share()
 
     @property
     def model(self) -> Scorer:
         """The model in service."""
-        return self._fitted()[0].model
+        return self.state.model
 
-    @property
-    def standing(self) -> Standing:
-        """What answers are made from, for a service that makes them one at a time."""
-        learner, _ = self._fitted()
-        return Standing(learner.model, learner.known, learner.n_learned_users, self._users, self._items)
+    @contextmanager
+    def _reading(self) -> Iterator[State]:
+        """The state in force; its memory is not reused as long as the block lasts."""
+        with self._swapping:
+            state = self._fitted()
+            self._n_readers += 1
+        try:
+            yield state
+        finally:
+            with self._swapping:
+                self._n_readers -= 1
 
-    def _new_learner(self) -> Learner:
-        return make_learner(
-            self.config,
-            factory=self._factory,
-            randomness=self._randomness,
-            device=self._device,
-            engine=self._engine,
-        )
+    def _commit(self, candidate: Candidate, before: State | None) -> None:
+        """Put the next state in force by a single assignment.
 
-    def _fitted(self) -> tuple[Learner, Groups]:
-        if self._learner is None or self._groups is None:
+        Its memory may be that of the state before, unless somebody is using that one.
+        """
+        with self._swapping:
+            in_place = before is not None and not before.is_shared and self._n_readers == 0
+            if in_place or before is None:
+                following = None
+                try:
+                    following, update = candidate.commit(in_place=in_place)
+                    self._state = following
+                except BaseException:
+                    if following is None or self._state is not following:
+                        candidate.undo()
+                    raise
+        if not in_place and before is not None:
+            following, update = candidate.commit(in_place=False)
+            with self._swapping:
+                self._state = following
+        self.last_update = update
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._reading() as state:
+            fields = {
+                name: value
+                for name, value in self.__dict__.items()
+                if name not in ("_writing", "_swapping", "_n_readers")
+            }
+            return {**fields, "_state": state.share()}
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        self.__dict__.update(fields)
+        self._locks()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FairRecommender:
+        """Both share the state, which never changes."""
+        twin = object.__new__(type(self))
+        twin.__setstate__({**self.__dict__} if self._state is None else self.__getstate__())
+        return twin
+
+    def _fitted(self) -> State:
+        if self._state is None:
             raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
-        return self._learner, self._groups
+        return self._state
 
-    def _placed(self, events: Any, users: Any) -> NewEvents:
-        """The events that are not known yet, in this recommender's rows; changes nothing."""
-        learner, groups = self._fitted()
-        log = as_event_log(events, users) or read_more_events(events, groups, self._columns, users=users)
-        return NewEvents.of(log, learner.known.seen, self._users, self._items, groups)
+    def _align(self, state: State, events: Any, users: Any) -> NewEvents:
+        """The events that are not known yet, in the rows of the state."""
+        log = _as_event_log(events, users) or read_more_events(events, state.groups, state.columns, users=users)
+        return NewEvents.align(log, state)
 
-    def _judge(self, new: NewEvents, *, k: int, min_group_size: int = 1, n_resamples: int = 0) -> Evaluation:
-        learner, _ = self._fitted()
-        judge = Evaluator(Protocol.named("strict"), k, new.groups, self._randomness, min_group_size, n_resamples)
-        return judge.judge(
-            learner.model,
-            new.users,
-            new.items,
-            known=learner.known,
-            t=learner.t,
-            n_learned_users=learner.n_learned_users,
+    def _evaluate(
+        self,
+        state: State,
+        new: NewEvents,
+        *,
+        k: int,
+        min_group_size: int = 1,
+        n_resamples: int = 0,
+        metrics: Metrics | None = None,
+    ) -> Evaluation:
+        evaluator = Evaluator(
+            Protocol.named("strict"),
+            _check_k(k, state.history.n_items),
+            new.groups,
+            self._learning.randomness,
+            min_group_size,
+            n_resamples,
+            metrics=metrics or self._metrics,
         )
+        return evaluator.evaluate(
+            state.model, new.users, new.items, history=state.history, contexts=state.contexts, t=state.t
+        )
+
+
+_STRATEGY = ("method", "strategy", "restart", "restart_every")
+_UNDECIDED = (
+    "which group is ahead could not be decided from this period: too few users of two groups could be compared; "
+    "the groups that counted as ahead before still do"
+)
+
+
+def _late_notes(state: State, new: NewEvents) -> Iterator[str]:
+    try:
+        is_late = state.last_time is not None and new.last_time is not None and new.last_time < state.last_time
+    except TypeError:
+        return
+    if is_late:
+        yield "these events are older than the latest event known; they count as the newest ones nevertheless"
+
+
+def _check_k(k: Any, n_items: int) -> int:
+    try:
+        number = operator.index(k)
+    except TypeError:
+        number = 0
+    if not 1 <= number <= n_items:
+        raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {k}")
+    return number
+
+
+def _as_event_log(events: Any, users: Any) -> EventLog | None:
+    """The events, if they are a log already."""
+    if not isinstance(events, EventLog):
+        return None
+    if users is not None:
+        raise ConfigurationError("an EventLog has its groups already; give users to read_events instead")
+    return events
+
+
+def _damaged(path: str | Path, error: Exception | None = None) -> CheckpointError:
+    reason = "" if error is None else f" ({error})"
+    return CheckpointError(f"{path} is damaged: its manifest is not what fairstream writes{reason}")
+
+
+def _constructor_options(
+    path: str | Path,
+    saved: dict[str, Any],
+    seed: int,
+    engine: str,
+    device: str,
+    changed: dict[str, Any],
+    model: ModelFactory | None,
+    loss: str | Loss | None,
+    fairness: str | FairnessLoss | None,
+    strategy: str | Strategy | None,
+) -> dict[str, Any]:
+    """The options of a saved recommender with those that are to change."""
+    if "seed" in changed and changed.pop("seed") != seed:
+        raise ConfigurationError(f"the seed of a checkpoint cannot change; {path} was saved with seed {seed}")
+    engine = changed.pop("engine", engine)
+    known = set(MethodConfig.model_fields) - {"rerank_tolerance"}
+    if unknown := sorted(set(changed) - known):
+        raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {', '.join(sorted(known))}")
+    for name in _FIXED:
+        if name in changed and changed[name] != saved.get(name):
+            raise ConfigurationError(
+                f"{name} cannot change on a checkpoint: {path} was saved with {name}={saved.get(name)!r}; "
+                f"fit a new recommender"
+            )
+    options = {**saved, **changed}
+    options.pop("rerank_tolerance", None)
+    given = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
+    if model is not None and saved.get("model") != CUSTOM:
+        raise ConfigurationError(f"{path} was saved with the model {saved.get('model')}: do not pass a model")
+    for name, part in given.items():
+        if part is not None:
+            options[name] = part
+        elif options.get(name) == CUSTOM:
+            raise ConfigurationError(f"{path} was saved with a {name} of your own; pass it again as {name}=")
+    return {**options, "seed": seed, "engine": engine, "device": device}
 
 
 def load(
-    path: str | Path, *, model: ScorerFactory | None = None, device: str | None = None, **changed: Any
+    path: str | Path,
+    *,
+    model: ModelFactory | None = None,
+    loss: str | Loss | None = None,
+    fairness: str | FairnessLoss | None = None,
+    strategy: str | Strategy | None = None,
+    metrics: Metrics | None = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
+    **changed: Any,
 ) -> FairRecommender:
     """Read what `FairRecommender.save` wrote; see `FairRecommender.load`.
 
     >>> import tempfile
     >>> from fairstream import read_events, synthetic_stream
     >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
-    >>> rec = FairRecommender(pretrain_epochs=1, device="cpu")
-    >>> _ = rec.fit(stream.events, users=stream.users)
+    >>> rec = FairRecommender(pretrain_epochs=1, device="cpu").fit(stream.events, users=stream.users)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rec.save(folder)
     ...     again = load(folder)
@@ -297,4 +658,13 @@ def load(
     >>> again.recommend(users) == rec.recommend(users)
     True
     """
-    return FairRecommender.load(path, model=model, device=device, **changed)
+    return FairRecommender.load(
+        path,
+        model=model,
+        loss=loss,
+        fairness=fairness,
+        strategy=strategy,
+        metrics=metrics,
+        device=device,
+        **changed,
+    )

@@ -88,7 +88,7 @@ class Candidates:
         """How many items there are of which nothing was known before these events."""
         items = pc.unique(events["item_id"])
         items = items.filter(pc.invert(pc.is_in(items, self._learned_late["item_id"].combine_chunks())))
-        return int((recommender.standing.item_ids.lookup(items) < 0).sum())
+        return int((recommender.state.item_ids.lookup(items) < 0).sum())
 
     def _fresh(self, events: pa.Table) -> FairRecommender:
         options = self._config.learning.model_dump()
@@ -110,12 +110,12 @@ class Candidates:
 
     def _observe(self, recommender: FairRecommender, events: pa.Table) -> None:
         if len(events):
-            recommender.observe(_columns(events), users=self._people)
+            recommender.observe(_columns(events), users=self._people, learn_later=False)
 
     def _judge(self, recommender: FairRecommender, events: pa.Table) -> Evaluation:
         gate = self._config.gate
         k = min(gate.k, recommender.model.n_items)
-        return recommender.disparity(
+        return recommender.evaluate(
             _columns(events), users=self._people, k=k, min_group_size=gate.min_group_size, n_resamples=N_RESAMPLES
         )
 

@@ -17,7 +17,7 @@ from fairstream.errors import ModelError
 from fairstream.evaluation.best import BACKENDS
 from fairstream.evaluation.blocks import check_finite, check_shape, chunks, floats
 from fairstream.evaluation.top_k import Floats, scan, settle
-from fairstream.models import Popularity, Scorer
+from fairstream.models import NO_CONTEXT, Scorer
 from fairstream.recommender import FairRecommender, load
 
 Source = Literal["model", "popularity"]
@@ -57,11 +57,11 @@ class Served:
 
     def __init__(self, recommender: FairRecommender, model_id: str) -> None:
         self.id = model_id
-        self._model, self._known, self._n_learned, self.users, self.items = recommender.standing
-        self._model.eval()
+        self._state = state = recommender.state
+        self._model, self._known, self.users, self.items = state.model, state.history, state.user_ids, state.item_ids
         if not all(bool(torch.isfinite(weights).all()) for weights in self._model.parameters()):
             raise ModelError(f"model {model_id} has weights that are not numbers; promote another one")
-        self._popularity = Popularity(self._known.popularity(), n_items=self.n_items)
+        self._popularity = state.fallback
         self._names: dict[int, str] = {}
         self._lists: OrderedDict[str | None, Ranked] = OrderedDict()
         self._lock = Lock()
@@ -126,7 +126,7 @@ class Served:
 
     def rank(self, row: int, n: int) -> Ranked:
         """The n best for the user of a row, made anew."""
-        source: Source = "model" if 0 <= row < self._n_learned else "popularity"
+        source: Source = "model" if self._state.contexts.can_score(self._model, np.array([row]))[0] else "popularity"
         scores, rows = self._best(
             self._model if source == "model" else self._popularity, row if row >= 0 else self._known.n_users, n
         )
@@ -151,9 +151,10 @@ class Served:
         n_items = self.n_items
         user = np.array([row])
         users, had = torch.from_numpy(user), self._known.seen.lists(user)
+        context = self._state.contexts.at(user) if model is self._model else NO_CONTEXT
         best, codes = np.empty((1, n)), np.full((1, n), 2 * n_items)
         for block in chunks(n_items, at_once=BACKENDS["cpu"].items_at_once):
-            made = check_shape(model.score_range(users, block.start, block.stop), (1, len(block)))
+            made = check_shape(model.score_range(users, block.start, block.stop, context), (1, len(block)))
             scores = floats(made)[0].contiguous().numpy()
             if block.start == 0:
                 best = np.full((1, n), -np.inf, scores.dtype)

@@ -1,17 +1,31 @@
 """How W_{t−1} becomes W_t."""
 
-from fairstream.strategies.learner import Learner, Update
-from fairstream.strategies.restart import RestartEvery, RestartOnDegradation
-from fairstream.strategies.strategy import FineTune, Keep, Retrain, Step, Strategy
+from fairstream.strategies.strategy import (
+    STRATEGIES,
+    FineTune,
+    Keep,
+    Memory,
+    Period,
+    Plan,
+    Replay,
+    RestartEvery,
+    RestartOnDegradation,
+    Retrain,
+    SlidingWindow,
+    Strategy,
+)
 
 __all__ = [
+    "STRATEGIES",
     "FineTune",
     "Keep",
-    "Learner",
+    "Memory",
+    "Period",
+    "Plan",
+    "Replay",
     "RestartEvery",
     "RestartOnDegradation",
     "Retrain",
-    "Step",
+    "SlidingWindow",
     "Strategy",
-    "Update",
 ]

@@ -1,56 +1,239 @@
-"""How W_{t−1} becomes W_t: a strategy decides the step, the learner takes it."""
+"""A strategy decides, period by period, what the next model is trained on and where it starts from."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fairstream.data import History
+from fairstream.data.history import Positions
+from fairstream.errors import ConfigurationError
+from fairstream.randomness import Randomness
+from fairstream.registry import Registry
+from fairstream.training import ExtraLoss
+
+Memory = Mapping[str, Any]
+"""What a strategy remembers from one period to the next: JSON values."""
 
 
-class Step(StrEnum):
-    """What can be done with a new period."""
+@dataclass(frozen=True)
+class Plan:
+    """What to do with a new period. Keep, retrain and fine-tune are three plans; see `Strategy`.
 
-    KEEP = "keep"
-    """Leave the model as it is."""
-    RETRAIN = "retrain"
-    """Start anew from D_0 ∪ … ∪ D_t."""
-    FINE_TUNE = "fine-tune"
-    """Go on from W_{t−1} with D_t alone."""
+    Parameters
+    ----------
+    start
+        "current": continue from the model in service; "fresh": from new weights.
+    events
+        Positions (in the history) of the events to learn, ascending; None: learn nothing.
+    epochs
+        How many; by default `update_epochs` from the current model, `pretrain_epochs` from a fresh one.
+    shuffle
+        New order and new negatives every epoch; by default only from a fresh model.
+    extra_loss
+        Added to the loss of every batch.
+    memory
+        What the next call of `Strategy.plan` finds in `Period.memory`.
+    name
+        What reports call it.
+
+    """
+
+    start: Literal["current", "fresh"] = "current"
+    events: Positions | None = None
+    epochs: int | None = None
+    shuffle: bool | None = None
+    extra_loss: ExtraLoss | None = None
+    memory: Memory = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.start not in ("current", "fresh"):
+            raise ConfigurationError(f"a plan starts from 'current' or 'fresh', got {self.start!r}")
+        if self.start == "fresh" and self.events is None:
+            raise ConfigurationError("a plan that starts from fresh weights must name the events to learn")
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigurationError(f"a plan has at least one epoch, got {self.epochs}")
+
+    @property
+    def step(self) -> str:
+        """The name, or what the plan amounts to."""
+        if self.name:
+            return self.name
+        return "keep" if self.events is None else "retrain" if self.start == "fresh" else "fine-tune"
+
+    @classmethod
+    def keep(cls) -> Plan:
+        """Leave the model as it is."""
+        return cls(name="keep")
+
+    @classmethod
+    def retrain(cls, period: Period) -> Plan:
+        """Start from fresh weights with D_0 ∪ … ∪ D_t."""
+        return cls(start="fresh", events=period.all, name="retrain")
+
+    @classmethod
+    def fine_tune(cls, period: Period) -> Plan:
+        """Continue from W_{t−1} with D_t alone   (Section 3.2)."""
+        return cls(events=period.new, name="fine-tune")
+
+    def remembering(self, **memory: Any) -> Plan:
+        """The same plan with something to remember."""
+        return replace(self, memory=memory)
+
+
+@dataclass(frozen=True, eq=False)
+class Period:
+    """What a strategy knows when period t has come in."""
+
+    t: int
+    history: History
+    """All events, those of the new period included."""
+    new: Positions
+    """The events that have not been learned yet."""
+    quality: float | None
+    """How W_{t−1} did on D_t before learning it (NDCG of the users it could score), where it was measured."""
+    memory: Memory
+    """What the last plan said to remember."""
+    randomness: Randomness = field(default_factory=lambda: Randomness(0))
+
+    @property
+    def all(self) -> Positions:
+        """Every event so far."""
+        return range(len(self.history))
+
+    def last(self, n: int) -> Positions:
+        """The events of the last n periods, this one included."""
+        ends = self.history.ends
+        return range(ends[-n - 1] if len(ends) > n else 0, len(self.history))
+
+    def sample(self, n: int) -> Positions:
+        """N events drawn at random, without replacement, from those before this period."""
+        n_before = len(self.history) - len(self.new)
+        past = np.setdiff1d(np.arange(len(self.history)), np.asarray(self.new), assume_unique=True)
+        rng = self.randomness.numpy("replay", self.t)
+        return np.sort(rng.choice(past, size=min(n, n_before), replace=False))
 
 
 class Strategy(ABC):
-    """Decides the step of each period, knowing at most how the model in service did on it."""
+    """Makes the plan of each period. Strategies are stateless: what they remember is in the plan.
 
-    needs_quality = False
-    """Whether `next_step` must be told how W_{t−1} did on D_t before D_t was learned."""
+    Examples
+    --------
+    >>> class LastFour(Strategy):
+    ...     def plan(self, period):
+    ...         return Plan(events=period.last(4), epochs=3)
+
+    """
+
+    needs_quality: bool = False
+    """Whether `Period.quality` must be measured before each update."""
 
     @abstractmethod
-    def next_step(self, quality: float | None) -> Step:
-        """The step for the period that has just come in."""
-
-    def state(self) -> dict[str, float]:
-        """What the next decision depends on; empty for strategies without memory."""
-        return {}
-
-    def restore(self, state: dict[str, float]) -> None:  # noqa: B027 (nothing to restore without memory)
-        """Put back what `state` gave."""
+    def plan(self, period: Period) -> Plan:
+        """The plan for the period that has just come in."""
 
 
 class Keep(Strategy):
     """Pre-train once, never update."""
 
-    def next_step(self, quality: float | None) -> Step:
-        return Step.KEEP
+    def plan(self, period: Period) -> Plan:
+        return Plan.keep()
 
 
 class Retrain(Strategy):
     """Retrain from scratch on everything, every period."""
 
-    def next_step(self, quality: float | None) -> Step:
-        return Step.RETRAIN
+    def plan(self, period: Period) -> Plan:
+        return Plan.retrain(period)
 
 
 class FineTune(Strategy):
     """Fine-tune on the new period alone, every period   (Section 3.2)."""
 
-    def next_step(self, quality: float | None) -> Step:
-        return Step.FINE_TUNE
+    def plan(self, period: Period) -> Plan:
+        return Plan.fine_tune(period)
+
+
+class SlidingWindow(Strategy):
+    """Fine-tune on the last n periods, every period: less forgetting, n times the work."""
+
+    def __init__(self, n_periods: int = 3) -> None:
+        if n_periods < 1:
+            raise ConfigurationError(f"a window has at least one period, got {n_periods}")
+        self.n_periods = n_periods
+
+    def plan(self, period: Period) -> Plan:
+        return Plan(events=period.last(self.n_periods), name="window")
+
+
+class Replay(Strategy):
+    """Fine-tune on the new period together with a random sample of the past (experience replay)."""
+
+    def __init__(self, share: float = 0.5) -> None:
+        if not share >= 0:
+            raise ConfigurationError(f"the share of replayed events must be 0 or more, got {share}")
+        self.share = share
+        """Past events per new event."""
+
+    def plan(self, period: Period) -> Plan:
+        past = period.sample(round(self.share * len(period.new)))
+        return Plan(events=np.union1d(np.asarray(past, dtype=np.int64), np.asarray(period.new)), name="replay")
+
+
+class RestartEvery(Strategy):
+    """Retrain every R-th period, fine-tune in between.
+
+    Fine-tuning forgets old distributions exponentially fast, which is good, but its learning
+    error does not shrink with the past it has seen; from time to time the model is retrained on
+    everything and fine-tuning continues from there   (Section 3.1).
+    """
+
+    def __init__(self, n_periods: int) -> None:
+        self.n_periods = n_periods
+
+    def plan(self, period: Period) -> Plan:
+        since_restart = int(period.memory.get("since_restart", 0)) + 1
+        if since_restart < self.n_periods:
+            return Plan.fine_tune(period).remembering(since_restart=since_restart)
+        return Plan.retrain(period).remembering(since_restart=0)
+
+
+class RestartOnDegradation(Strategy):
+    """Retrain once the model in service has done worse than after its last restart, `patience` periods in a row.
+
+    Quality is how W_{t−1} did on D_t before learning it, so the decision uses nothing that would
+    not have been known on the day. The first quality after a (re)start is the reference.
+    """
+
+    needs_quality = True
+
+    def __init__(self, patience: int = 2) -> None:
+        self.patience = patience
+
+    def plan(self, period: Period) -> Plan:
+        reference, n_worse = period.memory.get("reference"), int(period.memory.get("n_worse", 0))
+        if period.quality is None:  # nobody could be tested on this period
+            return Plan.fine_tune(period).remembering(**period.memory)
+        reference = period.quality if reference is None else reference
+        n_worse = n_worse + 1 if period.quality < reference else 0
+        if n_worse < self.patience:
+            return Plan.fine_tune(period).remembering(reference=reference, n_worse=n_worse)
+        return Plan.retrain(period)
+
+
+STRATEGIES: Registry[type[Strategy] | Strategy] = Registry("strategy")
+"""Strategies by name: objects, or classes that need no arguments."""
+for _name, _strategy in {
+    "keep": Keep,
+    "retrain": Retrain,
+    "fine-tune": FineTune,
+    "window": SlidingWindow,
+    "replay": Replay,
+    "restart-on-degradation": RestartOnDegradation,
+}.items():
+    STRATEGIES.register(_name, _strategy)

@@ -1,21 +1,31 @@
-"""From W and a batch to the next W."""
+"""From a model and its events to the trained model."""
 
-from fairstream.training.engines import EngineMaker, make_engine
-from fairstream.training.hyperparameters import Hyperparameters
-from fairstream.training.optimizers import Tensors
+from fairstream.training.batches import Batches, Windows, cut_batches, cut_windows
+from fairstream.training.config import CUSTOM, EngineName, Hyperparameters, RuntimeConfig
+from fairstream.training.engine import Batch, Engine, ExtraLoss, TrainingJob
+from fairstream.training.optimizers import Tensors, make_optimizer
 from fairstream.training.row_adam import RowAdam
-from fairstream.training.runtime import EngineName, RuntimeConfig
-from fairstream.training.trainer import OnEpoch, Trainer, TrainingReport
+from fairstream.training.train import EngineChoice, OnEpoch, TrainingReport, choose_engine, train
 
 __all__ = [
-    "EngineMaker",
+    "CUSTOM",
+    "Batch",
+    "Batches",
+    "Engine",
+    "EngineChoice",
     "EngineName",
+    "ExtraLoss",
     "Hyperparameters",
     "OnEpoch",
     "RowAdam",
     "RuntimeConfig",
     "Tensors",
-    "Trainer",
+    "TrainingJob",
     "TrainingReport",
-    "make_engine",
+    "Windows",
+    "choose_engine",
+    "cut_batches",
+    "cut_windows",
+    "make_optimizer",
+    "train",
 ]

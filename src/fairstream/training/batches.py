@@ -1,4 +1,4 @@
-"""The interactions of one training, cut into batches."""
+"""The events of one training, cut into batches: of interactions, or of windows of users' sequences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.data import UNKNOWN, Rows
+from fairstream.data import UNKNOWN, History, Rows
 from fairstream.data.groups import Codes
+from fairstream.data.history import Positions
 from fairstream.errors import DataError
 from fairstream.sampling import NegativeSampler
 
@@ -29,6 +30,13 @@ class Batches:
     codes: Codes
     """The group of every user row (not of every interaction)."""
     size: int
+    positions: Positions
+    """Where each interaction is in the history."""
+
+    @property
+    def n_interactions(self) -> int:
+        """Interactions to learn from."""
+        return len(self.users)
 
     def __len__(self) -> int:
         """How many batches there are; the last one may be short."""
@@ -41,25 +49,26 @@ class Batches:
     @cached_property
     def have_two_groups(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether each batch has users of two groups or more; one that has not has no disparity."""
-        found = np.empty(len(self), dtype=np.bool_)
+        mask = np.empty(len(self), dtype=np.bool_)
         at_once = max(1, _INTERACTIONS_AT_ONCE // self.size)
         for first in range(0, len(self), at_once):
             part = self.codes[self.users[first * self.size : (first + at_once) * self.size]]
             starts = np.arange(0, len(part), self.size)
             highest = np.maximum.reduceat(part, starts)
             lowest = np.minimum.reduceat(np.where(part == UNKNOWN, np.iinfo(part.dtype).max, part), starts)
-            found[first : first + at_once] = lowest < highest
-        return found
+            mask[first : first + at_once] = lowest < highest
+        return mask
 
 
 def cut_batches(
-    users: Rows, items: Rows, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
+    history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
 ) -> Batches:
-    """The interactions whose user has `n_drawn` items left to draw from, cut into batches."""
+    """The events whose user has `n_drawn` items left to draw negatives from, cut into batches."""
+    users, items = history.users_at(events), history.items_at(events)
     has_enough = sampler.n_items - np.diff(sampler.bounds) >= n_drawn
     if not has_enough.all():
         kept = has_enough[sampler.place(users)]
-        users, items = users[kept], items[kept]
+        users, items, events = users[kept], items[kept], np.asarray(events)[kept]
     if len(users) == 0:
         raise DataError(
             f"{n_drawn} distinct negatives an interaction (the larger of n_negatives and "
@@ -67,4 +76,83 @@ def cut_batches(
         )
     if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read beyond the end
         raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
-    return Batches(users, items, codes, min(size, len(users)))
+    return Batches(users, items, codes, min(size, len(users)), events)
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Windows of users' sequences: what was known at each place, and what came next."""
+
+    history: Rows
+    """(W, L) padded with −1 at the front."""
+    targets: Rows
+    """(W, L) the item that followed each place; −1 where it is not to be learned."""
+    users: Rows
+    """(W,)"""
+    codes: Codes
+    """The group of every user row."""
+    size: int
+    """Windows per batch."""
+
+    @property
+    def n_interactions(self) -> int:
+        """Interactions to learn from."""
+        return int((self.targets >= 0).sum())
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.users) / self.size)
+
+    def span(self, b: int) -> slice:
+        """Where batch b lies."""
+        return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
+
+    @cached_property
+    def have_two_groups(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each batch has users of two groups or more."""
+        groups = [self.codes[self.users[self.span(b)]] for b in range(len(self))]
+        return np.array([len(np.unique(part[part != UNKNOWN])) > 1 for part in groups], dtype=np.bool_)
+
+    @cached_property
+    def first_target(self) -> Rows:
+        """(batches + 1,) how many targets there are before each batch."""
+        counts = (self.targets >= 0).sum(axis=1)
+        before = np.append(0, np.cumsum(counts))
+        return before[[*(self.span(b).start for b in range(len(self))), len(self.users)]]
+
+
+def cut_windows(history: History, events: Positions, codes: Codes, *, length: int, size: int) -> Windows:
+    """Windows of `length` that end with the events to learn, as many as `size` events in a batch.
+
+    A user's first event has nothing before it to be predicted from and is left out.
+    """
+    events = np.asarray(events)
+    users = history.users_at(events)
+    learned = np.zeros(len(history), dtype=np.bool_)
+    learned[events] = True
+    order = np.lexsort((events, users))
+    last = order[np.append(users[order][1:] != users[order][:-1], True)] if len(order) else order
+    first = order[np.append(True, users[order][1:] != users[order][:-1])] if len(order) else order
+    owner, end, begin = users[last], events[last], events[first]
+    items, parts = history.items, []
+    while len(owner):
+        places = history.latest_positions(owner, length + 1, end + 1)  # (U, L + 1), −1 where there is none
+        known, following = places[:, :-1], places[:, 1:]
+        is_target = (known >= 0) & learned[following.clip(0)] & (following >= 0)
+        parts.append(
+            (
+                np.where(known >= 0, items[known.clip(0)], -1),
+                np.where(is_target, items[following.clip(0)], -1),
+                owner,
+                end,
+            )
+        )
+        goes_on = places[:, 0] >= begin
+        owner, end, begin = owner[goes_on], places[goes_on, 0], begin[goes_on]
+    windows, targets, owners, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
+    useful = np.flatnonzero((targets >= 0).any(axis=1))
+    useful = useful[np.argsort(ends[useful], kind="stable")]
+    if not len(useful):
+        raise DataError("no event to learn has an earlier event of the same user; a sequence model needs longer logs")
+    windows, targets, owners = windows[useful], targets[useful], owners[useful]
+    per_window = (targets >= 0).sum() / len(targets)
+    return Windows(windows, targets, owners, codes, max(1, round(size / per_window)))

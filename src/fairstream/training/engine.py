@@ -1,46 +1,79 @@
-"""Who takes the steps. Several engines, one meaning: the reference is the specification of the others."""
+"""The interface of an engine: it runs the steps of a training job. The reference engine specifies all others."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from fairstream.data import Rows
-from fairstream.models import Scorer
+from fairstream.models import Context, ContextBuilder, Scorer
 from fairstream.objectives import Objective
 from fairstream.sampling import NegativeSampler
-from fairstream.training.batches import Batches
+from fairstream.training.batches import Batches, Windows
+
+
+class Batch(NamedTuple):
+    """One batch as an extra loss sees it."""
+
+    users: Tensor
+    """(B,)"""
+    items: Tensor
+    """(B, 1 + n), column 0 is the positive."""
+    scores: Tensor
+    """(B, 1 + n)"""
+    context: Context
+
+
+ExtraLoss = Callable[[Scorer, Batch], Tensor]
+"""Added to the loss of every batch: distillation, a penalty on moving away from old weights …"""
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
-    """What an engine is given: a model and its optimizer, which it changes in place, and all that decides how."""
+class TrainingJob:
+    """A model and its optimizer, which training changes in place, and all that decides how."""
 
     model: Scorer
     optimizer: torch.optim.Optimizer
     objective: Objective
-    batches: Batches
+    batches: Batches | Windows
     sampler: NegativeSampler
     signs: tuple[float, ...]
     """a_g of each group: +1 for one that is ahead, −1 for one that is behind."""
-    repeats: bool = False
+    contexts: ContextBuilder
+    same_batches_every_epoch: bool = False
     """Whether every epoch has all batches, in chronological order, with the same negatives."""
+    extra_loss: ExtraLoss | None = None
 
 
 class Engine(ABC):
-    """Takes the steps of one training, an epoch at a time."""
+    """Runs the steps of one training job, an epoch at a time."""
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
+    name: str
+
+    def __init__(self, job: TrainingJob) -> None:
+        self.job = job
+
+    @staticmethod
+    @abstractmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        """Why this engine cannot run a job, or None where it can."""
+
+    @staticmethod
+    def works_on_copy(job: TrainingJob) -> bool:
+        """Whether nothing of the model is touched before `finish`, so that it may share memory with older states."""
+        return False
 
     @abstractmethod
     def epoch(self, order: Rows, key: int) -> float:
-        """One step on each batch of `order`, with the negatives of `key`; gives the mean loss."""
+        """One step on each batch of `order`, with the negatives of `key`; returns the mean loss."""
 
-    def finish(self) -> None:  # noqa: B027 (most engines work in place)
-        """Called after the last epoch, where all has gone well."""
+    def finish(self, *, in_place: bool) -> None:  # noqa: B027 (most engines work on the model itself)
+        """Write the result into the model, once; `in_place`: into memory that older states share."""
 
     def undo(self) -> None:  # noqa: B027
-        """Take back what `finish` has done."""
+        """Take back what `finish` has done in place."""

@@ -1,4 +1,4 @@
-"""The two optimizers, and how their state grows with the tables."""
+"""The two optimizers, and how their state grows and is copied with the tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fairstream.models import Scorer
-from fairstream.models.tables import with_rows, without_row
+from fairstream.models.tables import grow_rows, without_rows
 from fairstream.training.row_adam import RowAdam, fresh_state
 
 Tensors = dict[str, torch.Tensor]
@@ -55,19 +55,43 @@ def ensure_state(optimizer: torch.optim.Optimizer) -> None:
 def grow_state(optimizer: torch.optim.Optimizer) -> None:
     """Append zero rows to every moment whose parameter has grown: a new row has no past."""
     for parameter, state in optimizer.state.items():
-        for name, value in state.items():
+        for name, value in list(state.items()):
             if value.dim() > 0 and len(value) < len(parameter):
                 n_before = len(value)
-                state[name] = with_rows(value, len(parameter))
+                state[name] = grow_rows(value, len(parameter))
                 state[name][n_before:] = 0
 
 
-def drop_state_row(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, row: int) -> None:
-    """Take a row out of every moment of a parameter."""
+def drop_state_rows(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, rows: torch.Tensor) -> None:
+    """Remove rows from every moment of a parameter."""
     state = optimizer.state.get(parameter, {})
     for name, value in state.items():
         if value.dim() > 0:
-            state[name] = without_row(value, row)
+            state[name] = without_rows(value, rows)
+
+
+def copy_state(source: torch.optim.Optimizer, of: Scorer, target: torch.optim.Optimizer, to: Scorer) -> None:
+    """Copy the state of one model's optimizer to that of its copy."""
+    twins = dict(to.named_parameters())
+    for name, parameter in of.named_parameters():
+        if parameter in source.state:
+            target.state[twins[name]] = {key: _with_room(value) for key, value in source.state[parameter].items()}
+
+
+def share_state(source: torch.optim.Optimizer, of: Scorer, target: torch.optim.Optimizer, to: Scorer) -> None:
+    """Let the optimizer of a model that shares memory work on the same moments."""
+    for parameter, twin in zip(of.parameters(), to.parameters(), strict=True):
+        if parameter in source.state:
+            target.state[twin] = dict(source.state[parameter])
+
+
+def own_memory(optimizer: torch.optim.Optimizer, model: Scorer) -> None:
+    """Move a model's tables and their moments into memory of their own."""
+    for table in model.tables():
+        weight = table.weight
+        weight.data = _with_room(weight.data)
+        for name, value in optimizer.state.get(weight, {}).items():
+            optimizer.state[weight][name] = _with_room(value)
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> Tensors:
@@ -96,4 +120,4 @@ def _with_room(value: torch.Tensor) -> torch.Tensor:
     """A copy that can grow."""
     if value.dim() == 0:
         return value.clone()
-    return with_rows(value.new_empty(0, *value.shape[1:]), len(value)).copy_(value)
+    return grow_rows(value.new_empty(0, *value.shape[1:]), len(value)).copy_(value)

@@ -2,73 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
 from fairstream.data import Rows
 from fairstream.errors import ModelError
-from fairstream.training.engine import Engine, Training
+from fairstream.models import NO_CONTEXT, Context, WindowScorer
+from fairstream.training.batches import Batches, Windows
+from fairstream.training.engine import Batch, Engine, TrainingJob
 
 
 class ReferenceEngine(Engine):
-    """Says what a step is."""
+    """The specification of a training step, on interactions with sampled negatives."""
 
-    def __init__(self, training: Training) -> None:
-        super().__init__(training)
-        batches = training.batches
-        self._device = next(training.model.parameters()).device
+    name = "reference"
+
+    def __init__(self, job: TrainingJob) -> None:
+        super().__init__(job)
+        batches = job.batches
+        assert isinstance(batches, Batches)
+        self._device = job.model.device
         columns = (batches.users, batches.items, batches.codes[batches.users])
         self._users, self._items, self._groups = (torch.tensor(column, device=self._device) for column in columns)
-        self._signs = torch.tensor(training.signs, device=self._device)
+        self._signs = torch.tensor(job.signs, device=self._device)
         # Decided on the host, once: asking the device at every step would make it wait.
         self._have_two_groups = batches.have_two_groups.tolist()
         self._drawn: tuple[int, Tensor] | None = None
 
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        return None if isinstance(job.batches, Batches) else "the batches are windows"
+
     def epoch(self, order: Rows, key: int) -> float:
         candidates = self._candidates(key)
-        with one_thread():
-            return float(torch.stack([self._step(candidates, b) for b in order.tolist()]).mean())
+        return float(torch.stack([self._step(candidates, b) for b in order.tolist()]).mean())
 
     def _candidates(self, key: int) -> Tensor:
         """(N, 1 + max(n, μ)) each positive and its negatives."""
         if self._drawn is None or self._drawn[0] != key:
-            training = self.training
-            negatives = training.sampler.draw(training.batches.users, training.objective.n_drawn, key)
+            job = self.job
+            assert isinstance(job.batches, Batches)
+            negatives = job.sampler.draw(job.batches.users, job.objective.n_drawn, key)
             self._drawn = key, torch.cat([self._items[:, None], negatives], dim=1)
         return self._drawn[1]
 
+    def _context(self, at: slice) -> Context:
+        """What was known before each interaction of a batch."""
+        batches, reads = self.job.batches, self.job.model.reads
+        if not reads.history and not reads.graph:
+            return NO_CONTEXT
+        assert isinstance(batches, Batches)
+        positions = batches.positions[at]
+        if isinstance(positions, range):
+            positions = torch.arange(positions.start, positions.stop).numpy()
+        return self.job.contexts.at(batches.users[at], positions)
+
     def _step(self, candidates: Tensor, b: int) -> Tensor:
-        training, at = self.training, self.training.batches.span(b)
-        loss = self._loss(self._users[at], candidates[at], self._groups[at], has_two_groups=self._have_two_groups[b])
-        training.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        training.optimizer.step()
-        return loss.detach()
+        at = self.job.batches.span(b)
+        loss = self._loss(
+            self._users[at],
+            candidates[at],
+            self._groups[at],
+            has_two_groups=self._have_two_groups[b],
+            context=self._context(at),
+        )
+        return descend(self.job, loss)
 
-    def _loss(self, users: Tensor, candidates: Tensor, groups: Tensor, *, has_two_groups: bool) -> Tensor:
-        training = self.training
-        scores = training.model(users, candidates)  # (B, 1 + max(n, μ))
-        if scores.shape != candidates.shape:
-            raise ModelError(
-                f"a model must give a score per candidate: expected the shape {tuple(candidates.shape)}, "
-                f"got {tuple(scores.shape)}"
-            )
-        return training.objective.loss(scores, groups, self._signs, has_two_groups=has_two_groups)
+    def _loss(
+        self, users: Tensor, candidates: Tensor, groups: Tensor, *, has_two_groups: bool, context: Context = NO_CONTEXT
+    ) -> Tensor:
+        job, all_scores = self.job, None
+        if job.objective.needs_all_items:
+            everything = job.model.score_range(users, 0, job.sampler.n_items, context)
+            scores, all_scores = everything.gather(1, candidates), positive_first(everything, candidates[:, 0])
+        else:
+            scores = job.model(users, candidates, context)  # (B, 1 + max(n, μ))
+        check_scores(scores, candidates)
+        loss = job.objective(scores, groups, self._signs, has_two_groups=has_two_groups, all_scores=all_scores)
+        if job.extra_loss is not None:
+            loss = loss + job.extra_loss(job.model, Batch(users, candidates, scores, context))
+        return loss
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one CPU thread inside the block.
+class WindowEngine(Engine):
+    """The same on windows of users' sequences: a loss at every place of a window."""
 
-    A batch is too small to share out: threads gain nothing on an idle machine, cost dearly on a
-    busy one, and would make the rounding of sums depend on the number of cores.
-    """
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n_threads)
+    name = "reference"
+
+    def __init__(self, job: TrainingJob) -> None:
+        super().__init__(job)
+        windows = job.batches
+        assert isinstance(windows, Windows)
+        self._windows, self._device = windows, job.model.device
+        columns = (windows.history, windows.targets, windows.codes[windows.users])
+        self._history, self._targets, self._groups = (torch.tensor(column, device=self._device) for column in columns)
+        self._signs = torch.tensor(job.signs, device=self._device)
+        self._have_two_groups = windows.have_two_groups.tolist()
+        is_target = windows.targets >= 0
+        self._target_users = windows.users.repeat(is_target.sum(axis=1))
+        self._target_items = torch.tensor(windows.targets[is_target], device=self._device)
+
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        return None if isinstance(job.batches, Windows) else "the batches are single interactions"
+
+    def epoch(self, order: Rows, key: int) -> float:
+        return float(torch.stack([self._step(b, key) for b in order.tolist()]).mean())
+
+    def _step(self, b: int, key: int) -> Tensor:
+        job, at = self.job, self._windows.span(b)
+        model = job.model
+        assert isinstance(model, WindowScorer)
+        begin, end = (int(n) for n in self._windows.first_target[b : b + 2])
+        users = self._target_users[begin:end]
+        negatives = job.sampler.draw(users, job.objective.n_drawn, key, begin)
+        candidates = torch.cat([self._target_items[begin:end, None], negatives], dim=1)  # (M, 1 + n)
+        history, is_target = self._history[at], self._targets[at] >= 0
+        groups = self._groups[at, None].expand_as(is_target)[is_target]
+        all_scores = None
+        if job.objective.needs_all_items:
+            everything = model.forward_windows(history, None)[is_target]
+            scores, all_scores = everything.gather(1, candidates), positive_first(everything, candidates[:, 0])
+        else:
+            placed = candidates.new_zeros(*is_target.shape, candidates.shape[1])
+            placed[is_target] = candidates
+            scores = model.forward_windows(history, placed)[is_target]
+        check_scores(scores, candidates)
+        loss = job.objective(
+            scores, groups, self._signs, has_two_groups=self._have_two_groups[b], all_scores=all_scores
+        )
+        if job.extra_loss is not None:
+            rows = torch.from_numpy(users).to(self._device)
+            loss = loss + job.extra_loss(model, Batch(rows, candidates, scores, NO_CONTEXT))
+        return descend(job, loss)
+
+
+def descend(job: TrainingJob, loss: Tensor) -> Tensor:
+    """One step of the optimizer; returns the loss before it."""
+    job.optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    job.optimizer.step()
+    return loss.detach()
+
+
+def positive_first(scores: Tensor, positives: Tensor) -> Tensor:
+    """Scores (B, n_items), positives (B,) → (B, 1 + n_items) with the positive in column 0 and nowhere else."""
+    others = scores.scatter(1, positives[:, None], float("-inf"))
+    return torch.cat([scores.gather(1, positives[:, None]), others], dim=1)
+
+
+def check_scores(scores: Tensor, candidates: Tensor) -> None:
+    """Raise a `ModelError` unless there is one score for each candidate."""
+    if scores.shape != candidates.shape:
+        raise ModelError(
+            f"a model must return one score for each candidate: expected the shape {tuple(candidates.shape)}, "
+            f"got {tuple(scores.shape)}"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairstream.models.tables import with_rows
+from fairstream.models.tables import grow_rows
 
 
 class RowAdam(torch.optim.Optimizer):
@@ -80,4 +80,4 @@ def fresh_state(parameter: Tensor) -> dict[str, Tensor]:
 
 def _zeros(like: Tensor, shape: Sequence[int]) -> Tensor:
     """Zeros that can grow by rows."""
-    return with_rows(like.new_empty(0, *shape[1:]), shape[0]).zero_() if shape else like.new_zeros(())
+    return grow_rows(like.new_empty(0, *shape[1:]), shape[0]).zero_() if shape else like.new_zeros(())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -11,19 +12,22 @@ import numpy as np
 import torch
 
 from fairstream.data import Rows
-from fairstream.models import MatrixFactorization
+from fairstream.models import ItemTable, MatrixFactorization, UserTable
 from fairstream.models import Table as ModelTable
+from fairstream.objectives import DisparityLoss, bpr_loss
+from fairstream.training.batches import Batches
 from fairstream.training.cpu.adam import Adam, Table, catch_up
 from fairstream.training.cpu.barrier import abort, new_counter
 from fairstream.training.cpu.buffers import make_buffers
 from fairstream.training.cpu.epoch import Exclusions, Interactions, draw_share, take_steps
 from fairstream.training.cpu.row_subset import RowSubset, swap_rows
 from fairstream.training.cpu.steps import Buffers, Integers, Loss
-from fairstream.training.engine import Engine, Training
-from fairstream.training.optimizers import ensure_state
+from fairstream.training.engine import Engine, TrainingJob
+from fairstream.training.optimizers import ensure_state, own_memory
 from fairstream.training.row_adam import RowAdam
 
 _BATCHES_AT_ONCE = 4096
+_TABLES = (UserTable, ItemTable)
 _LEAST_SHARE = 64
 _COUNTS = 1 << 15
 """From here on 1 − βⁿ is 1 in float32."""
@@ -37,14 +41,40 @@ class FusedEngine(Engine):
     depend on the number of threads.
     """
 
-    def __init__(self, training: Training) -> None:
-        super().__init__(training)
-        model, batches, sampler = training.model, training.batches, training.sampler
+    name = "fused"
+
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        model, objective = job.model, job.objective
+        is_float32 = all(p.dtype == torch.float32 and p.requires_grad for p in model.parameters())
+        tables = list(model.tables())
+        reasons = {
+            "the fused CPU engine needs os.sched_yield": not hasattr(os, "sched_yield"),
+            # A class derived from it, or one with tables of another kind, may score otherwise.
+            f"there is none for {type(model).__name__}": type(model) is not MatrixFactorization,
+            "its parameters are not float32, or some are frozen": not is_float32,
+            "its tables are not the usual ones": not all(type(x) in _TABLES and x.decayed for x in tables),
+            "its loss is not bpr": objective.loss is not bpr_loss,
+            "there is an extra loss": job.extra_loss is not None,
+            "its fairness loss is not the paper's": objective.is_fair and type(objective.fairness) is not DisparityLoss,
+            "the surrogate neural-ndcg is not compiled": objective.is_fair
+            and getattr(objective.fairness, "surrogate", "") == "neural-ndcg",
+        }
+        return next((reason for reason, applies in reasons.items() if applies), None)
+
+    @staticmethod
+    def works_on_copy(job: TrainingJob) -> bool:
+        return job.same_batches_every_epoch and isinstance(job.optimizer, RowAdam)
+
+    def __init__(self, job: TrainingJob) -> None:
+        super().__init__(job)
+        model, batches, sampler = job.model, job.batches, job.sampler
         assert isinstance(model, MatrixFactorization)
-        ensure_state(training.optimizer)
-        self._is_row = isinstance(training.optimizer, RowAdam)
+        assert isinstance(batches, Batches)
+        ensure_state(job.optimizer)
+        self._is_row = isinstance(job.optimizer, RowAdam)
         self._whole = [self._table(table) for table in (model.user, model.item)]
-        self._works_on_copy = training.repeats and self._is_row
+        self._works_on_copy = self.works_on_copy(job)
         self._compact: list[RowSubset] = []
         self._is_written = np.zeros(1, dtype=np.bool_)
         self._p, self._q = self._whole
@@ -54,15 +84,16 @@ class FusedEngine(Engine):
         self._exclusions = Exclusions(
             np.asarray(sampler.place(batches.users)), sampler.bounds, sampler.free_before, sampler.n_items
         )
-        objective, group = training.objective, training.optimizer.param_groups[0]
+        objective, group = job.objective, job.optimizer.param_groups[0]
+        fairness = objective.fairness if isinstance(objective.fairness, DisparityLoss) else DisparityLoss()
         self._loss = Loss(
             objective.n,
             objective.mu,
-            objective.tau,
+            fairness.temperature,
             objective.lambda_,
-            objective.fairness == "signed",
-            np.array(training.signs, dtype=np.float64),
-            objective.surrogate == "hit",
+            fairness.kind == "signed",
+            np.array(job.signs, dtype=np.float64),
+            fairness.surrogate == "hit",
         )
         self._adam, self._l2 = _adam(group), np.float32(group["weight_decay"])
         # A copy holds all that occurs; otherwise memory stays the same however long the log is.
@@ -86,8 +117,13 @@ class FusedEngine(Engine):
             total += self._step(part)
         return total / len(order)
 
-    def finish(self) -> None:
+    def finish(self, *, in_place: bool) -> None:
         if self._compact and not self._is_written[0]:
+            if not in_place:
+                own_memory(self.job.optimizer, self.job.model)
+                model = self.job.model
+                assert isinstance(model, MatrixFactorization)
+                self._whole = [self._table(table) for table in (model.user, model.item)]
             self._exchange()
 
     def undo(self) -> None:
@@ -100,7 +136,7 @@ class FusedEngine(Engine):
     def _make_compact(self) -> None:
         """Go on on a copy of the rows that occur."""
         users, items, codes, size = self._interactions
-        # The negatives lie in the order of the batches: `Training.repeats` says which that is.
+        # The negatives lie in the order of the batches: `same_batches_every_epoch` says which that is.
         users, candidates = users.copy(), np.concatenate([items[:, None], self._negatives[: len(items)]], axis=1)
         self._compact = [RowSubset.of(self._whole[0], users), RowSubset.of(self._whole[1], candidates)]
         items, self._negatives = candidates[:, 0].copy(), candidates[:, 1:].astype(np.int32)
@@ -138,7 +174,7 @@ class FusedEngine(Engine):
         self._take(order[:0], 0)  # compiles, should it have to: later a thread that fails to would leave others waiting
         loss = float(self._together(take))  # every thread computes all of it
         if not self._is_row:
-            for state in self.training.optimizer.state.values():
+            for state in self.job.optimizer.state.values():
                 state["step"] += len(order)
             for table in (self._p, self._q):
                 catch_up(table, self._adam, self._n_steps)
@@ -178,11 +214,11 @@ class FusedEngine(Engine):
 
     @property
     def _n_steps(self) -> int:
-        return int(next(iter(self.training.optimizer.state.values()))["step"])
+        return int(next(iter(self.job.optimizer.state.values()))["step"])
 
     def _table(self, table: ModelTable) -> Table:
         """A table of the model and its optimizer state as arrays over the same memory."""
-        weight, state = table.weight, self.training.optimizer.state[table.weight]
+        weight, state = table.weight, self.job.optimizer.state[table.weight]
         n_rows = len(weight)
         return Table(
             weight.detach().numpy(),

@@ -10,8 +10,9 @@ import triton
 from torch import Tensor
 
 from fairstream.sampling import GOLDEN, MIX_1, MIX_2
+from fairstream.training.batches import Batches
 from fairstream.training.cuda.kernels.drawing import draw
-from fairstream.training.engine import Training
+from fairstream.training.engine import TrainingJob
 
 NO_ROW: Final = 2**31 - 1
 """Fills up the last batch; sorts behind every row."""
@@ -24,14 +25,15 @@ class BatchData:
     order, equal ones beside each other, and `order` where in the batch each of them stood.
     """
 
-    def __init__(self, training: Training, device: torch.device) -> None:
-        batches, sampler = training.batches, training.sampler
+    def __init__(self, job: TrainingJob, device: torch.device) -> None:
+        batches, sampler = job.batches, job.sampler
+        assert isinstance(batches, Batches)
         self.n, self.size, n_batches = len(batches.users), batches.size, len(batches)
-        self.n_columns = 1 + training.objective.n_drawn
+        self.n_columns = 1 + job.objective.n_drawn
         self.users = torch.as_tensor(batches.users).to(device)  # (N,)
         self._items = torch.as_tensor(batches.items).to(device)  # (N,)
         self.codes = torch.as_tensor(batches.codes[batches.users]).to(device).int()  # (N,)
-        self.signs = torch.tensor(training.signs, device=device)  # (G,)
+        self.signs = torch.tensor(job.signs, device=device)  # (G,)
         self._bounds, self._free_before, self._place = (
             torch.as_tensor(column).to(device)
             for column in (sampler.bounds, sampler.free_before, sampler.place(batches.users))

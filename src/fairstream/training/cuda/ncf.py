@@ -10,12 +10,14 @@ from torch import Tensor
 
 from fairstream.data import Rows
 from fairstream.models import NeuralCollaborativeFiltering
+from fairstream.objectives import DisparityLoss
+from fairstream.training.cuda import unsupported
 from fairstream.training.cuda.adam_state import AdamState
 from fairstream.training.cuda.batch_data import BatchData
 from fairstream.training.cuda.graph import Kernel, StepGraph
 from fairstream.training.cuda.kernels.ncf import ncf_back, ncf_loss, ncf_scores
 from fairstream.training.cuda.kernels.ncf_update import ncf_layers, ncf_rows
-from fairstream.training.engine import Engine, Training
+from fairstream.training.engine import Engine, TrainingJob
 
 _TILE: Final = 16
 """Candidates of a program: the fewest that a matrix product takes, for the most programs."""
@@ -25,17 +27,25 @@ _SWEPT: Final = 16
 class CudaNCF(Engine):
     """The reference's step in six kernels: scores, losses, gradients; then users' rows, items' rows and layers."""
 
-    def __init__(self, training: Training) -> None:
-        super().__init__(training)
-        model, objective = training.model, training.objective
+    name = "fused"
+
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        return unsupported(job)
+
+    def __init__(self, job: TrainingJob) -> None:
+        super().__init__(job)
+        model, objective = job.model, job.objective
+        fairness = objective.fairness
+        assert isinstance(fairness, DisparityLoss)
         assert isinstance(model, NeuralCollaborativeFiltering)
         users = [table.weight for table in (model.user_product, model.user_mlp, model.user_bias)]
         items = [table.weight for table in (model.item_product, model.item_mlp, model.item_bias)]
         layers: list[Tensor] = [layer.weight for layer in (*model.layers, model.output)]
         embeddings = (users[0], items[0], users[1], items[1])
         d, device = users[0].shape[1], users[0].device
-        data = self._data = BatchData(training, device)
-        adam = self._adam = AdamState(training.optimizer, device)
+        data = self._data = BatchData(job, device)
+        adam = self._adam = AdamState(job.optimizer, device)
         c = data.n_columns
         n_e = data.size * c
         n_tiles = triton.cdiv(n_e, _TILE)
@@ -59,21 +69,21 @@ class CudaNCF(Engine):
         losses = {"N_REC": objective.n, "N_FAIR": objective.mu if objective.is_fair else 0}
         width = triton.next_power_of_2(c)
         # Comparing candidates with each other makes width² numbers a row, NeuralNDCG's tangents width³.
-        n_rows = max(1, (1024 // width**3) if objective.surrogate == "neural-ndcg" else (2048 // width**2))
+        n_rows = max(1, (1024 // width**3) if fairness.surrogate == "neural-ndcg" else (2048 // width**2))
         settings = (adam.lr, adam.eps, adam.betas)
         scores = Kernel(
             ncf_scores, (n_tiles,), data.n, data.users, data.candidates, *embeddings, users[2], items[2],
             transposed, layers[-1], s, h, *touched, **shape, TILE=_TILE, num_warps=8,
         )  # fmt: skip
         loss = Kernel(
-            ncf_loss, (triton.cdiv(data.size, n_rows),), data.n, s, ds_rec, ddh, dh, l_rec, objective.tau,
-            **batch, **losses, SURROGATE=objective.surrogate, ROWS=n_rows, WIDTH=width,
+            ncf_loss, (triton.cdiv(data.size, n_rows),), data.n, s, ds_rec, ddh, dh, l_rec, fairness.temperature,
+            **batch, **losses, SURROGATE=fairness.surrogate, ROWS=n_rows, WIDTH=width,
         )  # fmt: skip
         back = Kernel(
             ncf_back, (n_tiles,), data.n, data.users, data.candidates, data.codes, data.signs, *embeddings, *layers,
             h, ds_rec, ddh, dh, l_rec, ds, dp, dq, dp_mlp, dq_mlp, dw, objective.lambda_,
-            **batch, D=d, **losses, ABSOLUTE=objective.fairness == "absolute", N_GROUPS=len(training.signs),
-            GROUPS=triton.next_power_of_2(len(training.signs)), TILE=_TILE, CHUNK=256, num_warps=8,
+            **batch, D=d, **losses, ABSOLUTE=fairness.kind == "absolute", N_GROUPS=len(job.signs),
+            GROUPS=triton.next_power_of_2(len(job.signs)), TILE=_TILE, CHUNK=256, num_warps=8,
         )  # fmt: skip
         n_swept = [triton.cdiv(len(w), _SWEPT) if adam.is_dense else 0 for w in (users[0], items[0])]
         user_rows = Kernel(
@@ -106,7 +116,7 @@ class CudaNCF(Engine):
             for side in sides:
                 main.wait_stream(side)
 
-        self._graph = StepGraph(launch, len(training.batches), device)
+        self._graph = StepGraph(launch, len(job.batches), device)
 
     def epoch(self, order: Rows, key: int) -> float:
         self._data.use(key)

@@ -1,0 +1,412 @@
+"""From one state to the next: pre-training, updates, observed events, forgetting."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fairstream.data import Groups, History, Rows
+from fairstream.data.history import Positions
+from fairstream.methods import MethodConfig, Parts
+from fairstream.models import (
+    ClosedFormScorer,
+    ContextBuilder,
+    Mask,
+    ModelFactory,
+    Scorer,
+    UserTable,
+    WindowScorer,
+    copy_model,
+    make_model,
+)
+from fairstream.objectives import Objective
+from fairstream.randomness import Randomness
+from fairstream.recommender.state import NewEvents, State
+from fairstream.sampling import NegativeSampler
+from fairstream.strategies import Period, Plan, Strategy
+from fairstream.training import (
+    Batches,
+    Engine,
+    EngineName,
+    OnEpoch,
+    Tensors,
+    TrainingJob,
+    TrainingReport,
+    Windows,
+    cut_batches,
+    cut_windows,
+    make_optimizer,
+    train,
+)
+from fairstream.training.optimizers import (
+    copy_state,
+    drop_state_rows,
+    grow_state,
+    restore_state,
+    share_state,
+    state_tensors,
+)
+
+Trained = tuple[Scorer, torch.optim.Optimizer | None]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update did."""
+
+    t: int
+    step: str
+    """keep, retrain, fine-tune, or the name that a strategy gave its plan."""
+    seconds: float
+    report: TrainingReport | None
+    """None where nothing was trained by gradient descent."""
+    notes: tuple[str, ...] = ()
+    """One sentence for each thing worth knowing."""
+
+
+class _Result(NamedTuple):
+    """What training has made."""
+
+    model: Scorer
+    optimizer: torch.optim.Optimizer | None
+    report: TrainingReport | None
+    engine: Engine | None
+    """Holds the result until it is finished, where it worked on a copy."""
+
+
+@dataclass(eq=False)
+class Candidate:
+    """The next state, trained but not yet in force."""
+
+    state: State
+    step: str
+    report: TrainingReport | None
+    notes: tuple[str, ...]
+    _engine: Engine | None
+    _began: float
+
+    def commit(self, *, in_place: bool) -> tuple[State, Update]:
+        """Finish the next state; `in_place` reuses the memory of the one before, which is void from then on."""
+        if self._engine is not None:
+            self._engine.finish(in_place=in_place)
+        if self.state.model.device.type == "cuda":
+            torch.cuda.synchronize(self.state.model.device)
+        self.state.model.eval()
+        seconds = time.perf_counter() - self._began
+        return self.state, Update(self.state.t, self.step, seconds, self.report, self.notes)
+
+    def undo(self) -> None:
+        """Give the state before its memory back."""
+        if self._engine is not None:
+            self._engine.undo()
+
+
+@dataclass(frozen=True, eq=False)
+class Learning:
+    """How states follow each other: the method, its parts, and where they run. It has no state itself."""
+
+    config: MethodConfig
+    parts: Parts
+    randomness: Randomness
+    device: torch.device
+    engine: EngineName = "auto"
+    oracle: History | None = None
+    """All events, future ones included: the paper's protocol lets training know of them."""
+
+    def __post_init__(self) -> None:
+        self.parts.check(self.config)
+        _ = self.factory, self.objective, self.strategy  # what cannot be honoured is said now, not at the first fit
+
+    @cached_property
+    def factory(self) -> ModelFactory:
+        """Makes the model."""
+        return self.parts.make_model_factory(self.config)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """What training minimises."""
+        return self.parts.make_objective(self.config)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """What each update learns."""
+        return self.parts.make_strategy(self.config)
+
+    # ── transitions ──────────────────────────────────────────────────────────────────────
+
+    def fit(self, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any) -> Candidate:
+        """Pre-train on events alone."""
+        history = History.of(events.users, events.items)
+        return self.fit_history(history, events, on_epoch, t, **about)
+
+    def fit_history(
+        self, history: History, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any
+    ) -> Candidate:
+        """Train from scratch on a whole history, as of period t."""
+        began = time.perf_counter()
+        period = self._period(t, history, range(len(history)), None, {})
+        plan = Plan.retrain(period)
+        result = self._train(plan, None, history, events.groups, t, on_epoch)
+        trained = np.zeros(history.n_users, np.bool_)
+        trained[history.users] = True
+        state = State(
+            result.model,
+            result.optimizer,
+            history,
+            events.groups,
+            events.user_ids,
+            events.item_ids,
+            trained,
+            t,
+            t,
+            last_time=events.last_time,
+            **about,
+        )
+        return Candidate(state, plan.step, result.report, (), result.engine, began)
+
+    def update(
+        self, state: State, events: NewEvents, quality: float | None = None, on_epoch: OnEpoch | None = None
+    ) -> Candidate:
+        """Make W_t of W_{t−1} and D_t; `quality` is how W_{t−1} did on D_t, where it was measured."""
+        began, t = time.perf_counter(), state.t + 1
+        history = state.history.after(events.users, events.items)
+        new: Positions = range(len(state.history), len(history))
+        if len(state.pending):
+            new = np.concatenate([state.pending, np.asarray(new)])
+        plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
+        following = self._following(state, events, history, t)
+        if plan.events is None:
+            model, optimizer = self._grown(state, history, t)
+            following = replace(
+                following,
+                model=model,
+                optimizer=optimizer,
+                trained=_resized(state.trained, history),
+                memory=plan.memory,
+            )
+            return Candidate(following, plan.step, None, (), None, began)
+        is_fresh = plan.start == "fresh"
+        base = None if is_fresh else self._grown(state, history, t, always=True)
+        result = self._train(plan, base, history, events.groups, t, on_epoch)
+        trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
+        trained[history.users_at(plan.events)] = True
+        following = replace(
+            following,
+            model=result.model,
+            optimizer=result.optimizer,
+            trained=trained,
+            started_at=t if is_fresh else state.started_at,
+            memory=plan.memory,
+            pending=state.pending[:0],
+            is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
+        )
+        return Candidate(following, plan.step, result.report, (), result.engine, began)
+
+    def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
+        """Know of events without learning from them yet."""
+        history = state.history.after(events.users, events.items)
+        following = self._following(state, events, history, state.t + 1)
+        model, optimizer = self._grown(state, history, following.t)
+        pending = state.pending
+        if learn_later:
+            pending = np.concatenate([pending, np.arange(len(state.history), len(history))])
+        return replace(
+            following,
+            model=model.eval(),
+            optimizer=optimizer,
+            trained=_resized(state.trained, history),
+            pending=pending,
+        )
+
+    def forget(self, state: State, rows: Rows) -> State:
+        """Remove users: ids, groups, events, rows and optimizer state; the rows of later users move up."""
+        rows = np.unique(rows)
+        model, optimizer = self._copied(state.model, state.optimizer)
+        gone = torch.from_numpy(rows)
+        if optimizer is not None:
+            for name, parameter in model.named_parameters():
+                if _is_user_table(model, name):
+                    drop_state_rows(optimizer, parameter, gone)
+        model.forget(gone)
+        history, kept = state.history.without(rows)
+        return replace(
+            state,
+            model=model.eval(),
+            optimizer=optimizer,
+            history=history,
+            groups=replace(state.groups, codes=np.delete(state.groups.codes, rows)),
+            user_ids=state.user_ids.without(rows),
+            trained=np.delete(state.trained, rows),
+            pending=np.searchsorted(kept, state.pending[np.isin(state.pending, kept)]),
+            is_shared=False,
+        )
+
+    # ── training ─────────────────────────────────────────────────────────────────────────
+
+    def _train(
+        self, plan: Plan, base: Trained | None, history: History, groups: Groups, t: int, on_epoch: OnEpoch | None
+    ) -> _Result:
+        """Carry out a plan, on a fresh model or on `base`, which shares its memory with the state before."""
+        assert plan.events is not None
+        if base is None:
+            model = self.new_model(history, t)
+            optimizer = self._optimizer(model)
+        else:
+            model, optimizer = base
+        if isinstance(model, ClosedFormScorer):
+            model.learn(history, plan.events)  # replaces its tensors, so older states keep theirs
+            return _Result(model, None, None, None)
+        assert optimizer is not None
+        job = self._job(plan, model.train(), optimizer, history, groups)
+        make_engine = self.parts.engine_choice(self.config)(self.engine, job)
+        works_on_copy = base is not None and job.same_batches_every_epoch and _works_on_copy(make_engine, job)
+        if base is not None and not works_on_copy:
+            model, optimizer = self._copied(model, optimizer)
+            assert optimizer is not None
+            job = replace(job, model=model.train(), optimizer=optimizer)
+        engine = make_engine(job)
+        is_fresh = plan.start == "fresh"
+        report = train(
+            job,
+            engine,
+            n_interactions=len(plan.events),
+            t=t,
+            epochs=plan.epochs or (self.config.pretrain_epochs if is_fresh else self.config.update_epochs),
+            randomness=self.randomness,
+            learning_rate=self.config.learning_rate,
+            on_epoch=on_epoch,
+        )
+        if works_on_copy:
+            return _Result(model, optimizer, report, engine)
+        engine.finish(in_place=True)  # the model is nobody else's
+        return _Result(model, optimizer, report, None)
+
+    def _job(
+        self, plan: Plan, model: Scorer, optimizer: torch.optim.Optimizer, history: History, groups: Groups
+    ) -> TrainingJob:
+        assert plan.events is not None
+        rows, config = self.oracle or history, self.config
+        sampler = NegativeSampler(rows.seen, history.users_at(plan.events), n_items=rows.n_items, device=self.device)
+        batches: Batches | Windows
+        if isinstance(model, WindowScorer):
+            batches = cut_windows(
+                history, plan.events, groups.codes, length=model.reads.history, size=config.batch_size
+            )
+        else:
+            batches = cut_batches(
+                history, plan.events, groups.codes, sampler, n_drawn=self.objective.n_drawn, size=config.batch_size
+            )
+        shuffle = plan.start == "fresh" if plan.shuffle is None else plan.shuffle
+        return TrainingJob(
+            model,
+            optimizer,
+            self.objective,
+            batches,
+            sampler,
+            tuple(groups.signs(groups.n_groups_among(rows.n_users))),
+            ContextBuilder(model.reads, history, None, self.device),
+            same_batches_every_epoch=not shuffle,
+            extra_loss=plan.extra_loss,
+        )
+
+    def new_model(self, history: History, t: int) -> Scorer:
+        """A freshly initialised model for the users and items of a history."""
+        rows = self.oracle or history
+        with self.randomness.seeded("weights", t):
+            return make_model(self.factory, rows.n_users, rows.n_items).to(self.device)
+
+    def _optimizer(self, model: Scorer) -> torch.optim.Optimizer | None:
+        if isinstance(model, ClosedFormScorer):
+            return None
+        config = self.config
+        return make_optimizer(config.optimizer, model, learning_rate=config.learning_rate, l2=config.l2)
+
+    def _copied(self, model: Scorer, optimizer: torch.optim.Optimizer | None) -> Trained:
+        """A model and its optimizer in memory of their own."""
+        twin = copy_model(model, self.factory)
+        its_optimizer = self._optimizer(twin)
+        if its_optimizer is not None and optimizer is not None:
+            copy_state(optimizer, model, its_optimizer, twin)
+        return twin, its_optimizer
+
+    def _grown(self, state: State, history: History, t: int, *, always: bool = False) -> Trained:
+        """The model with rows for the users and items that have appeared, over the same memory.
+
+        Where nobody has, the model itself, unless a copy is `always` needed.
+        """
+        rows, model = self.oracle or history, state.model
+        if not always and model.n_users in (0, rows.n_users) and model.n_items in (0, rows.n_items):
+            return model, state.optimizer
+        try:
+            twin = model.sharing_memory()
+            optimizer = self._optimizer(twin)
+            if optimizer is not None and state.optimizer is not None:
+                share_state(state.optimizer, model, optimizer, twin)
+        except RuntimeError:  # PyTorch refuses to copy activations that a model has cached
+            twin, optimizer = self._copied(model, state.optimizer)
+        self._grow(twin, optimizer, history, t)
+        return twin, optimizer
+
+    def _grow(self, model: Scorer, optimizer: torch.optim.Optimizer | None, history: History, t: int) -> None:
+        rows = self.oracle or history
+        with self.randomness.seeded("growth", t):
+            model.grow(rows.n_users, rows.n_items)
+        if optimizer is not None:
+            grow_state(optimizer)
+
+    def _period(self, t: int, history: History, new: Positions, quality: float | None, memory: Any) -> Period:
+        return Period(t, history, new, quality, memory, self.randomness)
+
+    def _following(self, state: State, events: NewEvents, history: History, t: int) -> State:
+        return replace(
+            state,
+            history=history,
+            groups=events.groups,
+            user_ids=events.user_ids,
+            item_ids=events.item_ids,
+            t=t,
+            last_time=state.last_time if events.last_time is None else events.last_time,
+        )
+
+    # ── tensors ──────────────────────────────────────────────────────────────────────────
+
+    def tensors(self, state: State) -> Tensors:
+        """The model and the optimizer as named tensors; they are not copied."""
+        parts = {f"model/{name}": value for name, value in state.model.state_dict().items()}
+        if state.optimizer is None:
+            return parts
+        moments = state_tensors(state.optimizer, state.model)
+        return parts | {f"optimizer/{name}": value for name, value in moments.items()}
+
+    def restored(self, history: History, tensors: Tensors, started_at: int) -> Trained:
+        """The model and the optimizer that `tensors` described."""
+        model = self.new_model(history, started_at)
+        optimizer = self._optimizer(model)
+        model.load_state_dict(_under("model/", tensors))
+        if optimizer is not None:
+            restore_state(optimizer, model, _under("optimizer/", tensors))
+        return model.eval(), optimizer
+
+
+def _works_on_copy(make_engine: Any, job: TrainingJob) -> bool:
+    """Whether an engine touches nothing of the model before it is finished."""
+    return isinstance(make_engine, type) and issubclass(make_engine, Engine) and make_engine.works_on_copy(job)
+
+
+def _is_user_table(model: Scorer, name: str) -> bool:
+    return isinstance(model.get_submodule(name.rpartition(".")[0]), UserTable)
+
+
+def _resized(mask: Mask, history: History) -> Mask:
+    resized = np.zeros(history.n_users, np.bool_)
+    resized[: len(mask)] = mask
+    return resized
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,90 @@
+"""Everything that a recommender is at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fairstream.data import Columns, EventLog, Groups, History, Rows, Vocabulary
+from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer
+from fairstream.strategies import Memory
+
+_NOTHING: Rows = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A recommender at one moment: never changed, only replaced by the next one.
+
+    Whoever holds a state can go on using it while later ones are made, in any thread.
+    """
+
+    model: Scorer
+    """In evaluation mode."""
+    optimizer: torch.optim.Optimizer | None
+    """None for a closed-form model."""
+    history: History
+    groups: Groups
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+    trained: Mask
+    """(n_users,) the users whom the model has been trained on; of the others it has at most made room for a row."""
+    t: int
+    """The period of the last update."""
+    started_at: int
+    """The period in which the model was trained from scratch."""
+    memory: Memory = field(default_factory=dict)
+    """What the strategy remembers."""
+    pending: Rows = field(default_factory=lambda: _NOTHING)
+    """Positions of events that were observed and will be learned with the next update."""
+    columns: Columns = field(default_factory=Columns)
+    """How the events were read."""
+    last_time: Any = None
+    """The time of the latest event."""
+    is_shared: bool = False
+    """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
+
+    @cached_property
+    def contexts(self) -> ContextBuilder:
+        """What the model may know of each user now."""
+        return ContextBuilder(self.model.reads, self.history, self.trained, self.model.device)
+
+    @cached_property
+    def fallback(self) -> RecentPopularity:
+        """What users get whom the model cannot score."""
+        model = RecentPopularity.of(self.history)
+        return model.eval().to(self.model.device)
+
+    def share(self) -> State:
+        """Mark this state as held by somebody else, too; returns the state itself."""
+        object.__setattr__(self, "is_shared", True)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        cached = ("contexts", "fallback")
+        return {name: value for name, value in self.__dict__.items() if name not in cached}
+
+
+class NewEvents(NamedTuple):
+    """Events in the rows of a state, and its vocabularies and groups as they will be with them."""
+
+    users: Rows
+    items: Rows
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+    groups: Groups
+    last_time: Any = None
+
+    @classmethod
+    def align(cls, log: EventLog, state: State) -> NewEvents:
+        """The events of a log that the state has not seen; the state stays as it is."""
+        user_ids, item_ids = state.user_ids.copy(), state.item_ids.copy()
+        rows = user_ids.extend(log.user_ids.ids)
+        users, items = rows[log.users], item_ids.extend(log.item_ids.ids)[log.items]
+        groups = state.groups.merge(rows, len(user_ids), log.groups)
+        new = ~state.history.seen.has(users, items)
+        return cls(users[new], items[new], user_ids, item_ids, groups, log.times[-1] if len(log) else None)

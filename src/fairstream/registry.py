@@ -1,0 +1,94 @@
+"""Named parts: models, losses, metrics and strategies that can be asked for by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from fairstream.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Parts of one kind by name. Names are compared in lower case.
+
+    Examples
+    --------
+    >>> losses = Registry("loss")
+    >>> losses.register("zero", lambda scores: 0 * scores.sum())
+    >>> "Zero" in losses, list(losses)
+    (True, ['zero'])
+
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._parts: dict[str, T] = {}
+        self._names: dict[str, str] = {}
+
+    def register(self, name: str, part: T, *, replace: bool = False) -> None:
+        """Make `part` available under `name`."""
+        if not name or name.strip() != name:
+            raise ConfigurationError(f"a {self.kind} needs a name without spaces around it, got {name!r}")
+        if name in self and self[name] is not part and not replace:
+            raise ConfigurationError(f"there is a {self.kind} named {name!r} already; choose another name")
+        self._names[name.lower()] = name
+        self._parts[name.lower()] = part
+
+    def canonical(self, name: str) -> str:
+        """The name as it was registered, or an error that lists the names that exist."""
+        try:
+            return self._names[name.lower()]
+        except (KeyError, AttributeError):
+            known = ", ".join(self)
+            raise ConfigurationError(f"{self.kind} must be one of {known}, or your own object, got {name!r}") from None
+
+    def __getitem__(self, name: str) -> T:
+        return self._parts[self.canonical(name).lower()]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names.values())
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+def load_plugins(names: tuple[str, ...]) -> None:
+    """Import modules (`package.module`, or a path to a .py file) that register parts of their own.
+
+    Installed packages that declare an entry point in the group `fairstream` are imported too.
+    """
+    for entry in entry_points(group="fairstream"):
+        entry.load()
+    for name in names:
+        _import(name)
+
+
+def _import(name: str) -> None:
+    path = Path(name)
+    if path.suffix != ".py":
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(f"the plugin {name} could not be imported: {error}") from None
+        return
+    module = f"fairstream_plugin_{path.stem}_{abs(hash(path.resolve())):x}"
+    spec = importlib.util.spec_from_file_location(module, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ConfigurationError(f"the plugin {name} does not exist; give a module or the path of a .py file")
+    if module not in sys.modules:
+        sys.modules[module] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[module])
+        except BaseException:
+            del sys.modules[module]
+            raise

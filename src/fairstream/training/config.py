@@ -1,0 +1,82 @@
+"""What training can be told, with the paper's values as defaults; and where it runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field, field_validator
+
+from fairstream.configuration import Configuration
+from fairstream.errors import ConfigurationError
+from fairstream.models import MODELS
+from fairstream.objectives import LOSSES, Surrogate
+
+EngineName = Literal["auto", "reference", "fused"]
+CUSTOM = "custom"
+"""The name that stands in a configuration for an object of the caller's own."""
+
+
+class Hyperparameters(Configuration):
+    """The model, the loss and the optimisation. Device and seed are in `RuntimeConfig`."""
+
+    model: str = "mf"
+    """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), popularity, \
+recent-popularity, or a registered model."""
+    embedding_dim: int = Field(64, ge=1)
+    """Length of the embeddings."""
+    loss: str = "bpr"
+    """Recommendation loss: bpr (the paper's), sampled-softmax, softmax (over all items), or a registered one."""
+    fairness_weight: float = Field(0.5, ge=0)
+    """λ, the weight of the fairness loss; 0 switches it off."""
+    surrogate: Surrogate = "hit"
+    """What stands for the quality of a user's ranking in the fairness loss: hit (the paper's Differentiable Hit), \
+neural-ndcg or approx-ndcg, which the paper compares with it."""
+    temperature: float = Field(3.0, ge=1e-6)
+    """τ, how soft the relaxed ranking is; towards 0 it becomes the exact one."""
+    n_negatives: int = Field(4, ge=1)
+    """n, negative items per interaction in the recommendation loss."""
+    n_fairness_negatives: int = Field(4, ge=1)
+    """μ, negative items per interaction in the fairness loss."""
+    pretrain_epochs: int = Field(100, ge=1)
+    """Epochs of pre-training, and of every retraining from scratch."""
+    update_epochs: int = Field(10, ge=1)
+    """Epochs of fine-tuning per period."""
+    batch_size: int = Field(256, ge=1)
+    """Interactions per batch."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Adam's learning rate."""
+    l2: float = Field(1e-4, ge=0)
+    """L2 regularisation, inside Adam's gradient."""
+    optimizer: Literal["row", "dense"] = "row"
+    """row: Adam on the rows that a batch touches; dense: on every row at every step, as in the paper \
+(the default under its protocol)."""
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, name: str) -> str:
+        return name if name == CUSTOM else MODELS.canonical(name)
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, name: str) -> str:
+        return name if name == CUSTOM else LOSSES.canonical(name)
+
+
+class RuntimeConfig(Configuration):
+    """The seed, the device and the engine."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of every random draw of the run."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes a CUDA device if there is one."""
+    engine: EngineName = "auto"
+    """How to compute: reference is plain PyTorch, fused does the same much faster where it can, auto \
+takes fused there."""
+
+    def torch_device(self) -> torch.device:
+        """The device to compute on."""
+        has_cuda = torch.cuda.is_available()
+        if self.device == "cuda" and not has_cuda:
+            raise ConfigurationError("device='cuda' was asked for, but PyTorch finds no CUDA device; use auto or cpu")
+        return torch.device("cuda" if has_cuda and self.device != "cpu" else "cpu")
