@@ -58,6 +58,7 @@ def test_an_empty_workspace_has_a_page_too(new_workspace: Maker) -> None:
     assert "No update has run yet" in page
 
 
+@pytest.mark.both_databases
 def test_everything_is_read(new_workspace: Maker) -> None:
     overview = read_overview(filled(new_workspace()))
     assert overview.service is not None

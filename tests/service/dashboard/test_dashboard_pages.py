@@ -25,16 +25,11 @@ from fairstream.service.database import writing
 from fairstream.service.keys import make_key, revoke_key
 from fairstream.service.workspace import Workspace
 
+pytestmark = pytest.mark.sqlite_only
 Maker = Callable[..., Workspace]
 HOSTILE = "<script>alert('x')</script>&\"'"
 SHORT_HOSTILE = "<img src=x onerror=alert(1)>"
 PRIVATE = ("/", f"/models/{model_id(3)}", f"/models/{model_id(3)}/audit.html", f"/models/{model_id(3)}/audit.json")
-
-
-@pytest.fixture
-def new_database() -> Callable[[], str | None]:
-    """SQLite alone: what is read from either database is tested where it is read."""
-    return lambda: None
 
 
 class Reader(HTMLParser):
