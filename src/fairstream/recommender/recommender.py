@@ -118,9 +118,8 @@ class FairRecommender:
         restart: Literal["never", "on-degradation"] = "never",
         restart_every: int | None = None,
         adversary_weight: float = 10.0,
-        rerank_tolerance: float = 0.001,
     ) -> None:
-        if rerank_tolerance != 0.001 or METHODS[method].reranker is not None:
+        if METHODS[method].reranker is not None:
             raise ConfigurationError(
                 f"{METHODS.canonical(method)} chooses the lists of all users together, so it is a method of "
                 f"experiments (fairstream.run, `fairstream run`); give a recommender another method"
