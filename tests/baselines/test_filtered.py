@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairstream import ItemTable, ModelError, Scorer, UserTable
 from fairstream.baselines import Filter, FilteredUserTable, filtered, user_embeddings
 from fairstream.baselines.filtered import capture_outputs
-from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering, built_in_model
+from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering, model_factory
 
 BOTH = pytest.mark.parametrize("name", ["mf", "ncf"])
 USERS, ITEMS = torch.tensor([0, 3, 3, 9]), torch.arange(8).view(4, 2)
@@ -42,13 +42,13 @@ class Two(Scorer):
 
 def make(name: str) -> Scorer:
     torch.manual_seed(0)
-    return filtered(built_in_model(name, 6))(10, 20)
+    return filtered(model_factory(name, 6))(10, 20)
 
 
 @BOTH
 def test_the_rows_are_those_of_the_plain_model(name: str) -> None:
     torch.manual_seed(0)
-    plain = built_in_model(name, 6)(10, 20).state_dict()
+    plain = model_factory(name, 6)(10, 20).state_dict()
     found = make(name).state_dict()
     assert all(torch.equal(found[key], value) for key, value in plain.items())
     added = {key.partition(".")[0] for key in found.keys() - plain.keys()}
@@ -63,7 +63,7 @@ def test_scores_are_made_with_filtered_embeddings(name: str) -> None:
     shared(torch.randn(30, 6))  # running statistics of some kind
     model.eval()
     found = model(USERS, ITEMS)
-    plain = built_in_model(name, 6)(10, 20).eval()
+    plain = model_factory(name, 6)(10, 20).eval()
     plain.load_state_dict({key: value for key, value in model.state_dict().items() if key in plain.state_dict()})
     tables = [table for table in plain.tables() if isinstance(table, UserTable) and table.embedding_dim > 1]
     assert len(tables) == (1 if name == "mf" else 2)

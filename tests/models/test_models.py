@@ -20,9 +20,9 @@ from fairstream.models import (
     NeuralCollaborativeFiltering,
     Popularity,
     Scorer,
-    ScorerFactory,
+    ModelFactory,
     UserTable,
-    built_in_model,
+    model_factory,
     scorer,
 )
 
@@ -44,20 +44,20 @@ class Tower(Scorer):
         return (p * self.item(items)).sum(dim=-1) + self.popularity(items).squeeze(-1)
 
 
-FACTORIES: dict[str, ScorerFactory] = {
-    "mf": built_in_model("mf", 16),
-    "ncf": built_in_model("ncf", 16),
+FACTORIES: dict[str, ModelFactory] = {
+    "mf": model_factory("mf", 16),
+    "ncf": model_factory("ncf", 16),
     "custom": Tower,
 }
 
 
 @pytest.fixture(params=FACTORIES)
-def factory(request: pytest.FixtureRequest) -> ScorerFactory:
+def factory(request: pytest.FixtureRequest) -> ModelFactory:
     return FACTORIES[request.param]
 
 
 @pytest.fixture
-def model(factory: ScorerFactory) -> Scorer:
+def model(factory: ModelFactory) -> Scorer:
     torch.manual_seed(0)
     return factory(N_USERS, N_ITEMS)
 
@@ -148,12 +148,12 @@ class TestConformance:
             # Everyone and everything was in the batch; a unit behind a ReLU may sleep.
             assert bool(reached.all() if id(parameter) in tables else reached.any()), name
 
-    def test_all_weights_start_from_a_narrow_normal(self, factory: ScorerFactory) -> None:
+    def test_all_weights_start_from_a_narrow_normal(self, factory: ModelFactory) -> None:
         torch.manual_seed(2)
         for name, parameter in factory(3000, 2000).named_parameters():
             assert _looks_like_initial(parameter.detach()), name
 
-    def test_the_state_goes_into_another_model_of_that_size(self, model: Scorer, factory: ScorerFactory) -> None:
+    def test_the_state_goes_into_another_model_of_that_size(self, model: Scorer, factory: ModelFactory) -> None:
         model.grow(N_USERS + 5, N_ITEMS + 5)
         other = factory(N_USERS + 5, N_ITEMS + 5)
         other.load_state_dict(model.state_dict())
@@ -241,15 +241,15 @@ def test_popularity_has_nothing_to_learn() -> None:
 
 @pytest.mark.parametrize(("name", "undecayed"), [("mf", set()), ("ncf", {"user_bias", "item_bias"})])
 def test_only_the_biases_carry_no_l2(name: str, undecayed: set[str]) -> None:
-    model = built_in_model(name, 8)(3, 4)
+    model = model_factory(name, 8)(3, 4)
     named = {id(module): module_name for module_name, module in model.named_modules()}
     assert {named[id(table)] for table in model.tables() if not table.decayed} == undecayed
 
 
 @pytest.mark.parametrize("dim", [1, 8])
-def test_a_built_in_model_has_the_length_that_was_asked_for(dim: int) -> None:
+def test_a_model_factory_has_the_length_that_was_asked_for(dim: int) -> None:
     for name in ("mf", "ncf"):
-        model = built_in_model(name, dim)(3, 4)
+        model = model_factory(name, dim)(3, 4)
         assert dim in {table.embedding_dim for table in model.tables()}
     assert partial(MatrixFactorization, embedding_dim=dim)(3, 4).user.weight.shape == (3, dim)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairstream.data import SeenItems
 from fairstream.errors import DataError, ModelError
-from fairstream.models import ItemTable, MatrixFactorization, Scorer, ScorerFactory, UserTable, built_in_model
+from fairstream.models import ItemTable, MatrixFactorization, Scorer, ModelFactory, UserTable, model_factory
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.sampling import NegativeSampler
@@ -40,7 +40,7 @@ class Interactions:
 
 
 def trainer_of(
-    factory: ScorerFactory, *, seed: int = 0, lambda_: float = 0.5, n: int = 2, mu: int = 3, **options: Any
+    factory: ModelFactory, *, seed: int = 0, lambda_: float = 0.5, n: int = 2, mu: int = 3, **options: Any
 ) -> Trainer:
     hyper = Hyperparameters(batch_size=BATCH, **options)
     objective = Objective(lambda_=lambda_, tau=3.0, n=n, mu=mu)
@@ -90,7 +90,7 @@ def weights(trainer: Trainer) -> Tensor:
 def test_the_seed_decides_everything(name: str, optimizer: str, shuffled: bool) -> None:
     def trained(seed: int, global_seed: int) -> tuple[Tensor, TrainingReport]:
         torch.manual_seed(global_seed)
-        trainer = trainer_of(built_in_model(name, 4), seed=seed, optimizer=optimizer)
+        trainer = trainer_of(model_factory(name, 4), seed=seed, optimizer=optimizer)
         report = train(trainer, Interactions(), shuffled=shuffled)
         trainer.grow(N_USERS + 3, N_ITEMS + 3, t=1)
         return weights(trainer), report
