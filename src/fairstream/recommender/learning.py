@@ -208,8 +208,8 @@ class Learning:
         return Candidate(following, plan.step, result.report, (), result.engine, began)
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
-        """Know of events without learning from them yet."""
-        history = state.history.after(events.users, events.items)
+        """Know of events without learning from them yet; they belong to the period that the next update ends."""
+        history = state.history.after(events.users, events.items, ends_period=False)
         following = self._following(state, events, history, state.t + 1)
         model, optimizer = self._grown(state, history, following.t)
         pending = state.pending
