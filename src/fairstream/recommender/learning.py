@@ -176,8 +176,8 @@ class Learning:
         began, t = time.perf_counter(), state.t + 1
         history = state.history.after(events.users, events.items)
         new: Positions = range(len(state.history), len(history))
-        if len(state.pending):
-            new = np.concatenate([state.pending, np.asarray(new)])
+        if len(state.pending):  # np.asarray of an empty range would be of floats
+            new = np.concatenate([state.pending, np.arange(new.start, new.stop)])
         plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
         following = self._following(state, events, history, t)
         if plan.events is None:

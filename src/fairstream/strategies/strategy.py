@@ -114,7 +114,7 @@ class Period:
     def sample(self, n: int) -> Positions:
         """N events drawn at random, without replacement, from those before this period."""
         n_before = len(self.history) - len(self.new)
-        past = np.setdiff1d(np.arange(len(self.history)), np.asarray(self.new), assume_unique=True)
+        past = np.setdiff1d(np.arange(len(self.history)), np.asarray(self.new, dtype=np.int64), assume_unique=True)
         rng = self.randomness.numpy("replay", self.t)
         return np.sort(rng.choice(past, size=min(n, n_before), replace=False))
 
@@ -182,7 +182,7 @@ class Replay(Strategy):
 
     def plan(self, period: Period) -> Plan:
         past = period.sample(round(self.share * len(period.new)))
-        return Plan(events=np.union1d(np.asarray(past, dtype=np.int64), np.asarray(period.new)), name="replay")
+        return Plan(events=np.union1d(past, np.asarray(period.new, dtype=np.int64)), name="replay")
 
 
 class RestartEvery(Strategy):
