@@ -54,7 +54,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The part of this name, or `default`."""
-        return self[name] if name in self else default
+        return self._parts.get(name.lower(), default)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self._parts

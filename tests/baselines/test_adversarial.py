@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,16 @@ from fairstream.baselines import (
     AdversarialEngine,
     CapturedEngine,
     can_capture,
+    choose_adversarial_engine,
     filtered,
     group_recovery,
-    make_adversarial_engine,
     user_embeddings,
 )
 from fairstream.baselines.adversarial import N_DISCRIMINATOR_STEPS
 from fairstream.baselines.filtered import user_embedding_tables
+from fairstream.models import NO_CONTEXT, Context, ContextBuilder, Reads
 from fairstream.objectives import bpr_loss
-from fairstream.training.engine import Training
+from fairstream.training import TrainingJob, make_optimizer
 
 CASES = pytest.mark.parametrize(("model", "optimizer"), [(m, o) for m in ("mf", "ncf") for o in ("row", "dense")])
 KEY = 7
@@ -32,15 +34,15 @@ KEY = 7
 class Watched(AdversarialEngine):
     """Takes the same steps and writes down what each of them moved, and on which gradients."""
 
-    def __init__(self, training: Training, *, gamma: float) -> None:
-        super().__init__(training, gamma=gamma)
+    def __init__(self, job: TrainingJob, *, gamma: float) -> None:
+        super().__init__(job, gamma=gamma)
         self.moved: list[set[str]] = []
         self.gradients: list[dict[str, Tensor]] = []
 
     def _descend(self, loss: Tensor, parameters: Any) -> None:
-        before = {name: value.clone() for name, value in self.training.model.named_parameters()}
+        before = {name: value.clone() for name, value in self.job.model.named_parameters()}
         super()._descend(loss, parameters)
-        named = list(self.training.model.named_parameters())
+        named = list(self.job.model.named_parameters())
         self.moved.append({name for name, value in named if not torch.equal(value, before[name])})
         self.gradients.append({name: p.grad.to_dense() for name, p in named if p.grad is not None})
 
@@ -70,7 +72,7 @@ def test_without_a_weight_the_models_gradient_is_that_of_the_recommendation_loss
     at = alone.batches.span(0)
     users, items = (torch.from_numpy(column[at]) for column in (alone.batches.users, alone.batches.items))
     negatives = alone.sampler.draw(alone.batches.users, 4, KEY)[at]
-    bpr_loss(alone.model(users, torch.cat([items[:, None], negatives], dim=1))).backward()
+    bpr_loss(alone.model(users, torch.cat([items[:, None], negatives], dim=1), NO_CONTEXT)).backward()
     expected = {name: p.grad.to_dense() for name, p in alone.model.named_parameters() if p.grad is not None}
     found = engine.gradients[-1]
     assert found.keys() == expected.keys()
@@ -139,14 +141,7 @@ def test_groups_that_appear_later_are_learned_too(optimizer: Any) -> None:
     training = training_of(optimizer=optimizer)
     AdversarialEngine(training, gamma=1.0).epoch(np.arange(2), KEY)
     third = np.arange(40) % 3
-    later = Training(
-        training.model,
-        training.optimizer,
-        training.objective,
-        training_of(codes=third).batches,
-        training.sampler,
-        signs=(1.0, -1.0, -1.0),
-    )
+    later = replace(training, batches=training_of(codes=third).batches, signs=(1.0, -1.0, -1.0))
     AdversarialEngine(later, gamma=1.0).epoch(np.arange(2), KEY)
     head = discriminator(training).head
     assert head.weight.shape == (3, 32)
@@ -187,23 +182,43 @@ class Deaf(Scorer):
         super().__init__()
         self.user, self.item = UserTable(n_users, 4), ItemTable(n_items, 1)
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         return self.item(items).squeeze(-1)
 
 
 def test_a_model_that_does_not_ask_its_embeddings_is_told_so() -> None:
     training = training_of()
     deaf = filtered(Deaf)(40, 60)
-    other = Training(
-        deaf,
-        torch.optim.Adam(deaf.parameters()),
-        training.objective,
-        training.batches,
-        training.sampler,
-        training.signs,
-    )
+    other = replace(training, model=deaf, optimizer=torch.optim.Adam(deaf.parameters()))
     with pytest.raises(ModelError, match="this model scores without its own; use another method"):
         AdversarialEngine(other, gamma=1.0).epoch(np.arange(1), KEY)
+
+
+class Reader(Scorer):
+    """Reads the user's latest items beside the user's row."""
+
+    reads = Reads(history=2)
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(n_users, 4), ItemTable(n_items, 4, padding=True)
+
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        assert context.history is not None
+        query = self.user(users) + self.item(context.history).sum(dim=1)
+        return (self.item(items) @ query.unsqueeze(-1)).squeeze(-1)
+
+
+def test_a_model_that_reads_the_history_is_given_it() -> None:
+    training = training_of()
+    reader = filtered(Reader)(40, 60)
+    other = replace(
+        training,
+        model=reader,
+        optimizer=make_optimizer("row", reader, learning_rate=1e-2, l2=1e-4),
+        contexts=ContextBuilder(Reader.reads, training.contexts._history),
+    )
+    assert np.isfinite(AdversarialEngine(other, gamma=1.0).epoch(np.arange(2), KEY))
 
 
 # ── the engine for CUDA, but for the capture itself ──────────────────────────────────────
@@ -248,6 +263,7 @@ def test_what_is_captured_is_the_same_step(model: str) -> None:
 def test_who_takes_the_steps() -> None:
     assert not can_capture(training_of())
     for name in ("auto", "reference"):
-        assert type(make_adversarial_engine(name, training_of(), gamma=1.0)) is AdversarialEngine
+        job = training_of()
+        assert type(choose_adversarial_engine(name, job, gamma=1.0)(job)) is AdversarialEngine
     with pytest.raises(ConfigurationError, match=r"engine='fused' was asked for, .*; use auto or reference"):
-        make_adversarial_engine("fused", training_of(), gamma=1.0)
+        choose_adversarial_engine("fused", training_of(), gamma=1.0)

@@ -137,9 +137,7 @@ def test_users_of_unknown_group_feel_nothing_and_do_nothing(batch: Batch, other:
 
 @KINDS
 @given(batch=batches(), random=st.randoms(use_true_random=False))
-def test_the_order_of_the_disadvantaged_groups_does_not_matter(
-    batch: Batch, random: Random, kind: Kind
-) -> None:
+def test_the_order_of_the_disadvantaged_groups_does_not_matter(batch: Batch, random: Random, kind: Kind) -> None:
     code = list(range(1, batch.n_groups))
     random.shuffle(code)
     permuted = [([0, *code, -1])[group] for group in batch.groups]

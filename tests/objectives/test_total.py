@@ -145,7 +145,9 @@ def test_without_fairness_dpd_is_not_even_computed(case: tuple[Objective, Tensor
 def test_a_batch_with_one_group_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Tensor], only: int) -> None:
     objective, scores, groups = case
     scores, groups = scores.to(torch.float32), torch.full_like(groups, only)
-    assert not differentiable_disparity(positive_hit(scores, tau=objective.fairness.temperature), groups, N_GROUPS).is_defined.any()
+    assert not differentiable_disparity(
+        positive_hit(scores, tau=objective.fairness.temperature), groups, N_GROUPS
+    ).is_defined.any()
     loss, grad = value_and_gradient(objective, scores, groups, two=False)
     expected_loss, expected_grad = bpr_alone(objective.n, scores)
     assert torch.equal(loss, expected_loss)

@@ -19,11 +19,11 @@ from fairstream.errors import ConfigurationError
 from fairstream.models import NO_CONTEXT, ContextBuilder, MatrixFactorization, Scorer, UserTable
 from fairstream.objectives import DisparityLoss, Objective, bpr_loss, sampled_softmax_loss
 from fairstream.sampling import NegativeSampler
-from fairstream.job.batches import cut_batches
+from fairstream.training.batches import cut_batches
 from fairstream.training.config import Hyperparameters
 from fairstream.training.cpu import FusedEngine
 from fairstream.training.engine import Batch, Engine, TrainingJob
-from fairstream.job.optimizers import make_optimizer, state_tensors
+from fairstream.training.optimizers import make_optimizer, state_tensors
 from fairstream.training.reference import ReferenceEngine
 from fairstream.training.train import choose_engine
 
@@ -148,9 +148,7 @@ def test_so_do_steps_of_any_shape(seed: int, optimizer: str, n: int, mu: int) ->
 def test_the_result_does_not_depend_on_the_number_of_threads(optimizer: str, fairness: str, lambda_: float) -> None:
     n_before, results = torch.get_num_threads(), []
     for n_threads in (1, 2, 4):
-        job = job_of(
-            optimizer=optimizer, fairness=fairness, lambda_=lambda_, size=4 * 64, n_interactions=1500
-        )
+        job = job_of(optimizer=optimizer, fairness=fairness, lambda_=lambda_, size=4 * 64, n_interactions=1500)
         try:
             torch.set_num_threads(n_threads)
             engine = FusedEngine(job)
@@ -333,7 +331,7 @@ def other_loss(job: TrainingJob) -> TrainingJob:
 
 
 def wrapped_loss(job: TrainingJob) -> TrainingJob:
-    return replace(job, objective=replace(job.objective, loss=lambda scores: bpr_loss(scores)))
+    return replace(job, objective=replace(job.objective, loss=lambda scores: bpr_loss(scores) + 0))
 
 
 def other_fairness(job: TrainingJob) -> TrainingJob:
@@ -374,7 +372,7 @@ def test_what_the_fused_engine_does_not_compute_goes_to_the_reference(
     assert choose_engine("auto", job_of()) is FusedEngine
     assert choose_engine("reference", job_of()) is ReferenceEngine
     assert choose_engine("auto", change(job_of())) is ReferenceEngine
-    with pytest.raises(ConfigurationError, match="no fused engine can run this job: .*; use auto or reference"):
+    with pytest.raises(ConfigurationError, match=r"no fused engine can run this job: .*; use auto or reference"):
         choose_engine("fused", change(job_of()))
 
 
