@@ -12,6 +12,7 @@ import torch
 
 from fairstream.data import Groups, History, Rows
 from fairstream.data.history import Positions
+from fairstream.errors import ConfigurationError
 from fairstream.methods import MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
@@ -190,6 +191,8 @@ class Learning:
                 memory=plan.memory,
             )
             return Candidate(following, plan.step, None, (), None, began)
+        if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
+            raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
         base = None if is_fresh else self._grown(state, history, t, always=True)
         result = self._train(plan, base, history, events.groups, t, on_epoch)

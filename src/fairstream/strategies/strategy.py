@@ -58,6 +58,13 @@ class Plan:
             raise ConfigurationError("a plan that starts from fresh weights must name the events to learn")
         if self.epochs is not None and self.epochs < 1:
             raise ConfigurationError(f"a plan has at least one epoch, got {self.epochs}")
+        if self.events is not None and not (isinstance(self.events, range) and self.events.step == 1):
+            events = np.asarray(self.events)
+            if len(events) and (events.dtype.kind not in "iu" or (np.diff(events) < 1).any()):
+                raise ConfigurationError(
+                    "a plan names events by their positions in the history, whole numbers in ascending order, each once"
+                )
+            object.__setattr__(self, "events", events.astype(np.int64))
 
     @property
     def step(self) -> str:
