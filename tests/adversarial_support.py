@@ -21,7 +21,7 @@ BATCH, N_BATCHES = 32, 6
 N_INTERACTIONS = N_BATCHES * BATCH - 13  # the last batch is short
 
 
-def training_of(
+def job_of(
     model: str = "mf",
     optimizer: Literal["row", "dense"] = "dense",
     *,

@@ -74,7 +74,7 @@ def test_scores_are_made_with_filtered_embeddings(name: str) -> None:
     assert torch.allclose(
         model.score_range(USERS, 3, 9, NO_CONTEXT), plain.score_range(USERS, 3, 9, NO_CONTEXT), atol=1e-6
     )
-    rows = user_embeddings(model, 7)
+    rows = user_embeddings(model, torch.arange(7).numpy())
     assert torch.allclose(rows, torch.cat([table.weight[:7] for table in tables], dim=1), atol=1e-6)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairstream import EventLog, Groups
+from fairstream import EventLog, Groups, SyntheticStream, read_events
 from fairstream.data import History, SeenItems, Vocabulary
 from fairstream.errors import ConfigurationError
 from fairstream.methods import MethodConfig, Parts
@@ -352,6 +352,26 @@ def test_nothing_is_learned_from_the_groups_of_users_who_are_still_to_come(
     assert n_groups[0] < n_groups[-1] < len(whole.names)
 
 
+def test_events_are_aligned_to_the_rows_of_a_state_and_known_pairs_left_out(
+    stream: SyntheticStream, log: EventLog, periods: Periods
+) -> None:
+    (state,), _ = run(learning_of(), log, periods, last=0)
+    new_log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
+    assert len(new_log) == len(log)
+    n_before = len(state.user_ids), len(state.item_ids)
+    aligned = NewEvents.align(new_log, state)
+    assert (len(state.user_ids), len(state.item_ids)) == n_before  # the state stays as it is
+    end = periods.ends[0]
+    assert len(aligned.users) == len(log) - end
+    ids = aligned.user_ids.ids.take(aligned.users), aligned.item_ids.ids.take(aligned.items)
+    assert ids[0].to_pylist() == log.user_ids.ids.take(log.users[end:]).to_pylist()
+    assert ids[1].to_pylist() == log.item_ids.ids.take(log.items[end:]).to_pylist()
+    assert aligned.user_ids.ids[: n_before[0]].to_pylist() == state.user_ids.ids.to_pylist()
+    assert aligned.last_time == log.times[-1]
+    again = NewEvents.align(new_log, learning_of().observe(state, aligned, learn_later=True))
+    assert len(again.users) == 0
+
+
 # ── the steps ────────────────────────────────────────────────────────────────────────────
 
 
@@ -386,8 +406,8 @@ def test_a_kept_model_grows_and_is_otherwise_left_as_it_is(log: EventLog, period
 def test_fine_tuning_goes_on_from_the_old_model_with_the_new_events_alone(log: EventLog, periods: Periods) -> None:
     learning = learning_of("Finetune", update_epochs=3)
     (state,), _ = run(learning, log, periods, last=0)
+    asked_of(state.model)
     for t in range(1, N_PERIODS + 1):
-        asked_of(state.model)
         n_updates = tensors(state)["user.weight/n_updates"].sum()
         state, update = candidate_for(learning, log, periods, t, state).commit(in_place=False)
         assert update.step == "fine-tune"
@@ -481,6 +501,14 @@ def test_a_plan_is_carried_out_to_the_letter(log: EventLog, periods: Periods) ->
     assert len(period.history) == 200
 
 
+@pytest.mark.parametrize("events", [range(150, 201), np.array([-1, 3])])
+def test_a_plan_cannot_name_events_that_are_not_there(log: EventLog, periods: Periods, events: Any) -> None:
+    learning = learning_of(strategy=Given(events=events))
+    (state,), _ = run(learning, log, periods, last=0)
+    with pytest.raises(ConfigurationError, match="events that are not there; the history has 200"):
+        candidate_for(learning, log, periods, 1, state)
+
+
 def test_an_extra_loss_is_felt(log: EventLog, periods: Periods) -> None:
     def held_down(model: Scorer, batch: Batch) -> Tensor:
         return 1e3 * batch.scores.square().mean()
@@ -491,7 +519,7 @@ def test_an_extra_loss_is_felt(log: EventLog, periods: Periods) -> None:
         for extra in ({}, {"extra_loss": held_down})
     )
     assert [updates[1].report.engine for _, updates in (plain, held) if updates[1].report] == ["fused", "reference"]
-    norms = [float(states[1].model.get_parameter("user.weight").norm()) for states, _ in (plain, held)]
+    norms = [float(states[1].model.get_parameter("user.weight").detach().norm()) for states, _ in (plain, held)]
     assert norms[1] < norms[0]
 
 

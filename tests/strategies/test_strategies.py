@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ qualities = st.lists(st.none() | st.sampled_from([0.0, 0.1, 0.2, 0.3]), max_size
 sizes = st.lists(st.integers(0, 9), min_size=2, max_size=6).filter(lambda n: n[0] > 0)
 
 
-def history_of(n_events: list[int]) -> History:
+@cache
+def history_of(*n_events: int) -> History:
     """Periods of so many events each."""
     pieces = [np.zeros(n, dtype=np.int64) for n in n_events]
     history = History.of(pieces[0], pieces[0])
@@ -44,7 +46,7 @@ def history_of(n_events: list[int]) -> History:
 def period_of(
     n_events: list[int], *, quality: float | None = None, memory: Any = None, t: int = 1, seed: int = 0
 ) -> Period:
-    history = history_of(n_events)
+    history = history_of(*n_events)
     new = range(len(history) - n_events[-1], len(history))
     return Period(t, history, new, quality, memory or {}, Randomness(seed))
 
@@ -138,11 +140,23 @@ def test_options_that_make_no_sense_are_refused(make: Any) -> None:
         ({"start": "anywhere"}, "starts from 'current' or 'fresh', got 'anywhere'"),
         ({"start": "fresh"}, "must name the events to learn"),
         ({"events": range(3), "epochs": 0}, "at least one epoch, got 0"),
+        ({"events": np.array([3, 1])}, "ascending order"),
+        ({"events": np.array([1, 1])}, "each once"),
+        ({"events": np.array([1.0])}, "whole numbers"),
     ],
 )
 def test_a_plan_that_cannot_be_carried_out_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         Plan(**options)
+
+
+def test_positions_may_be_a_list_or_a_range_with_steps() -> None:
+    for events in (range(1, 7, 2), [1, 3, 5], np.array([1, 3, 5], dtype=np.int32)):
+        plan = Plan(events=events)  # type: ignore[arg-type]
+        assert isinstance(plan.events, np.ndarray)
+        assert plan.events.dtype == np.int64
+        assert plan.events.tolist() == [1, 3, 5]
+    assert Plan(events=range(1, 7)).events == range(1, 7)  # stays a view of the log
 
 
 def test_a_plan_without_a_name_is_called_by_what_it_amounts_to() -> None:
