@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fairstream
 from fairstream.errors import ConfigurationError
-from fairstream.models import MODELS
+from fairstream.models import MODELS, MatrixFactorization
 from fairstream.registry import Registry, load_plugins
 
 NAMES = st.text(st.sampled_from("abCD-"), min_size=1, max_size=4)
@@ -61,14 +60,19 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         assert str(caught.value) == f"thing must be one of one, Two, or your own object, got {name!r}"
 
 
-def test_a_plugin_registers_parts_of_its_own(tmp_path: Path) -> None:
-    plugin = tmp_path / "my plugin.py"
-    name = "a model of the test"
-    plugin.write_text(f"import fairstream\nfairstream.register_model({name!r}, fairstream.MatrixFactorization)\n")
+def test_a_plugin_registers_parts_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in ("_parts", "_names"):
+        monkeypatch.setattr(MODELS, field, dict(getattr(MODELS, field)))
+    plugin, name = tmp_path / "my plugin.py", "a model of the test"
+    plugin.write_text(
+        f"from fairstream import register_model\n"
+        f"from fairstream.models import MatrixFactorization\n"
+        f"register_model({name!r}, MatrixFactorization)\n"
+    )
     assert name not in MODELS
     load_plugins((str(plugin),))
     load_plugins((str(plugin),))
-    assert MODELS[name] is fairstream.MatrixFactorization
+    assert MODELS[name] is MatrixFactorization
 
 
 def test_a_plugin_that_fails_is_not_half_imported(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adversarial_support import BATCH, N_BATCHES, discriminator, tensors, job_of
+from adversarial_support import BATCH, N_BATCHES, discriminator, job_of, tensors
 from fairstream import ConfigurationError, ItemTable, ModelError, Scorer, UserTable
 from fairstream.baselines import (
     AdversarialEngine,

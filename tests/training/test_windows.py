@@ -205,7 +205,7 @@ def by_hand(job: TrainingJob, order: list[int], key: int) -> float:
                 all_scores=torch.stack(everything) if needs_all else None,
             )
         )
-    return float(torch.stack(losses).mean())
+    return float(torch.stack(losses).detach().mean())
 
 
 @pytest.mark.parametrize("loss", [bpr_loss, softmax_loss])

@@ -178,7 +178,7 @@ class Learning:
         history = state.history.after(events.users, events.items)
         new: Positions = range(len(state.history), len(history))
         if len(state.pending):  # np.asarray of an empty range would be of floats
-            new = np.concatenate([state.pending, np.arange(new.start, new.stop)])
+            new = np.concatenate([state.pending, np.arange(len(state.history), len(history))])
         plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
         following = self._following(state, events, history, t)
         if plan.events is None:
