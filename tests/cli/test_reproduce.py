@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 import fairstream
-from fairstream.cli import main
 from fairstream.data.datasets.sources import SOURCES
 from fairstream.experiments.store import Store
 from fairstream.paper.collect import findings_of
@@ -43,20 +41,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`fairstream reproduce` with these arguments in an empty folder: exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRSTREAM_DATA", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "nothing"))
-
-    def run(*arguments: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fairstream", "reproduce", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        said = capsys.readouterr()
-        return int(leaving.value.code or 0), said.out, said.err
-
-    return run
+    return lambda *arguments: command("reproduce", *arguments, folder=tmp_path)[:3]
 
 
 def test_it_runs_says_what_it_chose_and_does_nothing_the_second_time(
@@ -94,6 +83,7 @@ def test_it_runs_says_what_it_chose_and_does_nothing_the_second_time(
         assert contents(store) == before
 
 
+@pytest.mark.slow
 def test_times_are_measured_once_and_change_nothing_else(command: Command, data: Path, tmp_path: Path) -> None:
     timed = (*PART[:2], "time", *PART[3:], "--data", data)
     assert command(*timed)[0] == 0

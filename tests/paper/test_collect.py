@@ -49,7 +49,7 @@ def test_what_is_no_reproduction_is_one_sentence(tmp_path: Path) -> None:
         findings_of(tmp_path)
 
 
-@settings(max_examples=3)
+@settings(max_examples=1)
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 @given(chance=st.randoms(use_true_random=False))
 def test_any_part_of_a_reproduction_gives_findings(

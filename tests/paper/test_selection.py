@@ -83,7 +83,7 @@ hits = st.lists(st.integers(0, 20), min_size=len(CODES), max_size=len(CODES))
 runs = st.fixed_dictionaries({(t, task): hits for t in range(N_PERIODS) for task in TASKS})
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data(), t=st.integers(1, N_PERIODS - 1))
 def test_what_the_past_chooses_owes_nothing_to_what_comes_later(
     tmp_path_factory: pytest.TempPathFactory, data: Any, t: int

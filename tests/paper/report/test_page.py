@@ -159,6 +159,7 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.mark.slow
 def test_without_the_extra_there_is_one_sentence(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['altair'] = None\n"
