@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairstream import EventLog, FairRecommender, SyntheticStream
+from fairstream import EventLog, FairRecommender
 
 FAST: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 4, "batch_size": 256, "device": "cpu"}
 
@@ -69,14 +69,3 @@ def test_overlapping_trainings_leave_the_number_of_threads_alone(log: EventLog, 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(n_before)
-
-
-def test_a_state_that_is_held_survives_updates_in_another_thread(stream: SyntheticStream) -> None:
-    rec = FairRecommender(update_epochs=1, **FAST).fit(stream.events.slice(0, 3000), users=stream.users)
-    held = rec.state
-    before = {name: value.clone() for name, value in held.model.state_dict().items()}
-    with ThreadPoolExecutor(1) as pool:
-        for start in (3000, 3400):
-            pool.submit(rec.update, stream.events.slice(start, 400), users=stream.users).result()
-    assert all(torch.equal(value, before[name]) for name, value in held.model.state_dict().items())
-    assert rec.state is not held
