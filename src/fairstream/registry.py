@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fairstream.errors import ConfigurationError
 
@@ -51,6 +51,10 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         return self._parts[self.canonical(name).lower()]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The part of this name, or `default`."""
+        return self._parts.get(name.lower(), default)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self._parts
