@@ -2,6 +2,7 @@
 
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
 from fairstream.evaluation.evaluator import Evaluation, Evaluator
+from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
 from fairstream.evaluation.reranking import Reranker, RerankReport
@@ -16,6 +17,8 @@ __all__ = [
     "Evaluator",
     "GroupPanel",
     "GroupScores",
+    "Interval",
+    "Paired",
     "Protocol",
     "RerankReport",
     "Reranker",

@@ -13,7 +13,7 @@ from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluator, Protocol
 from fairstream.experiments.config import RunConfig
 from fairstream.experiments.results import TASKS, PeriodResult, mean_slices, versions
-from fairstream.methods import METHODS, make_learner
+from fairstream.methods import make_learner
 from fairstream.models import ScorerFactory
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
@@ -238,8 +238,8 @@ class Run(Iterator[PeriodResult]):
         }
 
     def _recovery(self) -> dict[str, Any]:
-        """Of Adver alone, whose aim it is."""
-        if not METHODS[self.config.method].is_adversarial:
+        """Of Adver, which is to prevent it, and of Finetune, which Adver is compared with."""
+        if self.config.method not in ("Adver", "Finetune"):
             return {}
         found = self.group_recovery()
         return {"group_recovery": None if found is None else found.to_dict()}
