@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from fairstream.evaluation import Evaluation, Evaluator, Protocol, UserResults
+from fairstream.experiments.record import Record
 from fairstream.experiments.results import TASKS, PeriodResult
 from fairstream.experiments.store import Store
-from fairstream.experiments.stored import StoredRun
 from fairstream.paper.catalogue import Catalogue, Entry, row_of
 from fairstream.paper.settings import QUICK
 from fairstream.randomness import Randomness
@@ -63,7 +63,10 @@ class PaperStore:
             "data": {**data, "groups": ["g0", "g1"]},
             "versions": {"fairstream": "0"},
         }
-        self.store.write(name_of(entry), StoredRun.of(about, results))
+        documents = [result.to_dict() for result in results]
+        pretrained = next((document for document in documents if document["t"] == 0), None)
+        periods = [document for document in documents if document["t"] > 0]
+        self.store.write(name_of(entry), Record.from_document({**about, "pretrained": pretrained, "periods": periods}))
 
     @property
     def catalogue(self) -> Catalogue:

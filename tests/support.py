@@ -108,7 +108,7 @@ def made_run(
             "advantaged_by": "declared",
             "period_ends": list(range(len(found) + 2)),
         },
-        "pretrained": periods[0],
+        "pretrained": {**periods[0], "t": 0},
         "periods": periods,
         "summary": {"remain": {}, "next": {}},
         "slices": {},

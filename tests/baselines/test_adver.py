@@ -85,8 +85,9 @@ def test_a_run_is_judged_and_says_how_well_the_group_can_be_told(small: EventLog
 
 
 def test_other_methods_are_asked_only_on_request(small: EventLog) -> None:
-    run = finished(small, "Finetune")
+    run = finished(small, "FADE")
     assert "group_recovery" not in run.document()
+    assert "group_recovery" in finished(small, "Finetune").document()  # which Adver is compared with
     found = run.group_recovery()
     assert found is not None
     assert found == run.group_recovery()
@@ -110,14 +111,14 @@ def test_the_weight_of_the_adversary_matters_to_adver_alone(small: EventLog) -> 
 
 
 def test_the_weight_of_the_adversary_is_a_setting_of_adver_alone(small: EventLog) -> None:
-    adver, fade = (Record(finished(small, method).document()) for method in ("Adver", "FADE"))
+    adver, fade = (Record.from_document(finished(small, method).document()) for method in ("Adver", "FADE"))
     assert adver.settings["adversary_weight"] == 10.0
     assert "adversary_weight" not in fade.settings
     assert "fairness_weight" not in adver.settings
 
 
 def test_seeds_are_averaged(small: EventLog) -> None:
-    records = [Record(finished(small, seed=seed).document()) for seed in (0, 1)]
+    records = [Record.from_document(finished(small, seed=seed).document()) for seed in (0, 1)]
     accuracies = [record.document["group_recovery"]["balanced_accuracy"] for record in records]
     found = pooled(records)["group_recovery"]
     assert found["balanced_accuracy"] == pytest.approx(np.mean(accuracies))

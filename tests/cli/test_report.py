@@ -49,7 +49,6 @@ def test_a_store_that_was_just_begun_gives_pictures(begun: Path, tmp_path: Path)
     ("arguments", "error", "sentence"),
     [
         (["nowhere"], DataError, "is not a store"),
-        (["store", "--format", "gif"], ConfigurationError, "format must be png or svg, got 'gif'"),
         (["store", "--to", "nowhere/page.html"], ConfigurationError, "there is no folder"),
     ],
 )

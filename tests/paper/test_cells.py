@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream.experiments.results import TASKS
-from fairstream.paper.catalogue import Entry
+from fairstream.paper.catalogue import KEPT, Entry, best
 from fairstream.paper.cells import FEW, PAST, Cell, Cells, difference, gain, reduction
 from fairstream.paper.findings import Choice
-from fairstream.paper.selection import KEPT, best
 from fairstream.paper.settings import FULL, JUDGED, METRICS, QUICK, Setting
 from paper_stores import CODES, PaperStore, always
 

@@ -14,9 +14,8 @@ from fairstream import DataError
 from fairstream.experiments.store import Store
 from fairstream.paper.catalogue import Entry
 from fairstream.paper.collect import findings_of
-from fairstream.paper.experiments import EXPERIMENTS
-from fairstream.paper.published import published_numbers
-from fairstream.paper.settings import QUICK, Setting
+from fairstream.paper.findings import published_numbers
+from fairstream.paper.settings import EXPERIMENTS, QUICK, Setting
 from paper_stores import PaperStore, always, name_of
 
 PLANNED: list[Entry] = [

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream.experiments.results import TASKS
-from fairstream.paper.catalogue import Entry
-from fairstream.paper.selection import KEPT, all_choices, best, choose
+from fairstream.paper.catalogue import KEPT, Entry, all_choices, best, choose
 from fairstream.paper.settings import METRICS, QUICK, Setting
 from paper_stores import CODES, PaperStore, always
 

@@ -124,12 +124,10 @@ class FairRecommender:
                 f"{METHODS.canonical(method)} chooses the lists of all users together, so it is a method of "
                 f"experiments (fairstream.run, `fairstream run`); give a recommender another method"
             )
+        names, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy)
         self.config = MethodConfig(
-            model=model if isinstance(model, str) else CUSTOM,
+            **{name: part for name, part in names.items() if name != "metrics"},
             method=method,
-            loss=loss if isinstance(loss, str) else CUSTOM,
-            fairness=fairness if fairness is None or isinstance(fairness, str) else CUSTOM,
-            strategy=strategy if strategy is None or isinstance(strategy, str) else CUSTOM,
             fairness_weight=fairness_weight,
             embedding_dim=embedding_dim,
             surrogate=surrogate,
@@ -145,12 +143,6 @@ class FairRecommender:
             restart=restart,
             restart_every=restart_every,
             adversary_weight=adversary_weight,
-        )
-        parts = Parts(
-            None if isinstance(model, str) else model,
-            None if isinstance(loss, str) else loss,
-            None if isinstance(fairness, str) else fairness,
-            None if isinstance(strategy, str) else strategy,
         )
         runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
         self._learning = Learning(

@@ -20,7 +20,6 @@ from fairstream.service.periods import Period, events_of, held_out
 from fairstream.service.registry import model
 from fairstream.service.workspace import Workspace
 
-
 _FOR_EXPERIMENTS = {"rerank_tolerance"}
 """Options of methods that only experiments can run."""
 

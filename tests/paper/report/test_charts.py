@@ -13,9 +13,16 @@ import pytest
 from fairstream.errors import ConfigurationError
 from fairstream.pages.series import _OTHERS, _STYLES, styles_of
 from fairstream.paper.report import write_figures
-from fairstream.paper.report.charts import described, ranges_of, rows_of, spec_of
-from fairstream.paper.report.export import figure_spec, picture
-from fairstream.paper.report.figures import Figure, figures_of
+from fairstream.paper.report.figures import (
+    Figure,
+    described,
+    figure_spec,
+    figures_of,
+    picture,
+    ranges_of,
+    rows_of,
+    spec_of,
+)
 from fairstream.paper.report.page import page_of
 from report_findings import findings, without_runs
 
@@ -114,7 +121,7 @@ def test_pictures_are_named_by_the_paper_s_labels(tmp_path: Path) -> None:
     assert [path.name for path in written] == ["fig-params.svg", "fig-mine.svg"]
     assert sorted(tmp_path.rglob("*.svg")) == sorted(written)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="choose another place"):
+    with pytest.raises(ConfigurationError, match="choose another folder"):
         write_figures(few, tmp_path / "file", format="svg")
 
 
