@@ -295,7 +295,13 @@ class Learning:
         batches: Batches | Windows
         if isinstance(model, WindowScorer):
             batches = cut_windows(
-                history, plan.events, groups.codes, length=model.reads.history, size=config.batch_size
+                history,
+                plan.events,
+                groups.codes,
+                sampler,
+                n_drawn=self.objective.n_drawn,
+                length=model.reads.history,
+                size=config.batch_size,
             )
         else:
             batches = cut_batches(
