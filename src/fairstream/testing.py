@@ -194,7 +194,7 @@ def _check_gradient(factory: ModelFactory) -> None:
             scores = model.forward_windows(context.history, None)[:, -1]
         else:
             scores = model(users, _all_items(_N_USERS), context)
-        (scores * torch.linspace(-1, 1, scores.numel()).view_as(scores)).sum().backward()
+        (scores * torch.linspace(-1, 1, scores.numel()).view_as(scores)).sum().backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
         _require(
@@ -293,7 +293,7 @@ def _check_recommender(model: str | ModelFactory, loss: str | Loss) -> None:
         lists.equals(data.lists(rec)) and _same(before, _tensors(rec.model)),
         "recommending or evaluating changes the model or its lists; scoring must not change anything",
     )
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(4) as pool, _explained("recommending from several threads"):
         together = list(pool.map(lambda _: data.lists(rec), range(8)))
     _require(
         all(lists.equals(other) for other in together),
@@ -435,7 +435,7 @@ def check_fairness(fairness: str | FairnessLoss) -> None:
         "the fairness loss does not rise when the group with sign +1 is served better than the group with sign −1",
     )
     scores = _random(8, 5).requires_grad_()
-    fairness(scores, groups, signs).backward()
+    fairness(scores, groups, signs).backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     _require(
         not bool(scores.grad[groups < 0].any()),
@@ -458,7 +458,7 @@ def _check_scalar(loss: Loss, what: str) -> None:
         _require(
             isinstance(value, Tensor) and value.dim() == 0,
             f"{what} must return one number (a tensor without dimensions), got "
-            f"{tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}; take the mean over the batch",
+            f"{tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}; average over the batch",
         )
         _require(
             bool(value.isfinite()), f"{what} of {name} scores is {value.item()}; use logsigmoid, softplus, logsumexp"
@@ -529,11 +529,11 @@ def _check_plan(plan: Any, n_events: int) -> None:
     if plan.events is None:
         return
     events = np.asarray(plan.events)
+    _require(len(events) > 0, "a plan without events learns nothing; return Plan.keep() instead of empty events")
     _require(
         events.ndim == 1 and np.issubdtype(events.dtype, np.integer),
         f"Plan.events must be integer positions in the history, got {events.dtype} of shape {events.shape}",
     )
-    _require(len(events) > 0, "a plan without events learns nothing; return Plan.keep() instead of empty events")
     _require(
         bool(events.min() >= 0 and events.max() < n_events),
         f"Plan.events must be positions from 0 to {n_events - 1}, got {events.min()} to {events.max()}",

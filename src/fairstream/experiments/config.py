@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from fairstream.evaluation import Protocol
 from fairstream.methods import MethodConfig
 from fairstream.periods import check_length
+from fairstream.registry import load_plugins
 from fairstream.training import RuntimeConfig
 
 
@@ -47,6 +48,14 @@ period's length given as many as there are."""
 none is)."""
     n_resamples: int = Field(1000, ge=0)
     """Bootstrap samples and permutations behind every interval and p-value; 0: none of them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _import_plugins(cls, given: Any) -> Any:
+        """Names are checked after this, so those that a plugin registers are known."""
+        if isinstance(given, dict) and given.get("plugins"):
+            load_plugins(tuple(given["plugins"]))
+        return given
 
     @field_validator("protocol")
     @classmethod
