@@ -16,7 +16,7 @@ from fairstream.experiments.stored import StoredRun
 from fairstream.paper.catalogue import Catalogue, Entry, row_of
 from fairstream.paper.settings import QUICK
 from fairstream.randomness import Randomness
-from fairstream.strategies import Step, Update
+from fairstream.recommender import Update
 from support import coded
 
 K = 20
@@ -51,7 +51,7 @@ class PaperStore:
         config = QUICK.config(setting, dataset, model, seed=seed, protocol=self._protocol)
         periods = sorted({t for t, _ in found})
         results = [
-            PeriodResult(t, Update(t, Step.KEEP, 0.0, None), ("g0",), {task: _judged(found[t, task]) for task in TASKS})
+            PeriodResult(t, Update(t, "keep", 0.0, None), ("g0",), {task: _judged(found[t, task]) for task in TASKS})
             for t in periods
         ]
         data = {"name": dataset, "sha256": dataset, "n_events": 9, "n_users": 5, "n_items": 30, "group": "g"}

@@ -437,10 +437,11 @@ class FairRecommender:
         runtime = RuntimeConfig(device=device or manifest.get("device", "auto"))
         runtime.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
-            saved, seed = dict(manifest["config"]), int(manifest["seed"])
-            engine = manifest.get("engine", "auto")
-        except (KeyError, TypeError, ValueError):
-            raise _damaged(path) from None
+            saved, seed = dict(manifest["config"]), RuntimeConfig(seed=manifest["seed"]).seed
+            engine = RuntimeConfig(engine=manifest["engine"]).engine
+            MethodConfig(**saved)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, error) from None
         recommender = cls(
             metrics=metrics,
             **_constructor_options(path, saved, seed, engine, runtime.device, changed, model, loss, fairness, strategy),
@@ -504,13 +505,11 @@ class FairRecommender:
         self.last_update = update
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._reading() as state:
-            fields = {
-                name: value
-                for name, value in self.__dict__.items()
-                if name not in ("_writing", "_swapping", "_n_readers")
-            }
-            return {**fields, "_state": state.share()}
+        with self._swapping:
+            if self._state is not None:
+                self._state.share()
+            fields = self.__dict__.copy()
+        return {name: value for name, value in fields.items() if name not in ("_writing", "_swapping", "_n_readers")}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         self.__dict__.update(fields)
@@ -519,7 +518,7 @@ class FairRecommender:
     def __deepcopy__(self, memo: dict[int, Any]) -> FairRecommender:
         """Both share the state, which never changes."""
         twin = object.__new__(type(self))
-        twin.__setstate__({**self.__dict__} if self._state is None else self.__getstate__())
+        twin.__setstate__(self.__getstate__())
         return twin
 
     def _fitted(self) -> State:
