@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fairstream as fs
+from fairstream.evaluation import METRICS
 from fairstream.models import MODELS, MatrixFactorization
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES
 from fairstream.strategies import STRATEGIES, RestartEvery
-from fairstream.testing import check_fairness, check_loss, check_model, check_strategy
+from fairstream.testing import check_fairness, check_loss, check_metric, check_model, check_strategy
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -34,6 +35,11 @@ def test_every_built_in_loss_passes(name: str) -> None:
 def test_every_built_in_fairness_loss_passes(name: str, surrogate: str) -> None:
     check_fairness(FAIRNESS_LOSSES[name](temperature=3.0, surrogate=surrogate))
     check_fairness(name)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_built_in_metric_passes(name: str) -> None:
+    check_metric(name)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -359,6 +365,32 @@ def test_a_sound_fairness_loss_passes() -> None:
 def test_a_broken_fairness_loss_is_told_what_is_wrong(fairness: Any, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_fairness(fairness)
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────
+
+
+def _hits_in_place(lists: Any, truth: Any) -> Any:
+    lists.hits[0] = True
+    return lists.hits.mean(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "sentence"),
+    [
+        (lambda lists, truth: lists.hits, r"one value a user, \(7,\), .* got the shape \(7, 4\)"),
+        (lambda lists, truth: lists.scores.mean(axis=1), "NaN or infinite.*shorter than k"),
+        (_hits_in_place, "changes the arrays"),
+        (lambda lists, truth: np.random.default_rng().random(len(lists.hits)), "second time"),
+        (lambda lists, truth: float(lists.hits[0].mean()), "order of the users"),
+        (lambda lists, truth: lists.hits.mean(axis=1) - lists.hits.mean(), "depends on the other users"),
+        (lambda lists, truth: lists.hits[:, 1].astype(float), "at k = 1 failed with IndexError"),
+        (lambda lists: 0.0, "failed with TypeError"),
+    ],
+)
+def test_a_broken_metric_is_told_what_is_wrong(metric: Any, sentence: str) -> None:
+    with pytest.raises(AssertionError, match=sentence):
+        check_metric(metric)
 
 
 # ── strategies ───────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ import json
 import pickle
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,8 +28,9 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from fairstream.data import EventLog, History, read_events, synthetic_stream
+from fairstream.data import EventLog, History, Rows, read_events, synthetic_stream
 from fairstream.errors import FairstreamError
+from fairstream.evaluation import METRICS, ItemLists, Lists, Metric, Truth
 from fairstream.models import (
     ClosedFormScorer,
     Context,
@@ -56,7 +57,7 @@ _OPTIONS: dict[str, Any] = {
     "engine": "reference",
 }
 
-__all__ = ["check_fairness", "check_loss", "check_model", "check_strategy"]
+__all__ = ["check_fairness", "check_loss", "check_metric", "check_model", "check_strategy"]
 
 
 # ── models ───────────────────────────────────────────────────────────────────────────────
@@ -475,6 +476,90 @@ def _check_scalar(loss: Loss, what: str) -> None:
         )
         _require(torch.equal(scores.detach(), original), f"{what} changes the scores that it is given; work on a copy")
         _require(torch.equal(loss(scores), value), f"{what} gives another value the second time; nothing may be random")
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────
+
+
+def check_metric(metric: str | Metric) -> None:
+    """Check a metric: one finite value a user or one number, whatever the order of the users.
+
+    Parameters
+    ----------
+    metric
+        A function of (`Lists`, `Truth`), or a registered name.
+
+    Raises
+    ------
+    AssertionError
+        If its values cannot be compared between groups and runs.
+
+    Examples
+    --------
+    >>> check_metric("recall")
+
+    """
+    metric = METRICS[metric] if isinstance(metric, str) else metric
+    lists, truth = _tested_lists(range(_N_USERS))
+    arrays = [lists.items, lists.scores, lists.hits, truth.users, truth.positives.items, truth.popularity]
+    copies = [array.copy() for array in arrays]
+    value = _measured(metric, lists, truth)
+    _require(
+        all(map(np.array_equal, arrays, copies)),
+        "the metric changes the arrays that it is given; work on copies",
+    )
+    _require(
+        np.array_equal(value, _measured(metric, lists, truth)),
+        "the metric gives another value the second time; nothing may be random or remembered",
+    )
+    order = np.arange(_N_USERS)[::-1]
+    reversed_value = _measured(metric, *_tested_lists(order))
+    _require(
+        np.allclose(reversed_value, value[order] if value.ndim else value),
+        "the metric depends on the order of the users",
+    )
+    alone = [_measured(metric, *_tested_lists([user])) for user in range(_N_USERS)]
+    _require(
+        value.ndim == 0 or np.allclose(np.concatenate(alone), value),
+        "the value of a user depends on the other users; return one number if the metric is of all lists together",
+    )
+    _measured(metric, lists.cut(1), truth)
+    data = _data()
+    with _explained("evaluate with this metric"):
+        rec = FairRecommender("popularity", metrics={"own@5": metric}, **_OPTIONS).fit(data.first)
+        rec.evaluate(data.second, k=5, n_resamples=0)
+
+
+def _measured(metric: Metric, lists: Lists, truth: Truth) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The value as an array, of which the shape and the numbers have been checked."""
+    n_users = len(lists.items)
+    with _explained(f"the metric of {n_users} users at k = {lists.k}"):
+        value = np.asarray(metric(lists, truth), dtype=np.float64)
+    _require(
+        value.shape in ((), (n_users,)),
+        f"a metric must return one value a user, ({n_users},), or one number for all users, got the shape "
+        f"{value.shape}; average over the places of a list",
+    )
+    _require(
+        bool(np.isfinite(value).all()),
+        "the metric returns NaN or infinite values; lists can be shorter than k, with item −1 and score −∞ at the end",
+    )
+    return value
+
+
+def _tested_lists(order: Sequence[int] | Rows) -> tuple[Lists, Truth]:
+    """Lists of some users with none, some and all hits, one of them short; in this order."""
+    history, users = _history(), np.array(order)
+    rng = np.random.default_rng(2)
+    items = np.stack([rng.permutation(_N_ITEMS)[:4] for _ in range(_N_USERS)])
+    items[3, 2:] = -1
+    hits = (rng.random(items.shape) < 0.4) & (items >= 0)
+    hits[0], hits[1] = False, True
+    scores = np.where(items >= 0, np.sort(rng.normal(size=items.shape))[:, ::-1], -np.inf)
+    positives = [np.unique([*items[user][hits[user]], user]) for user in users]  # one of them may be in no list
+    bounds = np.concatenate([[0], np.cumsum([len(part) for part in positives])])
+    truth = Truth.of(users, ItemLists(bounds, np.concatenate(positives)), history)
+    return Lists(items[users], scores[users], hits[users]), truth
 
 
 # ── strategies ───────────────────────────────────────────────────────────────────────────

@@ -174,6 +174,28 @@ def test_a_fairness_loss_of_ones_own_is_used(page: Any, first: fs.EventLog) -> N
     assert not torch.allclose(own.model.item.weight, papers.model.item.weight, atol=1e-6)
 
 
+def test_metrics_of_ones_own_are_used(page: Any, stream: fs.SyntheticStream, first: fs.EventLog, later: Any) -> None:
+    calls: list[int] = []
+
+    def counted(lists: Any, truth: Any) -> Any:
+        calls.append(len(lists.items))
+        return page.novelty(lists, truth)
+
+    metrics = {"coverage@5": page.coverage, "novelty@5": counted, "n@5": lambda lists, truth: truth.n_positives}
+    rec = fs.FairRecommender("popularity", metrics=metrics, **QUICK).fit(first)
+    evaluation = rec.evaluate(later, users=stream.users, k=5, n_resamples=0)
+    assert set(evaluation.metrics) == set(metrics)
+    assert calls[0] == evaluation.n_tested_users
+    lists = rec.recommend(np.unique(later["user_id"]), k=5)
+    assert evaluation["coverage@5"].overall == pytest.approx(len(lists["item_id"].unique()) / rec.state.history.n_items)
+    assert set(evaluation["novelty@5"].by_group) == {"majority", "minority"}
+
+
+def test_a_metric_by_name_is_used_in_a_run(page: Any, log: fs.EventLog) -> None:
+    run = fs.run(log, model="popularity", metrics=("coverage@10", "ndcg@10"), n_periods=2, n_resamples=0, **QUICK)
+    assert {"coverage@10", "ndcg@10"} <= set(run.begin().tasks["next"].metrics)
+
+
 def test_a_strategy_of_ones_own_is_used(page: Any, stream: fs.SyntheticStream, first: fs.EventLog) -> None:
     rec = fs.FairRecommender(strategy=page.LastFour(), engine="auto", **QUICK).fit(first)
     steps = []
