@@ -1,4 +1,4 @@
-"""What the tests of more than one room use."""
+"""Helpers that several test modules use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from fairstream.data import Groups, SeenItems
 from fairstream.evaluation import UserResults
 from fairstream.experiments import RunConfig
-from fairstream.models import ItemTable, MatrixFactorization, Scorer, UserTable
+from fairstream.models import Context, ItemTable, MatrixFactorization, Scorer, UserTable
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -51,15 +51,15 @@ def ranked_lists(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 class Recorder(MatrixFactorization):
-    """Matrix factorisation that writes down what it was asked."""
+    """Matrix factorisation that records the users and items it scores."""
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__(n_users, n_items, embedding_dim=4)
         self.asked: list[tuple[Tensor, Tensor]] = []
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         self.asked.append((users.clone(), items.clone()))
-        return super().forward(users, items)
+        return super().forward(users, items, context)
 
     def told(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The users (N,) and candidates (N, 1 + n) asked for since the last time."""
@@ -69,7 +69,7 @@ class Recorder(MatrixFactorization):
 
 
 class Given(Scorer):
-    """Scores that are given (users × items), and a note of what was asked."""
+    """Fixed scores (users × items); records the users and items it scores."""
 
     def __init__(self, scores: Tensor) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Given(Scorer):
         self.scores = scores
         self.asked: list[tuple[list[int], list[list[int]]]] = []
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         self.asked.append((users.tolist(), items.tolist()))
         return self.scores[users[:, None], items]
 
