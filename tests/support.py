@@ -10,10 +10,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.data import Groups, SeenItems
-from fairstream.evaluation import UserResults
+from fairstream.data import Groups, History, Rows, SeenItems
+from fairstream.evaluation import Lists, UserResults
+from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.experiments import RunConfig
-from fairstream.models import Context, ItemTable, MatrixFactorization, Scorer, UserTable
+from fairstream.models import Context, ContextBuilder, ItemTable, MatrixFactorization, Reads, Scorer, UserTable
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -80,6 +81,15 @@ class Given(Scorer):
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         self.asked.append((users.tolist(), items.tolist()))
         return self.scores[users[:, None], items]
+
+
+NO_CONTEXTS = ContextBuilder(Reads(), History.empty())
+"""Of models that read nothing."""
+
+
+def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, *, n_items: int, k: int) -> Lists:
+    """Ranked lists of all items by a model that reads no context."""
+    return top_k_of_all(model, users, seen, positives, contexts=NO_CONTEXTS, n_items=n_items, k=k)
 
 
 def made_run(
