@@ -14,6 +14,7 @@ import numpy as np
 from fairstream.errors import DataError
 from fairstream.evaluation import GroupPanel, Protocol, UserResults, group_statistics, stack_periods
 from fairstream.evaluation.resampling import Array
+from fairstream.experiments.config import evaluation_protocol
 from fairstream.experiments.identity import used_settings
 from fairstream.experiments.results import mean_of
 from fairstream.randomness import Randomness
@@ -65,7 +66,7 @@ class Record:
 
     @cached_property
     def protocol(self) -> Protocol:
-        return Protocol.named(self.config["protocol"])
+        return evaluation_protocol(self.config["protocol"])
 
     def tested(self, task: str) -> list[UserResults]:
         """Of each period after pre-training, the users tested."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import GroupPanel, Protocol, UserResults, stack_periods
+from fairstream.evaluation import GroupPanel, UserResults, stack_periods
 from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.resampling import Array
+from fairstream.experiments.config import evaluation_protocol
 from fairstream.paper.catalogue import Catalogue
 from fairstream.paper.experiments import PLAIN, RERANK
 from fairstream.paper.findings import Choice
@@ -138,7 +139,7 @@ class Cells:
 
     def _values(self, dataset: str, column: _Column, seed: int) -> tuple[Array, Any]:
         """(U, P, 1) of the users tested, and their groups."""
-        measure = Protocol.named(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
+        measure = evaluation_protocol(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
         tests = [
             test
             for t, setting in zip(JUDGED, column.settings, strict=True)
