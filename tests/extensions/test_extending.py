@@ -371,6 +371,33 @@ def test_newcomers_with_observed_events_are_served_by_a_history_model(page: Any,
     assert item not in lists["item_id"].to_pylist()
 
 
+class ReadsHistory(fs.Scorer):
+    """Trained on single interactions, with the history before each."""
+
+    reads = fs.Reads(history=100)
+    n_leaks = 0
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.item, self.known = fs.ItemTable(n_items, 4), fs.ItemTable(n_items, 4, padding=True)
+
+    def forward(self, users: Tensor, items: Tensor, context: fs.Context) -> Tensor:
+        assert context.history is not None
+        assert context.n_events is not None
+        if self.training:
+            ReadsHistory.n_leaks += int((context.history == items[:, :1]).sum())
+        mean = self.known(context.history).sum(dim=1) / context.n_events.clamp(min=1)[:, None]
+        return (self.item(items) @ mean.unsqueeze(-1)).squeeze(-1)
+
+
+def test_in_training_the_history_ends_before_the_event(
+    stream: fs.SyntheticStream, first: fs.EventLog, later: Any
+) -> None:
+    rec = fs.FairRecommender(model=ReadsHistory, **QUICK).fit(first).update(later, users=stream.users)
+    assert ReadsHistory.n_leaks == 0  # nobody has an item twice, so an event's own item is not in its history
+    assert "model" in rec.recommend(later["user_id"], k=1)["source"].to_pylist()
+
+
 class WatchesItsMode(Plain):
     switched: list[bool] = []  # noqa: RUF012 (of all instances, because updates make new ones)
 
