@@ -1,4 +1,4 @@
-"""What the tests of more than one room use."""
+"""Helpers that several test modules use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.data import Groups, SeenItems
-from fairstream.evaluation import UserResults
+from fairstream.data import Groups, History, Rows, SeenItems
+from fairstream.evaluation import Lists, UserResults
+from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.experiments import RunConfig
-from fairstream.models import NO_CONTEXT, Context, ItemTable, MatrixFactorization, Scorer, UserTable
+from fairstream.models import (
+    NO_CONTEXT,
+    Context,
+    ContextBuilder,
+    ItemTable,
+    MatrixFactorization,
+    Reads,
+    Scorer,
+    UserTable,
+)
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -51,7 +61,7 @@ def ranked_lists(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 class Recorder(MatrixFactorization):
-    """Matrix factorisation that writes down what it was asked."""
+    """Matrix factorisation that records the users and items it scores."""
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__(n_users, n_items, embedding_dim=4)
@@ -69,7 +79,7 @@ class Recorder(MatrixFactorization):
 
 
 class Given(Scorer):
-    """Scores that are given (users × items), and a note of what was asked."""
+    """Fixed scores (users × items); records the users and items it scores."""
 
     def __init__(self, scores: Tensor) -> None:
         super().__init__()
@@ -80,6 +90,15 @@ class Given(Scorer):
     def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         self.asked.append((users.tolist(), items.tolist()))
         return self.scores[users[:, None], items]
+
+
+NO_CONTEXTS = ContextBuilder(Reads(), History.empty())
+"""Of models that read nothing."""
+
+
+def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, *, n_items: int, k: int) -> Lists:
+    """Ranked lists of all items by a model that reads no context."""
+    return top_k_of_all(model, users, seen, positives, contexts=NO_CONTEXTS, n_items=n_items, k=k)
 
 
 def made_run(

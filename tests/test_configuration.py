@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fairstream import METHODS, ConfigurationError, FairstreamError, MethodConfig, RunConfig
 from fairstream.evaluation import REPAIRS, Protocol
+from fairstream.experiments.config import evaluation_protocol
 
 CONFIGS = [RunConfig, MethodConfig]
 
@@ -209,12 +210,13 @@ def test_every_field_is_documented(config: type[MethodConfig]) -> None:
 # ── protocols ────────────────────────────────────────────────────────────────────────────
 
 
-@given(st.lists(st.sampled_from(sorted(REPAIRS)), max_size=6))
+@given(st.lists(st.sampled_from([*REPAIRS, "optimizer"]), max_size=6))
 def test_any_repairs_make_a_protocol(repairs: list[str]) -> None:
+    """That of the optimizer is none of the evaluation's."""
     name = "+".join(["paper", *repairs])
-    config, protocol = RunConfig(protocol=name), Protocol.named(name)
+    config, protocol = RunConfig(protocol=name), evaluation_protocol(name)
     assert config.protocol == name
-    assert {repair for repair, field in REPAIRS.items() if getattr(protocol, field)} == set(repairs)
+    assert {repair for repair, field in REPAIRS.items() if getattr(protocol, field)} == set(repairs) - {"optimizer"}
     # who repairs nothing else still learns and judges as the paper does
     assert config.optimizer == ("row" if "optimizer" in repairs else "dense")
     assert config.min_group_size == 1
@@ -225,12 +227,14 @@ def test_strict_is_every_repair_and_needs_groups_large_enough_to_judge() -> None
     assert (RunConfig().protocol, RunConfig().optimizer, RunConfig().min_group_size) == ("strict", "row", 20)
 
 
-@pytest.mark.parametrize("value", ["loose", "", "paper+", "paper+speed", "strict+ranking", "ranking+paper", "Paper"])
+@pytest.mark.parametrize(
+    "value", ["loose", "", "paper+", "paper+speed", "strict+ranking", "strict+optimizer", "ranking+paper", "Paper"]
+)
 def test_an_unknown_protocol_is_refused_with_the_known_ones(value: str) -> None:
     message = complaint(protocol=value)
     assert message.startswith("protocol must be strict, paper, or paper with repairs")
     assert message.endswith(f"got {value!r}")
-    assert all(repair in message for repair in REPAIRS)
+    assert all(repair in message for repair in (*REPAIRS, "optimizer"))
 
 
 @pytest.mark.parametrize("value", [3, None, ["paper"]], ids=repr)

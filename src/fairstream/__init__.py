@@ -8,6 +8,7 @@
 """
 
 from fairstream import baselines as _baselines  # noqa: F401 (enters the paper's competitors in the registries)
+from fairstream import testing as testing
 from fairstream._version import __version__
 from fairstream.data import EventLog, Groups, History, SyntheticStream, ingest, read_events, synthetic_stream
 from fairstream.errors import (

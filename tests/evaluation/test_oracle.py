@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ir_measures import RR, P, R, Success, nDCG
 
 from fairstream.evaluation import Protocol
-from fairstream.evaluation.ranking import rank_all
-from support import Given, Pairs, items_of, pairs_of
+from fairstream.evaluation.metrics import HitCounts
+from support import Given, Pairs, items_of, pairs_of, rank_all
 
 METRICS = Protocol.named("strict").metrics
 NOTHING = {name: [0.0] for name in METRICS}
@@ -46,7 +46,8 @@ def ours(task: Task) -> dict[str, list[float]]:
     users = np.arange(len(scores))
     model = Given(torch.from_numpy(scores).float())
     ranked = rank_all(model, users, pairs_of(positives), pairs_of(seen), n_items=n_items, k=k)
-    return {name: metric(ranked.hits, ranked.n_positives).tolist() for name, metric in METRICS.items()}
+    stored = HitCounts(ranked.hits, np.diff(pairs_of(positives).lists(users)[0]))
+    return {name: metric(stored, stored).tolist() for name, metric in METRICS.items()}
 
 
 def theirs(task: Task) -> dict[str, list[float]]:

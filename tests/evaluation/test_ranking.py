@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from torch import Tensor
 
 from fairstream.data import SeenItems
 from fairstream.errors import ModelError
-from fairstream.evaluation import best, best_items
-from fairstream.evaluation.best import TopKBackend
-from fairstream.evaluation.blocks import chunks
-from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, RankedHits, rank_all, rank_sampled
-from fairstream.evaluation.topk_cpu import topk_cpu
-from fairstream.evaluation.topk_torch import topk_torch
-from support import Given, Pairs, items_of, pairs_of, rows
+from fairstream.evaluation import Lists, ranking, top_k
+from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES
+from fairstream.evaluation.top_k import TopKBackend, chunks, topk_cpu, topk_torch
+from fairstream.models import Context
+from support import NO_CONTEXTS, Given, Pairs, items_of, pairs_of, rank_all, rows
+
+best_items = partial(ranking.best_items, contexts=NO_CONTEXTS)
+rank_sampled = partial(ranking.rank_sampled, contexts=NO_CONTEXTS)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -34,7 +36,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def going(rank: Callable[..., Any] = topk_cpu, *, items: int = 1 << 12, scores: int = 1 << 20) -> Iterator[None]:
     """Rank on the CPU in this way, so many items and so many scores at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(best.BACKENDS, "cpu", TopKBackend(rank, items, scores))
+        patch.setitem(top_k.BACKENDS, "cpu", TopKBackend(rank, items, scores))
         yield
 
 
@@ -83,7 +85,7 @@ def test_rank_all_against_a_list_made_by_hand(task: Task, way: AbstractContextMa
         candidates, wanted = set(range(n_items)) - items_of(seen, user), items_of(positives, user)
         hits, items = ranked.hits[place].tolist(), ranked.items[place].tolist()[: len(candidates)]
         assert hits == naive_hits(scores[user].tolist(), candidates, wanted, k)
-        assert ranked.n_positives[place] == len(wanted)  # the unknown ones are missed, not forgotten
+        assert ranked.items[place].tolist()[len(candidates) :] == [-1] * (k - len(candidates))
         assert [float(item in wanted) for item in items] == hits[: len(candidates)]
         assert len(set(items)) == len(items)
         assert set(items) <= candidates
@@ -101,10 +103,9 @@ def test_rank_all_over_many_users_a_few_at_a_time(rank: Callable[..., Any], item
     positives, users = set(pairs[200:]) - seen, rng.permutation(30)
     with going(rank, items=items, scores=at_once):
         ranked = rank_all(Given(scores), users, pairs_of(positives), pairs_of(seen), n_items=40, k=8)
-    for user, hits, n_positives in zip(users, ranked.hits.tolist(), ranked.n_positives.tolist(), strict=True):
+    for user, hits in zip(users, ranked.hits.tolist(), strict=True):
         candidates = set(range(40)) - items_of(seen, user)
         assert hits == naive_hits(scores[user].tolist(), candidates, items_of(positives, user), 8)
-        assert n_positives == len(items_of(positives, user))
 
 
 @given(tasks(), BACKENDS)
@@ -122,17 +123,17 @@ def test_the_best_items_are_those_with_the_highest_scores_that_were_not_had(
         assert set(ranked[: len(best)]) <= set(candidates)
 
 
-@given(st.integers(0, 8), st.integers(0, 1000))
-def test_two_rankings_behind_each_other_are_that_of_all_users(cut: int, seed: int) -> None:
+@given(st.lists(st.booleans(), min_size=8, max_size=8), st.integers(0, 1000))
+def test_two_rankings_merged_are_that_of_all_users(chosen: list[bool], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    scores, users = torch.from_numpy(rng.random((8, 12))), rng.permutation(8)
+    scores, users, is_first = torch.from_numpy(rng.random((8, 12))), rng.permutation(8), np.array(chosen)
     positives, seen = (SeenItems.from_pairs(*rng.integers(8, size=(2, 20))) for _ in range(2))
     together, first, second = (
-        rank_all(Given(scores), some, positives, seen, n_items=12, k=4) for some in (users, users[:cut], users[cut:])
+        rank_all(Given(scores), some, positives, seen, n_items=12, k=4)
+        for some in (users, users[is_first], users[~is_first])
     )
-    joined = first.followed_by(second)
-    assert torch.equal(joined.hits, together.hits)
-    assert torch.equal(joined.n_positives, together.n_positives)
+    joined = first.merge(second, is_first)
+    assert (joined.hits == together.hits).all()
     assert (joined.items == together.items).all()
 
 
@@ -140,7 +141,7 @@ def test_two_rankings_behind_each_other_are_that_of_all_users(cut: int, seed: in
 def test_users_a_few_at_a_time_are_ranked_as_all_at_once(task: Task, way: AbstractContextManager[None]) -> None:
     scores, positives, seen, users, n_items, k = task
 
-    def both() -> tuple[RankedHits, RankedHits]:
+    def both() -> tuple[Lists, Lists]:
         given_pairs = (rows(*users), pairs_of(positives), pairs_of(seen))
         full = rank_all(Given(scores), *given_pairs, n_items=n_items, k=k)
         sizes = {"n_items": n_items, "n_rankable": scores.shape[1]}
@@ -150,9 +151,8 @@ def test_users_a_few_at_a_time_are_ranked_as_all_at_once(task: Task, way: Abstra
     with way:
         pieces = both()
     for one, other in zip(whole, pieces, strict=True):
-        assert torch.equal(one.hits, other.hits)
-        assert torch.equal(one.n_positives, other.n_positives)
-        assert (one.items == other.items)[one.hits.bool().numpy()].all()
+        assert (one.hits == other.hits).all()
+        assert (one.items == other.items)[one.hits].all()
 
 
 @given(st.integers(0, 50), st.integers(0, 40), st.integers(1, 100))
@@ -180,7 +180,7 @@ def test_with_nothing_else_left_the_positives_are_found() -> None:
 class Popularity(Given):
     """Hands out its own weights, as a model of somebody's own may."""
 
-    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+    def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
         return self.item.weight[start:stop].T.expand(len(users), -1)
 
 
@@ -253,7 +253,7 @@ def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_no
         )
     assert len(model.asked) > 1
     asked = {user: items for chunk in model.asked for user, items in zip(*chunk, strict=True)}
-    for user, hits, n_positives in zip(users, ranked.hits.tolist(), ranked.n_positives.tolist(), strict=True):
+    for user, hits in zip(users, ranked.hits.tolist(), strict=True):
         wanted, had = items_of(positives, user), items_of(seen, user)
         candidates = set(asked[user]) - {0}  # everyone has had item 0: it only fills up
         negatives = candidates - wanted
@@ -264,7 +264,6 @@ def test_the_candidates_are_the_positives_and_100_items_that_are_neither_seen_no
         assert len(negatives) == min(N_SAMPLED_CANDIDATES, n_available)
         assert N_SAMPLED_CANDIDATES == 100
         assert hits == naive_hits(scores[user].tolist(), candidates, wanted, k)
-        assert n_positives == len(wanted)
 
 
 def test_the_key_decides_the_candidates() -> None:
@@ -317,7 +316,6 @@ def test_nobody_to_test() -> None:
     sampled = rank_sampled(*task, n_items=5, n_rankable=5, k=2, key=0)
     for ranked in (rank_all(*task, n_items=5, k=2), sampled):
         assert ranked.hits.shape == ranked.items.shape == (0, 2)
-        assert ranked.n_positives.shape == (0,)
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────
@@ -326,9 +324,9 @@ RANKING = """
 import resource, sys
 import numpy as np
 import torch
-from fairstream.evaluation.ranking import rank_all
-from fairstream.data import SeenItems
-from fairstream.models import MatrixFactorization
+from fairstream.evaluation.top_k import top_k_of_all
+from fairstream.data import History, SeenItems
+from fairstream.models import ContextBuilder, MatrixFactorization, Reads
 
 torch.set_num_threads(1)
 n_tested = int(sys.argv[1])
@@ -336,11 +334,12 @@ model = MatrixFactorization(100_000, 100_000, embedding_dim=64)
 pairs = np.random.default_rng(0).integers(100_000, size=(4, 30 * n_tested))
 pairs[[0, 2]] %= n_tested
 with torch.no_grad():
-    rank_all(
+    top_k_of_all(
         model,
         np.arange(n_tested),
         SeenItems.from_pairs(pairs[0], pairs[1]),
         SeenItems.from_pairs(pairs[2], pairs[3]),
+        contexts=ContextBuilder(Reads(), History.empty()),
         n_items=100_000,
         k=20,
     )
@@ -350,8 +349,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # KiB
 
 def peak_mib(n_tested: int) -> float:
     """The most memory resident in a process of its own that ranks 100,000 items for so many of 100,000 users."""
-    told = subprocess.run([sys.executable, "-c", RANKING, str(n_tested)], check=True, capture_output=True, text=True)
-    return int(told.stdout) / 1024
+    process = subprocess.run([sys.executable, "-c", RANKING, str(n_tested)], check=True, capture_output=True, text=True)
+    return int(process.stdout) / 1024
 
 
 @pytest.mark.slow
@@ -366,11 +365,11 @@ def test_ranking_more_users_takes_no_more_memory_than_their_results() -> None:
 class OneColumn(Given):
     """Forgets all items but one."""
 
-    def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
-        return super().score_range(users, start, stop)[:, :1]
+    def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
+        return super().score_range(users, start, stop, context)[:, :1]
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        return super().forward(users, items)[:, :1]
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        return super().forward(users, items, context)[:, :1]
 
 
 @both_ways

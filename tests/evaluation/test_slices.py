@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream.data import History
-from fairstream.evaluation import GroupPanel, Slice, UserResults, group_statistics
-from fairstream.evaluation.blocks import Lists
-from fairstream.evaluation.ranking import RankedHits, rank_all
-from fairstream.evaluation.slices import cut_slices
-from support import Given, Pairs, items_of, pairs_of
+from fairstream.evaluation import GroupPanel, ItemLists, Lists, Slice, Truth, group_statistics
+from fairstream.evaluation.user_results import cut_slices
+from support import Given, Pairs, items_of, pairs_of, rank_all
 
 N_USERS, N_ITEMS, K = 6, 9, 3
 PAIRS = st.sets(st.tuples(st.integers(0, N_USERS - 1), st.integers(0, N_ITEMS - 1)), max_size=15)
 
 
-def lists_of(positives: Pairs, tested: UserResults) -> Lists:
-    return Lists(*pairs_of(positives).lists(tested.users))
+class Part(NamedTuple):
+    users: np.ndarray
+    lists: Lists
+    truth: Truth
 
 
 class Case:
@@ -33,15 +34,19 @@ class Case:
         self.positives = future - first - second
         scores = torch.rand(N_USERS, N_ITEMS, generator=torch.Generator().manual_seed(seed))
         self.users = np.array(sorted({user for user, _ in self.positives}), dtype=np.int64)
-        self.ranked: RankedHits = rank_all(
-            Given(scores), self.users, pairs_of(self.positives), self.known.seen, n_items=self.known.n_items, k=K
-        )
+        pairs = pairs_of(self.positives)
+        self.ranked = rank_all(Given(scores), self.users, pairs, self.known.seen, n_items=self.known.n_items, k=K)
         self.codes = np.array(codes, dtype=np.int16)[self.users]
-        is_cold = self.users >= self.known.n_users
-        self.tested = UserResults(self.users, self.codes, is_cold, self.ranked.hits, self.ranked.n_positives)
+        self.truth = Truth.of(self.users, ItemLists(*pairs.lists(self.users)), self.known)
 
-    def slices(self) -> dict[str, UserResults]:
-        return dict(cut_slices(self.tested, self.ranked.items, lists_of(self.positives, self.tested), self.known))
+    def slices(self, known: History | None = None) -> dict[str, Part]:
+        is_cold, known = self.users >= self.known.n_users, known or self.known
+        parts = {
+            name: (mask, Part(self.users[mask], lists, truth))
+            for name, mask, lists, truth in cut_slices(self.ranked, self.truth, self.codes, is_cold, known)
+        }
+        assert all((part.truth.users == part.users).all() for _, part in parts.values())
+        return {name: part for name, (_, part) in parts.items()}
 
 
 @st.composite
@@ -60,9 +65,11 @@ def test_users_are_warm_or_cold_and_with_or_without_a_group(case: Case) -> None:
     }
     for name, users in expected.items():
         assert slices[name].users.tolist() == users
-        assert slices[name].n_positives.tolist() == [len(items_of(case.positives, user)) for user in users]
+        assert slices[name].truth.n_positives.tolist() == [len(items_of(case.positives, user)) for user in users]
         places = [case.users.tolist().index(user) for user in users]
-        assert torch.equal(slices[name].hits, case.ranked.hits[places])
+        assert slices[name].lists.hits.tolist() == case.ranked.hits[places].tolist()
+        for place, user in enumerate(users):
+            assert set(slices[name].truth.history[place].tolist()) == items_of(_pairs(case.known), user)
 
 
 @given(cases())
@@ -74,8 +81,8 @@ def test_only_some_items_count_as_found_and_only_who_had_any_to_find_is_there(ca
         wanted = {user: items_of(case.positives, user) & counts for user in case.users.tolist()}
         part = slices[name]
         assert part.users.tolist() == [user for user in case.users.tolist() if wanted[user]]
-        assert part.n_positives.tolist() == [len(wanted[user]) for user in part.users.tolist()]
-        for user, hits in zip(part.users.tolist(), part.hits.tolist(), strict=True):
+        assert part.truth.n_positives.tolist() == [len(wanted[user]) for user in part.users.tolist()]
+        for user, hits in zip(part.users.tolist(), part.lists.hits.tolist(), strict=True):
             place = case.users.tolist().index(user)
             candidates = known.n_items - len(items_of(_pairs(known), user))
             items = case.ranked.items[place].tolist()[:candidates]
@@ -88,15 +95,15 @@ def _pairs(known: History) -> Pairs:
 
 @given(cases())
 def test_what_nobody_has_had_is_never_found(case: Case) -> None:
-    assert case.slices()["cold_items"].hits.sum() == 0
+    assert case.slices()["cold_items"].lists.hits.sum() == 0
 
 
 @given(cases())
 def test_the_parts_add_up(case: Case) -> None:
     slices = case.slices()
     n = {name: len(part.users) for name, part in slices.items()}
-    found = {name: part.hits.sum().item() for name, part in slices.items()}
-    to_find = {name: part.n_positives.sum().item() for name, part in slices.items()}
+    found = {name: part.lists.hits.sum().item() for name, part in slices.items()}
+    to_find = {name: part.truth.n_positives.sum().item() for name, part in slices.items()}
     assert n["warm_users"] + n["cold_users"] == len(case.users)
     assert to_find["warm_users"] + to_find["cold_users"] == len(case.positives)
     assert found["warm_users"] + found["cold_users"] == case.ranked.hits.sum()
@@ -107,7 +114,7 @@ def test_the_parts_add_up(case: Case) -> None:
 def test_before_there_was_a_second_batch_no_item_is_new() -> None:
     case = Case({(0, 0), (1, 1)}, set(), {(0, 1)}, [0] * N_USERS, 0)
     first = History.of(np.array([0, 1]), np.array([0, 1]))
-    slices = dict(cut_slices(case.tested, case.ranked.items, lists_of(case.positives, case.tested), first))
+    slices = case.slices(first)
     assert list(slices) == ["warm_users", "cold_users", "no_group", "cold_items"]
     assert list(case.slices()) == [*slices, "new_items"]
 

@@ -11,8 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Protocol, UserResults, stack_periods
-from fairstream.evaluation.metrics import mrr, recall
+from fairstream.evaluation.metrics import HitCounts, mrr, recall
+from fairstream.evaluation.user_results import Total
 
 METRICS = Protocol.named("paper").metrics
 
@@ -30,6 +32,8 @@ def user_results(draw: st.DrawFn, k: int | None = None) -> UserResults:
         np.array([draw(st.booleans()) for _ in users], dtype=np.bool_),
         torch.tensor(hits, dtype=torch.float64).reshape(len(users), k),
         torch.tensor(n_positives, dtype=torch.float64),
+        {"novelty@3": np.array(users) * 0.5} if draw(st.booleans()) else {},
+        {"coverage@3": Total(0.5, (0.25, None), (0.75, None))} if draw(st.booleans()) else {},
     )
 
 
@@ -42,6 +46,10 @@ def assert_the_same(one: UserResults, other: UserResults) -> None:
     assert one.hits.shape == other.hits.shape
     assert torch.equal(one.hits, other.hits)
     assert torch.equal(one.n_positives, other.n_positives)
+    assert {name: values.tolist() for name, values in one.values.items()} == {
+        name: values.tolist() for name, values in other.values.items()
+    }
+    assert one.totals == other.totals
 
 
 @given(user_results())
@@ -54,10 +62,11 @@ def test_what_was_stored_as_json_is_found_again(tested: UserResults) -> None:
 @given(user_results())
 def test_every_metric_can_be_computed_from_what_was_stored(tested: UserResults) -> None:
     again = UserResults.from_dict(tested.to_dict())
-    values = again.values(list(METRICS.values()))
-    assert values.shape == (len(tested.users), len(METRICS))
-    for column, metric in zip(values.T, METRICS.values(), strict=True):
-        assert column.tolist() == metric(tested.hits, tested.n_positives).tolist()
+    stored = HitCounts(tested.hits.numpy() > 0, tested.n_positives.numpy())
+    for metric in METRICS.values():
+        assert again.values_of(metric).tolist() == metric(stored, stored).tolist()
+    with pytest.raises(ConfigurationError, match="no users' values of the metric mine@3"):
+        again.values_of("mine@3")
 
 
 def test_the_document_says_at_which_ranks_the_hits_are() -> None:
@@ -85,6 +94,8 @@ def test_choosing_users_keeps_what_belongs_to_them(tested: UserResults, data: st
     assert part.to_dict()["groups"] == [stored["groups"][place] for place in places]
     assert part.to_dict()["hit_ranks"] == [stored["hit_ranks"][place] for place in places]
     assert part.to_dict()["n_positives"] == [stored["n_positives"][place] for place in places]
+    assert [values.tolist() for values in part.values.values()] == [(part.users * 0.5).tolist() for _ in tested.values]
+    assert not part.totals
     assert part.is_cold.tolist() == [place in stored["cold"] for place in places]
 
 
@@ -95,7 +106,9 @@ def test_side_by_side_every_user_has_a_row_and_every_test_a_column(tests: list[U
     assert values.shape == (len(everyone), len(tests), 2)
     assert codes.tolist() == [user % 4 - 1 for user in everyone]
     for p, tested in enumerate(tests):
-        found = dict(zip(tested.users.tolist(), tested.values([recall, mrr]).tolist(), strict=True))
+        found = dict(
+            zip(tested.users.tolist(), zip(tested.values_of(recall), tested.values_of(mrr), strict=True), strict=True)
+        )
         for row, user in enumerate(everyone):
-            expected = found.get(user, [math.nan, math.nan])
-            assert values[row, p].tolist() == pytest.approx(expected, nan_ok=True)
+            expected = found.get(user, (math.nan, math.nan))
+            assert values[row, p].tolist() == pytest.approx(list(expected), nan_ok=True)

@@ -1,17 +1,18 @@
-"""Ranking → metrics → by group → how sure; the protocols `paper` and `strict`."""
+"""Ranking → metrics → statistics by group → uncertainty; the protocols `paper` and `strict`."""
 
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
 from fairstream.evaluation.evaluator import Evaluation, Evaluator
-from fairstream.evaluation.metrics import Metric
+from fairstream.evaluation.lists import ItemLists, Lists, Truth
+from fairstream.evaluation.metrics import METRICS, Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
 from fairstream.evaluation.reranking import Reranker, RerankReport
 from fairstream.evaluation.resampling import GroupPanel, Statistics
-from fairstream.evaluation.slices import Slice
-from fairstream.evaluation.user_results import UserResults, stack_periods
+from fairstream.evaluation.user_results import Slice, UserResults, stack_periods
 
 __all__ = [
+    "METRICS",
     "REPAIRS",
     "Estimate",
     "Evaluation",
@@ -19,15 +20,20 @@ __all__ = [
     "GroupPanel",
     "GroupScores",
     "Interval",
+    "ItemLists",
+    "Lists",
     "Metric",
+    "MetricAtK",
     "Paired",
     "Protocol",
     "RerankReport",
     "Reranker",
     "Slice",
     "Statistics",
+    "Truth",
     "UserResults",
     "best_items",
     "group_statistics",
+    "resolve_metrics",
     "stack_periods",
 ]

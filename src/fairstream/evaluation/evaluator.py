@@ -1,55 +1,51 @@
-"""The judge: a model, events that it has not learned from, and what comes of them."""
+"""Evaluation of a model on events that it has not been trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from fairstream.data import Groups, History, Rows, SeenItems
+from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation.blocks import Lists
 from fairstream.evaluation.by_group import GroupScores, group_statistics
+from fairstream.evaluation.lists import ItemLists, Lists, Mask, Truth
+from fairstream.evaluation.metrics import Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.protocol import Protocol
-from fairstream.evaluation.ranking import (
-    N_SAMPLED_CANDIDATES,
-    RankedHits,
-    counts,
-    evaluating,
-    rank_all,
-    rank_sampled,
-)
+from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, evaluating, rank_sampled
 from fairstream.evaluation.reranking import N_RERANKED, Reranker, RerankReport, rerank_hits
-from fairstream.evaluation.resampling import GroupPanel
-from fairstream.evaluation.slices import Slice, cut_slices
-from fairstream.evaluation.user_results import UserResults, stack_periods
+from fairstream.evaluation.resampling import Array, GroupPanel
+from fairstream.evaluation.top_k import top_k_of_all
+from fairstream.evaluation.user_results import Slice, Total, UserResults, cut_slices, stack_periods, total_scores
 from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer
 from fairstream.randomness import Randomness
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a model does on some events: `judgement["ndcg@20"]` is one metric by group."""
+    """The quality of a model on some events: `evaluation["ndcg@20"]` is one metric by group."""
 
     metrics: Mapping[str, GroupScores]
     n_tested_users: int
     n_cold_users: int
-    """Users of whom no earlier event was history; `strict` tests them too, on the fallback."""
+    """Users without history; `strict` tests them too, on the fallback."""
     excluded_groups: Mapping[str, int]
-    """Groups with too few tested users to judge, and how many those were."""
+    """Groups with too few tested users to compare, and their numbers of tested users."""
     slices: Mapping[str, Slice]
     tested: UserResults = field(compare=False, repr=False)
     reranking: RerankReport | None = None
-    """Where the lists were chosen anew before they were judged: what came of it."""
+    """The outcome of reranking, if there was any."""
 
     def __getitem__(self, metric: str) -> GroupScores:
         return self.metrics[metric]
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
         reranking = {} if self.reranking is None else {"reranking": self.reranking.to_dict()}
         return {
             **{name: score.to_dict() for name, score in self.metrics.items()},
@@ -64,19 +60,40 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """Judges models by one protocol, and says how sure it is."""
+    """Evaluates models by one protocol, with the uncertainty of the results.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no metric of a given name.
+
+    """
 
     protocol: Protocol
     k: int
     groups: Groups
     randomness: Randomness
     min_group_size: int = 1
-    """Groups with fewer tested users than this are set aside."""
+    """Groups with fewer tested users are excluded from the comparison."""
     n_resamples: int = 0
     """Bootstrap samples and permutations; 0: no intervals and no p-values."""
     rerank: Reranker | None = None
-    """Chooses the lists anew, of all users whom the model ranks for together; the fallback's stay as they are."""
-    metrics: Any = None
+    """Chooses the lists of all users together whom the model can score; the fallback's stay as they are."""
+    metrics: Sequence[str] | Mapping[str, Metric] | None = None
+    """Names ("ndcg", "recall@10"), or functions of (lists, truth) by name; None: the protocol's."""
+
+    def __post_init__(self) -> None:
+        _ = self.resolved_metrics  # an unknown name is an error now, not after the training
+
+    @cached_property
+    def resolved_metrics(self) -> list[MetricAtK]:
+        """The metrics in force."""
+        return resolve_metrics(self.metrics, self.k, self.protocol.metrics)
+
+    @property
+    def depth(self) -> int:
+        """The length of the ranked lists: the largest cut-off of any metric, at least k."""
+        return max([self.k, *(metric.k for metric in self.resolved_metrics)])
 
     def evaluate(
         self,
@@ -89,27 +106,38 @@ class Evaluator:
         t: int,
         n_rankable: int | None = None,
     ) -> Evaluation:
-        """Test a model on events that it has not learned.
+        """Test a model on events that it has not been trained on.
 
         Parameters
         ----------
         model
-            What to test.
+            The model to test.
         users, items
-            The events to test on.
+            The test events.
         history
-            All that came before them.
+            All events before them.
         contexts
-            What the model may know, and for whom it can score; the other users get the fallback.
+            What the model may know, and whom it can score; the other users get the fallback.
         t
             The period, which decides the random draws.
         n_rankable
-            How many items the model has rows for, where it was shown the future.
+            The number of items that the model has rows for, if that is not the number of known items.
+
+        Returns
+        -------
+        Evaluation
+            Every metric by group, with slices and users' results.
+
+        Raises
+        ------
+        ConfigurationError
+            If k exceeds the number of known items, or a metric returns something else than one value
+            a user or one number.
 
         """
-        if not 1 <= self.k <= history.n_items:
+        if not 1 <= self.depth <= history.n_items:
             raise ConfigurationError(
-                f"k must be between 1 and the number of history items, {history.n_items}, got {self.k}"
+                f"k must be between 1 and the number of known items, {history.n_items}, got {self.depth}"
             )
         positives = SeenItems.from_pairs(users, items)
         present = positives.distinct_users()
@@ -119,6 +147,8 @@ class Evaluator:
         if not self.protocol.cold_users:
             present, is_cold = present[~is_cold], is_cold[~is_cold]
             by_model = np.ones(len(present), np.bool_)
+        draw = (t, len(users))
+        truth = Truth.of(present, ItemLists(*positives.lists(present)), history)
         rank = partial(
             self._rank,
             device=model.device,
@@ -126,52 +156,95 @@ class Evaluator:
             contexts=contexts,
             history=history,
             n_rankable=n_rankable or history.n_items,
-            draw=(t, len(users)),
+            draw=draw,
         )
+        scored, reranking = present[by_model], None
         if self.rerank is None:
-            ranked, reranking = rank(model, present[by_model], self.k), None
+            lists = rank(model, scored, self.depth)
         else:
-            scored = present[by_model]
-            ranked = rank(model, scored, self._n_candidates(positives, scored, history.n_items))
-            ranked, reranking = rerank_hits(self.rerank, ranked, self.groups.codes[scored], self.k)
+            lists = rank(model, scored, self._n_candidates(truth.n_positives[by_model], history.n_items))
+            lists, reranking = rerank_hits(self.rerank, lists, self.groups.codes[scored], self.depth)
         if not by_model.all():
-            ranked = ranked.merge(rank(None, present[~by_model], self.k), by_model)
-        tested = UserResults(present, self.groups.codes[present], is_cold, ranked.hits, ranked.n_positives)
-        n_groups = max(self.groups.n_groups_among(history.n_users), int(tested.codes.max(initial=-1)) + 1)
-        scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", t, len(users)))
+            lists = lists.merge(rank(None, present[~by_model], self.depth), by_model)
+        codes = self.groups.codes[present]
+        n_groups = max(self.groups.n_groups_among(history.n_users), int(codes.max(initial=-1)) + 1)
+        tested = self._results(lists, truth, is_cold, n_groups)
+        scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", *draw))
         few = zip(self.groups.names, panel.n_tested[:, 0], panel.judged[:, 0], strict=False)
+        slices = {}
+        for name, mask, part_lists, part_truth in cut_slices(lists, truth, codes, is_cold, history):
+            part = self._results(part_lists, part_truth, is_cold[mask], n_groups)
+            of_users = name in ("warm_users", "cold_users")  # slices of items rest on too few users each
+            rng = self.randomness.numpy(f"resampling of {name}", *draw) if of_users else None
+            n_positives = int(part_truth.n_positives.sum())
+            slices[name] = Slice(len(part.users), n_positives, self.scores([part], n_groups, rng)[0])
         return Evaluation(
             metrics=scores,
             n_tested_users=len(present),
             n_cold_users=n_cold,
-            excluded_groups={name: int(n) for name, n, is_judged in few if n and not is_judged},
-            slices={
-                name: self._slice(name, part, n_groups, (t, len(users)))
-                for name, part in cut_slices(tested, ranked.items, Lists(*positives.lists(present)), history)
-            },
+            excluded_groups={name: int(n) for name, n, is_compared in few if n and not is_compared},
+            slices=slices,
             tested=tested,
             reranking=reranking,
         )
 
-    def _n_candidates(self, positives: SeenItems, users: Rows, n_items: int) -> int:
-        """How long the lists are that a reranker chooses from."""
-        if self.protocol.full_ranking:
-            return max(self.k, min(N_RERANKED, n_items))
-        return max(self.k, N_SAMPLED_CANDIDATES + int(counts(positives, users).max(initial=0)))
-
-    def _slice(self, name: str, part: UserResults, n_groups: int, draw: tuple[int, int]) -> Slice:
-        is_of_users = name in ("warm_users", "cold_users")  # slices of items rest on too few users each
-        rng = self.randomness.numpy(f"resampling of {name}", *draw) if is_of_users else None
-        return Slice(len(part.users), int(part.n_positives.sum()), self.scores([part], n_groups, rng)[0])
-
     def scores(
         self, tested: Sequence[UserResults], n_groups: int, rng: np.random.Generator | None = None
     ) -> tuple[dict[str, GroupScores], GroupPanel]:
-        """Each metric averaged over the given tests; with a generator, also how sure it is."""
-        metrics = self.protocol.metrics
-        panel = GroupPanel(*stack_periods(tested, list(metrics.values())), n_groups, self.min_group_size)
-        found = group_statistics(panel, self.groups.names[:n_groups], rng, self.n_resamples)
-        return {f"{name}@{self.k}": score for name, score in zip(metrics, found, strict=True)}, panel
+        """Each metric averaged over the given tests; with a generator, also its uncertainty."""
+        totals = {
+            metric.name: [part.totals[metric.name] for part in tested if metric.name in part.totals]
+            for metric in self.resolved_metrics
+            if any(metric.name in part.totals for part in tested)
+        }
+        names = self.groups.names[:n_groups]
+        by_user = [metric for metric in self.resolved_metrics if metric.name not in totals]
+        # With numbers for all users alone, the panel still has to hold who was tested.
+        values, codes = stack_periods(tested, by_user or [self.protocol.metrics["ndcg"]])
+        panel = GroupPanel(values, codes, n_groups, self.min_group_size)
+        statistics = group_statistics(panel, names, rng, self.n_resamples if by_user else 0)
+        scores = dict(zip((metric.name for metric in by_user), statistics, strict=False))
+        scores |= {name: total_scores(parts, names) for name, parts in totals.items()}
+        return {metric.name: scores[metric.name] for metric in self.resolved_metrics}, panel
+
+    def _results(self, lists: Lists, truth: Truth, is_cold: Mask, n_groups: int) -> UserResults:
+        """What is kept of a test: the hits, and the values of metrics that these do not determine."""
+        codes = self.groups.codes[truth.users]
+        values, totals = dict[str, Array](), dict[str, Total]()
+        for metric in self.resolved_metrics:
+            if metric.is_from_hits:
+                continue
+            value = metric(lists, truth) if len(codes) else np.empty(0)
+            if value.ndim:
+                values[metric.name] = value
+            else:
+                totals[metric.name] = self._total(float(value), metric, lists, truth, codes, n_groups)
+        hits, n_positives = torch.from_numpy(lists.hits).double(), torch.from_numpy(truth.n_positives).double()
+        return UserResults(truth.users, codes, is_cold, hits, n_positives, values, totals)
+
+    def _total(
+        self, overall: float, metric: MetricAtK, lists: Lists, truth: Truth, codes: Codes, n_groups: int
+    ) -> Total:
+        """A number for all users, of each group's users, and of the users of all other compared groups."""
+        sizes = np.bincount(codes[codes >= 0], minlength=n_groups)
+        compared = np.flatnonzero(sizes >= max(1, self.min_group_size))
+
+        def of(groups: Rows) -> float | None:
+            mask = np.isin(codes, groups)
+            return float(metric(lists.where(mask), truth.where(mask))) if mask.any() else None
+
+        is_compared = np.isin(np.arange(n_groups), compared)
+        return Total(
+            overall,
+            tuple(of(np.array([code])) if is_compared[code] else None for code in range(n_groups)),
+            tuple(of(compared[compared != code]) if is_compared[code] else None for code in range(n_groups)),
+        )
+
+    def _n_candidates(self, n_positives: Rows, n_items: int) -> int:
+        """The length of the lists that a reranker chooses from."""
+        if self.protocol.full_ranking:
+            return max(self.depth, min(N_RERANKED, n_items))
+        return max(self.depth, N_SAMPLED_CANDIDATES + int(n_positives.max(initial=0)))
 
     @torch.no_grad()
     def _rank(
@@ -186,24 +259,23 @@ class Evaluator:
         history: History,
         n_rankable: int,
         draw: tuple[int, int],
-    ) -> RankedHits:
-        """Rank by the model, or, where there is none for these users, by the fallback."""
+    ) -> Lists:
+        """Rank by the model, or by the fallback where there is none for these users."""
         name = "candidates" if model is not None else "candidates of newcomers"
         if model is None:
-            model, contexts = (
-                RecentPopularity.of(history, n_rankable).eval().to(device),
-                ContextBuilder(Reads(), history),
-            )
+            model = RecentPopularity.of(history, n_rankable).eval().to(device)
+            contexts = ContextBuilder(Reads(), history)
+        n_items, seen = history.n_items, history.seen
         with evaluating(model):
             if self.protocol.full_ranking:
-                return rank_all(model, users, positives, history.seen, contexts=contexts, n_items=history.n_items, k=k)
+                return top_k_of_all(model, users, seen, positives, contexts=contexts, n_items=n_items, k=k)
             return rank_sampled(
                 model,
                 users,
                 positives,
-                history.seen,
+                seen,
                 contexts=contexts,
-                n_items=history.n_items,
+                n_items=n_items,
                 n_rankable=n_rankable,
                 k=k,
                 key=self.randomness.key(name, *draw),

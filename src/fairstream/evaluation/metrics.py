@@ -1,87 +1,202 @@
-"""Ranking metrics, user by user, from which of the top k were hits.
-
-`hits` is (U, k) of 0 and 1 in ranked order; `n_positives` is (U,), what there was to find.
-"""
+"""Ranking metrics: functions of (lists, truth) that return one value a user, or one number for all users."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from fairstream.data import Rows
+from fairstream.errors import ConfigurationError
+from fairstream.evaluation.lists import Floats, Lists, Mask, Truth
 from fairstream.registry import Registry
 
-Metric = Callable[..., Tensor]
+Metric = Callable[[Any, Any], Any]
+"""(`Lists` of U users, `Truth`) → (U,) values, or one number."""
 METRICS: Registry[Metric] = Registry("metric")
 """Metrics by name."""
 
 
-def dcg(hits: Tensor) -> Tensor:
+class HitCounts(NamedTuple):
+    """The part of `Lists` and of `Truth` that is stored, and from which the built-in metrics are computed again."""
+
+    hits: Mask
+    n_positives: Rows | Floats
+
+
+HasHits = Lists | HitCounts
+HasPositives = Truth | HitCounts
+
+
+def dcg(lists: HasHits) -> Floats:
     """Σ_r hit_r / log₂(r + 1)."""
-    return (hits * _discounts(hits.shape[1], hits)).sum(dim=1)
+    discounted: Floats = lists.hits @ _discounts(lists.hits.shape[1])
+    return discounted
 
 
-def true_ndcg(hits: Tensor, n_positives: Tensor) -> Tensor:
+def true_ndcg(lists: HasHits, truth: HasPositives) -> Floats:
     """DCG over that of the best possible list, which has min(k, positives) hits in front.
 
-    >>> true_ndcg(torch.tensor([[1.0, 0.0]]), torch.tensor([2]))
-    tensor([0.6131])
+    >>> true_ndcg(*_hits([[1, 0]], [2])).round(4)
+    array([0.6131])
     """
-    return _over_ideal(hits, n_positives)
+    return _over_ideal(lists, truth.n_positives)
 
 
-def retrieved_ndcg(hits: Tensor, n_positives: Tensor) -> Tensor:
-    """DCG over that of the best order of the hits that were retrieved: the paper's NDCG.
+def retrieved_ndcg(lists: HasHits, truth: HasPositives) -> Floats:
+    """DCG over that of the best order of the hits in the list: the paper's NDCG.
 
     One hit at rank 1 scores 1, however many were missed.
 
-    >>> retrieved_ndcg(torch.tensor([[1.0, 0.0]]), torch.tensor([2]))
-    tensor([1.])
+    >>> retrieved_ndcg(*_hits([[1, 0]], [2]))
+    array([1.])
     """
-    return _over_ideal(hits, hits.sum(dim=1))
+    return _over_ideal(lists, lists.hits.sum(axis=1))
 
 
-def recall(hits: Tensor, n_positives: Tensor) -> Tensor:
-    """Hits / positives: how much of what there was to find was found."""
-    return hits.sum(dim=1) / n_positives
+def recall(lists: HasHits, truth: HasPositives) -> Floats:
+    """Hits / positives."""
+    return np.asarray(lists.hits.sum(axis=1) / truth.n_positives)
 
 
-def precision(hits: Tensor, n_positives: Tensor) -> Tensor:
-    """Hits / k: how much of the list was worth its place."""
-    return hits.sum(dim=1) / hits.shape[1]
+def precision(lists: HasHits, truth: HasPositives) -> Floats:
+    """Hits / k."""
+    return np.asarray(lists.hits.mean(axis=1))
 
 
-def hit(hits: Tensor, n_positives: Tensor) -> Tensor:
-    """1 if anything was found, else 0."""
-    return hits.amax(dim=1)
+def hit(lists: HasHits, truth: HasPositives) -> Floats:
+    """1 if there is any hit, else 0."""
+    return np.asarray(lists.hits.any(axis=1), dtype=np.float64)
 
 
-def mrr(hits: Tensor, n_positives: Tensor) -> Tensor:
+def mrr(lists: HasHits, truth: HasPositives) -> Floats:
     """1 / rank of the first hit, 0 where there is none.
 
-    >>> mrr(torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([2, 2]))
-    tensor([0.5000, 0.0000])
+    >>> mrr(*_hits([[0, 1, 1], [0, 0, 0]], [2, 2]))
+    array([0.5, 0. ])
     """
-    ranks = torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
-    return (hits / ranks).amax(dim=1)
+    return np.asarray((lists.hits / np.arange(1, lists.hits.shape[1] + 1)).max(axis=1))
 
 
-def f1(hits: Tensor, n_positives: Tensor) -> Tensor:
+def f1(lists: HasHits, truth: HasPositives) -> Floats:
     """The harmonic mean of precision (hits / k) and recall (hits / positives) = 2 hits / (k + positives).
 
-    >>> f1(torch.tensor([[1.0, 0.0]]), torch.tensor([2]))
-    tensor([0.5000])
+    >>> f1(*_hits([[1, 0]], [2]))
+    array([0.5])
     """
-    return 2 * hits.sum(dim=1) / (hits.shape[1] + n_positives)
+    return np.asarray(2 * lists.hits.sum(axis=1) / (lists.hits.shape[1] + truth.n_positives))
 
 
-def _over_ideal(hits: Tensor, n_ideal: Tensor) -> Tensor:
-    k = hits.shape[1]
-    best = torch.cat([hits.new_zeros(1), _discounts(k, hits).cumsum(0)])
-    ideal = best[n_ideal.long().clamp(max=k)]
-    return torch.where(ideal > 0, dcg(hits) / ideal.clamp(min=0.1), 0.0)
+for _name, _metric in {
+    "ndcg": true_ndcg,
+    "recall": recall,
+    "precision": precision,
+    "f1": f1,
+    "hit": hit,
+    "mrr": mrr,
+    "true_ndcg": true_ndcg,
+    "retrieved_ndcg": retrieved_ndcg,
+}.items():
+    METRICS.register(_name, _metric)
+_FROM_HITS = frozenset({true_ndcg, retrieved_ndcg, recall, precision, f1, hit, mrr})
 
 
-def _discounts(k: int, like: Tensor) -> Tensor:
-    return 1.0 / torch.log2(torch.arange(2, k + 2, dtype=like.dtype, device=like.device))
+@dataclass(frozen=True)
+class MetricAtK:
+    """A metric under the name that its results have."""
+
+    name: str
+    """NAME@K."""
+    metric: Metric
+    k: int
+
+    @property
+    def is_from_hits(self) -> bool:
+        """Whether the stored hits are enough to compute it again."""
+        return self.metric in _FROM_HITS
+
+    def from_hits(self, hits: Mask, n_positives: Rows | Floats) -> Floats:
+        """(U,) the values of a metric that reads nothing but the hits."""
+        stored = HitCounts(hits[:, : self.k], n_positives)
+        return np.asarray(self.metric(stored, stored), dtype=np.float64)
+
+    def __call__(self, lists: Lists, truth: Truth) -> Floats:
+        """(U,) or (), checked."""
+        value = np.asarray(self.metric(lists.cut(self.k), truth), dtype=np.float64)
+        if value.shape not in ((), (len(lists.items),)) or not np.isfinite(value).all():
+            problem = "not all of them finite" if value.shape in ((), (len(lists.items),)) else f"shape {value.shape}"
+            raise ConfigurationError(
+                f"the metric {self.name} must return one finite value for each of the {len(lists.items)} users, or one "
+                f"number for all of them; it returned {problem}"
+            )
+        return value
+
+
+def resolve_metrics(
+    metrics: Sequence[str] | Mapping[str, Metric] | None, k: int, defaults: Mapping[str, Metric]
+) -> list[MetricAtK]:
+    """Find the metrics by their names.
+
+    Parameters
+    ----------
+    metrics
+        Names such as "ndcg" or "ndcg@10", or functions by such names; None: the defaults.
+    k
+        The cut-off of names without one.
+    defaults
+        The metrics that a protocol uses; they come before the registered ones of the same name.
+
+    Returns
+    -------
+    list of MetricAtK
+        One for each name, in order.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no metric of a name, or its cut-off is not a positive number.
+
+    Examples
+    --------
+    >>> [metric.name for metric in resolve_metrics(["recall@5", "MRR"], 20, {})]
+    ['recall@5', 'mrr@20']
+
+    """
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    resolved: dict[str, MetricAtK] = {}
+    for name in defaults if metrics is None else metrics:
+        base, at, cutoff = name.rpartition("@") if "@" in name else (name, "", "")
+        if not base or (at and not (cutoff.isdecimal() and int(cutoff) > 0)):
+            raise ConfigurationError(f"a metric is named NAME or NAME@K with a number K > 0, got {name!r}")
+        if isinstance(metrics, Mapping):
+            metric = metrics[name]
+            if not callable(metric):
+                raise ConfigurationError(f"the metric {name} must be a function of (lists, truth), got {metric!r}")
+        elif base.lower() in defaults:
+            base = base.lower()
+            metric = defaults[base]
+        else:
+            base, metric = METRICS.canonical(base), METRICS[base]
+        at_k = int(cutoff) if at else k
+        resolved[f"{base}@{at_k}"] = MetricAtK(f"{base}@{at_k}", metric, at_k)
+    return list(resolved.values())
+
+
+def _over_ideal(lists: HasHits, n_ideal: Rows | Floats) -> Floats:
+    k = lists.hits.shape[1]
+    best = np.concatenate([[0.0], np.cumsum(_discounts(k))])
+    ideal = best[np.minimum(n_ideal, k).astype(np.int64)]
+    return np.divide(dcg(lists), ideal, out=np.zeros(len(ideal)), where=ideal > 0)
+
+
+def _discounts(k: int) -> Floats:
+    return 1.0 / np.log2(np.arange(2, k + 2))
+
+
+def _hits(hits: Sequence[Sequence[int]], n_positives: Sequence[int]) -> tuple[HitCounts, HitCounts]:
+    """Arguments of a built-in metric, for the examples."""
+    stored = HitCounts(np.array(hits, np.bool_), np.array(n_positives))
+    return stored, stored

@@ -1,7 +1,7 @@
-"""The protocols: what training may know, who is tested, what is ranked, and what NDCG means.
+"""Evaluation protocols: what may be known, who is tested, what is ranked, and which NDCG.
 
-`paper` is what produced the published numbers; `strict` repairs all of it, and `paper+ranking`,
-say, repairs one thing at a time, to show what it does to the numbers.
+`paper` is what produced the published numbers; `strict` repairs all of it, and `paper+ranking`
+repairs one thing, to show its effect on the numbers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from fairstream.evaluation.metrics import Metric, f1, hit, mrr, precision, recal
 
 @dataclass(frozen=True)
 class Protocol:
-    """Five things that the published protocol does otherwise; each is repaired where it is True.
+    """Four weaknesses of the published protocol; each is repaired where it is True.
 
     >>> Protocol.named("strict").full_ranking, Protocol.named("paper+ndcg")
-    (True, Protocol(point_in_time=False, full_ranking=False, true_ndcg=True, cold_users=False, row_updates=False))
+    (True, Protocol(point_in_time=False, full_ranking=False, true_ndcg=True, cold_users=False))
     """
 
     point_in_time: bool = False
@@ -25,11 +25,9 @@ class Protocol:
     full_ranking: bool = False
     """+ranking: against all items known, less the user's own; else against 100 sampled ones."""
     true_ndcg: bool = False
-    """+ndcg: over the best possible list; else over the best order of what was found."""
+    """+ndcg: over the best possible list; else over the best order of the hits in the list."""
     cold_users: bool = False
-    """+cold-users: newcomers are tested too, on the fallback; else they are left out."""
-    row_updates: bool = False
-    """+optimizer: only the rows that a batch touches move; else every row at every step."""
+    """+cold-users: users without history are tested too, on the fallback; else they are left out."""
 
     @classmethod
     def named(cls, name: str) -> Protocol:
@@ -53,7 +51,5 @@ class Protocol:
         return {"ndcg": retrieved_ndcg, **rest, "true_ndcg": true_ndcg}
 
 
-REPAIRS = dict(
-    zip(("leak", "ranking", "ndcg", "cold-users", "optimizer"), (field.name for field in fields(Protocol)), strict=True)
-)
-"""What each repair is called → the field that it sets."""
+REPAIRS = dict(zip(("leak", "ranking", "ndcg", "cold-users"), (field.name for field in fields(Protocol)), strict=True))
+"""Name of each repair → the field that it sets."""

@@ -1,82 +1,20 @@
-"""Which of a user's top k are hits: against all known items, or against 100 sampled ones.
-
-Ties are decided against the model: a positive loses to every other item with the same score,
-so a model that gives all items one score finds nothing.
-"""
+"""Ranked lists of all known items, or, as in the paper, of the positives among 100 sampled items."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fairstream.data import Rows, SeenItems
-from fairstream.evaluation.best import backend_for, decoded, top_k_of_all
-from fairstream.evaluation.blocks import Lists, check_shape, chunks
-from fairstream.evaluation.top_k import Floats
+from fairstream.evaluation.lists import Floats, ItemLists, Lists
+from fairstream.evaluation.top_k import backend_for, check_shape, chunks, decode, top_k_of_all
 from fairstream.models import ContextBuilder, Scorer
 from fairstream.sampling import NegativeSampler
 
 N_SAMPLED_CANDIDATES = 100
-
-
-@dataclass(frozen=True, eq=False)
-class RankedHits:
-    """The top k of each user asked for, one row each, and what there was to find."""
-
-    hits: Tensor
-    """(U, k) of 0 and 1 in ranked order."""
-    items: Rows
-    """(U, k) the items in these places; what stands behind the end of a short list means nothing."""
-    scores: Floats
-    """(U, k) what the model gave them; −∞ behind the end of a short list."""
-    n_positives: Tensor
-    """(U,)"""
-
-    @classmethod
-    def of(
-        cls, hits: np.ndarray[Any, np.dtype[np.bool_]], items: Rows, scores: Floats, n_positives: Rows
-    ) -> RankedHits:
-        return cls(torch.from_numpy(hits).double(), items, scores, torch.from_numpy(n_positives).double())
-
-    def at(self, columns: Rows) -> RankedHits:
-        """For each user only these places of its list, in this order."""
-        items, scores = (np.take_along_axis(table, columns, axis=1) for table in (self.items, self.scores))
-        return RankedHits(self.hits.gather(1, torch.from_numpy(columns)), items, scores, self.n_positives)
-
-    def merge(self, other: RankedHits, is_mine: np.ndarray[Any, np.dtype[np.bool_]]) -> RankedHits:
-        """Both together: these in the rows that `is_mine` marks, the others in the rest."""
-        order = np.argsort(np.concatenate([np.flatnonzero(is_mine), np.flatnonzero(~is_mine)]))
-        rows = torch.from_numpy(order)
-        return RankedHits(
-            torch.cat([self.hits, other.hits])[rows],
-            np.concatenate([self.items, other.items])[order],
-            np.concatenate([self.scores, other.scores])[order],
-            torch.cat([self.n_positives, other.n_positives])[rows],
-        )
-
-
-def rank_all(
-    model: Scorer,
-    users: Rows,
-    positives: SeenItems,
-    seen: SeenItems,
-    *,
-    contexts: ContextBuilder,
-    n_items: int,
-    k: int,
-) -> RankedHits:
-    """Rank all `n_items` known items less those the user has had.
-
-    Positives that are not among the known items cannot be found; they count as missed.
-    """
-    found = top_k_of_all(model, users, seen, positives, contexts=contexts, n_items=n_items, k=k)
-    return RankedHits.of(found.is_positive, found.items, found.scores, found.n_positives)
 
 
 @torch.no_grad()
@@ -91,43 +29,42 @@ def rank_sampled(
     n_rankable: int,
     k: int,
     key: int,
-) -> RankedHits:
-    """Rank the positives among 100 items that are known, not had by the user, and not positive.
+) -> Lists:
+    """Rank the positives among 100 sampled items that are known, not seen by the user, and not positive.
 
-    The way of the paper; sampled candidates make every model look better than it is. Positives
-    from `n_rankable` on are items that the model has no row for; they count as missed.
+    The paper's protocol; sampled candidates make every model look better than it is. Positives
+    from `n_rankable` on are items that the model has no row for; they are missed.
     """
     device = model.device
     sampler = NegativeSampler(seen.union(positives), users, n_items=n_items, device=device)
     negatives = sampler.draw(users, N_SAMPLED_CANDIDATES, key)
     reachable = positives.below(n_rankable)
-    width = N_SAMPLED_CANDIDATES + int(counts(reachable, users).max(initial=0))
-    way, hits, items = backend_for(device), np.zeros((len(users), k), np.bool_), np.zeros((len(users), k), np.int64)
-    best = np.empty((len(users), k))
-    for chunk in chunks(len(users), width=width, at_once=way.scores_at_once):
+    width = N_SAMPLED_CANDIDATES + int(np.diff(reachable.lists(users)[0]).max(initial=0))
+    backend, shape = backend_for(device), (len(users), k)
+    lists = Lists(np.empty(shape, np.int64), np.empty(shape), np.empty(shape, np.bool_))
+    for chunk in chunks(len(users), width=width, at_once=backend.scores_at_once):
         at = slice(chunk.start, chunk.stop)
-        table = Lists(*reachable.lists(users[at])).table()
+        table = ItemLists(*reachable.lists(users[at])).table()
         candidates = np.concatenate([negatives[at].cpu().numpy(), table], axis=1)  # (B, W), −1 where there is none
-        rows, columns = torch.from_numpy(users[at]).to(device), torch.from_numpy(candidates.clip(0)).to(device)
-        scores = model(rows, columns, contexts.at(users[at]))
-        check_shape(scores, candidates.shape)
+        rows, items = torch.from_numpy(users[at]).to(device), torch.from_numpy(candidates.clip(0)).to(device)
+        scores = check_shape(model(rows, items, contexts.at(users[at])), candidates.shape)
         is_positive = (candidates >= 0) & (np.arange(candidates.shape[1]) >= N_SAMPLED_CANDIDATES)
-        absent, wanted = (Lists.from_mask(mask) for mask in (candidates < 0, is_positive))
-        found, codes = way.rank([(0, scores)], absent, wanted, candidates.shape[1], k)
-        places, hits[at] = decoded(found, codes, candidates.shape[1])
-        items[at], best[at] = np.take_along_axis(candidates, places, axis=1), found
-    return RankedHits.of(hits, items, best, counts(positives, users))
+        absent, present = (ItemLists.from_mask(mask) for mask in (candidates < 0, is_positive))
+        n_candidates = candidates.shape[1]
+        best = decode(*backend.top_k([(0, scores)], absent, present, n_candidates, k), n_candidates)
+        lists.items[at] = np.where(best.items < 0, -1, np.take_along_axis(candidates, best.items.clip(0), axis=1))
+        lists.scores[at], lists.hits[at] = best.scores, best.hits
+    return lists
 
 
-@torch.no_grad()
 def best_items(
     model: Scorer, users: Rows, seen: SeenItems, *, contexts: ContextBuilder, n_items: int, k: int
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Rows]:
-    """(U, k) scores and item rows, best first; a score of −∞ marks the end of a short list."""
+) -> tuple[Floats, Rows]:
+    """(U, k) scores and item rows, best first; −∞ and −1 behind the end of a short list."""
     with evaluating(model):
-        nothing = SeenItems.from_pairs(users[:0], users[:0])
-        found = top_k_of_all(model, users, seen, nothing, contexts=contexts, n_items=n_items, k=k)
-    return found.scores, found.items
+        no_positives = SeenItems.from_pairs(users[:0], users[:0])
+        lists = top_k_of_all(model, users, seen, no_positives, contexts=contexts, n_items=n_items, k=k)
+    return lists.scores, lists.items
 
 
 @contextmanager
@@ -144,8 +81,3 @@ def evaluating(model: Scorer) -> Iterator[None]:
         yield
     finally:
         model.train()
-
-
-def counts(pairs: SeenItems, users: Rows) -> Rows:
-    """(U,) how many items each of the users has."""
-    return np.diff(pairs.lists(users)[0])

@@ -1,4 +1,4 @@
-"""Choosing lists anew before they are judged: for methods that are fair in what they list, not in what they learn."""
+"""Reranking of lists before they are evaluated: for methods that are fair in their lists, not in their training."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any, Protocol
 
 from fairstream.data import Rows
 from fairstream.data.groups import Codes
-from fairstream.evaluation.ranking import RankedHits
-from fairstream.evaluation.top_k import Floats
+from fairstream.evaluation.lists import Floats, Lists
 
 N_RERANKED = 100
-"""Where all items are ranked, so many of a user's best are the candidates to choose from."""
+"""The candidates of each user to choose from, where all items are ranked."""
 
 
 class Chosen(Protocol):
-    """What a `Reranker` returns; it may hold more."""
+    """What a `Reranker` returns, at least."""
 
     @property
     def columns(self) -> Rows:
@@ -24,19 +23,19 @@ class Chosen(Protocol):
 
     @property
     def gap(self) -> float:
-        """The gap between the groups by the labels that it chose by."""
+        """The gap between the groups, by the model's own labels."""
 
     @property
     def is_within(self) -> bool:
-        """Whether that is as small as was asked for."""
+        """Whether that gap is within the tolerance."""
 
 
 class Reranker(Protocol):
     """Chooses the lists of all users together.
 
-    It is given scores (U, C), best first and −∞ behind the end of a user's candidates, with C ≥ K;
-    the users' group codes (U,); and K. It is not told which candidates are hits, and keeps to the
-    first of equal ones: the hits come last among them.
+    Takes scores (U, C), best first and −∞ behind the end of a user's candidates, with C ≥ K;
+    the users' group codes (U,); and K. It does not see which candidates are hits, and must prefer the
+    first of equal candidates: hits come last among them.
     """
 
     def __call__(self, scores: Floats, codes: Codes, k: int, /) -> Chosen: ...
@@ -44,19 +43,19 @@ class Reranker(Protocol):
 
 @dataclass(frozen=True)
 class RerankReport:
-    """What became of a reranking."""
+    """The outcome of a reranking."""
 
     label_gap: float
     is_within: bool
     seconds: float = field(compare=False)
-    """What choosing took; ranking the candidates is not in it."""
+    """The time of choosing, without that of ranking the candidates."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What the model and the data decide; the seconds are none of it."""
+        """What is reproducible: all but the seconds."""
         return {"label_gap": self.label_gap, "is_within": self.is_within}
 
 
-def rerank_hits(reranker: Reranker, ranked: RankedHits, codes: Codes, k: int) -> tuple[RankedHits, RerankReport]:
+def rerank_hits(reranker: Reranker, ranked: Lists, codes: Codes, k: int) -> tuple[Lists, RerankReport]:
     """The lists that the reranker chooses from longer ones."""
     began = time.perf_counter()
     chosen = reranker(ranked.scores, codes, k)

@@ -1,57 +1,167 @@
-"""The k best of each row of scores, in one pass that looks at most of them sixty-four at a time.
+"""The k best of all known items for each user, on any device, in bounded memory.
 
-What has been found of a row is a heap of k pairs (score, code), its worst at the root. Of two
-pairs the higher score is better, and of equal scores the lower code. The code of an item is its
-row, plus the number of items if it is a positive: so a positive loses to every other item with
-the same score. A place that is still empty holds (−∞, twice the number of items).
+Scores are computed a block of users × items at a time, and only the best so far outlive a block.
+Of two items the higher score is better, and of equal scores the lower code: the code of an item
+is its row, plus the number of items if it is a positive. So a positive loses to every other item
+with the same score, and a model that gives all items one score has no hits.
+
+On the CPU a compiled pass keeps a heap for each user. `torch.topk` made the evaluation of
+MovieLens 1.7 × slower, and longer lists of items 2.5 × (docs/lab-log.md).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from fairstream.compiled import njit
-from fairstream.data import Rows
+from fairstream.compiled import njit, parallel_ranges
+from fairstream.data import Rows, SeenItems
+from fairstream.errors import ModelError
+from fairstream.evaluation.lists import Floats, ItemLists, Lists
+from fairstream.models import Context, ContextBuilder, Scorer
 
-Floats = np.ndarray[Any, np.dtype[Any]]
+Blocks = Iterable[tuple[int, Tensor]]
+"""(first item, scores (B, W) of the W items from it on) for the same B users, block after block."""
 Heaps = tuple[Floats, Rows]
-"""(B, k) scores and codes."""
+"""(B, k) scores and codes, the worst at the root; an empty place holds (−∞, 2 n_items)."""
 _TILE = 64
 
 
+class TopKBackend(NamedTuple):
+    """How a device finds the k best."""
+
+    top_k: Callable[[Blocks, ItemLists, ItemLists, int, int], tuple[Floats, Rows]]
+    """(blocks, seen, positives, n_items, k) → (B, k) scores and codes, best first."""
+    items_at_once: int
+    scores_at_once: int
+
+
+@torch.no_grad()
+def top_k_of_all(
+    model: Scorer,
+    users: Rows,
+    seen: SeenItems,
+    positives: SeenItems,
+    *,
+    contexts: ContextBuilder,
+    n_items: int,
+    k: int,
+) -> Lists:
+    """The k best of the first `n_items` items that are not `seen`; among equals the `positives` come last."""
+    device = model.device
+    backend = backend_for(device)
+    # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
+    scores, codes = np.empty((len(users), k)), np.empty((len(users), k), np.int64)
+    blocks = list(chunks(n_items, at_once=backend.items_at_once))
+    for chunk in chunks(len(users), width=blocks[0].stop, at_once=backend.scores_at_once):
+        at = slice(chunk.start, chunk.stop)
+        seen_lists, positive_lists = (ItemLists(*pairs.lists(users[at])) for pairs in (seen, positives))
+        rows, context = torch.from_numpy(users[at]).to(device), contexts.at(users[at])
+        scored = score_blocks(model, rows, context, blocks)
+        scores[at], codes[at] = backend.top_k(scored, seen_lists, positive_lists, n_items, k)
+    return decode(scores, codes, n_items)
+
+
+def score_blocks(
+    model: Scorer, users: Tensor, context: Context, blocks: Iterable[range]
+) -> Iterator[tuple[int, Tensor]]:
+    """The scores of the users, block by block."""
+    for block in blocks:
+        scores = model.score_range(users, block.start, block.stop, context)
+        yield block.start, check_shape(scores, (len(users), len(block)))
+
+
+def decode(scores: Floats, codes: Rows, n_items: int) -> Lists:
+    """Items and hits from their codes."""
+    is_item = np.isfinite(scores)
+    return Lists(np.where(is_item, codes % n_items, -1), scores, (codes >= n_items) & is_item)
+
+
+def chunks(n: int, *, width: int = 1, at_once: int) -> Iterator[range]:
+    """0 … n in ranges of which each, times `width`, stays within `at_once`."""
+    step = max(1, at_once // max(1, width))
+    return (range(start, min(start + step, n)) for start in range(0, n, step))
+
+
+def check_shape(scores: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The scores, if there is one for each user and item; compiled code would read beyond others."""
+    if tuple(scores.shape) != shape:
+        raise ModelError(f"a model must give a score per item: expected the shape {shape}, got {tuple(scores.shape)}")
+    return scores
+
+
+def _check_finite(is_finite: bool) -> None:
+    """Raise a `ModelError` where ranking would hide that a model has diverged."""
+    if not is_finite:
+        raise ModelError("the model returned NaN or infinite scores, which are never ranked; it has probably diverged")
+
+
+def _as_floats(scores: Tensor) -> Tensor:
+    """In a type that both backends compare exactly."""
+    return scores if scores.dtype in (torch.float32, torch.float64) else scores.double()
+
+
+# ── on the CPU ───────────────────────────────────────────────────────────────────────────
+
+
+def topk_cpu(blocks: Blocks, seen: ItemLists, positives: ItemLists, n_items: int, k: int) -> tuple[Floats, Rows]:
+    """(B, k) scores and codes, best first, by one pass that reads each block while it is in the cache."""
+    n_users = len(seen)
+    best, codes = np.empty((n_users, k)), np.full((n_users, k), 2 * n_items)
+    for first, scores in blocks:
+        flat, stride = _flat(_as_floats(scores))
+        if first == 0:
+            best = np.full((n_users, k), -np.inf, flat.dtype)
+        block = (flat, stride, scores.shape[1], first)
+        pairs = (seen.bounds, seen.items), (positives.bounds, positives.items)
+        _check_finite(all(parallel_ranges(n_users, partial(_scan, block, *pairs, n_items, (best, codes)))))
+    parallel_ranges(n_users, partial(_sort_heaps, (best, codes)))
+    return best, codes
+
+
+def _flat(scores: Tensor) -> tuple[Floats, int]:
+    """The scores as a flat array and the stride of its rows; seldom a copy."""
+    scores = scores if scores.stride(1) == 1 else scores.contiguous()
+    stride = scores.stride(0)
+    return scores.as_strided(((len(scores) - 1) * stride + scores.shape[1],), (1,)).numpy(), stride
+
+
 @njit
-def scan(
+def _scan(
     block: tuple[Floats, int, int, int],
-    had: tuple[Rows, Rows],
-    wanted: tuple[Rows, Rows],
+    seen: tuple[Rows, Rows],
+    positives: tuple[Rows, Rows],
     n_items: int,
     heaps: Heaps,
     begin: int,
     end: int,
 ) -> bool:
-    """Take a block of scores into the heaps of rows `begin` … `end`; False: some score is not a number.
+    """Add a block of scores to the heaps of rows `begin` … `end`; False: some score is not finite.
 
-    A block is (scores, stride, width, first): of row u the scores of the items `first` … `first` +
-    `width` lie from u · `stride` on. What a row `had` is left out, what is `wanted` of it are its
-    positives: sorted items behind each other, and where the list of each row begins and ends.
+    A block is (scores, stride, width, first): the scores of row u for the items `first` … `first` +
+    `width` start at u · `stride`. Lists are (bounds, items) as in `ItemLists`.
     """
     flat, stride, width, first = block
-    (had_bounds, had_items), (wanted_bounds, wanted_items), (best, codes) = had, wanted, heaps
+    (seen_bounds, seen_items), (positive_bounds, positive_items), (best, codes) = seen, positives, heaps
     zero = flat.dtype.type(0)
     lowest = flat.dtype.type(-np.inf)
     for u in range(begin, end):
         row, heap, held = flat[u * stride : u * stride + width], best[u], codes[u]
         check = zero
         for j in range(width):
-            check += row[j] * zero  # 0 for a number, NaN for what is none
+            check += row[j] * zero  # 0 for a finite number, else NaN
         if check != zero:
             return False
-        h, had_end = had_bounds[u], had_bounds[u + 1]
-        w, wanted_end = wanted_bounds[u], wanted_bounds[u + 1]
-        h += np.searchsorted(had_items[h:had_end], first)
-        w += np.searchsorted(wanted_items[w:wanted_end], first)
+        s, seen_end = seen_bounds[u], seen_bounds[u + 1]
+        p, positive_end = positive_bounds[u], positive_bounds[u + 1]
+        s += np.searchsorted(seen_items[s:seen_end], first)
+        p += np.searchsorted(positive_items[p:positive_end], first)
         bar = _bar(heap, held, n_items, lowest)
         for start in range(0, width, _TILE):
             tile = row[start : start + _TILE]
@@ -65,13 +175,13 @@ def scan(
                 if score <= bar:
                     continue
                 item = first + start + j
-                while h < had_end and had_items[h] < item:
-                    h += 1
-                if h < had_end and had_items[h] == item:
+                while s < seen_end and seen_items[s] < item:
+                    s += 1
+                if s < seen_end and seen_items[s] == item:
                     continue
-                while w < wanted_end and wanted_items[w] < item:
-                    w += 1
-                code = item + n_items if w < wanted_end and wanted_items[w] == item else item
+                while p < positive_end and positive_items[p] < item:
+                    p += 1
+                code = item + n_items if p < positive_end and positive_items[p] == item else item
                 if score > heap[0] or code < held[0]:
                     _replace_root(heap, held, len(heap), score, code)
                     bar = _bar(heap, held, n_items, lowest)
@@ -79,7 +189,7 @@ def scan(
 
 
 @njit
-def settle(heaps: Heaps, begin: int, end: int) -> None:
+def _sort_heaps(heaps: Heaps, begin: int, end: int) -> None:
     """Turn the heaps of rows `begin` … `end` into lists, best first."""
     best, codes = heaps
     for u in range(begin, end):
@@ -92,7 +202,7 @@ def settle(heaps: Heaps, begin: int, end: int) -> None:
 
 @njit
 def _bar(heap: Floats, held: Rows, n_items: int, lowest: float) -> float:
-    """What a score must exceed to be worth a look: the root's, or where an equal one may beat it the next below."""
+    """The score that an item must exceed: the root's, or the next below it where an equal score may be better."""
     if n_items <= held[0] < 2 * n_items:
         return np.nextafter(heap[0], lowest)
     return heap[0]
@@ -118,3 +228,97 @@ def _replace_root(heap: Floats, held: Rows, size: int, score: float, code: int) 
 @njit
 def _is_worse(score: float, code: int, other_score: float, other_code: int) -> bool:
     return score < other_score or (score == other_score and code > other_code)
+
+
+# ── on an accelerator ────────────────────────────────────────────────────────────────────
+
+
+def topk_torch(blocks: Blocks, seen: ItemLists, positives: ItemLists, n_items: int, k: int) -> tuple[Floats, Rows]:
+    """(B, k) scores and codes: the best of each block that are no positives, and all positives, sorted.
+
+    `topk` guarantees no order of equal scores, so it ranks the other items alone; the positives
+    follow, and a stable sort leaves them behind their equals. Which of equal other items come
+    first is not defined. The host does not wait before the end.
+    """
+    scores_of, codes_of, extremes = list[Tensor](), list[Tensor](), list[Tensor]()
+    for first, block in blocks:
+        scores = _as_floats(block)
+        width = scores.shape[1]
+        if first == 0:
+            masked, moved = (_DeviceLists.of(lists, scores.device) for lists in (seen, positives))
+            table = moved.table()  # (B, P), −1 where there is none
+            of_positives = scores.new_full(table.shape, -torch.inf)
+        extremes += scores.aminmax()
+        # A copy, because a model may return a view of its own weights. At least one column is added.
+        free = F.pad(scores, (0, _TILE - width % _TILE), value=-torch.inf)
+        masked.mask(free, first, width)
+        here = free.gather(1, _columns(table, first, width))
+        of_positives = torch.maximum(of_positives, here)
+        moved.mask(free, first, width)
+        others, columns = _topk(free, min(k, width))
+        scores_of.append(others)
+        codes_of.append(columns + first)
+    ranked = torch.cat([*scores_of, of_positives], dim=1).sort(dim=1, descending=True, stable=True)
+    codes = torch.cat([*codes_of, table + n_items], dim=1).gather(1, ranked.indices)
+    _check_finite(bool(torch.stack(extremes).isfinite().all()))
+    short = (0, max(0, k - codes.shape[1]))
+    best_scores = F.pad(ranked.values.double(), short, value=-torch.inf)[:, :k]
+    return best_scores.cpu().numpy(), F.pad(codes, short)[:, :k].cpu().numpy()
+
+
+class _DeviceLists(NamedTuple):
+    """Lists on the device."""
+
+    bounds: Tensor
+    position: Tensor
+    """For each item, the position of its user."""
+    items: Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, lists: ItemLists, device: torch.device) -> _DeviceLists:
+        bounds, items = (torch.from_numpy(rows).to(device) for rows in (lists.bounds, lists.items))
+        users = torch.arange(len(bounds) - 1, device=device)
+        position = users.repeat_interleave(bounds.diff(), output_size=len(items))
+        return cls(bounds, position, items, int(lists.counts.max(initial=0)))
+
+    def table(self) -> Tensor:
+        """(B, P) one row a list, padded with −1."""
+        table = self.items.new_full((len(self.bounds) - 1, self.longest), -1)
+        place = torch.arange(len(self.items), device=table.device) - self.bounds[self.position]
+        return table.index_put_((self.position, place), self.items)
+
+    def mask(self, scores: Tensor, first: int, width: int) -> None:
+        """−∞ at the items of these lists."""
+        at = (self.position, _columns(self.items, first, width))
+        scores.index_put_(at, scores.new_full((), -torch.inf))
+
+
+def _columns(items: Tensor, first: int, width: int) -> Tensor:
+    """The columns of these items in a block; items of other blocks get the padding column, which holds −∞."""
+    return torch.where((items >= first) & (items < first + width), items - first, width)
+
+
+def _topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(B, W) → (B, k) the k highest of each row, and their columns; W is a multiple of the tile.
+
+    A tile is every T-th column. None of the k lies outside the k tiles with the highest maxima
+    (or as good a one lies inside), so most of a row is read once, for the maxima.
+    """
+    tiles = scores.view(len(scores), _TILE, -1)  # (B, 64, T)
+    n_tiles = tiles.shape[2]
+    if n_tiles <= k:
+        best = scores.topk(k, dim=1)
+        return best.values, best.indices
+    which = tiles.amax(dim=1).topk(k, dim=1).indices  # (B, k)
+    best = tiles.gather(2, which[:, None].expand(-1, _TILE, -1)).flatten(1).topk(k, dim=1)
+    return best.values, best.indices // k * n_tiles + which.gather(1, best.indices % k)
+
+
+BACKENDS = {"cpu": TopKBackend(topk_cpu, items_at_once=1 << 12, scores_at_once=1 << 20)}  # a block stays in the cache
+_ACCELERATOR = TopKBackend(topk_torch, items_at_once=1 << 16, scores_at_once=1 << 26)  # a block keeps a GPU busy
+
+
+def backend_for(device: torch.device) -> TopKBackend:
+    """How this device finds the k best."""
+    return BACKENDS.get(device.type, _ACCELERATOR)

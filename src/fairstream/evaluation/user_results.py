@@ -1,78 +1,206 @@
-"""What a test leaves behind of each user: enough to compute any metric again, and to pair methods."""
+"""The stored results of a test, user by user, and the slices that a mean would hide."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from fairstream.data import Rows
+from fairstream.data import UNKNOWN, History, Rows
 from fairstream.data.groups import Codes
-from fairstream.evaluation.metrics import Metric
+from fairstream.errors import ConfigurationError
+from fairstream.evaluation.by_group import Estimate, GroupScores
+from fairstream.evaluation.lists import Lists, Mask, Truth
+from fairstream.evaluation.metrics import HitCounts, Metric, MetricAtK
 from fairstream.evaluation.resampling import Array
+
+
+@dataclass(frozen=True)
+class Total:
+    """A metric that is one number for all users: overall, of each group's users, and of all other groups' users."""
+
+    overall: float
+    by_group: tuple[float | None, ...]
+    """In the order of the group codes; None where too few users were tested."""
+    rest: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class UserResults:
-    """The tested users, and where among their top k the hits are."""
+    """The tested users and the ranks of their hits: enough to compute the built-in metrics again."""
 
     users: Rows
     codes: Codes
     """The group of each."""
-    is_cold: np.ndarray[Any, np.dtype[np.bool_]]
-    """Whether nothing had been seen of the user before."""
+    is_cold: Mask
+    """Whether the user had no history."""
     hits: torch.Tensor
     """(U, k) of 0 and 1 in ranked order."""
     n_positives: torch.Tensor
-    """(U,) what there was to find."""
+    """(U,)"""
+    values: Mapping[str, Array] = field(default_factory=dict)
+    """NAME@K → (U,) values of metrics that the hits do not determine."""
+    totals: Mapping[str, Total] = field(default_factory=dict)
+    """NAME@K → metrics that are one number for all users."""
 
-    def values(self, metrics: Sequence[Metric]) -> Array:
-        """(U, M)"""
-        columns = [metric(self.hits, self.n_positives).numpy() for metric in metrics]
-        return np.stack(columns, axis=1) if columns else np.empty((len(self.users), 0))
+    def values_of(self, metric: str | Metric | MetricAtK) -> Array:
+        """(U,) the values of a stored metric by its name, or of a built-in one computed from the hits."""
+        name = metric.name if isinstance(metric, MetricAtK) else metric
+        if isinstance(name, str) and name in self.values:
+            return self.values[name]
+        if isinstance(metric, MetricAtK) and metric.is_from_hits:
+            return metric.from_hits(self.hits.numpy() > 0, self.n_positives.numpy())
+        if isinstance(metric, str | MetricAtK):
+            raise ConfigurationError(f"there are no users' values of the metric {name} in these results")
+        stored = HitCounts(self.hits.numpy() > 0, self.n_positives.numpy())
+        return np.asarray(metric(stored, stored), dtype=np.float64)
 
-    def where(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> UserResults:
-        """Only the chosen users."""
+    def where(self, chosen: Mask) -> UserResults:
+        """Only the chosen users; numbers for all users cannot be cut and are left out."""
         mask = torch.from_numpy(chosen)
         return UserResults(
-            self.users[chosen], self.codes[chosen], self.is_cold[chosen], self.hits[mask], self.n_positives[mask]
+            self.users[chosen],
+            self.codes[chosen],
+            self.is_cold[chosen],
+            self.hits[mask],
+            self.n_positives[mask],
+            {name: values[chosen] for name, values in self.values.items()},
         )
 
     def to_dict(self) -> dict[str, Any]:
-        row, place = np.nonzero(self.hits.numpy())
+        """As JSON."""
+        row, column = np.nonzero(self.hits.numpy())
         ends = np.cumsum(np.bincount(row, minlength=len(self.users)))
+        values = {"values": {name: values.tolist() for name, values in self.values.items()}} if self.values else {}
+        totals = {"totals": {name: vars(total) for name, total in self.totals.items()}} if self.totals else {}
         return {
             "k": self.hits.shape[1],
             "users": self.users.tolist(),
             "groups": self.codes.tolist(),
             "cold": np.flatnonzero(self.is_cold).tolist(),
             "n_positives": self.n_positives.int().tolist(),
-            "hit_ranks": [ranks.tolist() for ranks in np.split(place + 1, ends[:-1])] if len(ends) else [],
+            "hit_ranks": [ranks.tolist() for ranks in np.split(column + 1, ends[:-1])] if len(ends) else [],
+            **values,
+            **totals,
         }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> UserResults:
-        """What `to_dict` gave."""
+        """The inverse of `to_dict`."""
         users = np.array(stored["users"], dtype=np.int64)
         is_cold = np.zeros(len(users), dtype=np.bool_)
         is_cold[np.array(stored["cold"], dtype=np.int64)] = True
         hits = torch.zeros(len(users), stored["k"], dtype=torch.float64)
         row = np.repeat(np.arange(len(users)), [len(ranks) for ranks in stored["hit_ranks"]])
-        place = np.array([rank - 1 for ranks in stored["hit_ranks"] for rank in ranks], dtype=np.int64)
-        hits[row, place] = 1.0
-        n_positives = torch.tensor(stored["n_positives"], dtype=torch.float64)
-        return cls(users, np.array(stored["groups"], dtype=np.int16), is_cold, hits, n_positives)
+        column = np.array([rank - 1 for ranks in stored["hit_ranks"] for rank in ranks], dtype=np.int64)
+        hits[row, column] = 1.0
+        return cls(
+            users,
+            np.array(stored["groups"], dtype=np.int16),
+            is_cold,
+            hits,
+            torch.tensor(stored["n_positives"], dtype=torch.float64),
+            {name: np.array(values, dtype=np.float64) for name, values in stored.get("values", {}).items()},
+            {
+                name: Total(total["overall"], tuple(total["by_group"]), tuple(total["rest"]))
+                for name, total in stored.get("totals", {}).items()
+            },
+        )
 
 
-def stack_periods(tested: Sequence[UserResults], metrics: Sequence[Metric]) -> tuple[Array, Codes]:
-    """(U, P, M) the values of all users tested in any of P periods, NaN where they were not; and their groups."""
+def stack_periods(tested: Sequence[UserResults], metrics: Sequence[str | Metric | MetricAtK]) -> tuple[Array, Codes]:
+    """(U, P, M) values of all users tested in any of P periods, NaN where they were not; and their groups."""
     users = tested[0].users if len(tested) == 1 else np.unique(np.concatenate([part.users for part in tested]))
     values = np.full((len(users), len(tested), len(metrics)), np.nan)
     codes = np.empty(len(users), dtype=np.int16)
     for p, part in enumerate(tested):
         at = np.searchsorted(users, part.users)
-        values[at, p], codes[at] = part.values(metrics), part.codes
+        codes[at] = part.codes
+        for m, metric in enumerate(metrics):
+            values[at, p, m] = part.values_of(metric)
     return values, codes
+
+
+def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:
+    """The scores of a metric that is one number for all users, averaged over periods; without uncertainty.
+
+    The gap of a group is its number minus that of the users of all other groups.
+    """
+
+    def table(rows: Sequence[tuple[float | None, ...]]) -> Array:
+        """(P, G), NaN where there is no number; groups that later periods bring have none before."""
+        padded = [[*row, *[None] * len(names)][: len(names)] for row in rows]
+        return np.array(padded, dtype=np.float64).reshape(len(rows), len(names))
+
+    by_group, rest = table([total.by_group for total in totals]), table([total.rest for total in totals])
+    gap = by_group - rest
+    is_compared = ~np.isnan(gap)
+    # Group means and gaps are means over the same periods, so that for two groups they agree.
+    by_group = np.where(is_compared | ~is_compared.any(axis=0), by_group, np.nan)
+    gaps = {name: Estimate(value) for name, g in zip(names, gap.T, strict=True) if (value := _mean(g)) is not None}
+    largest = _mean(_over_groups(np.nanmax, np.abs(gap)))
+    compared = np.where(is_compared, by_group, np.nan)
+    spread = _mean(_over_groups(np.nanmax, compared) - _over_groups(np.nanmin, compared))
+    sizes = [_mean(np.abs(g)) for g in gap.T]
+    return GroupScores(
+        overall=_mean(np.array([total.overall for total in totals])),
+        interval=None,
+        by_group={name: _mean(values) for name, values in zip(names, by_group.T, strict=True)},
+        gaps=gaps,
+        largest_gap=None if largest is None else Estimate(largest),
+        largest_gap_group=max(zip(names, sizes, strict=True), key=lambda pair: pair[1] or -1.0)[0] if gaps else None,
+        spread=None if spread is None else Estimate(spread),
+        disparity=gaps.get(names[0]) if names else None,
+        abs_performance_disparity=sizes[0] if names else None,
+        abs_null_mean=None,
+    )
+
+
+def _mean(values: Array) -> float | None:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None
+
+
+def _over_groups(reduce: Callable[[Array], Any], table: Array) -> Array:
+    return np.array([reduce(row) if (~np.isnan(row)).any() else np.nan for row in table], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The scores of a part of the users, or with only some of the items as positives."""
+
+    n_users: int
+    n_positives: int
+    metrics: Mapping[str, GroupScores]
+
+    def __getitem__(self, metric: str) -> GroupScores:
+        return self.metrics[metric]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        scores = {name: score.to_dict() for name, score in self.metrics.items()}
+        return {"n_users": self.n_users, "n_positives": self.n_positives, **scores}
+
+
+def cut_slices(
+    lists: Lists, truth: Truth, codes: Codes, is_cold: Mask, history: History
+) -> Iterator[tuple[str, Mask, Lists, Truth]]:
+    """The slices by name, each with its users (a mask), lists and truth.
+
+    `warm_users`, `cold_users` and `no_group` are parts of the users. In `cold_items` (items without
+    any event, which no recommender without knowledge of their content can rank) and `new_items`
+    (items that came with the last period) only these items count as positives.
+    """
+    for name, mask in (("warm_users", ~is_cold), ("cold_users", is_cold), ("no_group", codes == UNKNOWN)):
+        yield name, mask, lists.where(mask), truth.where(mask)
+    spans = {"cold_items": (history.n_items, np.inf)}
+    if history.n_items_before:
+        spans["new_items"] = (history.n_items_before, history.n_items)
+    for name, (start, stop) in spans.items():
+        part = truth.only((truth.positives.items >= start) & (truth.positives.items < stop))
+        hits = lists.hits & (lists.items >= start) & (lists.items < stop)
+        mask = part.n_positives > 0
+        yield name, mask, Lists(lists.items, lists.scores, hits).where(mask), part.where(mask)

@@ -1,7 +1,7 @@
 """Runs, their stored results, several of them in parallel, and how they compare."""
 
 from fairstream.experiments.compare import Comparison, compare, read_runs
-from fairstream.experiments.config import RunConfig
+from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.identity import run_id
 from fairstream.experiments.jobs import Device, Job, Source
 from fairstream.experiments.pool import OnJobs, execute_runs
@@ -25,6 +25,7 @@ __all__ = [
     "Store",
     "check_writable",
     "compare",
+    "evaluation_protocol",
     "execute_runs",
     "pooled",
     "read_runs",

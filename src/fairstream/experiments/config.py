@@ -6,10 +6,30 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fairstream.evaluation import Protocol
+from fairstream.evaluation import REPAIRS, Protocol
 from fairstream.methods import MethodConfig
 from fairstream.periods import check_length
+from fairstream.registry import load_plugins
 from fairstream.training import RuntimeConfig
+
+_ROW_UPDATES = "optimizer"
+"""The repair of the paper's protocol that is none of the evaluation: only the rows that a batch touches move."""
+
+
+def evaluation_protocol(name: str) -> Protocol:
+    """The evaluation protocol of a run's protocol, which may also repair the optimizer.
+
+    >>> evaluation_protocol("paper+optimizer") == evaluation_protocol("paper")
+    True
+    """
+    base, *repairs = name.split("+")
+    try:
+        return Protocol.named("+".join([base, *(r for r in repairs if base != "paper" or r != _ROW_UPDATES)]))
+    except ValueError:
+        raise ValueError(
+            f"protocol must be strict, paper, or paper with repairs such as paper+ranking "
+            f"(there are {', '.join((*REPAIRS, _ROW_UPDATES))}), got {name!r}"
+        ) from None
 
 
 class RunConfig(MethodConfig, RuntimeConfig):
@@ -48,10 +68,18 @@ none is)."""
     n_resamples: int = Field(1000, ge=0)
     """Bootstrap samples and permutations behind every interval and p-value; 0: none of them."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _import_plugins(cls, given: Any) -> Any:
+        """Names are checked after this, so those that a plugin registers are known."""
+        if isinstance(given, dict) and given.get("plugins"):
+            load_plugins(tuple(given["plugins"]))
+        return given
+
     @field_validator("protocol")
     @classmethod
     def _known_protocol(cls, name: str) -> str:
-        Protocol.named(name)
+        evaluation_protocol(name)
         return name
 
     @field_validator("period")
@@ -66,7 +94,7 @@ none is)."""
         protocol = given.get("protocol") if isinstance(given, dict) else None
         if not isinstance(protocol, str) or not protocol.startswith("paper"):
             return given
-        optimizer = "row" if Protocol.named(protocol).row_updates else "dense"
+        optimizer = "row" if _ROW_UPDATES in protocol.split("+") else "dense"
         defaults: dict[str, Any] = {"optimizer": optimizer, "min_group_size": 1}
         return {**defaults, **{name: value for name, value in given.items() if value is not None}}
 
@@ -78,4 +106,8 @@ none is)."""
             raise ValueError("the paper's protocol cuts the log in n_blocks; period goes with strict")
         if self.period is None and self.n_periods is not None and self.n_periods > self.n_blocks:
             raise ValueError(f"n_periods must be at most n_blocks, {self.n_blocks}, got {self.n_periods}")
+        for name in self.metrics:
+            cutoff = name.rpartition("@")[2]
+            if cutoff.isdecimal() and int(cutoff) > self.k:
+                raise ValueError(f"k must be at least the cut-off of every metric, got {self.k} and {name}")
         return self

@@ -26,6 +26,7 @@ import torch
 
 from fairstream.errors import DataError
 from fairstream.evaluation import Protocol, UserResults
+from fairstream.experiments.config import evaluation_protocol
 from fairstream.experiments.identity import used_settings
 from fairstream.experiments.results import summarise_periods
 
@@ -159,7 +160,7 @@ class Record:
 
     @cached_property
     def protocol(self) -> Protocol:
-        return Protocol.named(self.config["protocol"])
+        return evaluation_protocol(self.config["protocol"])
 
     @property
     def results(self) -> list[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,8 +12,8 @@ from fairstream.baselines import GroupProbe, group_recovery, require_two_groups,
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.published import recognise
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluator, Metric, Protocol
-from fairstream.experiments.config import RunConfig
+from fairstream.evaluation import Evaluator, Metric
+from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.results import TASKS, PeriodResult, mean_slices, versions
 from fairstream.methods import METHODS, Parts
 from fairstream.models import ModelFactory
@@ -52,7 +52,7 @@ class Run(Iterator[PeriodResult]):
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
         # Where the advantaged group is not declared, the pre-training data say which is the larger.
         self.groups = log.require_groups().as_of(log.n_users_after(self.periods.ends[0]))
-        randomness, protocol = Randomness(config.seed), Protocol.named(config.protocol)
+        randomness, protocol = Randomness(config.seed), evaluation_protocol(config.protocol)
         self._oracle = None if protocol.point_in_time else History.of(log.users, log.items)
         self._learning = Learning(
             self.config,
@@ -75,7 +75,7 @@ class Run(Iterator[PeriodResult]):
             config.min_group_size,
             config.n_resamples,
             reranker,
-            metrics=(parts.metrics if parts is not None and parts.metrics else None) or config.metrics or None,
+            metrics=(parts.metrics if parts is not None else None) or config.metrics or None,
         )
         self.on_progress = on_progress
         self._unjudged: Update | None = None
@@ -174,7 +174,9 @@ class Run(Iterator[PeriodResult]):
         """
         if before is None:
             return None
-        main = before.tasks["next"].slices["warm_users"][f"ndcg@{self.config.k}"]
+        tested = before.tasks["next"].tested
+        evaluator = replace(self._evaluator, metrics=("ndcg",))  # whatever metrics were asked for
+        (main,) = evaluator.scores([tested.where(~tested.is_cold)], len(self._names()))[0].values()
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
         return main.overall

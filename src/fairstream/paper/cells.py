@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import GroupPanel, Interval, Paired, Protocol, UserResults, stack_periods
+from fairstream.evaluation import GroupPanel, Interval, Paired, UserResults, stack_periods
+from fairstream.experiments import evaluation_protocol
 from fairstream.paper.catalogue import Catalogue, choose
 from fairstream.paper.findings import Choice
 from fairstream.paper.settings import JUDGED, METRICS, PLAIN, RERANK, ModelName, Setting
@@ -135,7 +136,7 @@ class Cells:
 
     def _values(self, dataset: str, column: _Column, seed: int) -> tuple[FloatArray, Any]:
         """(U, P, 1) of the users tested, and their groups."""
-        measure = Protocol.named(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
+        measure = evaluation_protocol(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
         tests = [
             test
             for t, setting in zip(JUDGED, column.settings, strict=True)

@@ -19,7 +19,7 @@ from fairstream.data.group_collector import read_more_groups
 from fairstream.data.groups import UNKNOWN
 from fairstream.data.tables import to_table
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items
+from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
 from fairstream.methods import METHODS, MethodConfig, Parts
 from fairstream.models import ContextBuilder, ModelFactory, Reads, Scorer
 from fairstream.objectives import FairnessLoss, Loss, Surrogate
@@ -148,6 +148,7 @@ class FairRecommender:
         self._learning = Learning(
             self.config, parts, Randomness(runtime.seed), runtime.torch_device(), engine=runtime.engine
         )
+        resolve_metrics(metrics, 1, {})  # an unknown name is an error now, not at the first evaluation
         self._metrics = metrics
         self._state: State | None = None
         self.last_update: Update | None = None
@@ -218,7 +219,7 @@ class FairRecommender:
             quality, notes = None, list(_late_notes(state, new))
             if self._learning.strategy.needs_quality or new.groups.choice == "auto":
                 k = min(20, state.history.n_items)
-                main = self._evaluate(state, new, k=k).slices["warm_users"][f"ndcg@{k}"]
+                main = self._evaluate(state, new, k=k, metrics=("ndcg",)).slices["warm_users"][f"ndcg@{k}"]
                 quality = main.overall
                 if new.groups.choice == "auto":
                     groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
@@ -539,7 +540,7 @@ class FairRecommender:
             self._learning.randomness,
             min_group_size,
             n_resamples,
-            metrics=metrics or self._metrics,
+            metrics=metrics or self._metrics or None,
         )
         return evaluator.evaluate(
             state.model, new.users, new.items, history=state.history, contexts=state.contexts, t=state.t

@@ -14,9 +14,8 @@ import torch
 
 from fairstream.data import Rows
 from fairstream.errors import ModelError
-from fairstream.evaluation.best import BACKENDS
-from fairstream.evaluation.blocks import check_finite, check_shape, chunks, floats
-from fairstream.evaluation.top_k import Floats, scan, settle
+from fairstream.evaluation.lists import Floats, ItemLists
+from fairstream.evaluation.top_k import BACKENDS, chunks, score_blocks
 from fairstream.models import NO_CONTEXT, Scorer
 from fairstream.recommender import FairRecommender, load
 
@@ -148,21 +147,15 @@ class Served:
     @torch.no_grad()
     def _best(self, model: Scorer, row: int, n: int) -> tuple[Floats, Rows]:
         """What `best_items` gives for one user, without what it does for many: the same blocks, the same order."""
-        n_items = self.n_items
-        user = np.array([row])
-        users, had = torch.from_numpy(user), self._known.seen.lists(user)
+        user, backend = np.array([row]), BACKENDS["cpu"]
         context = self._state.contexts.at(user) if model is self._model else NO_CONTEXT
-        best, codes = np.empty((1, n)), np.full((1, n), 2 * n_items)
-        for block in chunks(n_items, at_once=BACKENDS["cpu"].items_at_once):
-            made = check_shape(model.score_range(users, block.start, block.stop, context), (1, len(block)))
-            scores = floats(made)[0].contiguous().numpy()
-            if block.start == 0:
-                best = np.full((1, n), -np.inf, scores.dtype)
-            heaps = (best, codes)
-            check_finite(scan((scores, 0, len(block), block.start), had, (_NOBODY, _NOTHING), n_items, heaps, 0, 1))
-        settle((best, codes), 0, 1)
-        there = np.isfinite(best[0])
-        return best[0][there], codes[0][there]
+        blocks = score_blocks(
+            model, torch.from_numpy(user), context, chunks(self.n_items, at_once=backend.items_at_once)
+        )
+        seen, nothing = ItemLists(*self._known.seen.lists(user)), ItemLists(_NOBODY, _NOTHING)
+        best, items = backend.top_k(blocks, seen, nothing, self.n_items, n)
+        is_item = np.isfinite(best[0])
+        return best[0][is_item], items[0][is_item]
 
 
 def places(ranked: Ranked, k: int, had: Rows) -> list[int] | range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ class ReferenceEngine(Engine):
         batches = job.batches
         assert isinstance(batches, Batches)
         self._device = job.model.device
-        columns = (batches.users, batches.items, batches.codes[batches.users])
+        columns = (batches.users, batches.items, batches.codes[batches.users].astype(np.int64))
         self._users, self._items, self._groups = (torch.tensor(column, device=self._device) for column in columns)
         self._signs = torch.tensor(job.signs, device=self._device)
         # Decided on the host, once: asking the device at every step would make it wait.
@@ -94,7 +95,7 @@ class WindowEngine(Engine):
         windows = job.batches
         assert isinstance(windows, Windows)
         self._windows, self._device = windows, job.model.device
-        columns = (windows.history, windows.targets, windows.codes[windows.users])
+        columns = (windows.history, windows.targets, windows.codes[windows.users].astype(np.int64))
         self._history, self._targets, self._groups = (torch.tensor(column, device=self._device) for column in columns)
         self._signs = torch.tensor(job.signs, device=self._device)
         self._have_two_groups = windows.have_two_groups.tolist()

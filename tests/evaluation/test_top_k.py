@@ -1,4 +1,4 @@
-"""The k best by blocks against dense tables: the first implementation, kept as the oracle, and a total order."""
+"""The k best, block by block, against dense tables: the first implementation, kept as the oracle, and a total order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.data import SeenItems
-from fairstream.evaluation import best
-from fairstream.evaluation.best import TopKBackend, top_k_of_all
-from fairstream.evaluation.topk_cpu import topk_cpu
-from fairstream.evaluation.topk_torch import topk_torch
-from support import Given
+from fairstream.evaluation import Lists, top_k
+from fairstream.evaluation.top_k import TopKBackend, topk_cpu, topk_torch
+from fairstream.models import Context
+from support import Given, rank_all
 
 Rank = Callable[..., Any]
 
@@ -25,18 +24,18 @@ Rank = Callable[..., Any]
 class Task(NamedTuple):
     scores: Tensor
     """(U, n_items + those that are not known)"""
-    had: np.ndarray
-    wanted: np.ndarray
-    """Of the same shape; some of what is wanted was had."""
+    seen: np.ndarray
+    positive: np.ndarray
+    """Of the same shape; some of the positives were seen."""
     n_items: int
     k: int
 
-    def found(self, rank: Rank, items_at_once: int = 1 << 12, scores_at_once: int = 1 << 20) -> best.Best:
+    def lists(self, rank: Rank, items_at_once: int = 1 << 12, scores_at_once: int = 1 << 20) -> Lists:
         users = np.arange(len(self.scores))
-        seen, positives = (SeenItems.from_pairs(*np.nonzero(mask)) for mask in (self.had, self.wanted))
+        seen, positives = (SeenItems.from_pairs(*np.nonzero(mask)) for mask in (self.seen, self.positive))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(best.BACKENDS, "cpu", TopKBackend(rank, items_at_once, scores_at_once))
-            return top_k_of_all(Given(self.scores), users, seen, positives, n_items=self.n_items, k=self.k)
+            patch.setitem(top_k.BACKENDS, "cpu", TopKBackend(rank, items_at_once, scores_at_once))
+            return rank_all(Given(self.scores), users, positives, seen, n_items=self.n_items, k=self.k)
 
 
 @st.composite
@@ -51,14 +50,14 @@ def tasks(draw: st.DrawFn) -> Task:
     if draw(st.booleans()):
         scores = scores + torch.from_numpy(rng.integers(-9, 9, size=shape)).to(scores.dtype)
     shares = st.sampled_from([0.0, 0.1, 0.5, 0.95, 1.0])
-    had, wanted = (rng.random(shape) < draw(shares) for _ in range(2))
-    return Task(scores, had, wanted, n_items, draw(st.integers(1, n_items + 2)))
+    seen, wanted = (rng.random(shape) < draw(shares) for _ in range(2))
+    return Task(scores, seen, wanted, n_items, draw(st.integers(1, n_items + 2)))
 
 
 def first_implementation(task: Task) -> np.ndarray:
     """(U, k) hits by a dense mask and `topk` in float64, a positive being moved down by a step too small to matter."""
-    had, wanted = (torch.from_numpy(mask[:, : task.n_items]) for mask in (task.had, task.wanted))
-    scores = task.scores[:, : task.n_items].masked_fill(had, -torch.inf)
+    seen, wanted = (torch.from_numpy(mask[:, : task.n_items]) for mask in (task.seen, task.positive))
+    scores = task.scores[:, : task.n_items].masked_fill(seen, -torch.inf)
     fine = scores.double()
     step = fine.abs().clamp(min=1e-200) * 2.0**-40
     fine = torch.where(wanted, fine - step, fine)
@@ -69,52 +68,52 @@ def first_implementation(task: Task) -> np.ndarray:
 
 def in_order(task: Task, user: int) -> list[tuple[float, bool, int]]:
     """The whole list of a user: by score, the positives last among equals, then by row."""
-    items = [item for item in range(task.n_items) if not task.had[user, item]]
-    wanted, scores = task.wanted[user], task.scores[user].tolist()
+    items = [item for item in range(task.n_items) if not task.seen[user, item]]
+    wanted, scores = task.positive[user], task.scores[user].tolist()
     return sorted((-scores[item], bool(wanted[item]), item) for item in items)
 
 
-ways = st.sampled_from([topk_cpu, topk_torch])
+backends = st.sampled_from([topk_cpu, topk_torch])
 sizes = st.sampled_from([1, 7, 64, 100, 1000])
 WIDE = Task(torch.full((2, 150), 0.5), np.zeros((2, 150), bool), np.ones((2, 150), bool), 150, 20)
 
 
-@given(tasks(), ways, sizes, sizes)
+@given(tasks(), backends, sizes, sizes)
 @example(WIDE, topk_cpu, 64, 1000)
 def test_hits_are_those_of_the_first_implementation(task: Task, rank: Rank, items: int, scores: int) -> None:
-    found = task.found(rank, items, scores)
-    assert (found.is_positive == first_implementation(task)).all()
-    assert (found.n_positives == task.wanted.sum(axis=1)).all()
+    lists = task.lists(rank, items, scores)
+    assert (lists.hits == first_implementation(task)).all()
 
 
-@given(tasks(), ways, sizes, sizes)
+@given(tasks(), backends, sizes, sizes)
 def test_scores_and_positives_stand_in_order(task: Task, rank: Rank, items: int, scores: int) -> None:
-    found = task.found(rank, items, scores)
+    lists = task.lists(rank, items, scores)
     for user in range(len(task.scores)):
         expected = in_order(task, user)[: task.k]
         n = len(expected)
-        assert found.scores[user].tolist() == [-score for score, _, _ in expected] + [-np.inf] * (task.k - n)
-        assert found.is_positive[user].tolist() == [hit for _, hit, _ in expected] + [False] * (task.k - n)
-        ranked = found.items[user, :n]
-        assert task.scores[user, ranked].tolist() == found.scores[user, :n].tolist()
-        assert not task.had[user, ranked].any()
+        assert lists.scores[user].tolist() == [-score for score, _, _ in expected] + [-np.inf] * (task.k - n)
+        assert lists.hits[user].tolist() == [hit for _, hit, _ in expected] + [False] * (task.k - n)
+        ranked = lists.items[user, :n]
+        assert (lists.items[user, n:] == -1).all()
+        assert task.scores[user, ranked].tolist() == lists.scores[user, :n].tolist()
+        assert not task.seen[user, ranked].any()
         assert len(set(ranked.tolist())) == n
 
 
 @given(tasks(), sizes, sizes)
 def test_on_the_cpu_equals_stand_in_the_order_of_their_rows(task: Task, items: int, scores: int) -> None:
-    """However many are looked at together, and by however many threads."""
-    found = task.found(topk_cpu, items, scores)
+    """Whatever the size of the blocks, and by however many threads."""
+    lists = task.lists(topk_cpu, items, scores)
     for user in range(len(task.scores)):
         expected = [item for _, _, item in in_order(task, user)[: task.k]]
-        assert found.items[user, : len(expected)].tolist() == expected
+        assert lists.items[user, : len(expected)].tolist() == expected
 
 
 @given(tasks())
-def test_both_ways_find_the_same_positives(task: Task) -> None:
-    one, other = task.found(topk_cpu), task.found(topk_torch)
-    assert (one.is_positive == other.is_positive).all()
-    assert (one.items[one.is_positive] == other.items[other.is_positive]).all()
+def test_both_backends_have_the_same_hits(task: Task) -> None:
+    one, other = task.lists(topk_cpu), task.lists(topk_torch)
+    assert (one.hits == other.hits).all()
+    assert (one.items[one.hits] == other.items[other.hits]).all()
 
 
 @pytest.mark.parametrize("rank", [topk_cpu, topk_torch])
@@ -123,7 +122,7 @@ def test_scores_of_other_kinds_are_ranked_too(rank: Rank, dtype: torch.dtype) ->
     rng = np.random.default_rng(0)
     scores = torch.from_numpy(rng.integers(-50, 50, size=(4, 300))).to(dtype)
     task = Task(scores, rng.random((4, 300)) < 0.3, rng.random((4, 300)) < 0.3, 300, 25)
-    assert (task.found(rank).is_positive == first_implementation(task._replace(scores=scores.float()))).all()
+    assert (task.lists(rank).hits == first_implementation(task._replace(scores=scores.float()))).all()
 
 
 @pytest.mark.parametrize("rank", [topk_cpu, topk_torch])
@@ -133,9 +132,9 @@ def test_scores_may_lie_in_any_order_of_memory(rank: Rank) -> None:
     task = Task(lying, rng.random((5, 70)) < 0.3, rng.random((5, 70)) < 0.3, 70, 10)
 
     class Transposed(Given):
-        def score_range(self, users: Tensor, start: int, stop: int) -> Tensor:
+        def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
             return self.scores[:, start:stop]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("test_best.Given", Transposed)
-        assert (task.found(rank).is_positive == first_implementation(task)).all()
+        patch.setattr("test_top_k.Given", Transposed)
+        assert (task.lists(rank).hits == first_implementation(task)).all()
