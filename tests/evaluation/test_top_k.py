@@ -30,14 +30,12 @@ class Task(NamedTuple):
     n_items: int
     k: int
 
-    def lists(
-        self, rank: Rank, items_at_once: int = 1 << 12, scores_at_once: int = 1 << 20, model: Any = Given
-    ) -> Lists:
+    def lists(self, rank: Rank, items_at_once: int = 1 << 12, scores_at_once: int = 1 << 20, of: Any = Given) -> Lists:
         users = np.arange(len(self.scores))
         seen, positives = (SeenItems.from_pairs(*np.nonzero(mask)) for mask in (self.seen, self.positive))
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(top_k.BACKENDS, "cpu", TopKBackend(rank, items_at_once, scores_at_once))
-            return rank_all(model(self.scores), users, positives, seen, n_items=self.n_items, k=self.k)
+            return rank_all(of(self.scores), users, positives, seen, n_items=self.n_items, k=self.k)
 
 
 @st.composite
@@ -137,4 +135,4 @@ def test_scores_may_lie_in_any_order_of_memory(rank: Rank) -> None:
         def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
             return self.scores[:, start:stop]
 
-    assert (task.lists(rank, model=Transposed).hits == first_implementation(task)).all()
+    assert (task.lists(rank, of=Transposed).hits == first_implementation(task)).all()
