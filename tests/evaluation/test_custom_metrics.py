@@ -198,16 +198,17 @@ def test_evaluate_with_metrics_of_ones_own_and_by_name(stream: Any, metrics: Any
 def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
     options = {"k": 10, "min_group_size": 5, "n_periods": 4, "n_resamples": 20, "restart": "on-degradation", **FAST}
     own = fairstream.run(
-        log, metrics={"coverage@10": coverage, "novelty@10": novelty, "ndcg@5": METRICS["ndcg"]}, **options
+        log, metrics={"my_coverage": coverage, "my_novelty@10": novelty, "ndcg@5": METRICS["ndcg"]}, **options
     )
     named = fairstream.run(log, metrics=["coverage@10", "novelty@10", "ndcg@5"], **options)
     results = list(own)
-    assert [result.tasks["next"].metrics for result in results] == [part.tasks["next"].metrics for part in named]
-    for result in results:
-        check(result.tasks["next"])
+    for result, by_name in zip(results, named, strict=True):
+        check(by_name.tasks["next"])
+        assert list(result.tasks["next"].metrics) == ["my_coverage@10", "my_novelty@10", "ndcg@5"]
+        assert list(result.tasks["next"].metrics.values()) == list(by_name.tasks["next"].metrics.values())
     document, summary = own.document(), own.summary()["next"]
     json.dumps(document, allow_nan=False)
-    for name in ("coverage@10", "novelty@10", "ndcg@5"):
+    for name in ("my_coverage@10", "my_novelty@10", "ndcg@5"):
         scores = [result.tasks["next"][name] for result in results]
         assert summary[name]["mean"] == pytest.approx(np.mean([score.overall for score in scores]))
         gaps = [score.performance_disparity for score in scores]
@@ -215,7 +216,7 @@ def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
         assert summary[name]["abs_performance_disparity"] == pytest.approx(np.mean(np.abs(gaps)))
         assert document["slices"]["next"]["warm_users"][name]["overall"] is not None
     stored = UserResults.from_dict(json.loads(json.dumps(document["periods"][0]["tasks"]["next"]["tested"])))
-    assert stored.values["novelty@10"].tolist() == results[0].tasks["next"].tested.values["novelty@10"].tolist()
+    assert stored.values["my_novelty@10"].tolist() == results[0].tasks["next"].tested.values["my_novelty@10"].tolist()
     assert stored.totals == results[0].tasks["next"].tested.totals
     assert RunConfig(metrics=("coverage@10",)).metrics == ("coverage@10",)
     with pytest.raises(ConfigurationError, match="k must be at least the cut-off of every metric"):
