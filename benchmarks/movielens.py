@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from fairstream.training.engines import make_engine
 
 from fairstream.data import EventLog, SeenItems, read_events
 from fairstream.models import built_in_model
@@ -16,6 +15,7 @@ from fairstream.sampling import NegativeSampler
 from fairstream.training import EngineName, Hyperparameters, Trainer
 from fairstream.training.batches import cut_batches
 from fairstream.training.engine import Engine, Training
+from fairstream.training.engines import make_engine
 
 D_0, D_1 = slice(0, 1960 * 256), slice(1960 * 256, 2090 * 256)
 """The pre-training data and the first period (33,280 interactions)."""
