@@ -56,5 +56,5 @@ def _recommending(device: str) -> Callable[[], object]:
     model = MatrixFactorization(N_USERS, N_ITEMS, embedding_dim=64).to(device)
     rng = np.random.default_rng(0)
     seen = SeenItems.from_pairs(rng.integers(N_USERS, size=50 * N_USERS), rng.integers(N_ITEMS, size=50 * N_USERS))
-    contexts = ContextBuilder(model.reads, History.empty())
+    contexts = ContextBuilder(model.reads, History.empty(), None, device)
     return lambda: best_items(model, np.arange(N_USERS), seen, contexts=contexts, n_items=N_ITEMS, k=20)

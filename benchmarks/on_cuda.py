@@ -1,6 +1,6 @@
 """How long an update and a pre-training take on a CUDA device: the fused engine beside the reference.
 
-Wall times of `Trainer.train`, everything included but the compilation of the kernels, which
+Wall times of a whole training, everything included but the compilation of the kernels, which
 happens once per machine. The reference, which is hundreds of times as slow, does one epoch of an
 update; its time is taken ten times.
 """
@@ -41,13 +41,15 @@ def report(folder: Path) -> str:
 def _training(
     log: EventLog, at: slice, model: str, optimizer: Literal["row", "dense"], engine: EngineName, epochs: int
 ) -> Callable[[], object]:
-    """A training of a model that is there already, to its end."""
-    trained = movielens.trainer(log, device="cuda", engine=engine, model=model, optimizer=optimizer)
-    sampler, groups = movielens.sampler(log, at, "cuda"), log.require_groups()
-    users, items, shuffled = log.users[at], log.items[at], at == movielens.D_0
+    """A whole training: from scratch on D_0, or an update of a model that has learned nothing."""
+    method = movielens.learning(
+        device="cuda", engine=engine, model=model, optimizer=optimizer, pretrain_epochs=epochs, update_epochs=epochs
+    )
+    before, new = movielens.untrained(method, log, slice(0, at.start)), movielens.events(log, at)
 
     def work() -> None:
-        trained.train(users, items, groups, sampler, n_groups=2, t=1, epochs=epochs, shuffled=shuffled)
+        candidate = method.fit(new) if at == movielens.D_0 else method.update(before, new)
+        candidate.commit(in_place=False)
         torch.cuda.synchronize()
 
     return work

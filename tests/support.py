@@ -14,7 +14,16 @@ from fairstream.data import Groups, History, Rows, SeenItems
 from fairstream.evaluation import Lists, UserResults
 from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.experiments import RunConfig
-from fairstream.models import Context, ContextBuilder, ItemTable, MatrixFactorization, Reads, Scorer, UserTable
+from fairstream.models import (
+    NO_CONTEXT,
+    Context,
+    ContextBuilder,
+    ItemTable,
+    MatrixFactorization,
+    Reads,
+    Scorer,
+    UserTable,
+)
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -58,7 +67,7 @@ class Recorder(MatrixFactorization):
         super().__init__(n_users, n_items, embedding_dim=4)
         self.asked: list[tuple[Tensor, Tensor]] = []
 
-    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         self.asked.append((users.clone(), items.clone()))
         return super().forward(users, items, context)
 
@@ -78,7 +87,7 @@ class Given(Scorer):
         self.scores = scores
         self.asked: list[tuple[list[int], list[list[int]]]] = []
 
-    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         self.asked.append((users.tolist(), items.tolist()))
         return self.scores[users[:, None], items]
 
@@ -118,7 +127,7 @@ def made_run(
             "advantaged_by": "declared",
             "period_ends": list(range(len(found) + 2)),
         },
-        "pretrained": periods[0],
+        "pretrained": {**periods[0], "t": 0},
         "periods": periods,
         "summary": {"remain": {}, "next": {}},
         "slices": {},

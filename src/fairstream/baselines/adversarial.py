@@ -12,6 +12,7 @@ from torch import Tensor
 from fairstream.baselines.filtered import capture_outputs, discriminator_of
 from fairstream.data import UNKNOWN
 from fairstream.errors import ModelError
+from fairstream.models import NO_CONTEXT, Context
 from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
@@ -51,14 +52,22 @@ class AdversarialEngine(ReferenceEngine):
             self._groups[at],
             has_two_groups=self._have_two_groups[b],
             has_known=bool(self._have_known[b]),
+            context=self._context(at),
         )
 
     def _learn(
-        self, users: Tensor, candidates: Tensor, groups: Tensor, *, has_two_groups: bool, has_known: bool
+        self,
+        users: Tensor,
+        candidates: Tensor,
+        groups: Tensor,
+        *,
+        has_two_groups: bool,
+        has_known: bool,
+        context: Context = NO_CONTEXT,
     ) -> Tensor:
         """The steps on one batch. A batch in which nobody's group is known trains on L_rec alone."""
         with capture_outputs(self.job.model) as heard:
-            loss = self._loss(users, candidates, groups, has_two_groups=has_two_groups)
+            loss = self._loss(users, candidates, groups, has_two_groups=has_two_groups, context=context)
         if not heard:
             raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")
         if has_known:

@@ -4,6 +4,7 @@ from fairstream.evaluation.by_group import Estimate, GroupScores, group_statisti
 from fairstream.evaluation.evaluator import Evaluation, Evaluator
 from fairstream.evaluation.lists import ItemLists, Lists, Truth
 from fairstream.evaluation.metrics import METRICS, Metric, MetricAtK, resolve_metrics
+from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
 from fairstream.evaluation.reranking import Reranker, RerankReport
@@ -18,10 +19,12 @@ __all__ = [
     "Evaluator",
     "GroupPanel",
     "GroupScores",
+    "Interval",
     "ItemLists",
     "Lists",
     "Metric",
     "MetricAtK",
+    "Paired",
     "Protocol",
     "RerankReport",
     "Reranker",
