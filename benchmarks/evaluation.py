@@ -1,4 +1,4 @@
-"""How long a judgement and a list of recommendations take, on the CPU and on CUDA where there is one."""
+"""The time of an evaluation and of many recommendations, on the CPU and on CUDA where there is one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ N_USERS, N_ITEMS = 10_000, 500_000
 
 
 def report(folder: Path) -> str:
-    """A strict judgement of MF on the last 40 % of MovieLens, bare and with resamples; and many recommendations."""
+    """Strict evaluation of MF on the last 40 % of MovieLens, without and with resamples; and many recommendations."""
     log, rows = movielens.read(folder), []
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         for n_threads in (1, 2) if device == "cpu" else (torch.get_num_threads(),):
             torch.set_num_threads(n_threads)
-            work = {f"judge, {n} resamples": _judging(log, device, n) for n in (0, 1000)}
+            work = {f"evaluate, {n:,} resamples": _evaluating(log, device, n) for n in (0, 1000)}
             times = in_turns(work, rounds=15)
             recommending = {f"best 20 of {N_ITEMS:,} items for {N_USERS:,} users": _recommending(device)}
             times |= in_turns(recommending, rounds=3)
@@ -33,25 +33,25 @@ def report(folder: Path) -> str:
     return table(["what", "device", "threads", "ms"], rows)
 
 
-def _judging(log: EventLog, device: str, n_resamples: int) -> Callable[[], object]:
-    """All users who are there after the first 60 %, all metrics at 20, all slices."""
+def _evaluating(log: EventLog, device: str, n_resamples: int) -> Callable[[], object]:
+    """All users with events after the first 60 %, all metrics at 20, all slices."""
     cut = int(0.6 * len(log))
-    known = History.of(log.users[:cut], log.items[:cut])
+    past = History.of(log.users[:cut], log.items[:cut])
     torch.manual_seed(0)
-    model = MatrixFactorization(known.n_users, known.n_items, embedding_dim=64).to(device)
-    judge = Evaluator(Protocol.named("strict"), 20, log.require_groups(), Randomness(0), 20, n_resamples)
-    trained = np.ones(known.n_users, np.bool_)
+    model = MatrixFactorization(past.n_users, past.n_items, embedding_dim=64).to(device)
+    trained = np.ones(past.n_users, np.bool_)
+    evaluator = Evaluator(Protocol.named("strict"), 20, log.require_groups(), Randomness(0), 20, n_resamples)
 
-    def work() -> object:
-        history = replace(known)  # a fresh copy each time: it would remember the popularity
+    def evaluate() -> object:
+        history = replace(past)  # a copy, because a history caches the popularity
         contexts = ContextBuilder(model.reads, history, trained, device)
-        return judge.evaluate(model, log.users[cut:], log.items[cut:], history=history, contexts=contexts, t=0)
+        return evaluator.evaluate(model, log.users[cut:], log.items[cut:], history=history, contexts=contexts, t=0)
 
-    return work
+    return evaluate
 
 
 def _recommending(device: str) -> Callable[[], object]:
-    """50 items had by each user. Results are on the host when it returns: nothing is left running."""
+    """50 seen items a user. Results are on the host when it returns: nothing is left running."""
     torch.manual_seed(0)
     model = MatrixFactorization(N_USERS, N_ITEMS, embedding_dim=64).to(device)
     rng = np.random.default_rng(0)

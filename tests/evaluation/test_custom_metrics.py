@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fairstream
 from fairstream import ConfigurationError, FairRecommender, RunConfig
@@ -59,6 +61,7 @@ def small(metrics: Any, *, k: int = 3, **options: Any) -> tuple[Evaluation, dict
     history = History.of(pairs // 10, pairs % 10, n_users=6, n_items=10)
     users, items = np.array([0, 1, 1, 2, 3, 4, 5, 6, 7]), np.array([1, 2, 3, 4, 5, 6, 11, 8, 9])
     groups = Groups.from_values("g", list("abababab"), advantaged="a")
+    torch.manual_seed(0)
     model = MatrixFactorization(6, 10, embedding_dim=4).eval()
     evaluator = Evaluator(Protocol.named("strict"), k, groups, Randomness(0), metrics=metrics, **options)
     contexts = ContextBuilder(model.reads, history, np.ones(6, np.bool_))
@@ -93,7 +96,7 @@ def test_a_metric_sees_lists_positives_history_and_popularity_of_the_moment() ->
 
 def test_the_built_in_metrics_are_functions_of_lists_and_truth_too() -> None:
     """Passed as one's own under another name, they give the same numbers as by name."""
-    own, _ = small({f"my_{name}": (lambda f: lambda lists, truth: f(lists, truth))(f) for name, f in METRICS.items()})
+    own, _ = small({f"my_{name}": partial(lambda f, lists, truth: f(lists, truth), f) for name, f in METRICS.items()})
     named, _ = small(list(METRICS))
     for name in METRICS:
         assert own[f"my_{name}@3"] == named[f"{name}@3"]
@@ -167,7 +170,7 @@ def test_a_name_that_there_is_not_is_one_clear_error(metrics: Any, log: EventLog
 # ── end to end ───────────────────────────────────────────────────────────────────────────
 
 
-def check(scores: Any, n_items: int) -> None:
+def check(scores: Any) -> None:
     assert 0 < scores["coverage@10"].overall <= 1
     assert max(scores["coverage@10"].by_group.values()) <= scores["coverage@10"].overall
     assert scores["coverage@10"].disparity.interval is None
@@ -184,28 +187,28 @@ def test_evaluate_with_metrics_of_ones_own_and_by_name(stream: Any, metrics: Any
     evaluation = recommender.evaluate(later, metrics=metrics, n_resamples=50)
     assert len(evaluation.metrics) == 2
     scores = {name.lower(): score for name, score in evaluation.metrics.items()}
-    check(scores, recommender.state.history.n_items)
-    given = FairRecommender(metrics=metrics, restart="on-degradation", **FAST).fit(
-        read_events(first, users=stream.users)
-    )
+    check(scores)
+    given = FairRecommender(metrics=metrics, restart="on-degradation", **FAST)
+    given.fit(read_events(first, users=stream.users))
     assert given.evaluate(later, n_resamples=50).metrics == evaluation.metrics
     assert given.update(later).last_update is not None  # the strategy still gets the quality that it needs
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
-    options = {"k": 10, "n_periods": 4, "n_resamples": 20, "restart": "on-degradation", **FAST}
+    options = {"k": 10, "min_group_size": 5, "n_periods": 4, "n_resamples": 20, "restart": "on-degradation", **FAST}
     own = fairstream.run(
-        log, metrics={"coverage@10": coverage, "novelty@10": novelty, "ndcg@5": METRICS["ndcg"]}, **options
+        log, metrics={"my_coverage": coverage, "my_novelty@10": novelty, "ndcg@5": METRICS["ndcg"]}, **options
     )
     named = fairstream.run(log, metrics=["coverage@10", "novelty@10", "ndcg@5"], **options)
     results = list(own)
-    assert [result.tasks["next"].metrics for result in results] == [part.tasks["next"].metrics for part in named]
-    for result in results:
-        check(result.tasks["next"], log.n_items)
+    for result, by_name in zip(results, named, strict=True):
+        check(by_name.tasks["next"])
+        assert list(result.tasks["next"].metrics) == ["my_coverage@10", "my_novelty@10", "ndcg@5"]
+        assert list(result.tasks["next"].metrics.values()) == list(by_name.tasks["next"].metrics.values())
     document, summary = own.document(), own.summary()["next"]
     json.dumps(document, allow_nan=False)
-    for name in ("coverage@10", "novelty@10", "ndcg@5"):
+    for name in ("my_coverage@10", "my_novelty@10", "ndcg@5"):
         scores = [result.tasks["next"][name] for result in results]
         assert summary[name]["mean"] == pytest.approx(np.mean([score.overall for score in scores]))
         gaps = [score.performance_disparity for score in scores]
@@ -213,7 +216,7 @@ def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
         assert summary[name]["abs_performance_disparity"] == pytest.approx(np.mean(np.abs(gaps)))
         assert document["slices"]["next"]["warm_users"][name]["overall"] is not None
     stored = UserResults.from_dict(json.loads(json.dumps(document["periods"][0]["tasks"]["next"]["tested"])))
-    assert stored.values["novelty@10"].tolist() == results[0].tasks["next"].tested.values["novelty@10"].tolist()
+    assert stored.values["my_novelty@10"].tolist() == results[0].tasks["next"].tested.values["my_novelty@10"].tolist()
     assert stored.totals == results[0].tasks["next"].tested.totals
     assert RunConfig(metrics=("coverage@10",)).metrics == ("coverage@10",)
     with pytest.raises(ConfigurationError, match="k must be at least the cut-off of every metric"):

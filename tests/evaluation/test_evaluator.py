@@ -575,7 +575,7 @@ def test_reranked_lists_are_as_alike_as_was_asked_for_and_otherwise_as_they_were
     events, model = Events(n_cold=N_COLD), random_model()
     plain = replace(evaluator_of(protocol), rerank=Rerank(tolerance=9.0))
     fair = replace(evaluator_of(protocol), rerank=Rerank(tolerance=0.005))
-    before, after = (evaluated(evaluator, model, events) for judge in (plain, fair))
+    before, after = (evaluated(evaluator, model, events) for evaluator in (plain, fair))
     assert before.reranking is not None
     assert after.reranking is not None
     assert abs(before.reranking.label_gap) > 0.005 >= abs(after.reranking.label_gap)

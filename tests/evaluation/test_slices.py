@@ -111,6 +111,13 @@ def test_the_parts_add_up(case: Case) -> None:
     assert to_find["cold_items"] + to_find["new_items"] + len(old) == len(case.positives)
 
 
+def test_the_first_new_item_is_a_hit_of_its_slice() -> None:
+    """User 0 has nothing left to list but item 1, which came with the second batch."""
+    part = Case({(0, 0)}, {(1, 1)}, {(0, 1)}, [0] * N_USERS, 0).slices()["new_items"]
+    assert part.lists.hits.tolist() == [[True, False, False]]
+    assert part.truth.positives[0].tolist() == [1]
+
+
 def test_before_there_was_a_second_batch_no_item_is_new() -> None:
     case = Case({(0, 0), (1, 1)}, set(), {(0, 1)}, [0] * N_USERS, 0)
     first = History.of(np.array([0, 1]), np.array([0, 1]))

@@ -30,12 +30,12 @@ class Task(NamedTuple):
     n_items: int
     k: int
 
-    def lists(self, rank: Rank, items_at_once: int = 1 << 12, scores_at_once: int = 1 << 20) -> Lists:
+    def lists(self, rank: Rank, items_at_once: int = 1 << 12, scores_at_once: int = 1 << 20, of: Any = Given) -> Lists:
         users = np.arange(len(self.scores))
         seen, positives = (SeenItems.from_pairs(*np.nonzero(mask)) for mask in (self.seen, self.positive))
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(top_k.BACKENDS, "cpu", TopKBackend(rank, items_at_once, scores_at_once))
-            return rank_all(Given(self.scores), users, positives, seen, n_items=self.n_items, k=self.k)
+            return rank_all(of(self.scores), users, positives, seen, n_items=self.n_items, k=self.k)
 
 
 @st.composite
@@ -128,13 +128,11 @@ def test_scores_of_other_kinds_are_ranked_too(rank: Rank, dtype: torch.dtype) ->
 @pytest.mark.parametrize("rank", [topk_cpu, topk_torch])
 def test_scores_may_lie_in_any_order_of_memory(rank: Rank) -> None:
     rng = np.random.default_rng(1)
-    lying = torch.from_numpy(rng.integers(0, 9, size=(70, 5))).float().T
-    task = Task(lying, rng.random((5, 70)) < 0.3, rng.random((5, 70)) < 0.3, 70, 10)
+    transposed = torch.from_numpy(rng.integers(0, 9, size=(70, 5))).float().T
+    task = Task(transposed, rng.random((5, 70)) < 0.3, rng.random((5, 70)) < 0.3, 70, 10)
 
     class Transposed(Given):
         def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
             return self.scores[:, start:stop]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("test_top_k.Given", Transposed)
-        assert (task.lists(rank).hits == first_implementation(task)).all()
+    assert (task.lists(rank, of=Transposed).hits == first_implementation(task)).all()

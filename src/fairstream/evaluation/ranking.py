@@ -69,15 +69,15 @@ def best_items(
 
 @contextmanager
 def evaluating(model: Scorer) -> Iterator[None]:
-    """Put a model that is in training mode into evaluation mode, and back afterwards.
+    """Put a model into evaluation mode, and each of its modules back into its own mode afterwards.
 
-    A model in service is in evaluation mode already and is not touched: other threads may be using it.
+    A model that is in evaluation mode already is not touched: other threads may be using it.
     """
-    if not model.training:
-        yield
-        return
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        model.train()
+        for module in training:
+            module.training = True

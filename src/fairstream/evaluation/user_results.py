@@ -27,6 +27,10 @@ class Total:
     """In the order of the group codes; None where too few users were tested."""
     rest: tuple[float | None, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"overall": self.overall, "by_group": list(self.by_group), "rest": list(self.rest)}
+
 
 @dataclass(frozen=True, eq=False)
 class UserResults:
@@ -75,7 +79,7 @@ class UserResults:
         row, column = np.nonzero(self.hits.numpy())
         ends = np.cumsum(np.bincount(row, minlength=len(self.users)))
         values = {"values": {name: values.tolist() for name, values in self.values.items()}} if self.values else {}
-        totals = {"totals": {name: vars(total) for name, total in self.totals.items()}} if self.totals else {}
+        totals = {"totals": {name: total.to_dict() for name, total in self.totals.items()}} if self.totals else {}
         return {
             "k": self.hits.shape[1],
             "users": self.users.tolist(),

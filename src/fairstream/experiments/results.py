@@ -16,12 +16,12 @@ from fairstream.errors import ConfigurationError
 from fairstream.evaluation import (
     Evaluation,
     GroupPanel,
-    Protocol,
     Slice,
     UserResults,
     group_statistics,
     stack_periods,
 )
+from fairstream.experiments.config import evaluation_protocol
 from fairstream.files import replace_file
 from fairstream.randomness import Randomness
 from fairstream.recommender import Update
@@ -105,7 +105,7 @@ def _mean_slices(periods: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str
 def summarise_periods(about: Mapping[str, Any], tests: Mapping[tuple[int, str], UserResults]) -> dict[str, Any]:
     """`summary` and `slices` of a document whose periods were computed apart: those of `Run.document()`."""
     config, periods = about["config"], about["periods"]
-    protocol, names = Protocol.named(config["protocol"]), about["data"]["groups"]
+    protocol, names = evaluation_protocol(config["protocol"]), about["data"]["groups"]
     metrics = protocol.metrics
     summary = {}
     for task in periods[0]["tasks"]:
