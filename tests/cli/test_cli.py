@@ -265,7 +265,7 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
         for task in period["tasks"].values():
             score = task["ndcg@20"]
             low, high = score["disparity"]["interval"]
-            for value in (score["overall"], *score["by_group"].values(), score["disparity"]["chance"]):
+            for value in (score["mean"], *score["by_group"].values(), score["disparity"]["null_mean"]):
                 assert f"{value:.4f}" in outcome.out
             assert f"{score['performance_disparity']:+.4f}" in outcome.out
             assert f"{low:+.4f} … {high:+.4f}" in outcome.out

@@ -96,7 +96,7 @@ def test_the_metrics_of_a_protocol(protocol: str, k: int) -> None:
     assert found[f"ndcg@{k}"] is found.metrics[f"ndcg@{k}"]
     for scores in found.metrics.values():
         assert set(scores.by_group) == {"M", "F"}
-        assert 0 <= scores.overall <= 1
+        assert 0 <= scores.mean <= 1
 
 
 @every_repair
@@ -115,7 +115,7 @@ def test_a_model_that_knows_the_future_is_perfect(protocol: str) -> None:
         "true_ndcg@5": 1.0,
     }
     for name, scores in found.metrics.items():
-        assert scores.overall == pytest.approx(expected[name])
+        assert scores.mean == pytest.approx(expected[name])
     assert found["ndcg@5"].performance_disparity == pytest.approx(0.0, abs=1e-12)
     assert (found.n_tested_users, found.n_cold_users) == (N_USERS, 0)
 
@@ -124,7 +124,7 @@ def test_a_model_that_knows_the_future_is_perfect(protocol: str) -> None:
 def test_a_model_that_cannot_tell_items_apart_scores_nothing(protocol: str) -> None:
     events = Events()
     found = judgement(judge_of(protocol), Knowing(events.users[:0], events.items[:0]), events)
-    assert all(scores.overall == 0 for scores in found.metrics.values())
+    assert all(scores.mean == 0 for scores in found.metrics.values())
 
 
 def test_the_papers_ndcg_is_normalised_by_what_was_retrieved() -> None:
@@ -132,10 +132,10 @@ def test_the_papers_ndcg_is_normalised_by_what_was_retrieved() -> None:
     first = np.unique(events.users, return_index=True)[1]  # one positive per user is known, the others are not
     model = Knowing(events.users[first], events.items[first])
     paper, strict = (judgement(judge_of(name), model, events) for name in ("paper", "strict"))
-    assert paper["ndcg@5"].overall == 1.0
-    assert paper["true_ndcg@5"].overall < 0.7
+    assert paper["ndcg@5"].mean == 1.0
+    assert paper["true_ndcg@5"].mean < 0.7
     # The one hit is at rank 1 among all items, too, so the true NDCG is the same.
-    assert strict["ndcg@5"].overall == pytest.approx(paper["true_ndcg@5"].overall)
+    assert strict["ndcg@5"].mean == pytest.approx(paper["true_ndcg@5"].mean)
     assert judgement(judge_of("paper+ndcg"), model, events)["ndcg@5"] == paper["true_ndcg@5"]
 
 
@@ -156,11 +156,11 @@ def test_items_that_are_not_known_are_missed_under_the_strict_protocol() -> None
     found = judgement(judge_of("strict"), Knowing(events.users, events.items), events, known=known)
     n_positives = np.bincount(events.users, minlength=N_USERS)
     n_findable = np.bincount(events.users[events.items < n_known], minlength=N_USERS)
-    assert found["f1@5"].overall == pytest.approx((2 * np.minimum(n_findable, K) / (K + n_positives)).mean())
+    assert found["f1@5"].mean == pytest.approx((2 * np.minimum(n_findable, K) / (K + n_positives)).mean())
     assert found.n_tested_users == N_USERS
     missed = found.slices["cold_items"]
     assert missed.n_positives == (events.items >= n_known).sum() > 0
-    assert all(scores.overall == 0 for scores in missed.metrics.values())
+    assert all(scores.mean == 0 for scores in missed.metrics.values())
 
 
 def test_with_the_catalogue_known_ahead_items_are_found_that_nobody_has_had() -> None:
@@ -170,10 +170,10 @@ def test_with_the_catalogue_known_ahead_items_are_found_that_nobody_has_had() ->
     known = knowledge(events.known.users[keep], events.known.items[keep], 100, n_items_before=10)
     model = Knowing(events.users, events.items)
     shown, not_shown = (judgement(judge_of("paper"), model, events, known=known, n_rankable=n) for n in (N_ITEMS, None))
-    assert shown["true_ndcg@5"].overall == pytest.approx(1.0)
-    assert shown.slices["cold_items"]["recall@5"].overall > 0
-    assert not_shown["true_ndcg@5"].overall < 1.0
-    assert not_shown.slices["cold_items"]["recall@5"].overall == 0
+    assert shown["true_ndcg@5"].mean == pytest.approx(1.0)
+    assert shown.slices["cold_items"]["recall@5"].mean > 0
+    assert not_shown["true_ndcg@5"].mean < 1.0
+    assert not_shown.slices["cold_items"]["recall@5"].mean == 0
 
 
 @both_protocols
@@ -262,7 +262,7 @@ def test_without_the_repair_cold_users_are_counted_and_left_out(protocol: str) -
     assert (expected.n_tested_users, expected.n_cold_users) == (N_USERS, 0)
     assert {user for users, _ in model.asked for user in users} == set(range(N_USERS))  # learned or not
     assert found.slices["cold_users"].n_users == 0
-    assert found.slices["cold_users"]["ndcg@5"].overall is None
+    assert found.slices["cold_users"]["ndcg@5"].mean is None
     if protocol == "paper+ranking":  # which draws nothing
         assert found.metrics == expected.metrics
 
@@ -287,10 +287,10 @@ def test_where_everyone_is_cold_the_paper_has_nothing_to_say() -> None:
     found = judgement(judge_of("paper", groups=groups_of(2 * N_USERS)), random_model(), events)
     assert (found.n_tested_users, found.n_cold_users) == (0, N_USERS)
     for scores in found.metrics.values():
-        assert (scores.overall, scores.performance_disparity) == (None, None)
+        assert (scores.mean, scores.performance_disparity) == (None, None)
     strict = judgement(judge_of("strict", groups=groups_of(2 * N_USERS)), random_model(), events)
     assert (strict.n_tested_users, strict.n_cold_users) == (N_USERS, N_USERS)
-    assert strict["ndcg@5"].overall is not None
+    assert strict["ndcg@5"].mean is not None
 
 
 @every_repair
@@ -299,7 +299,7 @@ def test_nobody_to_test(protocol: str) -> None:
     events.users, events.items = events.users[:0], events.items[:0]
     found = judgement(judge_of(protocol, n_resamples=5), random_model(), events)
     assert (found.n_tested_users, found.n_cold_users, found.excluded_groups) == (0, 0, {})
-    assert all(scores.overall is None for scores in found.metrics.values())
+    assert all(scores.mean is None for scores in found.metrics.values())
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -314,7 +314,7 @@ def test_swapping_the_groups_changes_the_sign_of_every_disparity(protocol: str) 
     for name, scores in found.metrics.items():
         assert scores.performance_disparity
         assert swapped[name].performance_disparity == pytest.approx(-scores.performance_disparity)
-        assert swapped[name].overall == pytest.approx(scores.overall)
+        assert swapped[name].mean == pytest.approx(scores.mean)
 
 
 @pytest.mark.parametrize("min_group_size", [1, 3, 6, 11])
@@ -324,7 +324,7 @@ def test_groups_with_too_few_tested_users_are_set_aside(min_group_size: int) -> 
     sizes = {"M": 10, "F": 8, "x": 2}
     assert found.excluded_groups == {name: n for name, n in sizes.items() if n < min_group_size}
     scores = found["ndcg@5"]
-    assert scores.overall is not None
+    assert scores.mean is not None
     assert {name for name, value in scores.by_group.items() if value is None} == set(found.excluded_groups)
     assert set(scores.gaps) == (set(sizes) - set(found.excluded_groups) if len(found.excluded_groups) < 2 else set())
 
@@ -334,7 +334,7 @@ def test_a_group_that_newcomers_bring_is_judged_with_them() -> None:
     groups = Groups.from_values("gender", ["M", "F"] * 10 + ["x"] * N_COLD + ["y"], advantaged="M")
     found = judgement(judge_of("strict", groups=groups), random_model(), events)
     assert list(found["ndcg@5"].by_group) == ["M", "F", "x"]  # of y nobody has come yet
-    assert found["ndcg@5"].by_group["x"] == found.slices["cold_users"]["ndcg@5"].overall
+    assert found["ndcg@5"].by_group["x"] == found.slices["cold_users"]["ndcg@5"].mean
     before = judgement(judge_of("paper", groups=groups), random_model(), events)
     assert list(before["ndcg@5"].by_group) == ["M", "F"]
 
@@ -342,7 +342,7 @@ def test_a_group_that_newcomers_bring_is_judged_with_them() -> None:
 def test_while_nobodys_group_is_known_the_overall_value_is_judged_alone() -> None:
     groups = Groups.from_values("gender", [None] * ALL + ["M", "F"], advantaged="M")
     found = judgement(judge_of("strict", groups=groups), random_model(), Events())
-    assert found["ndcg@5"].overall is not None
+    assert found["ndcg@5"].mean is not None
     assert found["ndcg@5"].performance_disparity is None
     assert found.slices["no_group"].n_users == N_USERS
 
@@ -363,8 +363,8 @@ def test_the_slices_add_up_to_the_whole(protocol: str, seed: int) -> None:
     assert cold.n_users == (found.n_cold_users if Protocol.named(protocol).cold_users else 0)
     assert no_group.n_users == (tested.codes == -1).sum() > 0
     for name, scores in found.metrics.items():
-        parts = [part[name].overall * part.n_users for part in (warm, cold) if part.n_users]
-        assert scores.overall * found.n_tested_users == pytest.approx(sum(parts))
+        parts = [part[name].mean * part.n_users for part in (warm, cold) if part.n_users]
+        assert scores.mean * found.n_tested_users == pytest.approx(sum(parts))
         assert no_group[name].by_group == {"M": None, "F": None}
     new = found.slices["new_items"]
     is_new = (events.items >= 100) & np.isin(events.users, tested.users)
@@ -379,7 +379,7 @@ def test_several_tests_together_are_the_mean_over_the_tests() -> None:
     assert panel.values.shape == (N_USERS, 3, 6)
     for name, scores in together.items():
         gaps = [one[name].performance_disparity for one in tests]
-        assert scores.overall == pytest.approx(np.mean([one[name].overall for one in tests]))
+        assert scores.mean == pytest.approx(np.mean([one[name].mean for one in tests]))
         assert scores.performance_disparity == pytest.approx(np.mean(gaps))
         assert scores.abs_performance_disparity == pytest.approx(np.mean(np.abs(gaps)))
         assert scores.interval is None
@@ -426,7 +426,7 @@ def test_the_seed_and_the_period_decide_how_sure_it_is_and_not_what_it_is() -> N
     )
     for other in (other_seed, other_period):
         assert other.interval != first.interval
-        assert (other.overall, other.by_group) == (first.overall, first.by_group)
+        assert (other.mean, other.by_group) == (first.mean, first.by_group)
     assert judgement(judge_of("strict"), model, events)["recall@5"].interval is None
 
 
@@ -538,7 +538,7 @@ def test_the_hits_are_read_off_the_lists_that_were_chosen(protocol: str) -> None
     longer = judgement(judge_of(protocol, 2 * K), model, events).tested.hits
     found = judgement(replace(judge_of(protocol), rerank=Choosing(*range(1, 2 * K, 2))), model, events)
     assert torch.equal(found.tested.hits, longer[:, 1::2])
-    assert 0 < found["recall@5"].overall < judgement(judge_of(protocol), model, events)["recall@5"].overall
+    assert 0 < found["recall@5"].mean < judgement(judge_of(protocol), model, events)["recall@5"].mean
 
 
 def test_the_items_of_the_slices_are_those_of_the_lists_that_were_chosen() -> None:
@@ -550,7 +550,7 @@ def test_the_items_of_the_slices_are_those_of_the_lists_that_were_chosen() -> No
     n_new = np.bincount(events.users[events.items >= 100], minlength=N_USERS)
     n_found = (longer.hits.numpy() * (longer.items >= 100))[:, 1::2].sum(axis=1)
     recall = (n_found[n_new > 0] / n_new[n_new > 0]).mean()
-    assert found.slices["new_items"]["recall@5"].overall == pytest.approx(recall)
+    assert found.slices["new_items"]["recall@5"].mean == pytest.approx(recall)
     assert recall > 0
 
 

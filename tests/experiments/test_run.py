@@ -125,8 +125,8 @@ def test_every_method_runs_under_both_protocols(small: EventLog, method: str, mo
     for result in run.results:
         for judgement in result.tasks.values():
             for score in judgement.metrics.values():
-                assert score.overall is not None
-                assert 0 <= score.overall <= 1
+                assert score.mean is not None
+                assert 0 <= score.mean <= 1
     assert all(torch.isfinite(value).all() for value in run._learner.model.state_dict().values())
 
 
@@ -253,7 +253,7 @@ def test_a_group_too_small_to_judge_is_set_aside_and_counts_overall() -> None:
         assert set(other.excluded_groups) == {"few"}
         assert 0 < other.excluded_groups["few"] <= 6
         for metric, score in other.metrics.items():
-            assert score.overall == one[metric].overall
+            assert score.mean == one[metric].mean
             assert score.by_group["few"] is None
             assert set(score.gaps) == {"left", "right"}
             # nor is it in anybody's rest
@@ -399,7 +399,7 @@ def test_swapping_the_groups_changes_the_sign_of_every_disparity_and_nothing_els
                 other = theirs.tasks[task][metric]
                 assert score.performance_disparity is not None
                 assert other.performance_disparity == pytest.approx(-score.performance_disparity, abs=1e-12)
-                assert (other.overall, other.by_group) == (score.overall, score.by_group)
+                assert (other.mean, other.by_group) == (score.mean, score.by_group)
     assert any(result.tasks["next"]["ndcg@20"].performance_disparity for result in run.results)
 
 
@@ -421,7 +421,7 @@ def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, 
     rule = RestartOnDegradation()
     before = [run.pretrained, *run.results[:-1]]
     # by those the model knew: what newcomers get is the fallback's merit
-    known = [result.tasks["next"].slices["warm_users"]["ndcg@20"].overall for result in before]
+    known = [result.tasks["next"].slices["warm_users"]["ndcg@20"].mean for result in before]
     expected = [rule.next_step(quality) for quality in known]
     assert [result.update.step for result in run.results] == expected
 

@@ -63,7 +63,7 @@ def test_everything_comes_back(run: Run, stored: StoredRun, path: Path) -> None:
         for task, judgement in result.tasks.items():
             assert same(found.tests[result.t, task], judgement.tested)
             summary = found.about["results"][result.t]["tasks"][task]["ndcg@5"]
-            assert summary["overall"] == judgement.metrics["ndcg@5"].overall
+            assert summary["mean"] == judgement.metrics["ndcg@5"].mean
             assert summary["performance_disparity"] == judgement.metrics["ndcg@5"].performance_disparity
 
 

@@ -126,7 +126,7 @@ def _pooled_period(like: Record, results: Sequence[Mapping[str, Any]]) -> dict[s
     pooled_tasks = {}
     for task, judged in results[0]["tasks"].items():
         parts = [[UserResults.from_dict(result["tasks"][task]["tested"])] for result in results]
-        scores = _scores_over_seeds(like, parts, [result["tasks"][task] for result in results], "overall")
+        scores = _scores_over_seeds(like, parts, [result["tasks"][task] for result in results])
         kept = {name: judged[name] for name in ("n_tested_users", "n_cold_users", "excluded_groups")}
         pooled_tasks[task] = {**scores, **kept}
     steps, advantaged = ([result[name] for result in results] for name in ("step", "advantaged"))
@@ -139,17 +139,15 @@ def _pooled_period(like: Record, results: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _pooled_summary(records: Sequence[Record], task: str) -> dict[str, Any]:
-    scores = _scores_over_seeds(
-        records[0],
-        [record.tested(task) for record in records],
-        [record.document["summary"][task] for record in records],
-        "mean",
-    )
-    return {metric: {"mean": score["overall"], **score} for metric, score in scores.items()}
+    tests, scores = zip(*((record.tested(task), record.document["summary"][task]) for record in records), strict=True)
+    return _scores_over_seeds(records[0], tests, scores)
+
+
+_OF_SIZES = ("abs_performance_disparity_debiased", "null_mean")
 
 
 def _scores_over_seeds(
-    like: Record, tests: Sequence[Sequence[UserResults]], scores: Sequence[Mapping[str, Any]], overall: str
+    like: Record, tests: Sequence[Sequence[UserResults]], scores: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Each metric of the seeds' mean, with the standard deviation between seeds."""
     values, codes = mean_values(like, tests)
@@ -165,9 +163,9 @@ def _scores_over_seeds(
         result[metric] = {
             **score.to_dict(),
             "abs_performance_disparity": mean_of(sizes),
-            "null_mean": mean_of([part[metric]["null_mean"] for part in scores]),
+            **{name: mean_of([part[metric][name] for part in scores]) for name in _OF_SIZES},
             "seed_sd": {
-                "overall": _sd([part[metric][overall] for part in scores]),
+                "mean": _sd([part[metric]["mean"] for part in scores]),
                 "performance_disparity": _sd([part[metric]["performance_disparity"] for part in scores]),
                 "abs_performance_disparity": _sd(sizes),
             },

@@ -82,7 +82,7 @@ def mean_slices(periods: Sequence[Mapping[str, Slice]]) -> dict[str, Any]:
                     "n_positives": part.n_positives,
                     **{
                         metric: {
-                            "overall": score.overall,
+                            "mean": score.mean,
                             "by_group": dict(score.by_group),
                             "performance_disparity": score.performance_disparity,
                         }

@@ -137,7 +137,7 @@ class Run(Iterator[PeriodResult]):
         main = before.tasks["next"].slices["warm_users"][f"ndcg@{self.config.k}"]
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
-        return main.overall
+        return main.mean
 
     def _judged(self, t: int, update: Update) -> PeriodResult:
         spans = {"remain": self.periods.remaining(t), "next": self.periods.span(t + 1)}
@@ -160,7 +160,7 @@ class Run(Iterator[PeriodResult]):
         names = self._names()
         return {
             task: {
-                metric: {"mean": score.overall, **score.to_dict()}
+                metric: score.to_dict()
                 for metric, score in self._judge.scores(
                     [result.tasks[task].tested for result in self.results],
                     len(names),

@@ -125,7 +125,7 @@ def _summary(result: PeriodResult) -> dict[str, Any]:
     tasks = {
         task: {
             metric: {
-                "overall": score.overall,
+                "mean": score.mean,
                 "by_group": dict(score.by_group),
                 "performance_disparity": score.performance_disparity,
             }

@@ -103,7 +103,7 @@ class Catalogue:
             gap: float | None = score["performance_disparity"]
             return None if gap is None else abs(gap)
         found: float | None = {
-            "performance": score["overall"],
+            "performance": score["mean"],
             "advantaged": score["by_group"].get(ahead),
             "disadvantaged": score["by_group"].get(rest[0]),
         }[what]

@@ -115,7 +115,7 @@ class FairRecommender:
         if learner.strategy.needs_quality or groups.choice == "auto":
             k = min(20, learner.known.n_items)
             main = self._judge(new, k=k).slices["warm_users"][f"ndcg@{k}"]
-            quality = main.overall
+            quality = main.mean
             groups = groups.with_ahead(main.ahead, judged=main.gaps) if groups.choice == "auto" else groups
         update = learner.update(new.users, new.items, groups, quality, on_epoch)
         self._users, self._items, self._groups = new.user_ids, new.item_ids, groups

@@ -216,12 +216,12 @@ def test_chance_is_told_by_its_p_value(p: float) -> None:
 
 def test_shorter_lists_are_judged_where_there_are_few_items(new_workspace: Maker) -> None:
     workspace = new_workspace()
-    told = {"metrics": {"f1@7": {"overall": 0.9}, "ndcg@7": {"overall": 0.25}}}
+    told = {"metrics": {"f1@7": {"mean": 0.9}, "ndcg@7": {"mean": 0.25}}}
     with writing(workspace.engine) as connection:
         add_period(connection, 0, judgement=told)
     (period,) = read_overview(workspace).periods
     assert period.scores is not None
-    assert period.scores.overall == 0.25
+    assert period.scores.mean == 0.25
 
 
 def test_the_audit_files_hold_the_same_facts(new_workspace: Maker) -> None:
