@@ -202,7 +202,7 @@ def test_scores_come_back_as_they_were_written(
 ) -> None:
     largest_gap_group = max(gaps, key=lambda name: abs(gaps[name].value), default=None)
     largest = None if largest_gap_group is None else Estimate(abs(gaps[largest_gap_group].value), None, 0.3, 0.01)
-    written = GroupScores(overall, None, groups, gaps, largest, largest_gap_group, None, disparity, None, None)
+    written = GroupScores(overall, None, groups, gaps, largest, largest_gap_group, None, disparity, None, None, None)
     read = scores_from(json.loads(json.dumps(written.to_dict())))
     assert read == written
     if read is not None and (gap := largest_gap(read)) is not None and gap.interval is not None:
