@@ -418,15 +418,15 @@ def test_the_seed_and_the_period_decide_the_papers_candidates() -> None:
     assert judgement(judge_of("strict", seed=1), model, events, t=1) == strict  # which draws nothing
 
 
-def test_the_seed_and_the_period_decide_how_sure_it_is_and_not_what_it_is() -> None:
+def test_the_seed_and_the_period_decide_the_permutations_and_not_the_numbers() -> None:
     model, events = random_model(), Events()
     first, other_seed, other_period = (
         judgement(judge_of("strict", seed=seed, n_resamples=50), model, events, t=t)["recall@5"]
         for seed, t in ((0, 0), (1, 0), (0, 1))
     )
     for other in (other_seed, other_period):
-        assert other.interval != first.interval
-        assert (other.mean, other.by_group) == (first.mean, first.by_group)
+        assert other.null_mean != first.null_mean
+        assert (other.mean, other.by_group, other.interval) == (first.mean, first.by_group, first.interval)
     assert judgement(judge_of("strict"), model, events)["recall@5"].interval is None
 
 
