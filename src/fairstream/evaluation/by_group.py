@@ -142,7 +142,7 @@ def group_statistics(
     observed, uncertainty = panel.observed(), _Uncertainty({}, {}, {})
     if n_resamples and rng is not None:
         uncertainty = _Uncertainty.of(panel, observed, *panel.permuted(rng, n_resamples))
-    debiased, _ = panel.debiased()
+    debiased = panel.debiased()
     return [_scores(m, names, observed, debiased, uncertainty) for m in range(panel.values.shape[2])]
 
 

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from fairstream.evaluation.by_group import CONFIDENCE, student_t
-from fairstream.evaluation.resampling import Array, GroupPanel
+from fairstream.evaluation.resampling import Array, GroupPanel, largest_of
 from fairstream.randomness import Randomness
+
+_FAR = 4.0
+"""Standard errors from which on noise does not increase the size of a gap."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Paired:
     def __init__(self, panel: GroupPanel, n_seeds: int, n_resamples: int) -> None:
         rng = Randomness(0).numpy("comparison")
         self.observed = panel.observed()
-        self._debiased = panel.debiased()[1]
+        self._gaps, errors = panel.period_gaps
+        self._bias = _largest_bias(self._gaps, errors)
         self._drawn = panel.bootstrapped(rng, n_resamples)
         self._n_seeds = n_seeds
         self._seeds = rng.integers(0, n_seeds, size=(n_resamples, n_seeds))
@@ -67,20 +72,36 @@ class Paired:
     def largest_gap(self, contender: int, minus: int | None = None) -> Interval:
         """The mean over periods of a contender's largest |gap| (for two groups |PD|), or of its difference to another.
 
-        Noise makes |gap| too large by up to 0.8 standard errors where the true gap is 0 and by
-        nothing where it is large. The end of the interval on that side is moved by the difference
-        to the de-biased value.
+        Noise makes |gap| too large by up to 0.8 standard errors where the true gap is 0, and by
+        nothing where it is large. The end of the interval on that side is moved by what the bias
+        may be; between two contenders it cannot exceed the difference of their gaps.
         """
         value, drawn = self.of("signed_largest")
-        bias = value - self._by_seed(self._debiased).mean(axis=-1)
         if minus is None:
             interval = Interval.of(value[contender], drawn[:, contender])
-            return replace(interval, low=interval.low - float(bias[contender])).at_least_zero()
+            return replace(interval, low=interval.low - self._mean_bias(contender)).at_least_zero()
         interval = Interval.of(value[contender] - value[minus], drawn[:, contender] - drawn[:, minus])
-        return replace(interval, low=interval.low - float(bias[contender]), high=interval.high + float(bias[minus]))
+        gaps = self._by_seed(self._gaps)
+        between = largest_of(np.abs(gaps[..., contender, :] - gaps[..., minus, :]), axis=0)  # (P, S)
+        low, high = self._mean_bias(contender, between), self._mean_bias(minus, between)
+        return replace(interval, low=interval.low - low, high=interval.high + high)
+
+    def _mean_bias(self, contender: int, most: Any = np.inf) -> float:
+        return float(np.nanmean(np.minimum(self._by_seed(self._bias)[:, contender], most)))
 
     def _by_seed(self, values: Array) -> Array:
         return values.reshape(*values.shape[:-1], -1, self._n_seeds)
+
+
+def _largest_bias(gaps: Array, standard_errors: Array) -> Array:
+    """(P, M) by how much noise may have increased each period's largest |gap|: E|N(δ, SE²)| − δ at δ = |gap| − SE."""
+    sizes, errors = (np.where(np.isnan(gaps), np.nan, part) for part in (np.abs(gaps), standard_errors))
+    size = largest_of(sizes, axis=0)
+    error = largest_of(np.where(sizes == size, errors, np.nan), axis=0)
+    z = np.minimum(size, _FAR * error) / np.where(error > 0, error, 1.0)  # at most _FAR; 0 without noise
+    delta = np.maximum(z - 1, 0.0)
+    folded = math.sqrt(2 / math.pi) * np.exp(-(delta**2) / 2) - 2 * delta * ndtr(-delta)
+    return np.where(np.isnan(size), np.nan, np.where(size < _FAR * error, error * folded, 0.0))
 
 
 def _widening(n: int) -> float:

@@ -164,8 +164,9 @@ class GroupPanel:
         own, rest, pooled = (_side(part, self.values.shape[2]) for part in found)
         return own, rest, pooled
 
-    def debiased(self) -> tuple[Array, Array]:
-        """`abs_gap` (G, M) and `largest` (M,) of de-biased sizes: √max(0, gap² − SE²) for each period's |gap|."""
+    @cached_property
+    def period_gaps(self) -> tuple[Array, Array]:
+        """(G, P, M) the gaps of each period, and their standard errors (Welch's)."""
         sums, counts = (part[: self.n_groups] for part in self._split(self._observed))
         squares = np.zeros_like(sums)
         for code, rows in enumerate(self._strata[:-1]):
@@ -180,8 +181,12 @@ class GroupPanel:
             mean = _ratio(s, m)
             gap += sign * mean
             variance += np.maximum(q - m * mean**2, 0.0) / np.maximum(m * (m - 1), 1.0)
-        size = np.sqrt(np.maximum(gap**2 - variance, 0.0))
-        return mean_of(size, axis=-2), mean_of(largest_of(size, axis=-3), axis=-2)
+        return gap, np.sqrt(variance)
+
+    def debiased(self) -> Array:
+        """`abs_gap` (G, M) of de-biased sizes: √max(0, gap² − SE²) for each period's |gap|."""
+        gap, standard_error = self.period_gaps
+        return mean_of(np.sqrt(np.maximum(gap**2 - standard_error**2, 0.0)), axis=-2)
 
     # ── resampling ───────────────────────────────────────────────────────────────────────
 
