@@ -415,6 +415,14 @@ def test_the_standard_error_over_several_periods_is_what_the_bootstrap_varies_by
     np.testing.assert_allclose(panel.permuted(rng(6), 4000)[1].std(axis=0), 1.0, rtol=0.06)
 
 
+def test_a_group_that_is_never_compared_is_left_out_without_a_warning() -> None:
+    values = values_like_ndcg(rng(), 45, 2)
+    panel = panel_of(values, [0] * 20 + [1] * 20 + [2] * 5, n_groups=3, min_size=8)
+    with np.errstate(all="raise"):
+        (scores,) = group_statistics(panel, "abc", rng(), 20)
+    assert (list(scores.gaps), scores.not_compared, scores.by_group["c"]) == (["a", "b"], ["c"], None)
+
+
 def test_a_gap_of_zero_is_no_more_than_chance() -> None:
     """One user of group b, tested in the second period alone, as only two others are: most deals
     give group b to somebody who was not there then, and tell nothing."""

@@ -68,7 +68,7 @@ def group_table(document: Document, task: str) -> Table:
     main, score = next(iter(document["summary"][task].items()))
     table = new_table(f"{main} by {document['data']['group']}, mean over the periods", caption=_LEGEND)
     table.add_column("group", no_wrap=True)
-    for heading in (main, "gap to the rest", "95 % interval", "p", "null mean"):
+    for heading in (main, "gap to the rest", "95 % interval", "p", "null"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in ordered(document["data"]["groups"]):
         gap = score["gaps"].get(name)
@@ -154,7 +154,7 @@ def _caption(document: Document, task: str, main: str) -> str:
     aside: dict[str, int] = {}
     for period in document["periods"]:
         aside |= {name: max(n, aside.get(name, 0)) for name, n in period["tasks"][task]["excluded_groups"].items()}
-    lines = [size, "null mean: the size it has on average where the groups' means are equal", _LEGEND]
+    lines = [size, "null: the size it has on average (null mean) where the groups' means are equal", _LEGEND]
     if aside:
         groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(aside.items()))
         lines.append(f"too small to judge in some period (fewer than {document['config']['min_group_size']}): {groups}")
@@ -168,7 +168,7 @@ def shown_groups(names: Sequence[str]) -> list[str]:
 
 def _gap_headings(shown: Sequence[str]) -> list[str]:
     gap = [*shown, "PD", "95 % interval"] if shown else ["largest gap", "furthest"]
-    return [*gap, "p", "null mean"]
+    return [*gap, "p", "null"]
 
 
 def _cells(score: Mapping[str, Any], shown: Sequence[str]) -> list[str]:

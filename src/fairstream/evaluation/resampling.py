@@ -269,8 +269,8 @@ class GroupPanel:
         null = pooled.mean * (1 - pooled.mean)
         total = np.zeros(())
         for side in (own, rest):
-            welch = side.variance / side.n_users
-            score = side.dispersion(pooled, _PRIOR_USERS) * null / side.n_users
+            welch = _ratio(side.variance, side.n_users)
+            score = _ratio(side.dispersion(pooled, _PRIOR_USERS) * null, side.n_users)
             total = total + np.where(self.is_share & ~np.isnan(score), score, welch)
         return np.sqrt(total)
 
