@@ -180,7 +180,7 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
         for task in period["tasks"].values():
             score = task["ndcg@20"]
             low, high = score["disparity"]["interval"]
-            for value in (score["overall"], *score["by_group"].values(), score["disparity"]["chance"]):
+            for value in (score["mean"], *score["by_group"].values(), score["disparity"]["null_mean"]):
                 assert f"{value:.4f}" in outcome.out
             assert f"{score['performance_disparity']:+.4f}" in outcome.out
             assert f"{low:+.4f} … {high:+.4f}" in outcome.out
@@ -188,7 +188,7 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
         assert re.search(rf"^ *{metric} +{score['mean']:.4f} ", outcome.out, flags=re.MULTILINE)
     for name, shown in (("warm_users", "users seen before"), ("cold_users", "users not seen before")):
         part = document["slices"]["remain"][name]
-        assert re.search(rf"{shown}.* {part['ndcg@20']['overall']:.4f} ", outcome.out)
+        assert re.search(rf"{shown}.* {part['ndcg@20']['mean']:.4f} ", outcome.out)
     assert "users without a group" not in outcome.out  # there are none
 
 

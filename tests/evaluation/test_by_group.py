@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy import stats
 
-from fairstream.evaluation import Estimate, GroupPanel, GroupScores, by_group, group_statistics
+from fairstream.evaluation import Estimate, GroupPanel, GroupScores, group_statistics
 
 NAMES = ("majority", "minority", "few", "fewer")
 Users = list[tuple[int, float]]
@@ -52,7 +53,7 @@ def test_the_means_and_the_gaps_are_what_they_say(data: tuple[Users, int], min_s
     scores = scores_of(users, n_groups, min_size)
     of = {code: [value for group, value in users if group == code] for code in range(n_groups)}
     judged = {code: values for code, values in of.items() if len(values) >= min_size}
-    assert same(scores.overall, naive_mean([value for _, value in users]))
+    assert same(scores.mean, naive_mean([value for _, value in users]))
     assert list(scores.by_group) == list(NAMES[:n_groups])
     for code, name in enumerate(NAMES[:n_groups]):
         assert same(scores.by_group[name], naive_mean(judged.get(code, [])))
@@ -77,6 +78,7 @@ def test_the_means_and_the_gaps_are_what_they_say(data: tuple[Users, int], min_s
             None,
         )
     assert scores.ahead == [name for name, gap in scores.gaps.items() if gap.value > 0]
+    assert sorted([*scores.gaps, *scores.not_compared]) == sorted(NAMES[:n_groups])
 
 
 @given(some_users())
@@ -84,7 +86,7 @@ def test_without_resampling_nothing_is_said_of_uncertainty(data: tuple[Users, in
     scores = scores_of(*data)
     assert scores.interval is None
     for estimate in (*scores.gaps.values(), scores.largest_gap, scores.spread, scores.disparity):
-        assert estimate is None or (estimate.interval, estimate.p_value, estimate.chance) == (None, None, None)
+        assert estimate is None or (estimate.interval, estimate.p_value, estimate.null_mean) == (None, None, None)
         assert estimate is None or not estimate.may_be_chance
     panel = panel_of(*data)
     assert group_statistics(panel, NAMES[: data[1]], None, 100) == [scores]
@@ -104,11 +106,11 @@ def test_resampling_adds_to_the_numbers_and_changes_none(data: tuple[Users, int]
         largest_gap=bare(resampled.largest_gap),
         spread=bare(resampled.spread),
         disparity=bare(resampled.disparity),
-        abs_null_mean=None,
+        null_mean=None,
     )
     assert (resampled.interval is None) == (not data[0])
     if len(resampled.by_group) == 2 and resampled.disparity is not None:  # one period: |PD| is the size of PD
-        assert resampled.abs_null_mean == pytest.approx(resampled.disparity.chance)
+        assert resampled.null_mean == pytest.approx(resampled.disparity.null_mean)
     for gap in resampled.gaps.values():
         assert gap.interval is not None
         assert 0 < gap.p_value <= 1
@@ -118,7 +120,7 @@ def test_resampling_adds_to_the_numbers_and_changes_none(data: tuple[Users, int]
 def test_swapping_two_groups_changes_the_sign_and_nothing_else(data: tuple[Users, int]) -> None:
     users = [(min(code, 1), value) for code, value in data[0]]
     scores, swapped = scores_of(users), scores_of([({0: 1, 1: 0}.get(code, -1), value) for code, value in users])
-    assert swapped.overall == pytest.approx(scores.overall)
+    assert swapped.mean == pytest.approx(scores.mean)
     assert same(swapped.by_group["majority"], scores.by_group["minority"])
     assert same(swapped.abs_performance_disparity, scores.abs_performance_disparity)
     if scores.performance_disparity is not None:
@@ -131,16 +133,16 @@ def test_users_of_unknown_group_count_in_the_overall_value_alone(data: tuple[Use
     scores, joined = scores_of(users, n_groups), scores_of([*users, *((-1, value) for value in more)], n_groups)
     assert joined.by_group == scores.by_group
     assert joined.gaps == scores.gaps
-    assert same(joined.overall, naive_mean([value for _, value in users] + more))
+    assert same(joined.mean, naive_mean([value for _, value in users] + more))
 
 
 @given(some_users(), st.integers(5, 60))
-def test_the_largest_gap_is_judged_more_strictly_than_the_gap_that_it_is(data: tuple[Users, int], n: int) -> None:
+def test_the_largest_gap_is_tested_more_strictly_than_each_gap_by_itself(data: tuple[Users, int], n: int) -> None:
     """Because one of several gaps is large more often than a certain one is."""
     scores = scores_of(*data, n_resamples=n)
     assume(scores.gaps)
-    assert scores.largest_gap.p_value >= scores.gaps[scores.largest_gap_group].p_value
-    assert scores.largest_gap.chance >= scores.gaps[scores.largest_gap_group].chance - 1e-12
+    assert scores.largest_gap.p_value >= min(gap.p_value for gap in scores.gaps.values())
+    assert scores.largest_gap.null_mean >= scores.gaps[scores.largest_gap_group].null_mean - 1e-12
 
 
 def test_for_several_groups_the_largest_of_gaps_that_are_not_there_is_rarely_found() -> None:
@@ -164,16 +166,14 @@ def test_of_equally_far_groups_the_first_is_named() -> None:
 
 
 def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> None:
-    nothing = GroupScores(None, None, {"majority": None, "minority": None}, {}, None, None, None, None, None, None)
-    assert scores_of([(0, 0.5), (0, 1.0)]) == replace(
-        nothing, overall=0.75, by_group={"majority": 0.75, "minority": None}
-    )
+    nothing = GroupScores(None, None, {"majority": None, "minority": None}, {}, *[None] * 7)
+    assert scores_of([(0, 0.5), (0, 1.0)]) == replace(nothing, mean=0.75, by_group={"majority": 0.75, "minority": None})
     assert scores_of([]) == scores_of([], n_resamples=5) == nothing
 
 
 def test_where_nobodys_group_is_known_there_is_an_overall_value_and_no_more() -> None:
     (scores,) = group_statistics(panel_of([(-1, 0.5), (-1, 1.0)], n_groups=0), ())
-    assert scores == GroupScores(0.75, None, {}, {}, None, None, None, None, None, None)
+    assert scores == GroupScores(0.75, None, {}, {}, *[None] * 7)
 
 
 @pytest.mark.parametrize(("p_value", "may_be"), [(None, False), (0.001, False), (0.05, True), (0.3, True), (1.0, True)])
@@ -185,10 +185,13 @@ def test_what_cannot_be_told_from_chance(p_value: float | None, may_be: bool) ->
 def test_the_dictionary_says_the_same_as_json(data: tuple[Users, int], n_resamples: int) -> None:
     scores = scores_of(*data, n_resamples=n_resamples)
     document = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
-    assert document["overall"] == scores.overall
+    assert document["mean"] == scores.mean
     assert document["by_group"] == scores.by_group
     assert document["performance_disparity"] == scores.performance_disparity
     assert document["abs_performance_disparity"] == scores.abs_performance_disparity
+    assert document["abs_performance_disparity_debiased"] == scores.abs_performance_disparity_debiased
+    assert (document["p_value"], document["null_mean"]) == (scores.p_value, scores.null_mean)
+    assert scores.p_value == (scores.disparity and scores.disparity.p_value)
     assert document["gaps"] == {name: _as_json(gap) for name, gap in scores.gaps.items()}
     assert document["disparity"] == _as_json(scores.disparity)
     assert document["spread"] == _as_json(scores.spread)
@@ -205,7 +208,7 @@ def _as_json(estimate: Estimate | None) -> dict[str, object] | None:
         "value": estimate.value,
         "interval": interval,
         "p_value": estimate.p_value,
-        "chance": estimate.chance,
+        "null_mean": estimate.null_mean,
     }
 
 
@@ -229,33 +232,67 @@ def test_what_chance_does_is_told_of_the_number_that_it_stands_beside() -> None:
     panel = GroupPanel(values, np.array([0, 1] * 100, dtype=np.int16), n_groups=2)
     (scores,) = group_statistics(panel, ["a", "b"], np.random.default_rng(1), 4000)
     assert scores.disparity is not None
-    assert scores.disparity.chance == pytest.approx(mean_size(values.mean(axis=(1, 2))), rel=0.05)
-    assert scores.abs_null_mean == pytest.approx(np.mean([mean_size(values[:, p, 0]) for p in range(4)]), rel=0.05)
+    assert scores.disparity.null_mean == pytest.approx(mean_size(values.mean(axis=(1, 2))), rel=0.05)
+    assert scores.null_mean == pytest.approx(np.mean([mean_size(values[:, p, 0]) for p in range(4)]), rel=0.05)
 
 
-def test_an_interval_is_the_percentiles_widened_for_the_smaller_side() -> None:
-    """By Student's t and √(n / (n − 1)), of the 20 users against 60, and of all 80 for the mean."""
-    values = np.random.default_rng(0).random((80, 1, 1))
-    panel = GroupPanel(values, np.repeat(np.array([0, 1], dtype=np.int16), (20, 60)), n_groups=2)
-    (scores,) = group_statistics(panel, ["a", "b"], np.random.default_rng(1), 300)
-    drawn = panel.bootstrapped(np.random.default_rng(1), 300)
-    assert scores.disparity is not None
-    for value, interval, draws, factor in (
-        (scores.disparity.value, scores.disparity.interval, drawn.gap[:, 0, 0], 2.0930 / 1.9600 * math.sqrt(20 / 19)),
-        (scores.overall, scores.interval, drawn.overall[:, 0], 1.9905 / 1.9600 * math.sqrt(80 / 79)),
-    ):
-        low, high = np.quantile(draws, [0.025, 0.975])
-        assert interval == pytest.approx((value + factor * (low - value), value + factor * (high - value)), abs=1e-4)
+def wilson(values: np.ndarray, pooled: np.ndarray) -> tuple[float, float, float]:
+    """The mean and its score interval with n / φ users, φ from the values and from 8 users of the pooled sample."""
+    n, mean, centre = len(values), values.mean(), pooled.mean()
+    own = values.var(ddof=1) / (mean * (1 - mean)) if 0 < mean < 1 else 0.0
+    spread = pooled.var(ddof=1)
+    shrunk = (n * values.var(ddof=1) + 8 * spread) / (n * mean * (1 - mean) + 8 * centre * (1 - centre))
+    k = float(stats.t.ppf(0.975, n - 1)) ** 2 * max(own, shrunk) / n
+    half = math.sqrt(k * mean * (1 - mean) + k**2 / 4)
+    return mean, (mean + k / 2 - half) / (1 + k), (mean + k / 2 + half) / (1 + k)
 
 
-@given(st.integers(1, 60), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.3, 0.9]))
-def test_quantiles_are_those_of_what_is_there(n: int, seed: int, share_missing: float) -> None:
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, 8, size=(n, 3, 2)) / 8
-    drawn[rng.random(drawn.shape) < share_missing] = np.nan
-    shares = (0.025, 0.5, 0.975)
-    for found, share in zip(by_group._quantiles(drawn, shares), shares, strict=True):
-        for at in np.ndindex(3, 2):
-            there = drawn[:, *at][~np.isnan(drawn[:, *at])]
-            expected = np.quantile(there, share) if len(there) else np.nan
-            np.testing.assert_allclose(found[at], expected, atol=1e-12)
+@pytest.mark.parametrize("share_of_zeros", [0.0, 0.5, 0.9, 1.0])
+def test_an_interval_is_newcombes_with_effective_sample_sizes(share_of_zeros: float) -> None:
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random(80) < 0.6, rng.random(80), 0.0)
+    values[: int(20 * share_of_zeros)] = 0.0
+    codes = np.repeat(np.array([0, 1], dtype=np.int16), (20, 60))
+    (scores,) = group_statistics(GroupPanel(values[:, None, None], codes, n_groups=2), ["a", "b"], rng, 20)
+    (a, low_a, high_a), (b, low_b, high_b) = wilson(values[:20], values), wilson(values[20:], values)
+    gap = a - b
+    low, high = gap - math.hypot(a - low_a, high_b - b), gap + math.hypot(high_a - a, b - low_b)
+    assert scores.disparity.interval == pytest.approx((low, high), abs=1e-12)
+    assert scores.interval == pytest.approx(wilson(values, values)[1:], abs=1e-12)
+    assert low < gap < high
+
+
+def test_of_a_metric_that_is_no_share_the_interval_is_students() -> None:
+    values = np.random.default_rng(0).normal(size=80)
+    codes = np.repeat(np.array([0, 1], dtype=np.int16), (20, 60))
+    panel = GroupPanel(values[:, None, None], codes, n_groups=2)
+    (scores,) = group_statistics(panel, ["a", "b"], np.random.default_rng(0), 20)
+    half = stats.t.ppf(0.975, 79) * values.std(ddof=1) / math.sqrt(80)
+    assert scores.interval == pytest.approx((values.mean() - half, values.mean() + half))
+    sides = [stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)) for x in (values[:20], values[20:])]
+    assert scores.disparity.interval[1] - scores.disparity.value == pytest.approx(math.hypot(*sides))
+
+
+def test_group_means_and_their_difference_are_over_the_same_periods() -> None:
+    """In the second period the minority has one user and is excluded: its mean and the majority's skip it."""
+    values = np.array([[0.2, 0.9], [0.4, 0.9], [0.6, 0.1], [0.8, math.nan]])[:, :, None]
+    panel = GroupPanel(values, np.array([0, 0, 1, 1], dtype=np.int16), n_groups=2, min_size=2)
+    (scores,) = group_statistics(panel, NAMES[:2])
+    assert scores.by_group == pytest.approx({"majority": 0.3, "minority": 0.7})
+    assert scores.performance_disparity == pytest.approx(-0.4)
+    assert scores.mean == pytest.approx((0.5 + 1.9 / 3) / 2)
+
+
+def test_the_de_biased_size_is_zero_within_one_standard_error_and_the_size_itself_far_beyond() -> None:
+    rng = np.random.default_rng(0)
+    codes = np.array([0, 1] * 200, dtype=np.int16)
+    noise = rng.normal(0, 0.1, (400, 1, 1))
+    noise -= np.array([noise[codes == code].mean() for code in (0, 1)])[codes][:, None, None]
+    for gap in (0.005, 0.02, 0.4):
+        values = 0.5 + noise + gap * (codes == 0)[:, None, None]
+        (scores,) = group_statistics(GroupPanel(values, codes, n_groups=2), NAMES[:2])
+        variance = sum(values[codes == code].var(ddof=1) / 200 for code in (0, 1))
+        expected = math.sqrt(max(0.0, gap**2 - variance))
+        assert scores.abs_performance_disparity == pytest.approx(gap)
+        assert scores.abs_performance_disparity_debiased == pytest.approx(expected, abs=1e-9)
+    assert expected > 0.399

@@ -108,7 +108,7 @@ def test_the_metrics_of_a_protocol(protocol: str, k: int) -> None:
     assert found[f"ndcg@{k}"] is found.metrics[f"ndcg@{k}"]
     for scores in found.metrics.values():
         assert set(scores.by_group) == {"M", "F"}
-        assert 0 <= scores.overall <= 1
+        assert 0 <= scores.mean <= 1
 
 
 @every_repair
@@ -127,7 +127,7 @@ def test_a_model_that_knows_the_future_is_perfect(protocol: str) -> None:
         "true_ndcg@5": 1.0,
     }
     for name, scores in found.metrics.items():
-        assert scores.overall == pytest.approx(expected[name])
+        assert scores.mean == pytest.approx(expected[name])
     assert found["ndcg@5"].performance_disparity == pytest.approx(0.0, abs=1e-12)
     assert (found.n_tested_users, found.n_cold_users) == (N_USERS, 0)
 
@@ -168,11 +168,11 @@ def test_items_that_are_not_known_are_missed_under_the_strict_protocol() -> None
     found = evaluated(evaluator_of("strict"), Knowing(events.users, events.items), events, known=known)
     n_positives = np.bincount(events.users, minlength=N_USERS)
     n_findable = np.bincount(events.users[events.items < n_known], minlength=N_USERS)
-    assert found["f1@5"].overall == pytest.approx((2 * np.minimum(n_findable, K) / (K + n_positives)).mean())
+    assert found["f1@5"].mean == pytest.approx((2 * np.minimum(n_findable, K) / (K + n_positives)).mean())
     assert found.n_tested_users == N_USERS
     missed = found.slices["cold_items"]
     assert missed.n_positives == (events.items >= n_known).sum() > 0
-    assert all(scores.overall == 0 for scores in missed.metrics.values())
+    assert all(scores.mean == 0 for scores in missed.metrics.values())
 
 
 def test_with_the_catalogue_known_ahead_items_are_found_that_nobody_has_had() -> None:
@@ -269,7 +269,7 @@ def test_without_the_repair_cold_users_are_counted_and_left_out(protocol: str) -
     assert (expected.n_tested_users, expected.n_cold_users) == (N_USERS, 0)
     assert {user for users, _ in model.asked for user in users} == set(range(N_USERS))  # learned or not
     assert found.slices["cold_users"].n_users == 0
-    assert found.slices["cold_users"]["ndcg@5"].overall is None
+    assert found.slices["cold_users"]["ndcg@5"].mean is None
     if protocol == "paper+ranking":  # which draws nothing
         assert found.metrics == expected.metrics
 
@@ -297,7 +297,7 @@ def test_where_everyone_is_cold_the_paper_has_nothing_to_say() -> None:
         assert (scores.overall, scores.performance_disparity) == (None, None)
     strict = evaluated(evaluator_of("strict", groups=groups_of(2 * N_USERS)), random_model(), events)
     assert (strict.n_tested_users, strict.n_cold_users) == (N_USERS, N_USERS)
-    assert strict["ndcg@5"].overall is not None
+    assert strict["ndcg@5"].mean is not None
 
 
 @every_repair
@@ -306,7 +306,7 @@ def test_nobody_to_test(protocol: str) -> None:
     events.users, events.items = events.users[:0], events.items[:0]
     found = evaluated(evaluator_of(protocol, n_resamples=5), random_model(), events)
     assert (found.n_tested_users, found.n_cold_users, found.excluded_groups) == (0, 0, {})
-    assert all(scores.overall is None for scores in found.metrics.values())
+    assert all(scores.mean is None for scores in found.metrics.values())
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -321,7 +321,7 @@ def test_swapping_the_groups_changes_the_sign_of_every_disparity(protocol: str) 
     for name, scores in found.metrics.items():
         assert scores.performance_disparity
         assert swapped[name].performance_disparity == pytest.approx(-scores.performance_disparity)
-        assert swapped[name].overall == pytest.approx(scores.overall)
+        assert swapped[name].mean == pytest.approx(scores.mean)
 
 
 @pytest.mark.parametrize("min_group_size", [1, 3, 6, 11])
@@ -331,7 +331,7 @@ def test_groups_with_too_few_tested_users_are_set_aside(min_group_size: int) -> 
     sizes = {"M": 10, "F": 8, "x": 2}
     assert found.excluded_groups == {name: n for name, n in sizes.items() if n < min_group_size}
     scores = found["ndcg@5"]
-    assert scores.overall is not None
+    assert scores.mean is not None
     assert {name for name, value in scores.by_group.items() if value is None} == set(found.excluded_groups)
     assert set(scores.gaps) == (set(sizes) - set(found.excluded_groups) if len(found.excluded_groups) < 2 else set())
 
@@ -370,8 +370,8 @@ def test_the_slices_add_up_to_the_whole(protocol: str, seed: int) -> None:
     assert cold.n_users == (found.n_cold_users if Protocol.named(protocol).cold_users else 0)
     assert no_group.n_users == (tested.codes == -1).sum() > 0
     for name, scores in found.metrics.items():
-        parts = [part[name].overall * part.n_users for part in (warm, cold) if part.n_users]
-        assert scores.overall * found.n_tested_users == pytest.approx(sum(parts))
+        parts = [part[name].mean * part.n_users for part in (warm, cold) if part.n_users]
+        assert scores.mean * found.n_tested_users == pytest.approx(sum(parts))
         assert no_group[name].by_group == {"M": None, "F": None}
     new = found.slices["new_items"]
     is_new = (events.items >= 100) & np.isin(events.users, tested.users)
@@ -386,7 +386,7 @@ def test_several_tests_together_are_the_mean_over_the_tests() -> None:
     assert panel.values.shape == (N_USERS, 3, 6)
     for name, scores in together.items():
         gaps = [one[name].performance_disparity for one in tests]
-        assert scores.overall == pytest.approx(np.mean([one[name].overall for one in tests]))
+        assert scores.mean == pytest.approx(np.mean([one[name].mean for one in tests]))
         assert scores.performance_disparity == pytest.approx(np.mean(gaps))
         assert scores.abs_performance_disparity == pytest.approx(np.mean(np.abs(gaps)))
         assert scores.interval is None
@@ -425,7 +425,7 @@ def test_the_seed_and_the_period_decide_the_papers_candidates() -> None:
     assert evaluated(evaluator_of("strict", seed=1), model, events, t=1) == strict  # which draws nothing
 
 
-def test_the_seed_and_the_period_decide_how_sure_it_is_and_not_what_it_is() -> None:
+def test_the_seed_and_the_period_decide_the_permutations_and_not_the_numbers() -> None:
     model, events = random_model(), Events()
     first, other_seed, other_period = (
         evaluated(evaluator_of("strict", seed=seed, n_resamples=50), model, events, t=t)["recall@5"]
@@ -557,7 +557,7 @@ def test_the_items_of_the_slices_are_those_of_the_lists_that_were_chosen() -> No
     n_new = np.bincount(events.users[events.items >= 100], minlength=N_USERS)
     n_found = (longer.hits * (longer.items >= 100))[:, 1::2].sum(axis=1)
     recall = (n_found[n_new > 0] / n_new[n_new > 0]).mean()
-    assert found.slices["new_items"]["recall@5"].overall == pytest.approx(recall)
+    assert found.slices["new_items"]["recall@5"].mean == pytest.approx(recall)
     assert recall > 0
 
 

@@ -130,7 +130,7 @@ def test_a_slice_as_json() -> None:
     panel = GroupPanel(np.array([[[0.5]], [[0.25]]]), np.array([0, 1], dtype=np.int16), n_groups=2)
     (scores,) = group_statistics(panel, ["M", "F"])
     part = Slice(2, 7, {"ndcg@5": scores})
-    assert part["ndcg@5"].overall == 0.375
+    assert part["ndcg@5"].mean == 0.375
     assert json.loads(json.dumps(part.to_dict())) == {
         "n_users": 2,
         "n_positives": 7,

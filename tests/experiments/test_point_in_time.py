@@ -258,7 +258,7 @@ def test_the_future_changes_nothing_before_it(
     assert past(there, t) == past(here, t)
     if change is reordered:  # who is known already is judged on the same events, whatever their order
         ours, theirs = (
-            [result.tasks["remain"].slices["warm_users"]["ndcg@5"].overall for result in run.results[: t + 1]]
+            [result.tasks["remain"].slices["warm_users"]["ndcg@5"].mean for result in run.results[: t + 1]]
             for run in (here, there)
         )
         assert theirs == ours

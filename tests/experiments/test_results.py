@@ -31,7 +31,7 @@ FAST = {
 }
 METRICS = ["ndcg@20", "recall@20", "precision@20", "f1@20", "hit@20", "mrr@20"]
 SLICES = {"warm_users", "cold_users", "no_group", "cold_items", "new_items"}
-ESTIMATE = {"value", "interval", "p_value", "chance"}
+ESTIMATE = {"value", "interval", "p_value", "null_mean"}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_every_gap_comes_with_its_uncertainty(finished: Run) -> None:
             assert set(gap) == ESTIMATE
             assert gap["interval"][0] <= gap["interval"][1]
             assert 0 < gap["p_value"] <= 1
-            assert gap["chance"] >= 0
+            assert gap["null_mean"] >= 0
 
 
 def test_without_resamples_there_is_no_uncertainty_and_the_same_numbers(finished: Run) -> None:
@@ -168,7 +168,7 @@ def test_a_run_can_be_stored_before_it_has_begun_and_half_way(small: EventLog) -
     next(run)
     document = stored(run.document())
     assert [period["t"] for period in document["periods"]] == [1]
-    assert document["summary"]["next"]["ndcg@20"]["mean"] == run.results[0].tasks["next"]["ndcg@20"].overall
+    assert document["summary"]["next"]["ndcg@20"]["mean"] == run.results[0].tasks["next"]["ndcg@20"].mean
 
 
 # ── the averages ─────────────────────────────────────────────────────────────────────────
@@ -179,7 +179,7 @@ def test_the_summary_follows_from_the_periods(finished: Run) -> None:
     for task in TASKS:
         for metric, summary in document["summary"][task].items():
             scores = [period["tasks"][task][metric] for period in document["periods"]]
-            assert summary["mean"] == pytest.approx(sum(score["overall"] for score in scores) / 3, rel=1e-12)
+            assert summary["mean"] == pytest.approx(sum(score["mean"] for score in scores) / 3, rel=1e-12)
             gaps = [score["performance_disparity"] for score in scores]
             assert summary["performance_disparity"] == pytest.approx(sum(gaps) / 3, rel=1e-9, abs=1e-12)
             assert summary["abs_performance_disparity"] == pytest.approx(sum(map(abs, gaps)) / 3, rel=1e-9)
@@ -193,9 +193,9 @@ def test_the_slices_are_averaged_over_the_periods(finished: Run) -> None:
         for name, part in document["slices"][task].items():
             own = [period["tasks"][task]["slices"][name] for period in document["periods"]]
             assert part["n_users"] == pytest.approx(sum(other["n_users"] for other in own) / 3)
-            there = [value for other in own if (value := other["ndcg@20"]["overall"]) is not None]
+            there = [value for other in own if (value := other["ndcg@20"]["mean"]) is not None]
             expected = sum(there) / len(there) if there else None
-            assert part["ndcg@20"]["overall"] == (None if expected is None else pytest.approx(expected))
+            assert part["ndcg@20"]["mean"] == (None if expected is None else pytest.approx(expected))
 
 
 values = st.none() | st.floats(-1, 1)
@@ -235,14 +235,14 @@ def test_where_nobody_comes_back_the_fallback_is_judged_or_nobody(protocol: str)
     task = document["pretrained"]["tasks"]["remain"]
     score, warm = task["ndcg@20"], task["slices"]["warm_users"]
     assert task["n_cold_users"] == len(set(strangers))
-    assert (warm["n_users"], warm["ndcg@20"]["overall"]) == (0, None)
+    assert (warm["n_users"], warm["ndcg@20"]["mean"]) == (0, None)
     if protocol == "strict":
         assert task["n_tested_users"] == task["n_cold_users"] == task["slices"]["cold_users"]["n_users"]
-        assert 0 < score["overall"] <= 1  # what is popular is not nothing
+        assert 0 < score["mean"] <= 1  # what is popular is not nothing
         assert None not in score["by_group"].values()
     else:
         assert task["n_tested_users"] == 0
-        assert (score["overall"], score["interval"], score["disparity"], score["largest_gap"]) == (None,) * 4
+        assert (score["mean"], score["interval"], score["disparity"], score["largest_gap"]) == (None,) * 4
         assert score["by_group"] == {"majority": None, "minority": None}
         assert (score["performance_disparity"], score["abs_performance_disparity"], score["gaps"]) == (None, None, {})
 

@@ -253,7 +253,7 @@ def test_a_group_too_small_to_judge_is_set_aside_and_counts_overall() -> None:
         assert set(other.excluded_groups) == {"few"}
         assert 0 < other.excluded_groups["few"] <= 6
         for metric, score in other.metrics.items():
-            assert score.overall == one[metric].overall
+            assert score.mean == one[metric].mean
             assert score.by_group["few"] is None
             assert set(score.gaps) == {"left", "right"}
             # nor is it in anybody's rest
@@ -400,7 +400,7 @@ def test_swapping_the_groups_changes_the_sign_of_every_disparity_and_nothing_els
                 other = theirs.tasks[task][metric]
                 assert score.performance_disparity is not None
                 assert other.performance_disparity == pytest.approx(-score.performance_disparity, abs=1e-12)
-                assert (other.overall, other.by_group) == (score.overall, score.by_group)
+                assert (other.mean, other.by_group) == (score.mean, score.by_group)
     assert any(result.tasks["next"]["ndcg@20"].performance_disparity for result in run.results)
 
 

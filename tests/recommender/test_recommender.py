@@ -468,7 +468,7 @@ def test_a_new_value_in_an_update_is_a_new_group() -> None:
     strangers = USERS.set_column(1, "community", [["visitors"] * 100])
     judged = recommender.evaluate(SECOND, users=strangers, min_group_size=1, n_resamples=10)
     assert list(judged["ndcg@20"].by_group) == ["majority", "minority", "visitors"]
-    assert judged["ndcg@20"].by_group["visitors"] == judged.slices["cold_users"]["ndcg@20"].overall
+    assert judged["ndcg@20"].by_group["visitors"] == judged.slices["cold_users"]["ndcg@20"].mean
     recommender.update(SECOND, users=strangers)
     assert groups_of(recommender, known) == before  # known users keep theirs
     assert groups_of(recommender, arrived) == ["visitors"] * len(arrived)
@@ -620,7 +620,7 @@ def test_disparity_is_the_advantaged_groups_value_less_the_others(
         assert (score.disparity is None) == bool(judged.excluded_groups)
         if not judged.excluded_groups:
             assert score.performance_disparity == pytest.approx(advantaged - disadvantaged, abs=1e-12)
-            assert min(advantaged, disadvantaged) <= score.overall <= max(advantaged, disadvantaged)
+            assert min(advantaged, disadvantaged) <= score.mean <= max(advantaged, disadvantaged)
     assert judged.n_tested_users == len(tested)
     assert judged.n_cold_users == len(newcomers(SECOND, FIRST, "user_id")) == judged.slices["cold_users"].n_users
 
@@ -640,9 +640,9 @@ def test_disparity_says_how_sure_it_is(served: FairRecommender) -> None:
         low, high = score.disparity.interval
         assert low < score.disparity.value < high
         assert 0 < score.disparity.p_value <= 1
-        assert score.disparity.chance > 0
+        assert score.disparity.null_mean > 0
         assert score.disparity.may_be_chance == (score.disparity.p_value >= 0.05)
-        assert score.interval[0] < score.overall < score.interval[1]
+        assert score.interval[0] < score.mean < score.interval[1]
         assert unsure[metric].disparity == fairstream.Estimate(score.disparity.value)
         assert unsure[metric].interval is None
 

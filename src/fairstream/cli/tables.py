@@ -46,10 +46,10 @@ def period_table(document: Document, task: str) -> Table:
         t = result["t"]
         step = "pre-train" if t == 0 else result["step"]
         when = f" from {begins[t].replace('T', ' ')}" if begins else ""
-        cells = _cells(result["tasks"][task][main], "overall", shown)
+        cells = _cells(result["tasks"][task][main], shown)
         table.add_row(f"{t}{when}", step, *cells, _seconds([seconds]))
     table.add_section()
-    table.add_row("mean", "", *_cells(document["summary"][task][main], "mean", shown), _seconds(update_seconds))
+    table.add_row("mean", "", *_cells(document["summary"][task][main], shown), _seconds(update_seconds))
     return table
 
 
@@ -61,7 +61,7 @@ def metric_table(document: Document, task: str) -> Table:
     for heading in ("mean", *_gap_headings(shown)):
         table.add_column(heading, justify="right", no_wrap=True)
     for metric, score in document["summary"][task].items():
-        table.add_row(metric, *_cells(score, "mean", shown))
+        table.add_row(metric, *_cells(score, shown))
     return table
 
 
@@ -70,7 +70,7 @@ def group_table(document: Document, task: str) -> Table:
     main, score = next(iter(document["summary"][task].items()))
     table = new_table(f"{main} by {document['data']['group']}, mean over the periods", caption=_LEGEND)
     table.add_column("group", no_wrap=True)
-    for heading in (main, "gap to the rest", "95 % interval", "p", "chance"):
+    for heading in (main, "gap to the rest", "95 % interval", "p", "null"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in ordered(document["data"]["groups"]):
         gap = score["gaps"].get(name)
@@ -93,7 +93,7 @@ def slice_table(document: Document, task: str) -> Table:
             values = [number(score["by_group"].get(group)) for group in shown]
             values += [signed(score["performance_disparity"])] if shown else []
             counts = [f"{part['n_users']:,.0f}", f"{part['n_positives']:,.0f}"]
-            table.add_row(_SLICES[name], *counts, number(score["overall"]), *values)
+            table.add_row(_SLICES[name], *counts, number(score["mean"]), *values)
     return table
 
 
@@ -157,7 +157,7 @@ def ordered(names: Sequence[str]) -> list[str]:
 
 def _caption(document: Document, task: str, main: str) -> str:
     score = document["summary"][task][main]
-    size = f"mean |PD| {number(score['abs_performance_disparity'])} (by chance {number(score['null_mean'])})"
+    size = f"mean |PD| {number(score['abs_performance_disparity'])} (null mean {number(score['null_mean'])})"
     if spread := score["spread"]:
         p_value = "" if spread["p_value"] is None else f" (p = {spread['p_value']:.3f})"
         size += f", spread between groups {number(spread['value'])}{p_value}"
@@ -165,7 +165,7 @@ def _caption(document: Document, task: str, main: str) -> str:
     for period in document["periods"]:
         for name, n in period["tasks"][task]["excluded_groups"].items():
             excluded[name] = max(n, excluded.get(name, 0))
-    lines = [size, "chance: its mean size when the group labels are permuted", _LEGEND]
+    lines = [size, "null: the size it has on average (null mean) where the groups' means are equal", _LEGEND]
     if excluded:
         groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(excluded.items()))
         lines.append(f"excluded in some period (fewer than {document['config']['min_group_size']} users): {groups}")
@@ -179,24 +179,24 @@ def shown_groups(names: Sequence[str]) -> list[str]:
 
 def _gap_headings(shown: Sequence[str]) -> list[str]:
     gap = [*shown, "PD", "95 % interval"] if shown else ["largest gap", "furthest"]
-    return [*gap, "p", "chance"]
+    return [*gap, "p", "null"]
 
 
-def _cells(score: Mapping[str, Any], overall: str, shown: Sequence[str]) -> list[str]:
-    """The mean, each group's where they are few, and the gap with its size under permutation."""
+def _cells(score: Mapping[str, Any], shown: Sequence[str]) -> list[str]:
+    """The mean, each group's where they are few, and the gap with its null mean."""
     sd = score.get("seed_sd", {})
-    mean = number(score[overall]) + _plus_minus(sd.get("overall"))
+    mean = number(score["mean"]) + _plus_minus(sd.get("mean"))
     if shown:
         gap, *rest = _gap_cells(score["disparity"])
         gap += _plus_minus(sd.get("performance_disparity"))
         return [mean, *(number(score["by_group"].get(name)) for name in shown), gap, *rest]
     largest = score["largest_gap"]
-    gap, _, p_value, chance = _gap_cells(largest)
-    return [mean, gap.lstrip("+"), "–" if largest is None else largest["group"], p_value, chance]
+    gap, _, p_value, null_mean = _gap_cells(largest)
+    return [mean, gap.lstrip("+"), "–" if largest is None else largest["group"], p_value, null_mean]
 
 
 def _gap_cells(gap: Mapping[str, Any] | None) -> list[str]:
-    """Value with its mark, interval, p-value, and the size by chance."""
+    """Value with its mark, interval, p-value, and null mean."""
     if gap is None:
         return ["–", "–", "–", "–"]
     p_value, interval = gap["p_value"], gap["interval"]
@@ -206,7 +206,7 @@ def _gap_cells(gap: Mapping[str, Any] | None) -> list[str]:
         signed(gap["value"]) + mark,
         between,
         "–" if p_value is None else f"{p_value:.3f}",
-        number(gap["chance"]),
+        number(gap["null_mean"]),
     ]
 
 

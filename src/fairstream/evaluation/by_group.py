@@ -1,67 +1,74 @@
-"""Disaggregate, then compare: from users' values to groups' means, to gaps, to how sure they are."""
+"""Disaggregate, then compare: users' values → group means → gaps, with confidence intervals and permutation tests."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
-from fairstream.evaluation.resampling import Array, GroupPanel, Statistics, mean_of
+from fairstream.evaluation.resampling import Array, GroupPanel, Mask, Side, Statistics, largest_of, mean_of
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
+_PRIOR_USERS = 8.0
+"""Users' worth of the pooled dispersion in an interval: what coverage in benchmarks/coverage.py asks for."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, and what is known of its uncertainty (None where it was not asked for)."""
+    """A number and its uncertainty (None where that was not computed)."""
 
     value: float
     interval: tuple[float, float] | None = None
-    """The 95 % bootstrap interval over users."""
+    """The 95 % confidence interval over users."""
     p_value: float | None = None
-    """How often a number of this size or more comes up when the groups are dealt out at random
+    """Of the permutation test of the null hypothesis that the groups' means are equal
     (over several periods: among users who were tested equally often)."""
-    chance: float | None = None
-    """The size that it has on average when the groups are dealt out at random."""
+    null_mean: float | None = None
+    """The size that the number has on average under that null hypothesis."""
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether it cannot be told from chance: p ≥ 0.05."""
+        """Whether the null hypothesis is not rejected: p ≥ 0.05."""
         return self.p_value is not None and self.p_value >= SIGNIFICANCE
 
     def to_dict(self) -> dict[str, Any]:
         interval = None if self.interval is None else list(self.interval)
-        return {"value": self.value, "interval": interval, "p_value": self.p_value, "chance": self.chance}
+        return {"value": self.value, "interval": interval, "p_value": self.p_value, "null_mean": self.null_mean}
 
 
 @dataclass(frozen=True)
 class GroupScores:
-    """One metric: over all tested users, by group, and the gaps. None: nobody was there to judge."""
+    """One metric: the mean over all tested users, by group, and the gaps. None: there were too few users.
 
-    overall: float | None
+    Over several periods every number is a mean over periods; `by_group` and the gaps are means
+    over the same ones, so that for two groups their difference is the printed PD.
+    """
+
+    mean: float | None
     interval: tuple[float, float] | None
-    """The 95 % bootstrap interval of `overall`."""
+    """The 95 % confidence interval of `mean`; that of PD is `disparity.interval`."""
     by_group: Mapping[str, float | None]
     """Each group's mean, the advantaged group first; None where too few of its users were tested."""
     gaps: Mapping[str, Estimate]
-    """Of each judged group: its value minus that of the users of all other judged groups."""
+    """Of each compared group: its mean minus that of the users of all other compared groups."""
     largest_gap: Estimate | None
-    """The largest |gap|; its p-value allows for having looked at every group."""
+    """The largest |gap|; its p-value allows for several groups having been compared."""
     largest_gap_group: str | None
-    """Whose gap that is."""
+    """The group with that gap."""
     spread: Estimate | None
-    """The best group's value minus the worst's."""
+    """The best group's mean minus the worst's."""
     disparity: Estimate | None
     """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2)."""
     abs_performance_disparity: float | None
-    """|PD|; over several periods the mean of each period's, as in the paper."""
-    abs_null_mean: float | None
-    """What that is on average when the groups are dealt out at random; it is never 0."""
+    """|PD|; over several periods the mean of each period's, as in the paper. Noise makes it larger."""
+    abs_performance_disparity_debiased: float | None
+    """The same with each period's |PD| replaced by √max(0, PD² − SE²)."""
+    null_mean: float | None
+    """What |PD| is on average under the null hypothesis of equal means; it is never 0."""
 
     @property
     def performance_disparity(self) -> float | None:
@@ -69,19 +76,31 @@ class GroupScores:
         return None if self.disparity is None else self.disparity.value
 
     @property
+    def p_value(self) -> float | None:
+        """The p-value of PD."""
+        return None if self.disparity is None else self.disparity.p_value
+
+    @property
     def ahead(self) -> list[str]:
         """The groups that do better than the rest."""
         return [name for name, gap in self.gaps.items() if gap.value > 0]
 
+    @property
+    def not_compared(self) -> list[str]:
+        """The groups without a gap: too few of their users were tested, or those of no other group."""
+        return [name for name in self.by_group if name not in self.gaps]
+
     def to_dict(self) -> dict[str, Any]:
         disparity = self.disparity
         return {
-            "overall": self.overall,
+            "mean": self.mean,
             "interval": None if self.interval is None else list(self.interval),
             "by_group": dict(self.by_group),
             "performance_disparity": self.performance_disparity,
             "abs_performance_disparity": self.abs_performance_disparity,
-            "null_mean": self.abs_null_mean,
+            "abs_performance_disparity_debiased": self.abs_performance_disparity_debiased,
+            "p_value": self.p_value,
+            "null_mean": self.null_mean,
             "disparity": None if disparity is None else disparity.to_dict(),
             "gaps": {name: gap.to_dict() for name, gap in self.gaps.items()},
             "largest_gap": None
@@ -94,117 +113,157 @@ class GroupScores:
 def group_statistics(
     panel: GroupPanel, names: Sequence[str], rng: np.random.Generator | None = None, n_resamples: int = 0
 ) -> list[GroupScores]:
-    """The scores of each metric of the panel; with `n_resamples`, also how sure they are.
+    """The scores of each metric of the panel.
 
+    Parameters
+    ----------
+    panel
+        The users' values and groups.
+    names
+        The groups' names, in the order of their codes.
+    rng
+        Draws the permutations.
+    n_resamples
+        The number of permutations; 0: no confidence intervals and no p-values.
+
+    Returns
+    -------
+    list of GroupScores
+        One per metric of the panel.
+
+    Examples
+    --------
     >>> panel = GroupPanel(np.array([[[0.5]], [[0.25]], [[1.0]]]), np.array([0, 1, 0], dtype=np.int16), n_groups=2)
     >>> (score,) = group_statistics(panel, ["M", "F"])
     >>> score.by_group, score.performance_disparity
     ({'M': 0.75, 'F': 0.25}, 0.5)
+
     """
-    found, sure = panel.observed(), _Uncertainty({}, {}, {})
+    observed, uncertainty = panel.observed(), _Uncertainty({}, {}, {})
     if n_resamples and rng is not None:
-        sure = _Uncertainty.of(panel, found, panel.bootstrapped(rng, n_resamples), panel.permuted(rng, n_resamples))
-    return [_scores(m, names, found, sure) for m in range(panel.values.shape[2])]
+        uncertainty = _Uncertainty.of(panel, observed, *panel.permuted(rng, n_resamples))
+    debiased = panel.debiased()
+    return [_scores(m, names, observed, debiased, uncertainty) for m in range(panel.values.shape[2])]
 
 
 class _Uncertainty(NamedTuple):
-    """How sure statistics are, by their names; what is held of one has its shape (…, M)."""
+    """Intervals, p-values and null means by the names of the statistics, in their shape (…, M)."""
 
     intervals: Mapping[str, tuple[Array, Array]]
     p_values: Mapping[str, Array]
     null_mean: Mapping[str, Array]
 
     @classmethod
-    def of(cls, panel: GroupPanel, found: Statistics, drawn: Statistics, permuted_groups: Statistics) -> _Uncertainty:
-        n_users = np.bincount(panel.codes[panel.codes >= 0], minlength=panel.n_groups)
-        # What an interval rests on: everyone; or the users of a group or of its rest, whichever are fewer.
-        fewest = np.minimum(n_users, n_users.sum() - n_users)
-        sizes = {name: np.abs(getattr(permuted_groups, name)) for name in ("gap", "abs_gap", "largest", "spread")}
+    def of(cls, panel: GroupPanel, observed: Statistics, permuted: Statistics, studentised: Array) -> _Uncertainty:
+        own, rest, pooled = panel.sides
+        everyone = panel.everyone
+        low, high = score_interval(everyone, everyone, panel.is_share)
+        tests = {name: (test(panel.studentised()), test(studentised)) for name, test in _TESTS.items()}
+        names = ("gap", "abs_gap", "largest", "spread")
         return cls(
             intervals={
-                "overall": _interval(found.overall, drawn.overall, np.array(widening(len(panel.codes)))),
-                "gap": _interval(found.gap, drawn.gap, np.array([widening(int(n)) for n in fewest]).reshape(-1, 1)),
+                "mean": (low[0], high[0]),
+                "gap": difference_interval(
+                    observed.gap,
+                    (own.mean, *score_interval(own, pooled, panel.is_share)),
+                    (rest.mean, *score_interval(rest, pooled, panel.is_share)),
+                ),
             },
-            p_values={name: _p_value(np.abs(getattr(found, name)), null_mean) for name, null_mean in sizes.items()},
-            null_mean={name: mean_of(null_mean, axis=0) for name, null_mean in sizes.items()},
+            p_values={name: _p_value(size, null) for name, (size, null) in tests.items()},
+            null_mean={name: mean_of(np.abs(getattr(permuted, name)), axis=0) for name in names},
         )
 
 
-def _scores(m: int, names: Sequence[str], found: Statistics, sure: _Uncertainty) -> GroupScores:
+def _largest_size(studentised: Array) -> Array:
+    return largest_of(np.abs(studentised), axis=-2)
+
+
+def _range(studentised: Array) -> Array:
+    return largest_of(studentised, axis=-2) + largest_of(-studentised, axis=-2)
+
+
+_TESTS: Mapping[str, Callable[[Array], Array]] = {"gap": np.abs, "largest": _largest_size, "spread": _range}
+"""Statistic → what the permutation test compares, from the studentised gaps (…, G, M)."""
+
+
+def _scores(
+    m: int, names: Sequence[str], observed: Statistics, debiased: Array, uncertainty: _Uncertainty
+) -> GroupScores:
     def of(name: str, *at: int) -> Estimate | None:
-        """The statistic `name` of metric m (of group `at`) with its interval and what chance does."""
+        """The statistic `name` of metric m (of group `at`) with its uncertainty."""
         here = (*at, m)
-        value = _or_none(getattr(found, name)[here])
+        value = _or_none(getattr(observed, name)[here])
         if value is None:
             return None
         interval = None
-        if name in sure.intervals:
-            low, high = sure.intervals[name]
+        if name in uncertainty.intervals:
+            low, high = uncertainty.intervals[name]
             interval = (float(low[here]), float(high[here]))
-        if name not in sure.p_values:
+        if name not in uncertainty.p_values:
             return Estimate(value, interval)
-        return Estimate(value, interval, float(sure.p_values[name][here]), _or_none(sure.null_mean[name][here]))
+        null_mean = _or_none(uncertainty.null_mean[name][here])
+        return Estimate(value, interval, float(uncertainty.p_values[name][here]), null_mean)
 
     gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
-    sizes = np.nan_to_num(found.abs_gap[:, m], nan=-1.0)
-    overall, abs_disparity = of("overall"), of("abs_gap", 0) if len(names) else None
+    sizes = np.nan_to_num(observed.abs_gap[:, m], nan=-1.0)
+    mean, has_groups = of("mean"), len(names) > 0
     return GroupScores(
-        overall=None if overall is None else overall.value,
-        interval=None if overall is None else overall.interval,
-        by_group={name: _or_none(found.by_group[code, m]) for code, name in enumerate(names)},
+        mean=None if mean is None else mean.value,
+        interval=None if mean is None else mean.interval,
+        by_group={name: _or_none(observed.by_group[code, m]) for code, name in enumerate(names)},
         gaps=gaps,
         largest_gap=of("largest"),
         largest_gap_group=names[int(sizes.argmax())] if gaps else None,
         spread=of("spread") if gaps else None,
-        disparity=of("gap", 0) if len(names) else None,
-        abs_performance_disparity=None if abs_disparity is None else abs_disparity.value,
-        abs_null_mean=_or_none(sure.null_mean["abs_gap"][0, m]) if sure.null_mean and gaps else None,
+        disparity=of("gap", 0) if has_groups else None,
+        abs_performance_disparity=_or_none(observed.abs_gap[0, m]) if has_groups else None,
+        abs_performance_disparity_debiased=_or_none(debiased[0, m]) if has_groups else None,
+        null_mean=_or_none(uncertainty.null_mean["abs_gap"][0, m]) if uncertainty.null_mean and has_groups else None,
     )
 
 
-def _interval(value: Array, drawn: Array, factor: Array) -> tuple[Array, Array]:
-    """The percentiles of the draws, their distance from the value widened for few users.
+def score_interval(side: Side, pooled: Side, is_share: Mask) -> tuple[Array, Array]:
+    """The 95 % confidence interval of each mean (…, G, M).
 
-    The bootstrap draws from n users, not from the population behind them, and so comes out
-    narrower than it should by √((n − 1) / n), and by what tells the normal from Student's t.
+    Metrics between 0 and 1: Wilson's score interval with the effective sample size n / φ, where
+    φ is the variance over that of a 0/1 metric with this mean. Others: mean ± t SE.
     """
-    tail = (1 - CONFIDENCE) / 2
-    low, high = _quantiles(drawn, (tail, 1 - tail))
-    return value - factor * (value - low), value + factor * (high - value)
+    n, mean = side.n_users, side.mean
+    t = student_t(n - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        own = np.nan_to_num(side.variance / (mean * (1 - mean)), nan=0.0, posinf=0.0)
+        # Where the group's own values vary more than the pooled ones, these may not narrow its interval.
+        dispersion = np.maximum(side.dispersion(pooled, _PRIOR_USERS), own)
+        k = t**2 * dispersion / n
+        centre, half = (mean + k / 2) / (1 + k), np.sqrt(k * mean * (1 - mean) + k**2 / 4) / (1 + k)
+        plain = t * np.sqrt(side.variance / n)
+    use = is_share & np.isfinite(k)
+    return np.where(use, np.minimum(centre - half, mean), mean - plain), np.where(
+        use, np.maximum(centre + half, mean), mean + plain
+    )
 
 
-def _quantiles(drawn: Array, shares: tuple[float, ...]) -> list[Array]:
-    """Over the first axis, of what is there: between the two draws nearest to each share of the way."""
-    ordered = np.sort(drawn, axis=0)  # NaN comes last
-    last = np.maximum((~np.isnan(drawn)).sum(axis=0) - 1, 0)
-
-    def at(place: np.ndarray[Any, np.dtype[np.int64]]) -> Array:
-        return np.take_along_axis(ordered, place[None], axis=0)[0]
-
-    found = []
-    for share in shares:
-        below = np.floor(share * last).astype(np.int64)
-        low, high = at(below), at(np.minimum(below + 1, last))
-        found.append(low + (share * last - below) * (high - low))
-    return found
+def difference_interval(
+    gap: Array, one: tuple[Array, Array, Array], other: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+    """Newcombe's interval of the difference of two independent means, from (mean, low, high) of each."""
+    (a, low_a, high_a), (b, low_b, high_b) = one, other
+    return gap - np.hypot(a - low_a, high_b - b), gap + np.hypot(high_a - a, b - low_b)
 
 
-def widening(n: int) -> float:
-    """√(n / (n − 1)) t_{n−1} / z, with the quantile of t from its expansion in 1 / (n − 1).
+def student_t(degrees_of_freedom: Any) -> Any:
+    """The two-sided 95 % quantile of Student's t.
 
-    >>> round(widening(20), 3), round(widening(1000), 3)
-    (1.095, 1.002)
+    >>> round(float(student_t(19)), 3)
+    2.093
     """
-    n, z = max(n, 3), NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    f = n - 1
-    t = z + (z**3 + z) / (4 * f) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * f**2)
-    return math.sqrt(n / f) * t / z
+    return stdtrit(np.maximum(degrees_of_freedom, 1), (1 + CONFIDENCE) / 2)
 
 
-def _p_value(size: Array, null_mean: Array) -> Array:
-    """(1 + how often chance does at least as much) / (1 + draws): valid, and never 0."""
-    less = null_mean < size - 1e-12  # a deal that tells nothing is not less
-    return (1.0 + (~less).sum(axis=0)) / (1.0 + len(null_mean))
+def _p_value(size: Array, null: Array) -> Array:
+    """(1 + how many permutations reach the size) / (1 + permutations): valid, and never 0."""
+    less = null < size - 1e-9 * np.maximum(1.0, size)  # a permutation without a gap is not less
+    return (1.0 + (~less).sum(axis=0)) / (1.0 + len(null))
 
 
 def _or_none(value: float) -> float | None:

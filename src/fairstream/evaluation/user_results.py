@@ -150,7 +150,7 @@ def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:
     spread = _mean(_over_groups(np.nanmax, compared) - _over_groups(np.nanmin, compared))
     sizes = [_mean(np.abs(g)) for g in gap.T]
     return GroupScores(
-        overall=_mean(np.array([total.overall for total in totals])),
+        mean=_mean(np.array([total.overall for total in totals])),
         interval=None,
         by_group={name: _mean(values) for name, values in zip(names, by_group.T, strict=True)},
         gaps=gaps,
@@ -159,7 +159,8 @@ def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:
         spread=None if spread is None else Estimate(spread),
         disparity=gaps.get(names[0]) if names else None,
         abs_performance_disparity=sizes[0] if names else None,
-        abs_null_mean=None,
+        abs_performance_disparity_debiased=None,
+        null_mean=None,
     )
 
 

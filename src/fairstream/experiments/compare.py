@@ -148,21 +148,18 @@ def compare(
     names = like.about["data"]["groups"]
     panel = _panel(records, metric, task, part, len(names))
     paired = Paired(panel, len(seeds), n_resamples)
-    performance = paired.of("overall")
-    disparity = paired.of("largest")
-    if len(names) == 2:
-        observed, resampled = paired.of("abs_gap")
-        disparity = observed[0], resampled[:, 0]
-    if np.isnan(disparity[0]).any():
+    performance = paired.of("mean")
+    disparity = paired.of("largest")[0]
+    if np.isnan(disparity).any():
         raise DataError("no disparity can be compared: too few users of the groups were tested")
     labels = _labels([group[0] for group in records])
-    points = np.stack([performance[0], -disparity[0]], axis=1)
+    points = np.stack([performance[0], -disparity], axis=1)
     by_group = paired.of("by_group")[0]
     contenders = tuple(
         Contender(
             label,
             Interval.of(*(part[..., c] for part in performance)),
-            Interval.of(*(part[..., c] for part in disparity)).at_least_zero(),
+            paired.largest_gap(c),
             {name: None if np.isnan(by_group[g, c]) else float(by_group[g, c]) for g, name in enumerate(names)},
             not _is_dominated(points, c),
         )
@@ -173,7 +170,7 @@ def compare(
             labels[a],
             labels[b],
             Interval.of(*(part[..., a] - part[..., b] for part in performance)),
-            Interval.of(*(part[..., a] - part[..., b] for part in disparity)),
+            paired.largest_gap(a, minus=b),
         )
         for a in range(len(labels))
         for b in range(len(labels))

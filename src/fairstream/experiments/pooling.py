@@ -50,7 +50,7 @@ def _pooled_period(records: Sequence[Record], results: Sequence[Mapping[str, Any
     tasks = {}
     for task, evaluation in results[0]["tasks"].items():
         tests = [[record.tests[t, task]] for record in records]
-        scores = _scores_over_seeds(records[0], tests, [result["tasks"][task] for result in results], "overall")
+        scores = _scores_over_seeds(records[0], tests, [result["tasks"][task] for result in results])
         counts = {name: evaluation[name] for name in ("n_tested_users", "n_cold_users", "excluded_groups")}
         tasks[task] = {**scores, **counts}
     steps, advantaged = ([result[name] for result in results] for name in ("step", "advantaged"))
@@ -62,18 +62,16 @@ def _pooled_period(records: Sequence[Record], results: Sequence[Mapping[str, Any
     }
 
 
+_OF_SIZES = ("abs_performance_disparity_debiased", "null_mean")
+
+
 def _pooled_summary(records: Sequence[Record], task: str) -> dict[str, Any]:
-    scores = _scores_over_seeds(
-        records[0],
-        [record.tested(task) for record in records],
-        [record.about["summary"][task] for record in records],
-        "mean",
-    )
-    return {metric: {"mean": score["overall"], **score} for metric, score in scores.items()}
+    tests, scores = zip(*((record.tested(task), record.about["summary"][task]) for record in records), strict=True)
+    return _scores_over_seeds(records[0], tests, scores)
 
 
 def _scores_over_seeds(
-    like: Record, tests: Sequence[Sequence[UserResults]], scores: Sequence[Mapping[str, Any]], overall: str
+    like: Record, tests: Sequence[Sequence[UserResults]], scores: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Each metric of the seeds' mean, with the standard deviation between seeds."""
     metrics = like.protocol.metrics
@@ -91,9 +89,9 @@ def _scores_over_seeds(
         result[metric] = {
             **score.to_dict(),
             "abs_performance_disparity": mean_of(sizes),
-            "null_mean": mean_of([part[metric]["null_mean"] for part in scores]),
+            **{size: mean_of([part[metric][size] for part in scores]) for size in _OF_SIZES},
             "seed_sd": {
-                "overall": _sd([part[metric][overall] for part in scores]),
+                "mean": _sd([part[metric]["mean"] for part in scores]),
                 "performance_disparity": _sd([part[metric]["performance_disparity"] for part in scores]),
                 "abs_performance_disparity": _sd(sizes),
             },

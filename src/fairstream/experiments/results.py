@@ -87,7 +87,7 @@ def mean_slices(periods: Sequence[Mapping[str, Slice]]) -> dict[str, Any]:
 
 
 def _mean_slices(periods: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    averaged = ("overall", "by_group", "performance_disparity")
+    averaged = ("mean", "by_group", "performance_disparity")
     return mean_of(
         [
             {
@@ -113,10 +113,7 @@ def summarise_periods(about: Mapping[str, Any], tests: Mapping[tuple[int, str], 
         panel = GroupPanel(*stacked, len(names), config["min_group_size"])
         rng = Randomness(config["seed"]).numpy("resampling of the mean", len(periods))
         scores = group_statistics(panel, names, rng, config["n_resamples"])
-        summary[task] = {
-            f"{name}@{config['k']}": {"mean": score.overall, **score.to_dict()}
-            for name, score in zip(metrics, scores, strict=True)
-        }
+        summary[task] = {f"{name}@{config['k']}": score.to_dict() for name, score in zip(metrics, scores, strict=True)}
     slices = {task: _mean_slices([result["tasks"][task]["slices"] for result in periods]) for task in summary}
     return {"summary": summary, "slices": slices}
 

@@ -179,7 +179,7 @@ class Run(Iterator[PeriodResult]):
         (main,) = evaluator.scores([tested.where(~tested.is_cold)], len(self._names()))[0].values()
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
-        return main.overall
+        return main.mean
 
     def _evaluated(self, t: int, update: Update) -> PeriodResult:
         spans = {"remain": self.periods.remaining(t), "next": self.periods.span(t + 1)}
@@ -202,7 +202,7 @@ class Run(Iterator[PeriodResult]):
         names = self._names()
         return {
             task: {
-                metric: {"mean": score.overall, **score.to_dict()}
+                metric: score.to_dict()
                 for metric, score in self._evaluator.scores(
                     [result.tasks[task].tested for result in self.results],
                     len(names),

@@ -47,7 +47,7 @@ class _Numbers:
                     score = evaluation[metric]
                     gap = score["performance_disparity"]
                     scores[result["t"], task, metric] = {
-                        "performance": score["overall"],
+                        "performance": score["mean"],
                         "advantaged": score["by_group"].get(advantaged),
                         "disadvantaged": score["by_group"].get(disadvantaged),
                         "abs_pd": None if gap is None else abs(gap),

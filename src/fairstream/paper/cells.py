@@ -119,7 +119,7 @@ class Cells:
         panels = [self._values(dataset, column, seed) for column in columns for seed in self._seeds]
         values, codes = np.concatenate([values for values, _ in panels], axis=2), panels[0][1]
         paired = Paired(GroupPanel(values, codes, 2, self._min_group_size), len(self._seeds), N_RESAMPLES)
-        (overall, overall_drawn), (groups, groups_drawn) = paired.of("overall"), paired.of("by_group")
+        (overall, overall_drawn), (groups, groups_drawn) = paired.of("mean"), paired.of("by_group")
         gaps, gaps_drawn = paired.of("abs_gap")
         found: dict[tuple[ModelName, str], dict[tuple[str, str], Drawn]] = {}
         for c, column in enumerate(columns):

@@ -220,7 +220,7 @@ class FairRecommender:
             if self._learning.strategy.needs_quality or new.groups.choice == "auto":
                 k = min(20, state.history.n_items)
                 main = self._evaluate(state, new, k=k, metrics=("ndcg",)).slices["warm_users"][f"ndcg@{k}"]
-                quality = main.overall
+                quality = main.mean
                 if new.groups.choice == "auto":
                     groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
                     if not main.gaps:

@@ -48,7 +48,7 @@ class Trial:
         broken = [name for name, p in self.recommender.model.named_parameters() if not torch.isfinite(p).all()]
         if broken:
             return f"learning left numbers in {broken[0]} that are not finite"
-        values = [score.overall for score in self.after.metrics.values()]
+        values = [score.mean for score in self.after.metrics.values()]
         if any(value is None or not math.isfinite(value) for value in values):
             return "the candidate cannot be judged: its metrics are not finite"
         return None

@@ -92,7 +92,7 @@ def compared(before: Evaluation, after: Evaluation, names: Sequence[str], gate: 
     (old, codes), (new, _) = (stack_periods([judged.tested], ndcg) for judged in (before, after))
     panel = GroupPanel(np.concatenate([old, new], axis=2), codes, len(names), gate.min_group_size)
     paired = Paired(panel, 1, N_RESAMPLES)
-    overall, by_group, largest = (paired.of(name) for name in ("overall", "by_group", "largest"))
+    overall, by_group, largest = (paired.of(name) for name in ("mean", "by_group", "largest"))
     yield _performance(_EVERYONE, *overall, gate)
     for code, name in enumerate(names):
         if panel.judged[code, 0]:
@@ -135,7 +135,7 @@ def group_levels(judgement: Evaluation, names: Sequence[str], gate: Gate) -> dic
     values, codes = stack_periods([judgement.tested], ndcg)
     panel = GroupPanel(values, codes, len(names), gate.min_group_size)
     paired = Paired(panel, 1, N_RESAMPLES)
-    (overall, overall_drawn), (by_group, by_group_drawn) = paired.of("overall"), paired.of("by_group")
+    (overall, overall_drawn), (by_group, by_group_drawn) = paired.of("mean"), paired.of("by_group")
     found = {_EVERYONE: Interval.of(overall[0], overall_drawn[:, 0])}
     for code, name in enumerate(names):
         if panel.judged[code, 0]:

@@ -206,7 +206,7 @@ def test_scores_come_back_as_they_were_written(
 ) -> None:
     largest_gap_group = max(gaps, key=lambda name: abs(gaps[name].value), default=None)
     largest = None if largest_gap_group is None else Estimate(abs(gaps[largest_gap_group].value), None, 0.3, 0.01)
-    written = GroupScores(overall, None, groups, gaps, largest, largest_gap_group, None, disparity, None, None)
+    written = GroupScores(overall, None, groups, gaps, largest, largest_gap_group, None, disparity, None, None, None)
     read = scores_from(json.loads(json.dumps(written.to_dict())))
     assert read == written
     if read is not None and (gap := largest_gap(read)) is not None and gap.interval is not None:
@@ -220,12 +220,12 @@ def test_chance_is_told_by_its_p_value(p: float) -> None:
 
 def test_shorter_lists_are_judged_where_there_are_few_items(new_workspace: Maker) -> None:
     workspace = new_workspace()
-    told = {"metrics": {"f1@7": {"overall": 0.9}, "ndcg@7": {"overall": 0.25}}}
+    told = {"metrics": {"f1@7": {"mean": 0.9}, "ndcg@7": {"mean": 0.25}}}
     with writing(workspace.engine) as connection:
         add_period(connection, 0, judgement=told)
     (period,) = read_overview(workspace).periods
     assert period.scores is not None
-    assert period.scores.overall == 0.25
+    assert period.scores.mean == 0.25
 
 
 def test_the_audit_files_hold_the_same_facts(new_workspace: Maker) -> None:

@@ -225,17 +225,17 @@ def test_the_overview_holds_what_was_read(new_workspace: Maker) -> None:
         assert model.id in text
         assert model.reason[1:] in text
         scores = model.judged(METRIC)
-        assert scores is None or scores.overall is None or number(scores.overall) in text
+        assert scores is None or scores.mean is None or number(scores.mean) in text
     for period in overview.judged:
         assert period.scores is not None
         assert period.largest_gap is not None
         shown = [
             period.largest_gap.value,
             *(period.largest_gap.interval or ()),
-            period.largest_gap.chance,
+            period.largest_gap.null_mean,
             period.limit,
         ]
-        shown += [*period.scores.by_group.values(), period.scores.overall]
+        shown += [*period.scores.by_group.values(), period.scores.mean]
         for value in shown:
             assert value is None or number(value) in text
         assert f"{period.n_events:,}" in text
@@ -267,10 +267,10 @@ def test_every_picture_has_a_sentence_and_every_page_its_order(new_workspace: Ma
 def test_what_others_wrote_stays_text(new_workspace: Maker) -> None:
     workspace = new_workspace(group=HOSTILE)
     scores = {
-        "overall": 0.2,
+        "mean": 0.2,
         "by_group": {HOSTILE: 0.3, "other": 0.1},
         "gaps": {HOSTILE: {"value": 0.2, "interval": [0.1, 0.3]}},
-        "largest_gap": {"group": HOSTILE, "value": 0.2, "p_value": 0.01, "chance": 0.01},
+        "largest_gap": {"group": HOSTILE, "value": 0.2, "p_value": 0.01, "null_mean": 0.01},
     }
     decision = {
         "promote": False,
@@ -306,7 +306,7 @@ def test_what_others_wrote_stays_text(new_workspace: Maker) -> None:
 def test_the_data_of_the_charts_cannot_end_their_element(new_workspace: Maker) -> None:
     workspace = new_workspace()
     name = "</script><script>alert(1)</script>"
-    scores = {"overall": 0.2, "by_group": {name: 0.3}, "largest_gap": {"group": name, "value": 0.2}}
+    scores = {"mean": 0.2, "by_group": {name: 0.3}, "largest_gap": {"group": name, "value": 0.2}}
     with writing(workspace.engine) as connection:
         add_period(connection, 0, judgement={"metrics": {METRIC: scores}})
     page = signed_in(workspace).get("/").text
@@ -374,7 +374,7 @@ def test_a_database_that_is_away_is_said_in_a_sentence(new_workspace: Maker) -> 
 def test_odd_states_of_the_database_still_have_a_page(new_workspace: Maker) -> None:
     """Everything is missing that may be missing."""
     workspace = new_workspace()
-    scores = {"overall": None, "by_group": {"a": None}, "largest_gap": None, "disparity": None}
+    scores = {"mean": None, "by_group": {"a": None}, "largest_gap": None, "disparity": None}
     with writing(workspace.engine) as connection:
         add_period(connection, 0, n_events=0, n_late=0)
         add_period(connection, 1, judgement={"metrics": {METRIC: scores}, "n_tested_users": 0, "n_cold_users": 0})

@@ -53,7 +53,7 @@ def gap_chart(overview: Overview) -> Drawing:
         low, high = (gap.interval if gap else None) or (None, None)
         rows.append(
             _at(period.t, period.closed)
-            | {"value": gap and gap.value, "low": low, "high": high, "chance": gap and gap.chance}
+            | {"value": gap and gap.value, "low": low, "high": high, "chance": gap and gap.null_mean}
             | {"candidate": STATES.get(states.get(period.t, ""), "none")}
             | {"limit": period.limit, "group": largest_gap_group(period.scores)}
         )
@@ -85,7 +85,7 @@ def group_chart(overview: Overview) -> Drawing:
         # Numbered, not named: a group may have the name of another line, and the spec stays the same for all names.
         values = [period.scores.by_group.get(name) for name in names]
         for position, (name, value) in enumerate(
-            zip([*names, ALL_USERS[0]], [*values, period.scores.overall], strict=True)
+            zip([*names, ALL_USERS[0]], [*values, period.scores.mean], strict=True)
         ):
             rows.append(_at(period.t, period.closed) | {"line": position, "name": name, "value": value})
     return Drawing(_group_spec(_ticks(rows), len(names)), rows)
@@ -96,7 +96,7 @@ def performance_chart(overview: Overview) -> Drawing:
     rows: Rows = []
     for period in overview.judged:
         low, high = (period.scores.interval if period.scores else None) or (None, None)
-        value = period.scores.overall if period.scores else None
+        value = period.scores.mean if period.scores else None
         rows.append(_at(period.t, period.closed) | {"value": value, "low": low, "high": high})
     return Drawing(_band_spec(_ticks(rows), overview.metric.upper(), False), rows)
 

@@ -79,7 +79,7 @@ def judgement_section(story: ModelStory) -> Markup:
         return section("Judgement", note("The candidate was not judged."), id_="judgement")
     columns = ((f"{metric} of", ""), ("Model in service", "n"), ("Candidate", "n"), ("Change", "n"))
     names = list(dict.fromkeys([*after.by_group, *(before.by_group if before else ())]))
-    rows = [_compared("all users", before.overall if before else None, after.overall)]
+    rows = [_compared("all users", before.mean if before else None, after.mean)]
     rows += [_of_group(name, before, after) for name in names]
     rows.append(_compared("largest gap", _largest(before), _largest(after)))
     return section(

@@ -66,7 +66,7 @@ def overview_page(overview: Overview, health: Mapping[str, Any] | None = None) -
 def _tiles(overview: Overview) -> list[tuple[str, Cell]]:
     last = overview.judged[-1] if overview.judged else None
     gap = last.largest_gap if last else None
-    performance = last.scores.overall if last and last.scores else None
+    performance = last.scores.mean if last and last.scores else None
     told = (
         ""
         if gap is None
@@ -155,7 +155,7 @@ def _drift(overview: Overview, drawings: dict[str, Drawing]) -> Markup:
     panels: list[Markup] = []
     if overview.judged:
         drawings["chart-performance"] = charts.performance_chart(overview)
-        values = [(period.t, period.scores.overall if period.scores else None) for period in overview.judged]
+        values = [(period.t, period.scores.mean if period.scores else None) for period in overview.judged]
         panels.append(
             chart("chart-performance", "The model in service", course(f"{metric} of the model in service", values))
         )

@@ -74,7 +74,7 @@ def group_table(overview: Overview) -> Markup:
     for period in reversed(overview.judged):
         scores = period.scores
         values = [of_group(scores.by_group.get(name) if scores else None) for name in overview.groups]
-        rows.append([str(period.t), *values, number_or_dash(scores.overall if scores else None), tested_words(period)])
+        rows.append([str(period.t), *values, number_or_dash(scores.mean if scores else None), tested_words(period)])
     return cards(f"{metric_name(overview.metric)} of each group by period", columns, rows, id_="group-table")
 
 
@@ -100,7 +100,7 @@ def drift_table(overview: Overview) -> Markup:
             [
                 str(period.t),
                 when(period.closed, short=True),
-                NOT_JUDGED if scores is None else number_or_dash(scores.overall),
+                NOT_JUDGED if scores is None else number_or_dash(scores.mean),
                 span(scores.interval if scores else None),
                 percent(period.cold_share),
                 percent(period.late_share),
@@ -143,7 +143,7 @@ def _disparity_row(period: Period) -> list[Cell]:
         TOO_FEW if gap is None else number(gap.value),
         span(gap.interval if gap else None),
         largest_gap_group(scores) or "–",
-        number_or_dash(gap.chance if gap else None),
+        number_or_dash(gap.null_mean if gap else None),
         chance_words(gap) if gap else "–",
         number_or_dash(period.limit),
         pd_words(disparity),
@@ -160,7 +160,7 @@ def _model_row(model: Candidate, metric: str) -> list[Cell]:
         str(model.t),
         state_mark(model.state, by_hand=model.is_by_hand),
         as_sentence(model.reason),
-        NOT_JUDGED if scores is None else number_or_dash(scores.overall),
+        NOT_JUDGED if scores is None else number_or_dash(scores.mean),
         NOT_JUDGED if scores is None else (TOO_FEW if gap is None else number(gap.value)),
     ]
 

@@ -14,7 +14,7 @@ def scores_from(found: Mapping[str, Any] | None) -> GroupScores | None:
         return None
     largest = found.get("largest_gap")
     return GroupScores(
-        overall=found.get("overall"),
+        mean=found.get("mean"),
         interval=_interval(found.get("interval")),
         by_group=dict(found.get("by_group") or {}),
         gaps={name: gap for name, told in (found.get("gaps") or {}).items() if (gap := estimate_from(told))},
@@ -23,7 +23,8 @@ def scores_from(found: Mapping[str, Any] | None) -> GroupScores | None:
         spread=estimate_from(found.get("spread")),
         disparity=estimate_from(found.get("disparity")),
         abs_performance_disparity=found.get("abs_performance_disparity"),
-        abs_null_mean=found.get("null_mean"),
+        abs_performance_disparity_debiased=found.get("abs_performance_disparity_debiased"),
+        null_mean=found.get("null_mean"),
     )
 
 
@@ -38,7 +39,7 @@ def estimate_from(found: Mapping[str, Any] | None) -> Estimate | None:
     """What `Estimate.to_dict` wrote."""
     if not found or found.get("value") is None:
         return None
-    return Estimate(found["value"], _interval(found.get("interval")), found.get("p_value"), found.get("chance"))
+    return Estimate(found["value"], _interval(found.get("interval")), found.get("p_value"), found.get("null_mean"))
 
 
 def largest_gap_group(scores: GroupScores | None) -> str | None:
@@ -54,7 +55,7 @@ def largest_gap(scores: GroupScores | None) -> Estimate | None:
 
     >>> behind = Estimate(-0.04, (-0.07, 0.01))
     >>> scores_from({"gaps": {"b": behind.to_dict()}, "largest_gap": {"group": "b", "value": 0.04}}).largest_gap
-    Estimate(value=0.04, interval=None, p_value=None, chance=None)
+    Estimate(value=0.04, interval=None, p_value=None, null_mean=None)
     >>> scores = scores_from({"gaps": {"b": behind.to_dict()}, "largest_gap": {"group": "b", "value": 0.04}})
     >>> largest_gap(scores).interval
     (0.0, 0.07)
@@ -65,7 +66,7 @@ def largest_gap(scores: GroupScores | None) -> Estimate | None:
     if found.interval is not None or gap is None or gap.interval is None:
         return found
     low, high = gap.interval if gap.value >= 0 else (-gap.interval[1], -gap.interval[0])
-    return Estimate(found.value, (max(0.0, low), high), found.p_value, found.chance)
+    return Estimate(found.value, (max(0.0, low), high), found.p_value, found.null_mean)
 
 
 def _interval(found: Any) -> tuple[float, float] | None:

@@ -128,9 +128,7 @@ def gap_sentence(scores: GroupScores | None, metric: str) -> str:
     words = f"The group “{name}” is {far}{interval}"
     if gap.p_value is None:
         return f"{words}."
-    chance = (
-        f"; groups dealt out at random would give {number(gap.chance)} on average" if gap.chance is not None else ""
-    )
+    chance = f"; equal groups would show {number(gap.null_mean)} on average" if gap.null_mean is not None else ""
     told = f"which {BY_CHANCE}" if gap.may_be_chance else f"which is {UNLIKELY} ({p_words(gap.p_value)})"
     return f"{words}, {told}{chance}."
 
