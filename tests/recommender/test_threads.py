@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairstream import EventLog, FairRecommender
+from fairstream import EventLog, FairRecommender, SyntheticStream, read_events
 
 FAST: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 4, "batch_size": 256, "device": "cpu"}
 
@@ -19,9 +19,9 @@ def weights(rec: FairRecommender) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("options", [{"model": "ncf"}, {"method": "Adver"}, {"model": "mf"}], ids=str)
-def test_fits_in_threads_are_those_one_after_the_other(log: EventLog, options: dict[str, Any]) -> None:
+def test_fits_in_threads_are_those_one_after_the_other(stream: SyntheticStream, options: dict[str, Any]) -> None:
     """Adver draws while it trains (dropout); all draw their first weights from the global generator."""
-    barrier = Barrier(4)
+    barrier, log = Barrier(4), read_events(stream.events.slice(0, 800), users=stream.users, group="community")
 
     def fitted(seed: int, *, wait: bool) -> dict[str, torch.Tensor]:
         if wait:
