@@ -18,8 +18,7 @@ from fairstream.data import (
     read_events,
     read_more_events,
 )
-from fairstream.data.group_collector import read_more_groups
-from fairstream.data.groups import UNKNOWN
+from fairstream.data.groups import UNKNOWN, read_more_groups
 from fairstream.data.tables import to_table
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Protocol

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from fairstream import DataError
-from fairstream.data.columns import Columns
+from fairstream.data import Columns
 from fairstream.data.tables import find_file, to_table
 
 CONTENT = {"user": ["é", "b", None], "n": [1, 2, 3]}
