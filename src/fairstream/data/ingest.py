@@ -34,7 +34,7 @@ _CSV_OPTIONS: dict[str, Any] = {
     "sep": ",",
     "quotechar": '"',
     "sample_size": -1,  # all lines
-    "date_format": "%Y-%m-%d",
+    "auto_type_candidates": ["BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR"],  # as Arrow's
 }
 
 
@@ -55,8 +55,9 @@ def ingest(
 ) -> EventLog:
     """Read events that do not fit into memory into a new folder, and open the log there.
 
-    The log is what `read_events` would make of the same source and options. Needs DuckDB:
-    `pip install 'fairstream[ingest]'`.
+    The log is what `read_events` would make of the same source and options, with one exception:
+    in a CSV file, a column of numbers with leading zeros ("007") stays a column of strings. Needs
+    DuckDB: `pip install 'fairstream[ingest]'`.
 
     Parameters
     ----------

@@ -32,6 +32,8 @@ _MANIFEST = "source.json"
 _FILES = ("interactions.parquet", "users.parquet", _MANIFEST)
 _REQUIRED = {"from", "size", "sha256", "checksum", "terms"}
 _TIMEOUT_S = 30
+_LARGEST = 1 << 30
+"""Bytes; no file of these data sets is nearly as large, so an archive with a larger one is something else."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ def _open(archive: Path, source: Source, raw: Path) -> Dataset:
             (raw / source.file_name).symlink_to(archive.resolve())
             return open_dataset(raw / source.file_name)
         with zipfile.ZipFile(archive) as opened:
+            if too_large := [name for name in source.members if opened.getinfo(name).file_size > _LARGEST]:
+                raise DataError(f"{too_large[0]} must have at most {_LARGEST:,} bytes; is this the published archive?")
             paths = [Path(opened.extract(member, raw)) for member in source.members]
         return open_dataset(paths[0].parent)
     except KeyError as error:
