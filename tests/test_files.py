@@ -70,9 +70,7 @@ def test_a_replaced_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> 
     assert modes[0] == modes[1]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_file(tmp_path / "file", b"old")
 
     def fail(handle: int) -> None:
