@@ -20,6 +20,7 @@ from fairstream.cli.reading import (
     RatingAbove,
     RatingColumn,
     TimeColumn,
+    TimeUnit,
     UserColumn,
     Users,
 )
@@ -51,6 +52,7 @@ def run(
     time_column: TimeColumn = None,
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
+    time_unit: TimeUnit = None,
     method: Annotated[str | None, _option("method")] = None,
     model: Annotated[str | None, _option("model")] = None,
     protocol: Annotated[str | None, _option("protocol")] = None,
@@ -117,6 +119,7 @@ def run(
         time_column=time_column,
         rating_column=rating_column,
         rating_above=rating_above,
+        time_unit=time_unit,
     )
     job = Run(log, config)
     console = make_console(quiet=quiet)
@@ -200,6 +203,7 @@ def _introduce(job: Run, console: Console) -> None:
         f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items; "
         f"{job.groups.attribute}: {first} ({how[job.groups.choice]}) against {', '.join(ordered(others))}",
         *log.notes,
+        *job.periods.notes,
     ]
     for line in lines:
         console.print(line, highlight=False)

@@ -19,6 +19,7 @@ from fairstream.cli.reading import (
     RatingAbove,
     RatingColumn,
     TimeColumn,
+    TimeUnit,
     UserColumn,
     Users,
 )
@@ -51,6 +52,7 @@ def sweep(
     time_column: TimeColumn = None,
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
+    time_unit: TimeUnit = None,
     seeds: Annotated[int, typer.Option(min=1, help="So many seeds of each combination.")] = 1,
     metric: Annotated[str | None, typer.Option(help="Metric of the Pareto front.", show_default="ndcg at k")] = None,
     task: Annotated[str, typer.Option(help="remain: everything after each period; next: the next period.")] = "remain",
@@ -86,6 +88,7 @@ def sweep(
         time_column=time_column,
         rating_column=rating_column,
         rating_above=rating_above,
+        time_unit=time_unit,
     )
     folder, console = Store(store), make_console(quiet=quiet)
     with folder.writing(), JobProgress(quiet=quiet) as progress:
