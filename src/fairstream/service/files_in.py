@@ -20,6 +20,7 @@ from fairstream.service.settings import Limits
 N_ROWS = 100_000
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", ".csv", ".arrow", *_LINES)
+_FORMATS = {".parquet": "parquet", ".arrow": "ipc"}
 _MOST_LISTED = 20
 _LINES_AT_ONCE, _CSV_BLOCK = 8 << 20, 8 << 20
 
@@ -96,15 +97,21 @@ def _renamed(found: dict[str, object], columns: Mapping[str, str]) -> dict[str, 
 def _tables(path: Path, columns: Mapping[str, str], *, optional: tuple[str, ...] = ()) -> Iterator[pa.Table]:
     """Tables with our names of the columns."""
     with open_source(path, "the file"):
-        kind = {".parquet": "parquet", ".csv": "csv", ".arrow": "ipc"}[path.suffix.lower()]
-        source = pyarrow.dataset.dataset(path, format=kind)
-        there = decoded(source.schema.empty_table(), "the file").column_names
+        source = (
+            None
+            if path.suffix.lower() == ".csv"
+            else pyarrow.dataset.dataset(path, format=_FORMATS[path.suffix.lower()])
+        )
+        schema = (
+            pyarrow.csv.open_csv(path, convert_options=csv_conversion()).schema if source is None else source.schema
+        )
+        there = decoded(schema.empty_table(), "the file").column_names
     wanted = {name: column for name, column in columns.items() if column in there or name not in optional}
     for name, column in wanted.items():
         if column not in there:
             raise DataError(f"there is no column {column!r} for {name}; the columns are {_listed(there)}")
     chosen = list(dict.fromkeys(wanted.values()))
-    pieces = _csv(path, chosen) if kind == "csv" else _pieces(path, source, chosen)
+    pieces = _csv(path, chosen) if source is None else _pieces(path, source, chosen)
     for piece in pieces:
         table = pa.table(
             {name: _numbers(piece[column]) if name == "time" else piece[column] for name, column in wanted.items()}
