@@ -393,3 +393,15 @@ def test_numbers_that_are_no_time_are_told_of_in_one_sentence(times: list[float]
 def test_by_count_the_times_need_not_be_times() -> None:
     ranks = np.full(20, 1e30)
     assert cut_by_length(ranks, pretrain_ratio=0.5, length="5", n_periods=None).ends == (10, 15, 20)
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_a_unit_that_was_assumed_is_noted(unit: str, per_second: int) -> None:
+    numbers = (1_700_000_000 + 3600 * np.arange(100)) * per_second
+    by_day = cut_by_length(numbers, pretrain_ratio=0.3, length="1d", n_periods=None)
+    assert by_day.notes == (
+        f"the times are numbers and were read as Unix time in {unit}; time_unit states another unit",
+    )
+    assert cut_by_length(numbers, pretrain_ratio=0.3, length="10", n_periods=None).notes == ()
+    moments = to_moments(numbers)
+    assert cut_by_length(moments, pretrain_ratio=0.3, length="1d", n_periods=None).notes == ()

@@ -1,4 +1,4 @@
-"""Writing a file, or a folder, whole or not at all."""
+"""Writing files and folders atomically."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from uuid import uuid4
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write under another name, flush to disk, rename: at `path` is the old file or the new one."""
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    """Write the file so that a reader, or a crash, sees the old content or the new one and nothing else.
+
+    The content goes to a temporary file that no other writer shares, is flushed to disk, and is renamed.
+    """
+    # Not mkstemp: its files are readable by their owner alone, whatever the umask says.
+    temporary = path.parent / f".{path.name}.{uuid4().hex}.tmp"
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -28,10 +33,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
-    """A folder beside `path` to write into, which gets that name when the block has ended well.
+    """Yield a temporary folder beside `path`, which is renamed to `path` when the block succeeds.
 
-    At `path` there must be nothing, or an empty folder, or with `replacing` what is to give way.
-    Whatever fails, nothing is left behind and what was there stays.
+    `path` must be missing or an empty folder; with `replacing`, what is there is replaced. If
+    anything fails, the temporary folder is removed and `path` is as before.
     """
     with sibling_tempdir(path, "tmp") as temporary:
         yield temporary
@@ -46,7 +51,7 @@ def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def _moved_aside(path: Path) -> Iterator[None]:
-    """Put what is at `path` aside; when the block has ended well it is gone, else it is back."""
+    """Move `path` aside; remove it when the block succeeds, else move it back."""
     with sibling_tempdir(path, "old") as aside:
         old = aside / path.name
         try:
@@ -60,7 +65,7 @@ def _moved_aside(path: Path) -> Iterator[None]:
 
 @contextmanager
 def sibling_tempdir(path: Path, purpose: str) -> Iterator[Path]:
-    """A hidden folder on the same disk as `path`, which is gone when the block ends."""
+    """Yield a hidden folder on the same disk as `path`, and remove it when the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=f".{purpose}", dir=path.parent))
     try:
@@ -70,9 +75,9 @@ def sibling_tempdir(path: Path, purpose: str) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the file system lets a folder be synced.
+    """Make the rename itself survive a power cut, where the file system can sync a folder.
 
-    By now the new file is in place: a refusal here is no failure to write.
+    The new file is in place by now: an error here is not a failure to write.
     """
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

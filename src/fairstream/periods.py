@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class Periods:
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     n_events: int
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What had to be assumed, one sentence each."""
 
     @property
     def last(self) -> int:
@@ -75,7 +77,7 @@ def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length:
     calendar: "6h", "1d", "1w" (from Monday), "1mo", "1y", in UTC. D_0 then ends where such a
     stretch does, a stretch without events makes no period, and the last period, which is only
     tested on, may be cut short by the end of the log. All periods that there are, or the first
-    `n_periods`.
+    `n_periods`. Where times that are numbers are read as dates, `Periods.notes` names the unit.
 
     >>> cut_by_length(np.arange(100), pretrain_ratio=0.5, length="20", n_periods=None).ends
     (50, 70, 90)
@@ -84,9 +86,12 @@ def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length:
     (35, 42, 49, 56)
     """
     n_events, first = len(times), math.floor(pretrain_ratio * len(times) * (1 + 1e-12))
+    notes: tuple[str, ...] = ()
     if match := _CALENDAR.fullmatch(length):
         number, unit = int(match[1]), match[2]
         stretches = _since_epoch(times, unit) // max(1, number)
+        if (assumed := unit_of(times)) is not None:
+            notes = (f"the times are numbers and were read as Unix time in {assumed}; time_unit states another unit",)
         edges = np.flatnonzero(np.diff(stretches)) + 1
         ends = [int(edge) for edge in edges if edge >= first > 0] + [n_events]
     else:
@@ -100,7 +105,7 @@ def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length:
             f"{pretrain_ratio:g} of the {n_events} events, but there are {max(0, len(ends) - 1)}; "
             f"choose shorter or fewer periods, or a smaller pretrain_ratio"
         )
-    return Periods((0, *ends[:-1]), tuple(ends), n_events)
+    return Periods((0, *ends[:-1]), tuple(ends), n_events, notes)
 
 
 def is_calendar(length: str) -> bool:
@@ -135,18 +140,39 @@ def _since_epoch(times: np.ndarray[Any, Any], unit: str) -> np.ndarray[Any, np.d
 
 
 def to_moments(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.datetime64]]:
-    """Times as moments. Numbers are Unix time, in the unit that puts the last of them before 2100.
+    """Return times as timestamps; numbers are Unix time in the unit that `unit_of` guesses.
 
+    Raises
+    ------
+    DataError
+        If numbers are after 2099 in every unit.
+
+    Examples
+    --------
     >>> to_moments(np.array([0, 978_300_760]))[1]
     np.datetime64('2000-12-31T22:12:40.000000')
     """
     if times.dtype.kind == "M":
         return times.astype("datetime64[us]")
-    last = float(np.abs(times.astype(np.float64)).max(initial=0))
-    unit = next((unit for unit, limit in _UNIX_UNITS.items() if last < limit), None)
+    unit = unit_of(times)
     if unit is None:
+        last = float(np.abs(times.astype(np.float64)).max())
         raise DataError(f"times must be timestamps or Unix time for periods by the calendar, got {last:g}")
     if times.dtype.kind == "f":
         times = np.floor(times * (4.1e15 / _UNIX_UNITS[unit]))
         unit = "us"
     return times.astype(np.int64).astype(f"datetime64[{unit}]").astype("datetime64[us]")
+
+
+def unit_of(times: np.ndarray[Any, Any]) -> str | None:
+    """Return the coarsest unit in which numbers, as Unix time, lie before 2100; None for timestamps or where none does.
+
+    A guess: three days in milliseconds since 1970 look like seconds. `read_events(time_unit=…)` leaves nothing to it.
+
+    >>> unit_of(np.array([978_300_760])), unit_of(np.array([978_300_760_000]))
+    ('s', 'ms')
+    """
+    if times.dtype.kind == "M":
+        return None
+    last = float(np.abs(times.astype(np.float64)).max(initial=0))
+    return next((unit for unit, limit in _UNIX_UNITS.items() if last < limit), None)

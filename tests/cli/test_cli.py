@@ -316,7 +316,7 @@ def test_several_seeds_write_a_result_each_and_show_their_mean(command: Command,
 
 
 def test_a_folder_that_was_ingested(command: Command, data: Path, tmp_path: Path) -> None:
-    fairstream.ingest(data / "csv", tmp_path / "log", events_at_once=300)
+    fairstream.ingest(data / "csv", tmp_path / "log")
     documents = []
     for name, folder in (("files", data / "csv"), ("log", tmp_path / "log")):
         assert command("run", folder, *FAST, "--json", tmp_path / f"{name}.json").code == 0

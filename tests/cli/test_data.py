@@ -57,7 +57,7 @@ def test_get_says_what_it_got_and_what_to_do_next(command: Command, web: Web, na
 
     again = command("get", name)
     assert again.code == 0
-    assert again.out.startswith(f"Already there: {folder}\n")
+    assert again.out.startswith(f"Exists already: {folder}\n")
     assert again.out.splitlines()[1:] == got.out.splitlines()[1:]
 
 
@@ -108,7 +108,7 @@ def test_check_says_so_where_nothing_makes_groups(command: Command) -> None:
     checked = command("check", "events.csv")
     assert checked.code == 0
     assert "zip (2 values, some users have several of them)" in checked.out
-    assert "Groups: no column to make them of" in checked.out
+    assert "Groups: no column can make them" in checked.out
 
 
 def test_what_cannot_be_checked_is_one_sentence(command: Command) -> None:

@@ -257,6 +257,49 @@ def test_later_values_are_encoded_in_the_names_that_are_there_and_new_ones_follo
     assert [None if code < 0 else extended[code] for code in codes.tolist()] == later
 
 
+@given(newcomers())
+def test_changed_groups_are_counted_and_noted(case: tuple[Values, Values, list[int]]) -> None:
+    ours, theirs, rows = case
+    mine, other = Groups.from_values("g", ours), Groups.from_values("g", theirs)
+    known = [(ours[row], value) for row, value in zip(rows, theirs, strict=True) if row < len(ours)]
+    n_changed = sum(before is not None and value is not None and before != value for before, value in known)
+    assert mine.n_changed(np.array(rows), other) == n_changed
+    notes = mine.notes_on_merge(np.array(rows), other)
+    assert len(notes) == (n_changed > 0)
+    assert all(note.startswith(f"{n_changed} known user(s) came with another g than before") for note in notes)
+    assert mine.notes_on_merge(np.array(rows), None) == ()
+
+
+@given(declared(), st.data())
+def test_a_group_without_users_no_longer_counts(case: tuple[Values, str], data: st.DataObject) -> None:
+    values, advantaged = case
+    groups = Groups.from_values("g", values, advantaged=advantaged).with_ahead([values[0] or advantaged])
+    left = list(values)
+    while left:
+        row = data.draw(st.integers(0, len(left) - 1))
+        ahead = {groups.names[code] for code in groups.ahead}
+        groups = groups.without(row)
+        del left[row]
+        occurring = set(left) - {None}
+        assert told(groups) == left
+        assert groups.names[0] == advantaged
+        assert {groups.names[code] for code in groups.ahead} == ahead
+        assert set(groups.names[: groups.n_groups_among(len(left))]) == (
+            occurring | {advantaged} if occurring else set()
+        )
+
+
+def test_a_group_named_auto_can_be_declared() -> None:
+    with pytest.raises(
+        DataError, match=r"\Aa value of mode is 'auto', so advantaged='auto' is ambiguous; write '=auto'"
+    ):
+        Groups.from_values("mode", ["auto", "hand", "hand"], advantaged="auto")
+    groups = Groups.from_values("mode", ["auto", "hand", "hand"], advantaged="=auto")
+    assert (groups.names[0], groups.choice) == ("auto", "declared")
+    assert Groups.from_values("mode", ["=auto", "auto"], advantaged="=auto").names[0] == "=auto"
+    assert Groups.from_values("mode", ["a", "b"], advantaged="auto").choice == "auto"
+
+
 # ── intersections ────────────────────────────────────────────────────────────────────────
 
 

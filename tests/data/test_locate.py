@@ -8,7 +8,7 @@ import pytest
 
 from fairstream import DataError
 from fairstream.data.datasets import locate
-from fairstream.data.datasets.locate import data_home
+from fairstream.data.datasets.sources import data_home
 
 
 @pytest.fixture(autouse=True)

@@ -204,6 +204,8 @@ def test_needed_groups_are_two_at_least_or_a_sentence_says_how_to_get_them(value
     if len(there) == 2:
         assert replace(log, groups=groups).require_groups() is groups
     else:
-        found = repr(*there) if there else "nobody's is known"
-        with pytest.raises(DataError, match=rf"\A[^\n]*gender does not differ[^\n]*{found}; use events of two groups"):
+        found = repr(*there) if there else "no value is known"
+        with pytest.raises(
+            DataError, match=rf"\A[^\n]*gender does not differ[^\n]*{found}; use events of at least two groups"
+        ):
             replace(log, groups=groups).require_groups()

@@ -1,9 +1,10 @@
-"""From a data set's home to the folder that a run reads: the same events, checked, whole or not at all."""
+"""From the published file to the folder that a run reads: the same events, checked, whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import tempfile
 import zipfile
 from io import BytesIO
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream import ConfigurationError, DataError, EventLog, read_events
-from fairstream.data.datasets import archives
+from fairstream.data.datasets import prepare
 from fairstream.data.datasets.prepare import Prepared, get_dataset
 from fairstream.data.datasets.published import PUBLISHED, nearest
 from fairstream.data.datasets.sources import SOURCES
@@ -32,7 +33,7 @@ from raw_layouts import (
     write_modcloth,
     zipped,
 )
-from web import Cut, Page, Web, address_without_server
+from web import Cut, Page, Redirect, Web, address_without_server
 
 NAMES = list(SOURCES)
 WRITE = {"movielens-1m": write_1m, "movielens-100k": write_100k, "modcloth": write_modcloth}
@@ -165,7 +166,7 @@ def test_the_papers_own_counts_are_no_difference(known: Any) -> None:
 
 def test_a_wrong_checksum_ends_it_before_anything_is_unpacked(web: Web, tmp_path: Path) -> None:
     content = b"not even an archive"
-    with pytest.raises(DataError, match=r"must have the sha256 0{64}, but what came has [0-9a-f]{64} \(19 bytes\)"):
+    with pytest.raises(DataError, match=r"must have the sha256 0{64}, but has [0-9a-f]{64} \(19 bytes\)"):
         get(web, content, tmp_path / "to", sha256="0" * 64)
     assert names_in(tmp_path) == []
 
@@ -201,7 +202,7 @@ BAD_ARCHIVES: dict[str, tuple[bytes, str]] = {
     "another data set": (original("movielens-100k"), "must hold ml-1m/ratings.dat"),
     "bad ratings": (
         zipped(MEMBERS | {"ml-1m/ratings.dat": b"1::2::x::4\n"}),
-        "ml-1m.zip/ratings.dat must have the fields",
+        "ml-1m.zip/ml-1m/ratings.dat must have the fields",
     ),
     "no ratings above 2": (zipped(MEMBERS | {"ml-1m/ratings.dat": b"1::2::1::4\n"}), "none of the 1 events"),
 }
@@ -232,14 +233,67 @@ def test_without_a_connection_what_was_there_stays(web: Web, tmp_path: Path) -> 
     assert names_in(tmp_path) == WHOLE
 
 
-def test_an_interruption_leaves_nothing(web: Web, tmp_path: Path) -> None:
-    def interrupt(done: int, total: int | None) -> None:
-        if done:
-            assert len(names_in(tmp_path)) > 1
+CANNOT: dict[str, tuple[Page, str]] = {
+    "cut": (Cut(b"half", told=8), "4 bytes read, 4 more expected"),
+    "cut in a chunk": (Cut(b"half", told=None), "4 bytes read"),
+    "to a file": (Redirect("file:///etc/hostname"), "No connection adapters were found for 'file:"),
+    "to FTP": (Redirect("ftp://127.0.0.1/file"), "No connection adapters were found for 'ftp:"),
+    "in a circle": (Redirect("/archive"), "Exceeded 30 redirects"),
+    "to what is missing": (Redirect("/nowhere"), "404"),
+}
+
+
+@pytest.mark.parametrize(("page", "reason"), CANNOT.values(), ids=CANNOT)
+def test_what_cannot_be_downloaded_is_one_sentence_and_leaves_nothing(
+    web: Web, page: Page, reason: str, tmp_path: Path
+) -> None:
+    web.pages = {"/archive": page}
+    with pytest.raises(DataError, match=rf"\A{web.address}/archive could not be fetched: [^\n]*{reason}[^\n]*\Z"):
+        get_dataset("modcloth", to=tmp_path / "to", url=f"{web.address}/archive")
+    assert names_in(tmp_path) == []
+
+
+def test_a_redirect_is_followed(web: Web, tmp_path: Path) -> None:
+    web.pages = {"/archive": Redirect("/there"), "/there": original("modcloth")}
+    assert get_dataset("modcloth", to=tmp_path, url=f"{web.address}/archive").is_new
+
+
+def test_a_server_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/file"
+        with pytest.raises(DataError, match="timed out"):
+            get_dataset("modcloth", to=tmp_path / "to", url=url)
+    assert names_in(tmp_path) == []
+
+
+class Bar:
+    """A progress bar as pooch uses it."""
+
+    def __init__(self, *, interrupting: bool = False) -> None:
+        self.total, self.done, self.interrupting = 0, 0, interrupting
+
+    def update(self, n_bytes: int) -> None:
+        self.done += n_bytes
+        if self.interrupting:
             raise KeyboardInterrupt
 
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_progress_bar_ends_at_the_size_of_the_file(web: Web, tmp_path: Path) -> None:
+    bar, content = Bar(), original("movielens-1m")
+    get(web, content, tmp_path, progressbar=bar)
+    assert bar.done == bar.total == len(content)
+
+
+def test_an_interruption_leaves_nothing(web: Web, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        get(web, original("movielens-1m"), tmp_path / "to", on_progress=interrupt)
+        get(web, original("movielens-1m"), tmp_path / "to", progressbar=Bar(interrupting=True))
     assert names_in(tmp_path) == []
 
 
@@ -254,8 +308,8 @@ def test_an_archive_cannot_choose_where_it_is_put(web: Web, tmp_path: Path) -> N
 def test_an_archive_that_would_fill_the_disk_is_not_unpacked(
     web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "LARGEST", 10)
-    with pytest.raises(DataError, match=r"ml-1m/ratings.dat must be at most 10 bytes"):
+    monkeypatch.setattr(prepare, "_LARGEST", 10)
+    with pytest.raises(DataError, match=r"ml-1m/ratings.dat must have at most 10 bytes"):
         get(web, original("movielens-1m"), tmp_path / "to")
     assert names_in(tmp_path) == []
 
@@ -288,7 +342,7 @@ def test_what_is_there_must_have_the_checksum_that_is_asked_for(web: Web, tmp_pa
     get(web, content, tmp_path)
     assert not get(web, content, tmp_path, sha256=sha256(content).upper()).is_new
     with pytest.raises(
-        DataError, match=rf"sha256 0{{64}}, but is there already from one with {sha256(content)}; .*--force"
+        DataError, match=rf"sha256 0{{64}}, but exists already from one with {sha256(content)}; .*--force"
     ):
         get(web, content, tmp_path, sha256="0" * 64)
 
@@ -299,7 +353,7 @@ def test_a_manifest_that_does_not_tell_all_is_none(web: Web, about: Any, tmp_pat
     if isinstance(about, str):
         about = {name: part for name, part in json.loads(manifest.read_text()).items() if name != about}
     manifest.write_text(json.dumps(about))
-    with pytest.raises(DataError, match="is there already and is not what"):
+    with pytest.raises(DataError, match="exists already and is not what"):
         get(web, original("movielens-1m"), tmp_path)
 
 
@@ -319,7 +373,7 @@ def test_what_is_not_whole_is_replaced_only_when_asked(web: Web, name: str, how:
     whole = {path: path.read_bytes() for path in get(web, content, tmp_path).folder.iterdir()}
     file = tmp_path / "movielens-1m" / name
     file.unlink() if how == "missing" else file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"is there already and is not what .* left there; .*--to, .*--force"):
+    with pytest.raises(DataError, match=r"exists already and is not what .* wrote; .*--to, .*--force"):
         get(web, content, tmp_path)
     get(web, content, tmp_path, force=True)
     for path, expected in whole.items():

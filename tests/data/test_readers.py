@@ -539,6 +539,51 @@ class TestMoreEvents:
         assert read_more_events(self.NEW, settled, Columns(), users=half).groups is None
 
 
+class TestNotesOnUpdates:
+    FIRST = read_events(pa.table({"user": ["a", "b"], "item": [1, 2], "time": [10, 20], "g": ["x", "y"]}), group="g")
+
+    def notes(self, table: dict[str, Any], *, last_time: Any = None, users: Any = None, **columns: Any) -> list[str]:
+        groups, last_time = self.FIRST.require_groups(), self.FIRST.last_time if last_time is None else last_time
+        more = read_more_events(pa.table(table), groups, Columns(**columns), users=users, last_time=last_time)
+        return list(more.notes)
+
+    def test_events_after_all_known_ones_with_known_columns_need_none(self) -> None:
+        assert self.notes({"user": ["a"], "item": [3], "time": [20], "g": ["x"]}) == []
+
+    def test_events_before_the_latest_known_one_are_counted(self) -> None:
+        notes = self.notes({"user": ["a", "b", "b"], "item": [3, 4, 5], "time": [21, 5, 19], "g": ["x", "y", "y"]})
+        assert "2 of 3 events are older than the latest known event: they are added after it" in notes
+
+    @pytest.mark.parametrize(("before", "now"), [(20, NOON), (np.datetime64(NOON, "us"), 20), (np.float64(2.5), NOON)])
+    def test_timestamps_and_numbers_do_not_mix(self, before: Any, now: Any) -> None:
+        with pytest.raises(DataError, match=r"\Athe earlier events have (timestamps|numbers) as times, these have"):
+            self.notes({"user": ["a"], "item": [3], "time": [now]}, last_time=np.asarray(before)[()])
+
+    def test_the_unit_given_first_is_that_of_later_numbers(self) -> None:
+        table = {"user": ["a"], "item": [3], "time": [1_700_000_000_000], "g": ["x"]}
+        assert self.notes(table, last_time=np.datetime64("2023-01-01", "us"), time_unit="ms") == []
+
+    def test_another_unit_of_time_is_noted(self) -> None:
+        table = {"user": ["a"], "item": [3], "time": [1_700_000_000_000], "g": ["x"]}
+        (note,) = self.notes(table, last_time=np.int64(1_690_000_000))
+        assert "seconds since 1970, these like milliseconds" in note
+
+    def test_columns_that_are_not_used_are_named(self) -> None:
+        table = {"user": ["a"], "item": [3], "time": [30], "g": ["x"], "price": [9], "shop": ["s"]}
+        assert self.notes(table) == ["columns of the events that are not used: price, shop"]
+        assert self.notes({"user": ["a"], "item": [3], "time": [30], "g": ["x"], "rating": [5]}) == [
+            "1 of 1 events have rating > 2 and are kept"
+        ]
+        users = pa.table({"user": ["a"], "g": ["x"], "age": [3]})
+        assert self.notes({"user": ["a"], "item": [3], "time": [30], "g": ["x"]}, users=users) == [
+            "columns of the events that are not used: g"
+        ]
+
+    def test_tables_without_the_group_are_noted(self) -> None:
+        (note,) = self.notes({"user": ["new"], "item": [3], "time": [30]})
+        assert note == "the tables have no column 'g': users who are new are in no group"
+
+
 def test_users_without_a_group_are_noted() -> None:
     log = read_events(events_table(strings=True), users=users_table(strings=True).slice(0, 2))
     assert log.groups is not None
@@ -562,6 +607,34 @@ def test_only_an_empty_field_of_a_csv_file_is_missing(tmp_path: Path) -> None:
 def test_a_date_is_the_time_before_an_order_number_is() -> None:
     table = pa.table({"user": [1, 2], "item": [1, 2], "order": [1, 2], "date": [20.0, 10.0]})
     assert read_events(table).times.tolist() == [10.0, 20.0]
+
+
+def test_of_an_order_number_and_a_time_the_time_counts_and_a_note_says_so() -> None:
+    table = pa.table({"user": [1, 2], "item": [1, 2], "order": [1, 2], "purchase_time": [20.0, 10.0]})
+    log = read_events(table)
+    assert log.times.tolist() == [10.0, 20.0]
+    assert "the events are ordered by 'purchase_time' and not by 'order'" in log.notes
+    assert read_events(table, time_column="order").times.tolist() == [1, 2]
+    assert read_events(table.drop_columns(["purchase_time"])).notes == ()
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("kind", [int, float])
+def test_numbers_become_timestamps_where_their_unit_is_given(unit: str, per_second: int, kind: type) -> None:
+    """Even for three days after 1970, where a guess takes milliseconds for seconds."""
+    seconds = [0, 86_400, 3 * 86_400]
+    times = [kind(second * per_second) for second in seconds]
+    log = read_events(pa.table({"user": [1, 2, 3], "item": [1, 2, 3], "time": times}), time_unit=unit)
+    assert log.times.astype("datetime64[s]").astype(int).tolist() == seconds
+    assert log.times.dtype == np.dtype("datetime64[us]")
+
+
+def test_a_time_unit_does_not_change_timestamps_and_does_not_overflow() -> None:
+    table = pa.table({"user": [1], "item": [1], "time": [NOON]})
+    assert read_events(table, time_unit="s").times.tolist() == [NOON]
+    refused(
+        "out of range", "time_unit='s'", source=pa.table({"user": [1], "item": [1], "time": [2**60]}), time_unit="s"
+    )
 
 
 def test_one_log_has_one_shape(log: EventLog) -> None:

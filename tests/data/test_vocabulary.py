@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -194,3 +199,62 @@ def test_the_kind_of_the_ids_stays(known: list[int], other: list[str], words: li
         assert "\n" not in message
         assert all(word in message for word in ["one kind", *words]), message
     assert vocabulary.ids.to_pylist() == known
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "c"], [7, 3, 9]], ids=["strings", "integers"])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_one_id_is_looked_up_as_many_are(ids: list[int], indexed: bool) -> None:
+    vocabulary = Vocabulary(ids[:2])
+    if indexed:
+        vocabulary.indexed()
+    vocabulary.extend(ids)
+    assert [vocabulary.row_of(one) for one in ids] == [0, 1, 2]
+    assert vocabulary.row_of("z") == vocabulary.row_of(-5) == -1
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, lambda vocabulary: pickle.loads(pickle.dumps(vocabulary))])
+def test_a_pickled_or_copied_vocabulary_has_the_same_rows_and_grows_alone(again) -> None:
+    vocabulary = Vocabulary(["a", "b"]).indexed()
+    vocabulary.extend(["c"])
+    twin = again(vocabulary)
+    assert twin.extend(["d", "b", "c"]).tolist() == [3, 1, 2]
+    assert vocabulary.lookup(["d", "c"]).tolist() == [-1, 2]
+
+
+def test_a_vocabulary_is_read_while_copies_of_it_are_extended() -> None:
+    """Readers of one vocabulary see its rows and no others, whatever happens to its copies in other threads."""
+    names = [f"user {n}" for n in range(3000)]
+    known, later = names[:2000], [names[n : n + 50] for n in range(2000, 3000, 50)]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for start in (Vocabulary(known), Vocabulary(known).indexed()):
+
+            def extend_copies(start: Vocabulary = start) -> list[str]:
+                vocabulary = start.copy()
+                for part in later:
+                    vocabulary = vocabulary.copy()
+                    vocabulary.extend(part)
+                return vocabulary.ids.to_pylist()
+
+            def read(start: Vocabulary = start) -> bool:
+                rows = start.lookup(names).tolist()
+                return rows == [*range(2000), *[-1] * 1000] and start.row_of(names[-1]) == -1 and len(start) == 2000
+
+            with ThreadPoolExecutor(4) as pool:
+                writers = [pool.submit(extend_copies) for _ in range(4)]
+                readers = [pool.submit(read) for _ in range(40)]
+                assert all(reader.result() for reader in readers)
+                assert all(writer.result() == names for writer in writers)
+    finally:
+        sys.setswitchinterval(switch)
+
+
+def test_a_copy_of_a_large_vocabulary_shares_its_index() -> None:
+    """What a copy and its extension cost must follow the new ids, not the known ones."""
+    vocabulary = Vocabulary(np.arange(100_000)).indexed()
+    twin = vocabulary.copy()
+    twin.extend(np.arange(99_990, 100_010))
+    assert twin._index is vocabulary._index
+    assert len(twin._recent) == 10
+    assert twin.ids.to_pylist() == list(range(100_010))

@@ -1,24 +1,25 @@
-"""`fairstream data get` and `fairstream data check`: data sets from their homes, and what a folder holds."""
+"""`fairstream data get`: download the paper's data sets; `fairstream data check`: describe a folder or file."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import pooch
 import typer
 from rich.console import Console
 
 from fairstream.cli.console import make_console
-from fairstream.cli.data_tables import group_table, summary
+from fairstream.cli.data_description import describe, group_table, summary
 from fairstream.cli.progress import DownloadProgress
-from fairstream.data.datasets.describe import describe
 from fairstream.data.datasets.prepare import Prepared, get_dataset
 from fairstream.data.datasets.sources import SOURCES
 from fairstream.experiments import check_writable, write_json
 
 data_app = typer.Typer(
-    help="Fetch the paper's data sets and prepare them; say what a folder or file holds.",
+    help="Download and prepare the paper's data sets; describe a folder or file.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -31,42 +32,41 @@ def get(
         Path | None, typer.Option(help="Folder to make the folder NAME in.", show_default="~/.local/share/fairstream")
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="Another address of the same file.", show_default="the data set's home")
+        str | None, typer.Option(help="Another address of the same file.", show_default="where it is published")
     ] = None,
     sha256: Annotated[
         str | None,
-        typer.Option(help="Checksum that the file must have.", show_default="the one that its home publishes, if any"),
+        typer.Option(help="Checksum that the file must have.", show_default="the published one, if any"),
     ] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="Prepare this file, downloaded before.", show_default=False)
+        Path | None, typer.Option("--from", help="Use this file, downloaded before.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what was prepared before.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
 ) -> None:
-    """Fetch a data set from its home, check it, and prepare it for `fairstream run`.
+    """Download a data set, check it, and prepare it for `fairstream run`.
 
-    Events with a rating above 2 are kept, one of each user and item, in the order of time. The
-    result is held against the paper's counts. The data sets are for research; their terms are shown.
+    Events with a rating above 2 are kept, one per user and item, in chronological order. The
+    result is compared with the paper's counts. The data sets are for research; their terms are shown.
     """
+    pooch.get_logger().setLevel(logging.WARNING)  # it announces each download, which the progress bar shows
     with DownloadProgress(name, quiet=quiet) as progress:
-        prepared = get_dataset(
-            name, to=to, url=url, sha256=sha256, archive=from_, force=force, on_progress=progress.update
-        )
+        prepared = get_dataset(name, to=to, url=url, sha256=sha256, archive=from_, force=force, progressbar=progress)
     console = make_console(quiet=quiet)
-    for line in _told(prepared):
+    for line in _summary(prepared):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if prepared.difference is not None:
         warning = f"fairstream: warning: {prepared.difference}"
         Console(stderr=True).print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
-def _told(prepared: Prepared) -> list[str]:
+def _summary(prepared: Prepared) -> list[str]:
     about, source = prepared.about, prepared.source
     counts = about["counts"]
     is_papers = prepared.is_in_paper and prepared.difference is None
     run = f"fairstream run {prepared.folder} --group {source.group} --advantaged {source.advantaged}"
     return [
-        f"{'Prepared' if prepared.is_new else 'Already there:'} {prepared.folder}",
+        f"{'Prepared' if prepared.is_new else 'Exists already:'} {prepared.folder}",
         f"{counts['n_events']:,} events, {counts['n_users']:,} users, {counts['n_items']:,} items"
         + (", as in the paper" if is_papers else ""),
         f"From {about['from']}, {about['size']:,} bytes, sha256 {about['sha256']} ({about['checksum']})",
@@ -78,17 +78,19 @@ def _told(prepared: Prepared) -> list[str]:
 @data_app.command()
 def check(
     data: Annotated[str, typer.Argument(help="Whatever `fairstream run` takes: a folder, a file, or `synthetic`.")],
-    json: Annotated[Path | None, typer.Option(help="Write what was found to this file.", show_default=False)] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Also write the description to this JSON file.", show_default=False)
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Say what a folder or file holds: events, users, items, time, groups, and whether it is the paper's data."""
+    """Describe a folder or file: events, users, items, times, groups, and whether it is the paper's data."""
     if json is not None:
         check_writable(json)
-    found = describe(data)
+    description = describe(data)
     console = make_console(quiet=quiet)
-    for line in summary(found):
+    for line in summary(description):
         console.print(line, highlight=False, markup=False)
-    if any(column.values for column in found.group_columns):
-        console.print(group_table(found))
+    if any(column.values for column in description.group_columns):
+        console.print(group_table(description))
     if json is not None:
-        write_json(asdict(found), json)
+        write_json(asdict(description), json)

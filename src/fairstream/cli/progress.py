@@ -108,7 +108,7 @@ class JobProgress(_Bars):
 
 
 class DownloadProgress(_Bars):
-    """One bar for a download: bytes received, size, and time left."""
+    """The progress bar of a download, with the interface of tqdm that pooch expects."""
 
     def __init__(self, label: str, *, quiet: bool) -> None:
         self._progress = Progress(
@@ -121,11 +121,22 @@ class DownloadProgress(_Bars):
         )
         self._label = label
 
-    def update(self, done: int, total: int | None) -> None:
-        """Advance the bar, which appears with the first call."""
+    total: int = 0
+    """Set by pooch before the first update; 0 where the server does not say."""
+
+    def update(self, n_bytes: int) -> None:
+        """Advance by so many bytes; the bar appears with the first call."""
         if not self._progress.tasks:
-            self._progress.add_task(self._label, total=total)
-        self._progress.update(self._progress.tasks[0].id, completed=done)
+            self._progress.add_task(self._label, total=self.total or None)
+        self._progress.advance(self._progress.tasks[0].id, n_bytes)
+
+    def reset(self) -> None:
+        """Go back to 0 bytes."""
+        if self._progress.tasks:
+            self._progress.update(self._progress.tasks[0].id, completed=0)
+
+    def close(self) -> None:
+        """Do nothing: the bar ends with its `with` block."""
 
 
 def _duration(seconds: float) -> str:

@@ -39,3 +39,7 @@ ItemColumn = Annotated[str | None, _reading("Column with the item's id.", "recog
 TimeColumn = Annotated[str | None, _reading("Column with the time.", "recognised")]
 RatingColumn = Annotated[str | None, _reading("Column with the rating, if any.", "recognised")]
 RatingAbove = Annotated[float, _reading("Keep events with a rating above this.", "2.0")]
+TimeUnit = Annotated[
+    str | None,
+    _reading("Unit of times that are numbers since 1970: s, ms, us or ns.", "guessed for calendar periods"),
+]

@@ -22,6 +22,7 @@ from fairstream.cli.reading import (
     RatingAbove,
     RatingColumn,
     TimeColumn,
+    TimeUnit,
     UserColumn,
     Users,
 )
@@ -88,6 +89,7 @@ def run(
     time_column: TimeColumn = None,
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
+    time_unit: TimeUnit = None,
     seeds: Seeds = 1,
     store: Annotated[
         Path | None, typer.Option(help="Results folder; an existing one is resumed.", show_default=False)
@@ -123,6 +125,7 @@ def run(
         time_column=time_column,
         rating_column=rating_column,
         rating_above=rating_above,
+        time_unit=time_unit,
     )
     job = Run(log, config)
     console = make_console(quiet=quiet or json == "-")
@@ -215,6 +218,7 @@ def _introduce(job: Run, console: Console) -> None:
         f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items; "
         f"{job.groups.attribute}: {first} ({how[job.groups.choice]}) against {', '.join(ordered(others))}",
         *log.notes,
+        *job.periods.notes,
     ]
     for line in lines:
         console.print(line, highlight=False)

@@ -20,6 +20,7 @@ from fairstream.cli.reading import (
     RatingAbove,
     RatingColumn,
     TimeColumn,
+    TimeUnit,
     UserColumn,
     Users,
 )
@@ -67,6 +68,7 @@ def sweep(
     time_column: TimeColumn = None,
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
+    time_unit: TimeUnit = None,
     seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     seeds: Seeds = 1,
     metric: Metric = None,
@@ -105,6 +107,7 @@ def sweep(
         time_column=time_column,
         rating_column=rating_column,
         rating_above=rating_above,
+        time_unit=time_unit,
     )
     folder, console = Store(store), make_console(quiet=quiet or json == "-")
     with folder.writing(), JobProgress(quiet=quiet) as progress:

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairstream.data.tables import Columns, combined
+from fairstream.data.vocabulary import Rows, id_column
 from fairstream.errors import DataError
 
 ADVANTAGED, UNKNOWN = 0, -1
@@ -29,6 +31,8 @@ Codes = np.ndarray[Any, np.dtype[np.int16]]
 class Groups:
     """The group of each user row, by one attribute or by several together.
 
+    Examples
+    --------
     >>> groups = Groups.from_values("gender", ["M", "F", "M", None], advantaged="M")
     >>> groups.names, groups.codes.tolist()
     (('M', 'F'), [0, 1, 0, -1])
@@ -45,17 +49,31 @@ class Groups:
     codes: Codes
     """One code per user row."""
     choice: Literal["declared", "larger", "auto"] = "declared"
-    """How the advantaged group came to be so: named by the caller, the larger one for want of a
-    name, or found anew before each update from the period that has just ended."""
+    """How the advantaged group was chosen: declared by the caller, the larger one where none was
+    declared, or measured before each update on the period that has just ended."""
     ahead: tuple[int, ...] = (ADVANTAGED,)
-    """The codes that the fairness loss takes to be ahead of the rest; more than one only by `auto`."""
+    """The codes that the fairness loss treats as better served than the rest; several only by `auto`."""
 
     @classmethod
     def from_values(cls, attribute: str, values: Any, *, possible: Any = None, advantaged: object = None) -> Groups:
-        """Read the groups off the attribute's value of each user row (null: not known).
+        """Make groups from the value of each user row (null: not known).
 
-        `possible` may hold values that no user has yet. Without `advantaged`, or with "auto", the
-        larger group is taken, as the paper does for both of its data sets.
+        Parameters
+        ----------
+        attribute
+            Name of the attribute, for messages.
+        values
+            The value of each user row.
+        possible
+            Further values, which no user has yet.
+        advantaged
+            The value of the advantaged group; without it, or with "auto", the larger group, as in
+            the paper. A group that is itself named "auto" is declared as "=auto".
+
+        Raises
+        ------
+        DataError
+            If there are fewer than two groups or more than 100, or none has the value `advantaged`.
         """
         labels = _labels(values)
         names = tuple(_distinct(labels))
@@ -69,35 +87,40 @@ class Groups:
         return cls(attribute, names, _encoded(labels, names)).declared(advantaged)
 
     def declared(self, advantaged: object) -> Groups:
-        """The same groups with this one in front; without one, or with "auto", the larger."""
-        if advantaged is None or advantaged == AUTO:
-            choice: Literal["auto", "larger"] = "auto" if advantaged == AUTO else "larger"
-            return replace(self, choice=choice).as_of(len(self.codes))
-        declared = _labels([advantaged])[0].as_py()
-        if declared not in self.names:
+        """Return the same groups with this one in front; without one, or with "auto", the larger one."""
+        label = None if advantaged is None else _labels([advantaged])[0].as_py()
+        if label == AUTO and AUTO in self.names:
             raise DataError(
-                f"no user has {self.attribute} = {declared!r}; the values that occur are {_shown(self.names)}"
+                f"a value of {self.attribute} is {AUTO!r}, so advantaged={AUTO!r} is ambiguous; "
+                f"write '={AUTO}' for the group, or rename the value to have the group measured"
             )
-        return replace(self, choice="declared").with_advantaged(declared)
+        if label is None or label == AUTO:
+            choice: Literal["auto", "larger"] = "larger" if label is None else "auto"
+            return replace(self, choice=choice).as_of(len(self.codes))
+        if label not in self.names and label.startswith("="):
+            label = label[1:]
+        if label not in self.names:
+            raise DataError(f"no user has {self.attribute} = {label!r}; the values are {_shown(self.names)}")
+        return replace(self, choice="declared").with_advantaged(label)
 
     def as_of(self, n_users: int) -> Groups:
-        """The same groups, with the larger one decided on the first `n_users` rows alone."""
+        """Return the same groups, with the larger one decided on the first `n_users` rows alone."""
         if self.choice == "declared":
             return self
         codes = self.codes[:n_users]
         sizes = np.bincount(codes[codes >= 0], minlength=len(self.names))
-        if not sizes.any():  # nobody's group is known yet: the first that will be
+        if not sizes.any():  # no group is known yet: take the first that will be
             return self.with_advantaged(self.names[self._by_appearance()[0]])
         return self.with_advantaged(max(sorted(self.names), key=lambda name: sizes[self.names.index(name)]))
 
     def with_advantaged(self, name: str) -> Groups:
-        """The same users with another group in front, and it alone ahead; of two, every disparity changes its sign."""
+        """Return the same users with another group in front and alone ahead; of two, disparities change their sign."""
         first = self.names.index(name)
         order = [first, *(code for code in self._by_appearance() if code != first)]
         return replace(self._renumbered(order), ahead=(ADVANTAGED,))
 
     def _renumbered(self, order: Sequence[int]) -> Groups:
-        """The same groups with the codes `order` as the codes 0, 1, 2 …"""
+        """Return the same groups with the codes `order` as the codes 0, 1, 2 …"""
         place = np.empty(len(order) + 1, dtype=np.int16)
         place[list(order)], place[UNKNOWN] = np.arange(len(order)), UNKNOWN
         return replace(
@@ -108,38 +131,64 @@ class Groups:
         )
 
     def _by_appearance(self) -> list[int]:
-        """The codes in the order in which their first users appear; those without users come last."""
+        """Return the codes in the order in which their first users appear; those without users come last."""
         seen, at = np.unique(self.codes, return_index=True)
         appearance = {int(code): int(row) for code, row in zip(seen, at, strict=True)}
         return sorted(range(len(self.names)), key=lambda code: appearance.get(code, len(self.codes)))
 
     def n_groups_among(self, n_users: int) -> int:
-        """How many of the names the first `n_users` rows have shown (no later name is among them)."""
+        """Return how many of the names occur among the first `n_users` rows (no later name does)."""
         return int(self.codes[:n_users].max(initial=UNKNOWN)) + 1
 
     def n_occurring(self) -> int:
-        """How many groups have any users."""
+        """Return how many groups have any users."""
         return len(np.unique(self.codes[self.codes != UNKNOWN]))
 
     def signs(self, n_groups: int) -> list[float]:
-        """+1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others."""
+        """Return +1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others."""
         return [1.0 if code in self.ahead else -1.0 for code in range(n_groups)]
 
     def with_ahead(self, names: Iterable[str], judged: Iterable[str] | None = None) -> Groups:
-        """The same groups with `names` found ahead of the rest; nothing changes where none is.
+        """Return the same groups with `names` ahead of the rest; the same object where none is.
 
-        Of groups that were not judged nothing is known, and they stay what they were.
+        `judged` are the groups that could be compared (None: all); the others stay what they were.
         """
         unjudged = set() if judged is None else set(self.names) - set(judged)
-        found = {self.names.index(name) for name in names}
+        leading = {self.names.index(name) for name in names}
         kept = {code for code in self.ahead if self.names[code] in unjudged}
-        ahead = tuple(sorted(found | kept)) if found else ()
+        ahead = tuple(sorted(leading | kept)) if leading else ()
         return replace(self, ahead=ahead) if 0 < len(ahead) < len(self.names) else self
 
-    def merge(self, rows: np.ndarray[Any, Any], n_rows: int, other: Groups | None) -> Groups:
-        """These groups for `n_rows` users, of whom `rows` may bring their group from `other`.
+    def without(self, row: int | Rows) -> Groups:
+        """Return the groups without these user rows; a group that loses its last user goes behind those with users.
 
-        Known users keep theirs; a value that nobody had before becomes a new group.
+        The advantaged group keeps its code 0 even then.
+        """
+        codes = np.delete(self.codes, row)
+        occurring = set(np.unique(codes).tolist()) | {ADVANTAGED}
+        order = sorted(range(len(self.names)), key=lambda code: (code not in occurring, code))
+        return replace(self, codes=codes)._renumbered(order)
+
+    def n_changed(self, rows: np.ndarray[Any, Any], other: Groups | None) -> int:
+        """Return how many of the users `rows` have another group in `other` than here; unknown groups do not count."""
+        if other is None:
+            return 0
+        known = rows < len(self.codes)
+        ours, theirs = self.codes[rows[known]], other.codes[known]
+        place = np.array([*(_index(self.names, name) for name in other.names), UNKNOWN], dtype=np.int64)
+        return int(((ours != UNKNOWN) & (theirs != UNKNOWN) & (ours != place[theirs])).sum())
+
+    def notes_on_merge(self, rows: np.ndarray[Any, Any], other: Groups | None) -> tuple[str, ...]:
+        """Return a sentence where `merge` with the same arguments passes over changed groups."""
+        n = self.n_changed(rows, other)
+        if n == 0:
+            return ()
+        return (f"{n} known user(s) came with another {self.attribute} than before: the earlier one is kept",)
+
+    def merge(self, rows: np.ndarray[Any, Any], n_rows: int, other: Groups | None) -> Groups:
+        """Return these groups for `n_rows` users, of whom `rows` may bring their group from `other`.
+
+        Known users keep theirs (`notes_on_merge` counts the changed ones); a new value becomes a new group.
         """
         codes = np.full(n_rows, UNKNOWN, dtype=np.int16)
         codes[: len(self.codes)] = self.codes
@@ -163,14 +212,14 @@ class Groups:
 
 
 def encode_groups(values: Any, names: Sequence[str]) -> tuple[tuple[str, ...], Codes]:
-    """The code of each value (null is UNKNOWN), and the names with the new ones at the end."""
+    """Return the names with the new ones at the end, and the code of each value (null is UNKNOWN)."""
     labels = _labels(values)
     extended = (*names, *(name for name in _distinct(labels) if name not in names))
     return extended, _encoded(labels, extended)
 
 
 def intersection(columns: Sequence[Any]) -> Any:
-    """One value for each combination of several columns' values; null where any of them is null.
+    """Return one value for each combination of several columns' values; null where any of them is null.
 
     >>> intersection([["F", "M", None], [18, 25, 25]]).to_pylist()
     ['F,18', 'M,25', None]
@@ -179,6 +228,117 @@ def intersection(columns: Sequence[Any]) -> Any:
     if len(labels) > 1 and any(pc.any(pc.match_substring(label, ",")).as_py() for label in labels):
         raise DataError("columns can be combined into groups only if none of their values contains a comma")
     return pc.binary_join_element_wise(*labels, ",", null_handling="emit_null") if len(labels) > 1 else labels[0]
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class GroupValues:
+    """The group value of each user that a table names.
+
+    >>> table = pa.table({"user": [1, 2, 3], "sex": ["F", "M", None]})
+    >>> GroupValues.from_table(table, "sex", Columns(), what="the users table").of(pa.array([2, 4, 3, 1])).to_pylist()
+    ['M', None, None, 'F']
+    """
+
+    attribute: str
+    users: pa.Array
+    """Ids, each once."""
+    values: pa.Array
+    """Strings, null where the table has no value."""
+
+    @classmethod
+    def from_table(cls, table: pa.Table, group: str | Sequence[str], columns: Columns, *, what: str) -> GroupValues:
+        """Read the values from the column or columns `group`; raise DataError where a user has several."""
+        parts = group_parts(table, group, what=what)
+        user = columns.find("user", table, what=what)
+        check_users(table[user].null_count, len(table), user)
+        return cls.from_pairs(",".join(parts), combined(table[user]), intersection([table[name] for name in parts]))
+
+    @classmethod
+    def from_pairs(cls, attribute: str, users: pa.Array, values: pa.Array | pa.ChunkedArray) -> GroupValues:
+        """Make one value a user from pairs that may repeat; raise DataError where a user has several."""
+        users = id_column(users)
+        if len(pc.unique(users)) < len(users):
+            pairs = pa.table({"user": users, "value": values}).group_by(["user", "value"], use_threads=False)
+            distinct = pairs.aggregate([]).combine_chunks()
+            users, values = combined(distinct["user"]), distinct["value"]
+            if len(pc.unique(users)) < len(users):
+                raise DataError(
+                    f"a user has one group, but {attribute!r} gives some users several values; keep one row a user"
+                )
+        values = combined(values) if isinstance(values, pa.ChunkedArray) else values
+        return cls(attribute, users, values.cast(pa.string()))
+
+    def of(self, user_ids: pa.Array) -> pa.Array:
+        """Return the value of each of the users, null where the table has none."""
+        if not len(self.users):
+            return pa.nulls(len(user_ids), pa.string())
+        if user_ids.type != self.users.type:
+            raise DataError(
+                f"user ids must be of one kind in both tables: the events have {user_ids.type}, "
+                f"the users {self.users.type}; convert one of the columns"
+            )
+        return self.values.take(pc.index_in(user_ids, value_set=self.users))
+
+    def groups(self, user_ids: pa.Array, advantaged: object) -> Groups:
+        """Return the groups of the users; values that only others have are possible too."""
+        return Groups.from_values(self.attribute, self.of(user_ids), possible=self.values, advantaged=advantaged)
+
+
+def group_parts(table: pa.Table, group: str | Sequence[str], *, what: str) -> list[str]:
+    """Return the columns meant by "gender", "gender,age" or ["gender", "age"]; raise DataError where one is missing."""
+    if not isinstance(group, str):
+        parts = list(group) if isinstance(group, Sequence) else []
+        if not parts or any(not isinstance(name, str) or "," in name for name in parts):
+            raise DataError(f"group must be a column or a list of columns without commas in their names, got {group!r}")
+    else:
+        parts = [group] if group in table.column_names else [name.strip() for name in group.split(",")]
+    if missing := [name for name in parts if name not in table.column_names]:
+        raise DataError(
+            f"{what} has no column {missing[0]!r} to group by; its columns are {', '.join(table.column_names)}"
+        )
+    return parts
+
+
+def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
+    """Return the column that makes the groups where none was named."""
+    user = columns.find("user", table, what=what)
+    two_valued = [name for name in table.column_names if name != user and n_values(table[name]) == 2]
+    if len(two_valued) != 1:
+        raise DataError(
+            f"say which column makes the groups with group=COLUMN (on the command line: --group COLUMN); "
+            f"the columns with two values are {', '.join(two_valued) or 'none'}"
+        )
+    return two_valued[0]
+
+
+def n_values(column: pa.ChunkedArray) -> int:
+    """Return how many different values the column takes; 0 for a type that cannot make groups."""
+    if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
+        return 0
+    return int(pc.count_distinct(column, mode="only_valid").as_py())
+
+
+def check_users(n_missing: int, n_rows: int, column: str) -> None:
+    """Raise DataError where a row that gives a group names no user."""
+    if n_missing:
+        raise DataError(f"every row of users needs a user, but {n_missing} of {n_rows} are missing in {column!r}")
+
+
+def read_more_groups(user_ids: pa.Array, table: pa.Table, columns: Columns, groups: Groups) -> Groups | None:
+    """Return the groups of the users in the codes of `groups`; None where the table has no such column."""
+    parts = [groups.attribute] if groups.attribute in table.column_names else groups.attribute.split(",")
+    if not set(parts) <= set(table.column_names):
+        return None
+    values = GroupValues.from_table(table, groups.attribute, columns, what="the users table")
+    names, codes = encode_groups(values.of(user_ids), groups.names)
+    return replace(groups, names=names, codes=codes)
+
+
+def _index(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)
 
 
 def _shown(names: Sequence[str]) -> str:
@@ -194,7 +354,7 @@ def _check_few(attribute: str, names: Sequence[str]) -> None:
 
 
 def _distinct(labels: pa.Array) -> list[str]:
-    """The values that occur, in the order in which they do."""
+    """Return the values that occur, in the order of first appearance."""
     return [name for name in pc.unique(labels).to_pylist() if name is not None]
 
 
@@ -205,7 +365,7 @@ def _encoded(labels: pa.Array, names: Sequence[str]) -> Codes:
 
 
 def _labels(values: Any) -> pa.Array:
-    """The values as strings, null where nothing is known."""
+    """Return the values as strings, null where nothing is known."""
     try:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
         if pa.types.is_floating(array.type):

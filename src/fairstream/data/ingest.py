@@ -1,27 +1,41 @@
-"""From events that do not fit into memory to a log in a folder that can be used where it lies."""
+"""Reading events that do not fit into memory into a log on disk, with DuckDB.
+
+Arrow reads and `EventParser` checks the source a batch at a time; DuckDB numbers the ids, orders
+the events and drops repeated pairs, within a limit of memory and otherwise on disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 
-from fairstream.data.columns import Columns
-from fairstream.data.event_parser import EventParser
-from fairstream.data.external import ColumnFiles, InOrderOfAppearance, in_order_of_time, repeated_pairs
-from fairstream.data.group_collector import GroupCollector
+from fairstream.data.datasets import open_dataset
+from fairstream.data.groups import GroupValues, check_users, group_parts, intersection, only_two_valued
 from fairstream.data.log import EventLog, is_chronological, notes_on_order, require_events
-from fairstream.data.readers import EVENTS, find_people, open_tables, with_groups
-from fairstream.data.storage import need_new, writing_to
-from fairstream.data.streams import TableStream
-from fairstream.data.vocabulary import Rows, Vocabulary
-from fairstream.errors import ConfigurationError
+from fairstream.data.storage import check_new, writing_to
+from fairstream.data.tables import Columns, EventParser, combined, decoded, first_sentence, open_source, to_table
+from fairstream.data.vocabulary import Vocabulary, id_column
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.files import sibling_tempdir
 
+if TYPE_CHECKING:
+    import duckdb
+
+_EVENTS = "the events"
 _ROWS_AT_ONCE = 1 << 20
+_CSV_OPTIONS: dict[str, Any] = {
+    "header": True,
+    "sep": ",",
+    "quotechar": '"',
+    "sample_size": -1,  # all lines
+    "auto_type_candidates": ["BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR"],  # as Arrow's
+}
 
 
 def ingest(
@@ -36,102 +50,214 @@ def ingest(
     time_column: str | None = None,
     rating_column: str | None = None,
     rating_above: float = 2.0,
-    events_at_once: int = 1 << 22,
+    time_unit: str | None = None,
+    memory_limit: str = "2GB",
 ) -> EventLog:
-    """Read events that do not fit into memory into a new `folder`, and open the log that is there then.
+    """Read events that do not fit into memory into a new folder, and open the log there.
 
-    The log is exactly what `read_events` would make of the same source and options. The source is
-    read a piece at a time (a `pyarrow.RecordBatchReader` too); the memory needed is that of the
-    users' and items' ids and of some pieces of `events_at_once` events. The columns of the log
-    stay in the folder's files; `read_events(folder)` opens it again at once.
+    The log is what `read_events` would make of the same source and options, with one exception:
+    in a CSV file, a column of numbers with leading zeros ("007") stays a column of strings. Needs
+    DuckDB: `pip install 'fairstream[ingest]'`.
 
+    Parameters
+    ----------
+    source
+        As for `read_events`, or a `pyarrow.RecordBatchReader`, which is read once.
+    folder
+        Where the log is written; `read_events(folder)` opens it again at once.
+    users, group, advantaged, user_column, item_column, time_column, rating_column, rating_above, time_unit
+        As for `read_events`. The table of the users is held in memory.
+    memory_limit
+        The memory that DuckDB may use, such as "500MB"; what exceeds it goes to disk beside `folder`.
+
+    Returns
+    -------
+    EventLog
+        The log, whose columns stay in the folder's files.
+
+    Raises
+    ------
+    DataError
+        As `read_events`, and where `folder` exists already or cannot be written.
+    ConfigurationError
+        If DuckDB is not installed, or `memory_limit` is not an amount of memory.
+
+    Examples
+    --------
     >>> import tempfile, pyarrow as pa
     >>> events = pa.table({"user": ["a", "b", "a"], "item": [5, 5, 9], "time": [3, 1, 2]})
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     log = ingest(events.to_reader(), f"{place}/log")
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     log = ingest(events.to_reader(), f"{parent}/log")
     ...     print(log.users.tolist(), log.notes)
     [0, 1, 1] ('the events were not in chronological order and have been sorted by time',)
     """
-    if not isinstance(events_at_once, int) or events_at_once < 1:
-        raise ConfigurationError(f"events_at_once must be an integer of at least 1, got {events_at_once}")
-    columns = Columns(user_column, item_column, time_column, rating_column, rating_above)
+    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit)
     folder = Path(folder)
-    need_new(folder)
-    tables = open_tables(source, users)
-    stream = TableStream(tables.events, what=EVENTS)
-    intake = EventParser(stream.like, columns)
-    people = find_people(stream.like, tables.users, columns, group=group, advantaged=advantaged)
-    with writing_to(folder), sibling_tempdir(folder, "work") as work:
-        arrived = _arrived(stream, intake, people if tables.users is None else None, work, events_at_once)
-        notes = intake.notes()
-        log = arrived.in_order(events_at_once)
-        log = replace(log, columns=columns, notes=notes + log.notes)
-        with_groups(log, None if people is None else people.groups(log.user_ids.ids, advantaged)).save(folder)
+    check_new(folder)
+    if isinstance(source, str | Path):
+        dataset = open_dataset(source)
+        source, users = dataset.events, dataset.users if users is None else users
+    values, in_events = None, group if users is None else None
+    if users is not None:
+        people, what = to_table(users, what="the users"), "the users table"
+        group = only_two_valued(people, columns, what=what) if group is None else group
+        values = GroupValues.from_table(people, group, columns, what=what)
+    elif group is None and advantaged is not None:
+        raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
+    with writing_to(folder), sibling_tempdir(folder, "work") as work, _database(work, memory_limit) as database:
+        staging = _Staging(database, work)
+        log = staging.read(source, columns, in_events)
+        values = values or staging.group_values()
+        if values is not None:
+            log = log.with_groups(values.groups(log.user_ids.ids, advantaged))
+        log.save(folder)
     return EventLog.open(folder)
 
 
-def _arrived(
-    stream: TableStream, intake: EventParser, people: GroupCollector | None, work: Path, at_once: int
-) -> _Arrived:
-    """All events in files under `work`; `people` listen to what these say of them."""
-    named = [*intake.names.values(), intake.rating, *(() if people is None else people.parts)]
-    names = [name for name in stream.like.column_names if name in named]
-    arrived, latest = _Arrived(ColumnFiles(work / "events"), Vocabulary(), Vocabulary()), None
-    for table in stream.pieces(names, min(at_once, _ROWS_AT_ONCE)):
-        if people is not None:
-            people.add(table)
-        users, items, times = intake.take(table)
-        if len(times) == 0:
-            continue
-        arrived.is_sorted &= is_chronological(times) and (latest is None or bool(latest <= times[0]))
-        arrived.events.append(arrived.user_ids.extend(users), arrived.item_ids.extend(items), times)
-        latest = times[-1]
-    return arrived
+def _database(work: Path, memory_limit: str) -> duckdb.DuckDBPyConnection:
+    try:
+        import duckdb  # noqa: PLC0415 (an extra)
+    except ModuleNotFoundError:
+        raise ConfigurationError("ingest needs DuckDB; install it with: pip install 'fairstream[ingest]'") from None
+    options: dict[str, Any] = {"memory_limit": memory_limit, "temp_directory": str(work / "spilled")}
+    try:
+        return duckdb.connect(work / "events.duckdb", config=options)
+    except (duckdb.Error, TypeError) as error:
+        raise ConfigurationError(
+            f"memory_limit must be an amount such as '2GB', got {memory_limit!r}: {first_sentence(error)}"
+        ) from None
 
 
-@dataclass
-class _Arrived:
-    """Events in files, and their ids in the order of arrival: what `EventLog.from_columns` has in memory."""
+class _Staging:
+    """The events and group values of one source in DuckDB tables."""
 
-    events: ColumnFiles
-    user_ids: Vocabulary
-    item_ids: Vocabulary
-    is_sorted: bool = True
+    def __init__(self, database: duckdb.DuckDBPyConnection, work: Path) -> None:
+        self._database, self._work = database, work
+        self._attribute: str | None = None
+        self._user_column = ""
+        self._n_rows = self._n_missing = 0
 
-    def in_order(self, at_once: int) -> EventLog:
-        """As `EventLog.from_columns` does: order the events, drop repeated pairs, and give rows to the ids."""
-        require_events(len(self.events))
-        was_sorted = self.is_sorted
-        if not was_sorted:
-            self._sort(at_once)
-        n_repeated = self._drop_repeats(at_once)
-        users, items, times = self.events.mapped()
-        notes = notes_on_order(was_sorted=was_sorted, n_repeated=n_repeated)
-        return EventLog(users, items, times, self.user_ids, self.item_ids, notes=notes)
+    def read(self, source: Any, columns: Columns, group: str | Sequence[str] | None) -> EventLog:
+        """Read the events, and the group values where they stand beside them."""
+        opened = _Source(source, self._database)
+        parser = EventParser(opened.like, columns)
+        parts = [] if group is None else group_parts(opened.like, group, what="the events table")
+        self._user_column, self._attribute = parser.names["user"], ",".join(parts) if parts else None
+        names = [name for name in opened.like.column_names if name in parser.used.union(parts)]
+        kind, latest, is_sorted = None, None, True
+        for table in opened.tables(names):
+            if parts:
+                self._add_values(table[self._user_column], intersection([table[name] for name in parts]))
+            user_ids, item_ids, times = parser.parse(table)
+            if len(times) == 0:
+                continue
+            is_sorted &= is_chronological(times) and (latest is None or bool(latest <= times[0]))
+            latest, kind = times[-1], times.dtype
+            numbers = times.view(np.int64) if kind.kind == "M" else times
+            self._insert("arrived", user_id=id_column(user_ids), item_id=id_column(item_ids), time=pa.array(numbers))
+        notes = parser.notes()
+        if kind is None:
+            require_events(0)
+        log = self._log(is_sorted=is_sorted, kind=kind)
+        return replace(log, columns=columns, notes=notes + log.notes)
 
-    def _sort(self, at_once: int) -> None:
-        """Put the events in the order of time, and the ids in the order in which they then appear."""
-        of_users, of_items = InOrderOfAppearance(len(self.user_ids)), InOrderOfAppearance(len(self.item_ids))
-        ordered = ColumnFiles(self.events.folder.with_name("ordered"))
+    def group_values(self) -> GroupValues | None:
+        """Return the group values that stood beside the events, if any."""
+        if self._attribute is None:
+            return None
+        check_users(self._n_missing, self._n_rows, self._user_column)
+        pairs = self._database.sql("SELECT DISTINCT user_id, value FROM group_values").to_arrow_table()
+        return GroupValues.from_pairs(self._attribute, combined(pairs["user_id"]), pairs["value"])
 
-        def emit(users: Rows, items: Rows, times: Any) -> None:
-            ordered.append(of_users.renumbered(users), of_items.renumbered(items), times)
+    def _add_values(self, user_ids: pa.ChunkedArray, values: Any) -> None:
+        self._n_rows, self._n_missing = self._n_rows + len(user_ids), self._n_missing + user_ids.null_count
+        if self._n_missing == 0:
+            pairs = pa.table({"user_id": id_column(user_ids), "value": values.cast(pa.large_string())})
+            pairs = pairs.group_by(["user_id", "value"]).aggregate([])
+            self._insert("group_values", user_id=pairs["user_id"], value=pairs["value"])
 
-        in_order_of_time(self.events, emit, at_once)
-        self.events, self.is_sorted = ordered, True
-        self.user_ids = Vocabulary.of_distinct(self.user_ids.ids.take(pa.array(of_users.order())))
-        self.item_ids = Vocabulary.of_distinct(self.item_ids.ids.take(pa.array(of_items.order())))
+    def _insert(self, name: str, **columns: Any) -> None:
+        batch = pa.table(columns)
+        self._database.register("batch", batch)
+        self._database.execute(f"CREATE TABLE IF NOT EXISTS {name} AS SELECT * FROM batch LIMIT 0")  # noqa: S608
+        self._database.execute(f"INSERT INTO {name} SELECT * FROM batch")  # noqa: S608 (the names are ours)
 
-    def _drop_repeats(self, at_once: int) -> int:
-        """Keep the first event of each pair; gives how many others there were."""
-        repeats = repeated_pairs(self.events, len(self.user_ids), at_once)
-        if repeats is None:
-            return 0
-        kept, start = ColumnFiles(self.events.folder.with_name("kept")), 0
-        for piece in self.events.pieces(at_once):
-            is_first = ~repeats[start : start + len(piece[0])]
-            kept.append(*(column[is_first] for column in piece))
-            start += len(is_first)
-        self.events.remove()
-        self.events = kept
-        return int(repeats.sum())
+    def _log(self, *, is_sorted: bool, kind: np.dtype[Any] | None) -> EventLog:
+        """As `EventLog.from_columns`: order the events, drop repeated pairs, and number the ids."""
+        run = self._database.execute
+        if not is_sorted:  # the new rowid is the chronological position
+            run("CREATE TABLE sorted AS SELECT * FROM arrived ORDER BY time, rowid")
+            run("DROP TABLE arrived")
+            run("ALTER TABLE sorted RENAME TO arrived")
+        for column in ("user_id", "item_id"):
+            firsts = f"SELECT {column}, min(rowid) AS first FROM arrived GROUP BY {column}"  # noqa: S608 (ours)
+            numbered = f"SELECT {column}, row_number() OVER (ORDER BY first) - 1 AS row_number FROM ({firsts})"  # noqa: S608
+            run(f"CREATE TABLE {column}s AS {numbered}")
+        run(
+            "CREATE TABLE numbered AS SELECT u.row_number AS user_row, i.row_number AS item_row, a.time AS time, "
+            "a.rowid AS position FROM arrived a JOIN user_ids u USING (user_id) JOIN item_ids i USING (item_id)"
+        )
+        run("DROP TABLE arrived")
+        first_events = self._database.sql(
+            "SELECT user_row, item_row, time FROM (SELECT user_row, item_row, min(position) AS position, "
+            "arg_min(time, position) AS time FROM numbered GROUP BY user_row, item_row) ORDER BY position"
+        )
+        users, items, times = self._written(first_events)
+        ((n_events,),) = run("SELECT count(*) FROM numbered").fetchall()
+        notes = notes_on_order(was_sorted=is_sorted, n_repeated=n_events - len(times))
+        user_ids, item_ids = (self._vocabulary(column) for column in ("user_id", "item_id"))
+        return EventLog(users, items, times.view(kind), user_ids, item_ids, notes=notes)
+
+    def _written(self, events: duckdb.DuckDBPyRelation) -> list[np.ndarray[Any, Any]]:
+        """Write the columns to files, and return them as arrays over those."""
+        paths = [self._work / name for name in events.columns]
+        types: list[np.dtype[Any]] = []
+        for batch in events.to_arrow_reader(_ROWS_AT_ONCE):
+            arrays = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+            types = [array.dtype for array in arrays]
+            for path, array in zip(paths, arrays, strict=True):
+                with path.open("ab") as file:
+                    array.tofile(file)
+        return [np.asarray(np.memmap(path, kind, "r")) for path, kind in zip(paths, types, strict=True)]
+
+    def _vocabulary(self, column: str) -> Vocabulary:
+        ids = self._database.sql(f"SELECT {column} FROM {column}s ORDER BY row_number").to_arrow_table()  # noqa: S608
+        return Vocabulary.of_distinct(id_column(ids[column]))
+
+
+class _Source:
+    """A frame, a reader or a file, read in tables of bounded size."""
+
+    def __init__(self, source: Any, database: duckdb.DuckDBPyConnection) -> None:
+        self._source = source
+        with open_source(source, _EVENTS) as path:
+            self._suffix = "" if path is None else path.suffix.lower()
+            if path is None:
+                self._opened: Any = pa.RecordBatchReader.from_stream(source)
+                like = self._opened.schema.empty_table()
+            elif self._suffix == ".csv":
+                # Arrow's streaming reader takes the types from the first block; DuckDB looks at the whole file.
+                # A cursor, because the connection has other queries to run while this one is read.
+                self._opened = database.cursor().read_csv(str(path), **_CSV_OPTIONS)
+                like = self._opened.limit(0).to_arrow_table()
+            else:
+                kind = "parquet" if self._suffix == ".parquet" else "ipc"
+                self._opened = pyarrow.dataset.dataset(path, format=kind)
+                like = self._opened.schema.empty_table()
+            self.like = decoded(like, _EVENTS)
+            """A table of the same columns, without rows."""
+
+    def tables(self, names: list[str]) -> Iterator[pa.Table]:
+        """Yield the named columns, so many rows at a time."""
+        with open_source(self._source, _EVENTS):
+            for batch in self._batches(names):
+                for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                    piece = pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)])
+                    yield decoded(piece.select(names), _EVENTS)
+
+    def _batches(self, names: list[str]) -> Iterable[pa.RecordBatch]:
+        if self._suffix == "":
+            return self._opened
+        if self._suffix == ".csv":
+            return self._opened.select(*names).to_arrow_reader(_ROWS_AT_ONCE)
+        return self._opened.to_batches(columns=names, batch_size=_ROWS_AT_ONCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairstream.data.columns import Columns
-from fairstream.data.groups import Groups
+from fairstream.data.groups import UNKNOWN, Groups
 from fairstream.data.storage import StoredLog, write_log
+from fairstream.data.tables import Columns
 from fairstream.data.vocabulary import Rows, Vocabulary
 from fairstream.errors import DataError
+from fairstream.periods import unit_of
 
 _IDS_AT_ONCE = 1 << 16
+_UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "no unit"}
 
 
 @dataclass(frozen=True, eq=False)
 class EventLog:
     """Interactions in chronological order, as dense rows, one per (user, item) pair.
 
-    Rows are given in the order of first appearance, so the users and items known after the
+    Rows are numbered in the order of first appearance, so the users and items known after the
     first n events are exactly the rows below `n_users_after(n)` and `n_items_after(n)`.
 
     Make one with `fairstream.read_events`.
 
+    Examples
+    --------
     >>> from fairstream import read_events
     >>> import pyarrow as pa
     >>> log = read_events(pa.table({"user": ["a", "b", "a"], "item": [5, 5, 9], "time": [3, 1, 2]}))
@@ -49,11 +53,11 @@ class EventLog:
     columns: Columns = field(default_factory=Columns)
     """How the events were read."""
     notes: tuple[str, ...] = ()
-    """What reading did to the events: one sentence for each thing left out or moved."""
+    """What reading did to the events: one sentence for each thing left out, moved or assumed."""
 
     @classmethod
     def from_columns(cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any]) -> EventLog:
-        """Order the events, drop repeated pairs, and give rows to the ids."""
+        """Order the events, drop repeated pairs, and number the ids."""
         require_events(len(times))
         was_sorted = is_chronological(times)
         if not was_sorted:
@@ -70,6 +74,13 @@ class EventLog:
     def save(self, folder: str | Path) -> None:
         """Write the log into a new folder, as `fairstream.ingest` does; `read_events` opens it again.
 
+        Raises
+        ------
+        DataError
+            If the folder exists and is not empty, or cannot be written.
+
+        Examples
+        --------
         >>> import tempfile
         >>> from fairstream import read_events, synthetic_stream
         >>> log = read_events(synthetic_stream(n_users=20, n_items=30, n_events=100).events)
@@ -84,15 +95,15 @@ class EventLog:
         about: dict[str, Any] = {"columns": asdict(self.columns), "notes": self.notes, "groups": None}
         if self.groups is not None:
             arrays["codes"] = pa.array(self.groups.codes)
-            kept = ("attribute", "names", "choice", "ahead")
-            about["groups"] = {name: getattr(self.groups, name) for name in kept}
+            fields = ("attribute", "names", "choice", "ahead")
+            about["groups"] = {name: getattr(self.groups, name) for name in fields}
         write_log(Path(folder), arrays, about)
 
     @classmethod
     def open(cls, folder: str | Path) -> EventLog:
-        """A log that was saved. Its columns stay in their files; only what is used is read into memory."""
+        """Open a log that was saved. Its columns stay in their files; only what is used is read into memory."""
         stored = StoredLog(Path(folder))
-        with stored.sound():
+        with stored.checked():
             users, items, times = (stored.column(name) for name in ("users", "items", "times"))
             user_ids, item_ids = (Vocabulary.of_distinct(stored.ids(name)) for name in ("user_ids", "item_ids"))
             about, groups = stored.about, stored.about["groups"]
@@ -101,8 +112,8 @@ class EventLog:
                 groups = Groups(
                     groups["attribute"], tuple(groups["names"]), codes, groups["choice"], tuple(groups["ahead"])
                 )
-                stored.need(len(codes) == len(user_ids))
-            stored.need(len(users) == len(items) == len(times) > 0)
+                stored.check(len(codes) == len(user_ids))
+            stored.check(len(users) == len(items) == len(times) > 0)
             return cls(
                 users, items, times, user_ids, item_ids, groups, Columns(**about["columns"]), tuple(about["notes"])
             )
@@ -120,32 +131,75 @@ class EventLog:
         """Items in the whole log."""
         return len(self.item_ids)
 
+    @property
+    def last_time(self) -> np.generic:
+        """The time of the latest event; its dtype says which kind of time the log has."""
+        return self.times[-1]
+
+    def notes_after(self, last_time: np.generic) -> tuple[str, ...]:
+        """Return what is unusual about these events as an update of a log that ended at `last_time`.
+
+        Raises
+        ------
+        DataError
+            If one of them has timestamps and the other numbers.
+
+        Examples
+        --------
+        >>> from fairstream import read_events
+        >>> import pyarrow as pa
+        >>> log = read_events(pa.table({"user": [1, 2], "item": [1, 2], "time": [3, 9]}))
+        >>> log.notes_after(np.int64(5))
+        ('1 of 2 events are older than the latest known event: they are added after it',)
+        """
+        if (self.times.dtype.kind == "M") != (last_time.dtype.kind == "M"):
+            kinds = {True: "timestamps", False: "numbers"}
+            raise DataError(
+                f"the earlier events have {kinds[last_time.dtype.kind == 'M']} as times, these have "
+                f"{kinds[self.times.dtype.kind == 'M']}; convert the column, or name its unit with time_unit"
+            )
+        units = unit_of(np.array([last_time])), unit_of(self.times)
+        if units[0] != units[1]:
+            return (
+                f"the earlier times look like {_UNIT_NAMES[units[0]]} since 1970, these like {_UNIT_NAMES[units[1]]}: "
+                f"check the unit of the times",
+            )
+        n_older = int(np.searchsorted(self.times, last_time))
+        if n_older == 0:
+            return ()
+        return (f"{n_older} of {len(self)} events are older than the latest known event: they are added after it",)
+
     def n_users_after(self, n_events: int) -> int:
-        """Users that the first `n_events` events have shown."""
+        """Return the number of users among the first `n_events` events."""
         return int(self.users[:n_events].max(initial=-1)) + 1
 
     def n_items_after(self, n_events: int) -> int:
-        """Items that the first `n_events` events have shown."""
+        """Return the number of items among the first `n_events` events."""
         return int(self.items[:n_events].max(initial=-1)) + 1
 
+    def with_groups(self, groups: Groups) -> EventLog:
+        """Return the log with its users in these groups, and a note on those who are in none."""
+        notes = tuple(note for note in self.notes if note not in _notes_on_unknown(self.groups))
+        return replace(self, groups=groups, notes=notes + _notes_on_unknown(groups))
+
     def require_groups(self) -> Groups:
-        """The groups, at least two of them present, or a sentence that says how to get them."""
+        """Return the groups; raise DataError where there are none, or users of one alone."""
         if self.groups is None:
             raise DataError(
-                "the log has no groups, so no disparity can be judged; "
+                "the log has no groups, so no disparity can be computed; "
                 "read it with a users table and group=COLUMN (on the command line: --group COLUMN)"
             )
         if self.groups.n_occurring() < 2:
-            there = self.groups.codes.max(initial=-1)
-            found = "nobody's is known" if there < 0 else f"everybody's that is known is {self.groups.names[there]!r}"
+            highest = self.groups.codes.max(initial=-1)
+            values = "no value is known" if highest < 0 else f"every known value is {self.groups.names[highest]!r}"
             raise DataError(
                 f"groups are compared, but among the users with events {self.groups.attribute} does not differ: "
-                f"{found}; use events of two groups at least"
+                f"{values}; use events of at least two groups"
             )
         return self.groups
 
     def fingerprint(self) -> str:
-        """A SHA-256 of the events, their order, and who is in which group: equal logs, equal hashes."""
+        """Return a SHA-256 of the events, their order, and who is in which group: equal logs, equal hashes."""
         return self._fingerprint
 
     @cached_property
@@ -156,7 +210,7 @@ class EventLog:
                 digest.update(part)
         columns = [self.users, self.items, self.times]
         if self.groups is not None:
-            # By name, not by code: whose advantage is looked at does not make it other data.
+            # By name, not by code: the same data whichever group is the advantaged one.
             order = sorted(self.groups.names)
             place = np.array([*(order.index(name) for name in self.groups.names), -1], dtype=np.int16)
             digest.update(repr((self.groups.attribute, order)).encode())
@@ -167,7 +221,7 @@ class EventLog:
 
 
 def _as_json(ids: pa.Array) -> Iterator[bytes]:
-    """The ids as one JSON list, a piece at a time: as Python objects all at once they would fill the memory."""
+    """Yield the ids as one JSON list, a piece at a time: as Python objects all at once they would fill the memory."""
     yield b"["
     for start in range(0, len(ids), _IDS_AT_ONCE):
         part = json.dumps(ids.slice(start, _IDS_AT_ONCE).to_pylist())[1:-1]
@@ -175,19 +229,26 @@ def _as_json(ids: pa.Array) -> Iterator[bytes]:
     yield b"]"
 
 
+def _notes_on_unknown(groups: Groups | None) -> tuple[str, ...]:
+    n_unknown = 0 if groups is None else int((groups.codes == UNKNOWN).sum())
+    if groups is None or n_unknown == 0:
+        return ()
+    return (f"{n_unknown} of {len(groups.codes)} users have no {groups.attribute}: they count overall and in no group",)
+
+
 def require_events(n_events: int) -> None:
-    """A log has one event at least."""
+    """Raise DataError for a log without events."""
     if n_events == 0:
         raise DataError("the log has no events; at least one is needed")
 
 
 def is_chronological(times: np.ndarray[Any, Any]) -> bool:
-    """Whether no event comes before an earlier one."""
+    """Return whether no event comes before an earlier one."""
     return bool(np.all(times[:-1] <= times[1:]))
 
 
 def notes_on_order(*, was_sorted: bool, n_repeated: int) -> tuple[str, ...]:
-    """What putting the events in order has done to them."""
+    """Return what ordering the events has done to them."""
     notes = {
         "the events were not in chronological order and have been sorted by time": not was_sorted,
         f"{n_repeated} repeated (user, item) pair(s) left out: the first event of a pair counts": n_repeated > 0,
@@ -196,13 +257,13 @@ def notes_on_order(*, was_sorted: bool, n_repeated: int) -> tuple[str, ...]:
 
 
 def first_of_each(keys: Rows) -> Rows:
-    """The positions, in order, at which a key is seen for the first time."""
+    """Return the positions, in order, at which a key is seen for the first time."""
     _, first = np.unique(keys, return_index=True)
     return np.sort(first)
 
 
 def pair_keys(users: Rows, items: Rows) -> Rows:
-    """One integer per (user, item) pair, ordered by user and then by item."""
+    """Return one integer per (user, item) pair, ordered by user and then by item."""
     keys = users << 32
     keys |= items
     return keys

@@ -1,24 +1,21 @@
-"""From whatever holds the events to an `EventLog`."""
+"""Reading events, and the groups of their users, into an `EventLog`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from fairstream.data.columns import Columns
-from fairstream.data.datasets import Dataset, open_dataset
-from fairstream.data.event_parser import EventParser
-from fairstream.data.group_collector import GroupCollector, only_two_valued, read_more_groups
-from fairstream.data.groups import UNKNOWN, Groups
+from fairstream.data.datasets import open_dataset
+from fairstream.data.groups import Groups, GroupValues, only_two_valued, read_more_groups
 from fairstream.data.log import EventLog
 from fairstream.data.storage import is_log
-from fairstream.data.tables import to_table
+from fairstream.data.tables import Columns, EventParser, to_table
 from fairstream.errors import DataError
-
-EVENTS, USERS = "the events", "the users"
 
 
 def read_events(
@@ -32,20 +29,45 @@ def read_events(
     time_column: str | None = None,
     rating_column: str | None = None,
     rating_above: float = 2.0,
+    time_unit: str | None = None,
 ) -> EventLog:
     """Read events, and the groups of their users, into an `EventLog`.
 
-    `source` is a table (pandas, Polars, DuckDB, Arrow), a Parquet, CSV or Arrow file, a folder
-    with `interactions` and `users` files, a folder that `ingest` or `EventLog.save` wrote, the
-    raw MovieLens-1M or -100K folder, the raw ModCloth file, or "synthetic". `users` is a table or
-    file with a user column and the group column; without it, the group column is looked for among
-    the events. Where `group` is not given, the only column with two values is taken; several
-    columns ("gender,age", or a list) make their intersections. Where `advantaged` is not given it
-    is the larger group; "auto" lets each update find out from the period before it who is ahead.
+    Parameters
+    ----------
+    source
+        A table (pandas, Polars, DuckDB, Arrow), a Parquet, CSV or Arrow file, a folder with
+        `interactions` and `users` files, a folder that `ingest` or `EventLog.save` wrote, the raw
+        MovieLens-1M or -100K folder, the raw ModCloth file, or "synthetic".
+    users
+        A table or file with a user column and the group column; without it, the group column is
+        looked for among the events.
+    group
+        The column that makes the groups; several ("gender,age", or a list) make their
+        intersections. Without it, the only column of `users` with two values.
+    advantaged
+        The value of the advantaged group; without it the larger group. "auto" measures before
+        each update which groups are ahead; a group with that very name is written "=auto".
+    user_column, item_column, time_column, rating_column
+        Names of the columns; usual names are recognised.
+    rating_above
+        Where there are ratings, only events with a rating above this are kept (the paper: 2).
+    time_unit
+        Unit of times that are numbers ("s", "ms", "us" or "ns" since 1970); they then become
+        timestamps. Without it they stay numbers, and periods by the calendar guess the unit.
 
-    Usual column names are recognised, others are given. Where there are ratings, only events
-    with rating > `rating_above` are kept (the paper binarises at 2).
+    Returns
+    -------
+    EventLog
+        The events in chronological order; `EventLog.notes` says what was left out or moved.
 
+    Raises
+    ------
+    DataError
+        If the source cannot be read, a column is missing, or an event lacks a user, item or time.
+
+    Examples
+    --------
     >>> import pyarrow as pa
     >>> events = pa.table({"user": ["a", "b", "a"], "item": [5, 5, 9], "time": [1, 2, 3]})
     >>> people = pa.table({"user": ["a", "b"], "gender": ["F", "M"]})
@@ -53,96 +75,107 @@ def read_events(
     >>> len(log), log.n_users, log.n_items, log.groups.names
     (3, 2, 2, ('M', 'F'))
     """
-    columns = Columns(user_column, item_column, time_column, rating_column, rating_above)
+    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit)
     if is_log(source):
         return _reopened(source, columns, users=users, group=group, advantaged=advantaged)
-    tables = open_tables(source, users)
-    events = to_table(tables.events, what=EVENTS)
-    log = _read_log(events, columns)
-    people = find_people(events, tables.users, columns, group=group, advantaged=advantaged)
-    if people is not None and tables.users is None:
-        people.add(events)
-    return with_groups(log, None if people is None else people.groups(log.user_ids.ids, advantaged))
+    events, people = _tables(source, users)
+    log, _ = _read_log(events, columns)
+    values = None
+    if people is not None:
+        values = _group_values(people, group, columns)
+    elif group is not None:
+        values = GroupValues.from_table(events, group, columns, what="the events table")
+    elif advantaged is not None:
+        raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
+    return log if values is None else log.with_groups(values.groups(log.user_ids.ids, advantaged))
 
 
-def read_more_events(source: Any, groups: Groups, columns: Columns, *, users: Any = None) -> EventLog:
-    """Read events as earlier ones were, into groups that are settled already."""
+def read_more_events(
+    source: Any, groups: Groups, columns: Columns, *, users: Any = None, last_time: np.generic | None = None
+) -> EventLog:
+    """Read events as earlier ones were, into the groups of the earlier ones.
+
+    Parameters
+    ----------
+    source, users
+        As for `read_events`.
+    groups, columns
+        Those of the earlier events.
+    last_time
+        The time of the latest known event (`EventLog.last_time`). With it, a note counts the
+        events that are older, and another kind of time is an error.
+
+    Returns
+    -------
+    EventLog
+        With groups in the codes of `groups`, or None where the tables do not have their column.
+
+    Raises
+    ------
+    DataError
+        As `read_events`, and where earlier times were timestamps and these are numbers, or the reverse.
+    """
+    notes: tuple[str, ...] = ()
     if is_log(source):
         log = EventLog.open(source)
-        if users is None:
-            return log
-        table = to_table(users, what=USERS)
+        people = None if users is None else to_table(users, what="the users")
     else:
-        tables = open_tables(source, users)
-        events = to_table(tables.events, what=EVENTS)
-        log = _read_log(events, columns)
-        table = events if tables.users is None else tables.users
-    return with_groups(log, read_more_groups(log.user_ids.ids, table, columns, groups))
+        events, people = _tables(source, users)
+        log, used = _read_log(events, columns)
+        beside_events = people is None
+        people = events if people is None else people
+        used |= set(groups.attribute.split(",")) | {groups.attribute} if beside_events else set()
+        if unused := [name for name in events.column_names if name not in used]:
+            notes += (f"columns of the events that are not used: {', '.join(unused)}",)
+    if people is not None:
+        found = read_more_groups(log.user_ids.ids, people, columns, groups)
+        if found is None:
+            notes += (f"the tables have no column {groups.attribute!r}: users who are new are in no group",)
+        else:
+            log = log.with_groups(found)
+    if last_time is not None:
+        notes += log.notes_after(last_time)
+    return replace(log, notes=log.notes + notes)
 
 
-def open_tables(source: Any, users: Any) -> Dataset:
-    """The data set behind `source`, with the table of its users, or of those given in their place, read."""
-    dataset = open_dataset(source)
-    users = dataset.users if users is None else users
-    return replace(dataset, users=None if users is None else to_table(users, what=USERS))
+def _tables(source: Any, users: Any) -> tuple[pa.Table, pa.Table | None]:
+    """Return the table of the events, and that of the users where there is one."""
+    if isinstance(source, str | Path):
+        dataset = open_dataset(source)
+        source, users = dataset.events, dataset.users if users is None else users
+    events = to_table(source, what="the events")
+    return events, None if users is None else to_table(users, what="the users")
 
 
-def find_people(
-    events: pa.Table, users: pa.Table | None, columns: Columns, *, group: str | Sequence[str] | None, advantaged: object
-) -> GroupCollector | None:
-    """Who tells of the groups: the users, all of whom are heard here, or the events, which are still to be heard."""
-    if users is not None:
-        what = "the users table"
-        people = GroupCollector(
-            users, only_two_valued(users, columns, what=what) if group is None else group, columns, what=what
-        )
-        people.add(users)
-        return people
-    if group is not None:
-        return GroupCollector(events, group, columns, what="the events table")
-    if advantaged is not None:
-        raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
-    return None
+def _read_log(events: pa.Table, columns: Columns) -> tuple[EventLog, set[str]]:
+    """Return the log without groups, and the columns that it was read from."""
+    parser = EventParser(events, columns)
+    parsed = parser.parse(events)
+    notes = parser.notes()
+    log = EventLog.from_columns(*parsed)
+    return replace(log, columns=columns, notes=notes + log.notes), parser.used
 
 
-def with_groups(log: EventLog, groups: Groups | None) -> EventLog:
-    """The log with its users in groups, and a note on those who are in none."""
-    if groups is None:
-        return log
-    notes = tuple(note for note in log.notes if note not in _on_unknown(log.groups))
-    return replace(log, groups=groups, notes=notes + _on_unknown(groups))
-
-
-def _on_unknown(groups: Groups | None) -> tuple[str, ...]:
-    if groups is None or not (groups.codes == UNKNOWN).any():
-        return ()
-    n_unknown, n_users = int((groups.codes == UNKNOWN).sum()), len(groups.codes)
-    return (f"{n_unknown} of {n_users} users have no {groups.attribute}: they count overall and in no group",)
-
-
-def _read_log(events: pa.Table, columns: Columns) -> EventLog:
-    intake = EventParser(events, columns)
-    taken = intake.take(events)
-    notes = intake.notes()
-    log = EventLog.from_columns(*taken)
-    return replace(log, columns=columns, notes=notes + log.notes)
+def _group_values(users: pa.Table, group: str | Sequence[str] | None, columns: Columns) -> GroupValues:
+    what = "the users table"
+    group = only_two_valued(users, columns, what=what) if group is None else group
+    return GroupValues.from_table(users, group, columns, what=what)
 
 
 def _reopened(
     folder: Any, columns: Columns, *, users: Any, group: str | Sequence[str] | None, advantaged: object
 ) -> EventLog:
-    """A log that was written before: how its events are read is settled, who is advantaged is not."""
+    """Open a stored log: how its events were read cannot change, its groups can."""
     log = EventLog.open(folder)
     if columns not in (Columns(), Columns(user=columns.user if users is not None else None), log.columns):
-        raise DataError(f"{folder} holds a log, which has its columns and ratings already; leave those options away")
+        raise DataError(f"{folder} holds a log, whose columns, ratings and time unit are fixed; omit those options")
     if users is not None:
-        people = find_people(pa.table({}), to_table(users, what=USERS), columns, group=group, advantaged=advantaged)
-        assert people is not None
-        return with_groups(log, people.groups(log.user_ids.ids, advantaged))
-    wanted = group if group is None or isinstance(group, str) else ",".join(group)
-    if wanted is not None and (log.groups is None or wanted != log.groups.attribute):
-        there = "no groups" if log.groups is None else f"the groups of {log.groups.attribute!r}"
-        raise DataError(f"{folder} holds a log with {there}; to group its users anew, give a users table too")
+        values = _group_values(to_table(users, what="the users"), group, columns)
+        return log.with_groups(values.groups(log.user_ids.ids, advantaged))
+    attribute = group if group is None or isinstance(group, str) else ",".join(group)
+    if attribute is not None and (log.groups is None or attribute != log.groups.attribute):
+        stored = "no groups" if log.groups is None else f"the groups of {log.groups.attribute!r}"
+        raise DataError(f"{folder} holds a log with {stored}; for other groups, give a users table too")
     if advantaged is None:
         return log
     return replace(log, groups=log.require_groups().declared(advantaged))

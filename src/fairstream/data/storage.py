@@ -1,7 +1,7 @@
-"""A log in a folder: uncompressed Arrow files that can be used where they lie, and a manifest.
+"""A log in a folder: uncompressed Arrow files that can be memory-mapped, and a manifest.
 
-The manifest names every file and its size and is part of a folder that gets its name only when
-everything in it has been written; a folder is a whole log or none.
+The manifest lists every file with its size. The folder gets its name only when everything in it
+has been written: it holds a complete log or none.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _MANIFEST, _FORMAT = "fairstream-log.json", 1
 
 
 def is_log(source: Any) -> bool:
-    """Whether `source` is a folder that holds a log, or what is left of one."""
+    """Return whether `source` is a folder with the manifest of a log."""
     return isinstance(source, str | Path) and (Path(source) / _MANIFEST).is_file()
 
 
-def need_new(folder: Path) -> None:
-    """A log is written into a folder of its own; nothing is ever written over."""
+def check_new(folder: Path) -> None:
+    """Raise DataError unless the folder is missing or empty: nothing is ever overwritten."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise DataError(f"{folder} is there already; a log needs a folder of its own: name another or remove this one")
+        raise DataError(f"{folder} exists already; a log needs a new folder: name another or remove this one")
 
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """What the file system refuses in the block becomes one sentence."""
+    """Turn an OSError in the block into a DataError."""
     try:
         yield
     except OSError as error:
@@ -44,11 +44,11 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 
 def write_log(folder: Path, arrays: Mapping[str, pa.Array], about: Mapping[str, Any]) -> None:
-    """Write each array to a file of its own, and what is to be known about them."""
-    need_new(folder)
+    """Write each array to its own file, and `about` into the manifest."""
+    check_new(folder)
     with writing_to(folder), new_folder(folder) as being_written:
         for name, array in arrays.items():
-            batch = pa.record_batch({name: array})  # in one piece, or it could not be mapped as one
+            batch = pa.record_batch({name: array})  # one batch, so that it can be mapped as one array
             with (
                 pa.OSFile(str(being_written / f"{name}.arrow"), "wb") as file,
                 pa.ipc.new_file(file, batch.schema) as writer,
@@ -60,11 +60,11 @@ def write_log(folder: Path, arrays: Mapping[str, pa.Array], about: Mapping[str, 
 
 
 class StoredLog:
-    """What is in the folder of a log, or one sentence that says why it cannot be used."""
+    """The files of a stored log, checked; DataError where they cannot be used."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with self.sound():
+        with self.checked():
             self.about: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
             if self.about["format"] != _FORMAT:
                 raise DataError(
@@ -72,50 +72,53 @@ class StoredLog:
                     f"use the version of fairstream that wrote it"
                 )
             for name, size in self.about["files"].items():
-                self.need((folder / name).stat().st_size == size)
+                self.check((folder / name).stat().st_size == size)
 
     @contextmanager
-    def sound(self) -> Iterator[None]:
-        """What turns out to be wrong with the folder in the block becomes one sentence."""
+    def checked(self) -> Iterator[None]:
+        """Turn whatever is wrong with the folder in the block into a DataError."""
         try:
             yield
         except FileNotFoundError as error:
-            raise DataError(f"{self._folder} is not a whole log: {Path(error.filename).name} is missing") from None
+            raise DataError(f"{self._folder} is incomplete: {Path(error.filename).name} is missing") from None
         except OSError as error:
             raise DataError(f"{self._folder} cannot be read: {error.strerror or error}") from None
         except (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
-            self.need(False)
+            self.check(False)
 
-    def need(self, sound: bool) -> None:
-        if not sound:
+    def check(self, condition: bool) -> None:
+        """Raise DataError unless the condition holds."""
+        if not condition:
             raise DataError(f"{self._folder} is damaged: its files are not what fairstream wrote; ingest it again")
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
-        """A column of numbers as an array over its file.
+        """Return a column of numbers as an array over its file.
 
-        The mapping is private: the array can be written to as any other, and the file never is.
+        The mapping is private: writing to the array does not change the file.
         """
         whole, array = self._array(name)
-        self.need(array.null_count == 0)
+        self.check(array.null_count == 0)
         values: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
-        if values.nbytes * 8 != len(array) * array.type.bit_width:  # such as days, of which NumPy makes something wider
+        if (
+            values.nbytes * 8 != len(array) * array.type.bit_width
+        ):  # such as dates, which NumPy converts to a wider type
             return values
         start = array.buffers()[1].address - whole.address
         mapped = np.memmap(self._folder / f"{name}.arrow", values.dtype, "c", start, values.shape)
         return np.asarray(mapped)
 
     def ids(self, name: str) -> pa.Array:
-        """A column of ids as an Arrow array over its file."""
+        """Return a column of ids as an Arrow array over its file."""
         _, array = self._array(name)
-        self.need(array.null_count == 0 and array.type in (pa.int64(), pa.large_string()))
+        self.check(array.null_count == 0 and array.type in (pa.int64(), pa.large_string()))
         return array
 
     def _array(self, name: str) -> tuple[pa.Buffer, pa.Array]:
-        """The file as a buffer, and the array that lies in it."""
+        """Return the file as a buffer, and the array in it."""
         file = pa.memory_map(str(self._folder / f"{name}.arrow"))
         whole = file.read_buffer()
         stored = pa.ipc.open_file(whole)
-        self.need(stored.num_record_batches == 1)
+        self.check(stored.num_record_batches == 1)
         return whole, stored.get_batch(0).column(name)

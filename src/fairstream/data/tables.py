@@ -1,38 +1,211 @@
-"""From a file or a frame to an Arrow table."""
+"""From files and frames to Arrow tables, and from those to ids and times that have been checked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
-from fairstream.errors import DataError
+from fairstream.errors import ConfigurationError, DataError
 
 SUFFIXES = (".parquet", ".csv", ".arrow")
+TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+"""Microseconds in each unit that times can be counted in."""
 _EMPTY_IS_MISSING = {"strings_can_be_null": True, "quoted_strings_can_be_null": True, "null_values": [""]}
+_USUAL_NAMES = {
+    "user": ("user_id", "user", "userid", "uid", "customer_id", "member_id", "visitor_id"),
+    "item": ("item_id", "item", "itemid", "iid", "movie_id", "movieid", "product_id", "article_id"),
+    "time": ("timestamp", "time", "datetime", "date", "event_time", "created_at", "ts", "order"),
+    "rating": ("rating", "stars"),
+}
+_EVENTS_TABLE = "the events table"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How to read events.
+
+    Parameters
+    ----------
+    user, item, time, rating
+        Names of the columns; None: a usual name is recognised.
+    rating_above
+        Only events with a rating above this are kept.
+    time_unit
+        Unit of times that are numbers: "s", "ms", "us" or "ns" since 1970. They then become
+        timestamps; without a unit they stay numbers.
+    """
+
+    user: str | None = None
+    item: str | None = None
+    time: str | None = None
+    rating: str | None = None
+    rating_above: float = 2.0
+    time_unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_unit is not None and self.time_unit not in TIME_UNITS:
+            raise ConfigurationError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}")
+
+    def find(self, role: str, table: pa.Table, *, what: str) -> str:
+        """Return the column of `table` that plays `role`; raise DataError where there is none."""
+        name = self.find_optional(role, table, what=what)
+        if name is None:
+            usual = ", ".join(_USUAL_NAMES[role][:4])
+            raise DataError(
+                f"{what} needs {'an' if role == 'item' else 'a'} {role} column ({usual} …), "
+                f"but has only {', '.join(table.column_names) or 'no columns'}; name it with {role}_column "
+                f"(on the command line: --{role}-column)"
+            )
+        return name
+
+    def find_optional(self, role: str, table: pa.Table, *, what: str) -> str | None:
+        """As `find`, but return None where no column has a usual name."""
+        given: str | None = getattr(self, role)
+        if given is not None:
+            if given not in table.column_names:
+                raise DataError(f"{what} has no column {given!r}; its columns are {', '.join(table.column_names)}")
+            return given
+        by_lower_case = {name.lower(): name for name in reversed(table.column_names)}
+        name = next((by_lower_case[usual] for usual in _USUAL_NAMES[role] if usual in by_lower_case), None)
+        if role == "time" and name is not None and name.lower() == "order":
+            return _time_rather_than_order(name, table, what)
+        return name
+
+
+def _time_rather_than_order(order: str, table: pa.Table, what: str) -> str:
+    """Return the only column that holds times or is named after them, else the order's number."""
+    times = [
+        field.name
+        for field in table.schema
+        if pa.types.is_temporal(field.type) or field.name.lower().endswith(("time", "date", "timestamp", "_at", "_ts"))
+    ]
+    if len(times) > 1:
+        raise DataError(
+            f"{what} has the column {order!r} and several columns with times ({', '.join(times)}); "
+            f"name the one that counts with time_column (on the command line: --time-column)"
+        )
+    return times[0] if times else order
+
+
+class EventParser:
+    """Parses tables of raw events: keeps those whose rating counts, and converts and checks their columns.
+
+    What is missing is counted over all tables, and reported by `notes`.
+    """
+
+    def __init__(self, like: pa.Table, columns: Columns) -> None:
+        """`like` is a table, maybe without rows, with the columns of all tables to be parsed."""
+        self.names = {role: columns.find(role, like, what=_EVENTS_TABLE) for role in ("user", "item", "time")}
+        self.rating = columns.find_optional("rating", like, what=_EVENTS_TABLE)
+        self._columns = columns
+        order = next((name for name in like.column_names if name.lower() == "order"), None)
+        self._passed_over = order if columns.time is None and self.names["time"] != order else None
+        self._n_events = self._n_kept = 0
+        self._n_missing = dict.fromkeys(self.names, 0)
+
+    @property
+    def used(self) -> set[str]:
+        """The names of the columns that are read."""
+        return {*self.names.values(), *(() if self.rating is None else (self.rating,))}
+
+    def parse(self, events: pa.Table) -> tuple[pa.Array, pa.Array, np.ndarray[Any, Any]]:
+        """Return the ids of the users, those of the items, and the times."""
+        self._n_events += len(events)
+        if self.rating is not None:
+            ratings = _ratings(events[self.rating], self.rating)
+            events = events.filter(pc.greater(ratings, self._columns.rating_above))
+        self._n_kept += len(events)
+        for role, name in self.names.items():
+            self._n_missing[role] += events[name].null_count
+        if any(self._n_missing.values()):
+            events = events.slice(0, 0)  # there will be no log; the missing values are still counted
+        user, item, time = (events[name] for name in self.names.values())
+        times = _times(time, self.names["time"])
+        return combined(user), combined(item), _in_unit(times, self._columns.time_unit, self.names["time"])
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what was left out; raise DataError where an event lacks a user, an item or a time."""
+        n, kept, rated = self._n_events, self._n_kept, f"{self.rating} > {self._columns.rating_above:g}"
+        if self.rating is not None and n > 0 == kept:
+            raise DataError(f"none of the {n} events has {rated}; lower rating_above")
+        for role, name in self.names.items():
+            if missing := self._n_missing[role]:
+                raise DataError(f"every event needs a {role}, but {missing} of {kept} are missing in {name!r}")
+        notes = () if self.rating is None else (f"{kept} of {n} events have {rated} and are kept",)
+        if self._passed_over is None:
+            return notes
+        return (*notes, f"the events are ordered by {self.names['time']!r} and not by {self._passed_over!r}")
+
+
+def _ratings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    try:
+        return column.cast(pa.float64())
+    except pa.ArrowException:
+        raise DataError(f"ratings must be numbers, but {name!r} holds {column.type}; convert it first") from None
+
+
+def _times(column: pa.ChunkedArray, name: str) -> np.ndarray[Any, Any]:
+    """Return integers, floats or timestamps as a NumPy array that sorts."""
+    kind = column.type
+    if len(column) == 0:
+        return np.empty(0)
+    if pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("us"))
+    elif pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
+        target = pa.int64() if pa.types.is_integer(kind) else pa.timestamp("us", tz=kind.tz)
+        try:
+            column = pc.cast(column, options=pc.CastOptions(target, allow_time_truncate=True))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"the times in {name!r} are out of range: {first_sentence(error)}") from None
+    elif pa.types.is_floating(kind):
+        column = column.cast(pa.float64())
+    else:
+        raise DataError(f"times must be integers, floats or timestamps, but {name!r} holds {kind}; convert it first")
+    times: np.ndarray[Any, Any] = column.to_numpy()
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        raise DataError(f"every event needs a time, but {name!r} holds NaN or infinity")
+    return times
+
+
+def _in_unit(times: np.ndarray[Any, Any], unit: str | None, name: str) -> np.ndarray[Any, Any]:
+    """Return numbers as timestamps where their unit is given; timestamps stay what they are."""
+    if unit is None or times.dtype.kind == "M":
+        return times
+    if (np.abs(times.astype(np.float64)) * TIME_UNITS[unit] >= 2**63).any():
+        raise DataError(f"the times in {name!r} are out of range for time_unit={unit!r}")
+    if times.dtype.kind == "f":
+        return np.floor(times * TIME_UNITS[unit]).astype(np.int64).astype("datetime64[us]")
+    return times.astype(f"datetime64[{unit}]").astype("datetime64[us]")
+
+
+# ── sources ──────────────────────────────────────────────────────────────────────────────
 
 
 def to_table(source: Any, *, what: str) -> pa.Table:
-    """Any table that speaks the Arrow PyCapsule interface, or a Parquet, CSV or Arrow file."""
-    with readable(source, what) as path:
+    """Return a frame that has the Arrow PyCapsule interface, or a Parquet, CSV or Arrow file, as an Arrow table."""
+    with open_source(source, what) as path:
         if path is None:
-            return plain(pa.table(source), what)
+            return decoded(pa.table(source), what)
         if path.suffix.lower() == ".parquet":
-            return plain(pyarrow.parquet.read_table(path), what)
+            return decoded(pyarrow.parquet.read_table(path), what)
         if path.suffix.lower() == ".csv":
-            return plain(read_csv(path), what)
-        return plain(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), what)
+            return decoded(read_csv(path), what)
+        return decoded(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), what)
 
 
 @contextmanager
-def readable(source: Any, what: str) -> Iterator[Path | None]:
-    """The path of a file, or None for a table; what goes wrong with it in the block becomes one sentence."""
+def open_source(source: Any, what: str) -> Iterator[Path | None]:
+    """Yield the path of a file, or None for a frame; failures to read it in the block become a DataError."""
     if not isinstance(source, str | Path):
         if not (hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")):
             raise DataError(
@@ -60,35 +233,35 @@ def readable(source: Any, what: str) -> Iterator[Path | None]:
 
 
 def read_csv(source: Any, *, types: dict[str, pa.DataType] | None = None, **options: Any) -> pa.Table:
-    """A CSV file in which an empty field is a missing value."""
+    """Read a CSV file in which an empty field is a missing value."""
     return pyarrow.csv.read_csv(source, convert_options=csv_conversion(types), **options)
 
 
 def csv_conversion(types: dict[str, pa.DataType] | None = None, names: list[str] | None = None) -> Any:
-    """How the fields of a CSV file are read; `names` are the columns wanted, where not all are."""
+    """Return how the fields of a CSV file are read; `names` are the columns to read, where not all are."""
     return pyarrow.csv.ConvertOptions(column_types=types, include_columns=names, **_EMPTY_IS_MISSING)
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """`stem`.parquet, `stem`.csv or `stem`.arrow in `folder`, whichever is there."""
+    """Return `stem`.parquet, `stem`.csv or `stem`.arrow in `folder`, whichever exists."""
     return next((folder / (stem + suffix) for suffix in SUFFIXES if (folder / (stem + suffix)).is_file()), None)
 
 
 def first_sentence(error: Exception) -> str:
-    """What another library says, without the advice that it adds."""
-    said = ", ".join(map(str, error.args))
-    return said.splitlines()[0].split(". ")[0].rstrip(".")
+    """Return another library's message without the advice that follows it."""
+    message = ", ".join(map(str, error.args))
+    return message.splitlines()[0].split(". ")[0].rstrip(".")
 
 
-def plain(table: pa.Table, what: str) -> pa.Table:
-    """The same table with categories and string views as the strings that they stand for."""
+def decoded(table: pa.Table, what: str) -> pa.Table:
+    """Return the same table with dictionaries and string views as plain strings."""
     twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{what} have the column {twice!r} more than once; keep one of them")
-    return pa.table({name: _plain_column(table[name]) for name in table.column_names})
+    return pa.table({name: _decoded_column(table[name]) for name in table.column_names})
 
 
-def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _decoded_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         parts = [_plain_strings(part.dictionary).take(part.indices) for part in column.chunks]
         return pa.chunked_array(parts, None if parts else pa.large_string())
@@ -99,7 +272,7 @@ def _plain_strings(values: Any) -> Any:
     return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values
 
 
-def in_one_piece(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array."""
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """Return the column as one array."""
     chunk = column.combine_chunks()
     return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)

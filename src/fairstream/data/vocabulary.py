@@ -1,25 +1,37 @@
-"""Any id ↔ dense row."""
+"""The mapping between ids and dense rows."""
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fairstream.data.id_index import IndexedIds
-from fairstream.data.runs import append_run
 from fairstream.errors import DataError
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+_Array = np.ndarray[Any, Any]
+_Index = dict[int | str, int]
+
+_RECENT_SHARE = 4
+"""Recent ids are kept apart until there is one for every so many in the shared index."""
 
 
 class Vocabulary:
-    """An append-only dictionary from ids (integers or strings) to dense rows 0, 1, 2 …
+    """An append-only mapping from ids (integers or strings) to dense rows 0, 1, 2 …
 
-    A row, once given, never changes: what was known at some moment is always a prefix of what
-    is known later. That is what makes "as of period t" a matter of a single number.
+    The row of an id never changes, so the ids known at any moment are a prefix of those known
+    later. Copies share what they have in common: a copy can be extended in one thread while the
+    original is read in others.
 
+    Parameters
+    ----------
+    ids
+        The first ids, in a list, an array or an Arrow column; repeated ids count once.
+
+    Examples
+    --------
     >>> films = Vocabulary()
     >>> films.extend(["Alien", "Brazil", "Alien"]).tolist()
     [0, 1, 0]
@@ -30,33 +42,40 @@ class Vocabulary:
     """
 
     def __init__(self, ids: Any = None) -> None:
-        self._runs: tuple[IndexedIds, ...] = ()
-        self._ids: pa.Array | None = None
-        """All ids in one piece, once somebody has asked for them."""
+        self._parts: tuple[pa.Array, ...] = ()
+        self._index: _Index | None = None
+        """The row of each id but the recent ones; shared by copies and never changed. None: not built yet."""
+        self._recent: _Index = {}
+        """The rows of ids that came after the index was built; each copy has its own."""
         if ids is not None:
             self.extend(ids)
 
     @classmethod
     def of_distinct(cls, ids: pa.Array) -> Vocabulary:
-        """From the `ids` of another one: nothing is looked up and nothing copied."""
+        """Return the vocabulary of the `ids` of another one, without a look at each."""
         vocabulary = cls()
-        vocabulary._runs = (IndexedIds(ids),) if len(ids) else ()
+        vocabulary._parts = (ids,) if len(ids) else ()
         return vocabulary
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs))
+        return sum(map(len, self._parts))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parts": (self.ids,) if self._parts else (), "_index": None, "_recent": {}}
 
     @property
     def ids(self) -> pa.Array:
         """The ids in the order of their rows."""
-        if self._ids is None:
-            self._ids = pa.concat_arrays([run.ids for run in self._runs]) if self._runs else pa.array([], pa.int64())
-        return self._ids
+        if not self._parts:
+            return pa.array([], pa.int64())
+        if len(self._parts) > 1:
+            self._parts = (pa.concat_arrays(self._parts),)
+        return self._parts[0]
 
     def copy(self) -> Vocabulary:
-        """The same rows, to be extended on their own."""
+        """Return the same rows, to be extended independently."""
         twin = Vocabulary()
-        twin._runs, twin._ids = self._runs, self._ids
+        twin._parts, twin._index, twin._recent = self._parts, self._index, dict(self._recent)
         return twin
 
     def without(self, row: int | Rows) -> Vocabulary:
@@ -66,47 +85,68 @@ class Vocabulary:
         return Vocabulary.of_distinct(self.ids.take(pa.array(others)))
 
     def indexed(self) -> Vocabulary:
-        """Make now what lookups need, for which the first one would have to wait; gives the vocabulary itself."""
-        for run in self._runs:
-            _ = run.slots
+        """Build the index that lookups need now rather than at the first of them; return the vocabulary itself."""
+        self._built_index()
         return self
 
     def lookup(self, ids: Any) -> Rows:
-        """The row of each id, −1 where the id is not known."""
+        """Return the row of each id, −1 where the id is not known.
+
+        Raises
+        ------
+        DataError
+            If the ids are neither integers nor strings, or of another kind than those known.
+        """
         return self._lookup(self._same_kind(id_column(ids)))
 
-    def row_of(self, text: str) -> int:
-        """The row of one id of a vocabulary of strings, −1 where it is not known."""
-        n_before = 0
-        for run in self._runs:
-            if (at := run.find_text(text)) >= 0:
-                return n_before + at
-            n_before += len(run)
-        return -1
+    def row_of(self, value: int | str) -> int:
+        """Return the row of one id, −1 where it is not known."""
+        row = self._built_index().get(value)
+        return self._recent.get(value, -1) if row is None else row
 
     def extend(self, ids: Any) -> Rows:
-        """The row of each id; ids not seen before get the next free rows, in order."""
+        """Return the row of each id; ids not seen before get the next free rows, in order.
+
+        Raises
+        ------
+        DataError
+            If the ids are neither integers nor strings, or of another kind than those known.
+        """
         encoded = self._same_kind(id_column(ids)).dictionary_encode()
         distinct = encoded.dictionary  # in the order of first appearance; each is looked up once
-        row_of = self._lookup(distinct)
-        is_new = row_of < 0
+        rows = self._lookup(distinct) if self._parts else np.full(len(distinct), -1, dtype=np.int64)
+        is_new = rows < 0
         if is_new.any():
-            row_of[is_new] = np.arange(len(self), len(self) + int(is_new.sum()))
             newcomers = distinct if is_new.all() else distinct.filter(pa.array(is_new))
-            self._runs, self._ids = append_run(self._runs, IndexedIds(newcomers), IndexedIds.followed_by), None
-        return row_of[encoded.indices.to_numpy(zero_copy_only=False)]
+            n_known = len(self)
+            rows[is_new] = np.arange(n_known, n_known + len(newcomers))
+            if self._index is not None:
+                self._remember(newcomers, n_known)
+            self._parts = (*self._parts, newcomers)
+        return rows[encoded.indices.to_numpy(zero_copy_only=False)]
+
+    def _remember(self, newcomers: pa.Array, n_known: int) -> None:
+        self._recent.update(zip(newcomers.to_pylist(), range(n_known, n_known + len(newcomers)), strict=True))
+        assert self._index is not None
+        if _RECENT_SHARE * len(self._recent) > len(self._index):  # a copy has to copy these: not too many
+            self._index, self._recent = self._index | self._recent, {}
 
     def _lookup(self, values: pa.Array) -> Rows:
-        rows = np.full(len(values), -1, dtype=np.int64)
-        n_before = 0
-        for run in self._runs:
-            at = run.find(values)
-            np.copyto(rows, at + n_before, where=at >= 0)
-            n_before += len(run)
+        asked, index = values.to_pylist(), self._built_index()
+        rows = np.fromiter(map(index.get, asked, repeat(-1)), np.int64, len(asked))
+        if self._recent:
+            missing = np.flatnonzero(rows < 0)
+            recent = map(self._recent.get, map(asked.__getitem__, missing.tolist()), repeat(-1))
+            rows[missing] = np.fromiter(recent, np.int64, len(missing))
         return rows
 
+    def _built_index(self) -> _Index:
+        if self._index is None:
+            self._index = dict(zip(self.ids.to_pylist(), range(len(self)), strict=True))
+        return self._index
+
     def _same_kind(self, values: pa.Array) -> pa.Array:
-        kind = self._runs[0].ids.type if self._runs else values.type
+        kind = self._parts[0].type if self._parts else values.type
         if len(values) and values.type != kind:
             raise DataError(
                 f"ids must stay of one kind: this vocabulary holds {_kind(kind)}, got "
@@ -120,7 +160,13 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def id_column(ids: Any) -> pa.Array:
-    """One contiguous Arrow array of int64 or large_string, without nulls."""
+    """Return ids as one contiguous Arrow array of int64 or large_string, without nulls.
+
+    Raises
+    ------
+    DataError
+        If an id is missing, or not an integer or a string.
+    """
     if isinstance(ids, str | bytes):
         raise DataError(f"ids must be a list or a column, got the single id {ids!r}; put it into a list")
     if isinstance(ids, pa.ChunkedArray):
@@ -144,3 +190,12 @@ def id_column(ids: Any) -> pa.Array:
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type) or pa.types.is_string_view(ids.type):
         return ids.cast(pa.large_string())
     raise DataError(f"ids must be integers or strings, got {ids.type}; convert the column first")
+
+
+def utf8(strings: pa.Array) -> tuple[_Array, _Array]:
+    """Return the UTF-8 bytes of all strings and the bounds of each, as views of Arrow's memory."""
+    _, bounds, letters = strings.buffers()
+    if bounds is None or len(strings) == 0:
+        return np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    of_these = np.frombuffer(bounds, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    return np.empty(0, dtype=np.uint8) if letters is None else np.frombuffer(letters, np.uint8), of_these

@@ -138,7 +138,7 @@ def state_manifest(state: State) -> dict[str, Any]:
         "memory": dict(state.memory),
         "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice", "ahead")},
         "columns": asdict(state.columns),
-        "last_time": _plain(state.last_time),
+        "last_time": _time_to_json(state.last_time),
     }
 
 
@@ -189,14 +189,20 @@ def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -
         manifest["memory"],
         pending,
         Columns(**manifest["columns"]),
-        manifest["last_time"],
+        _time_from_json(manifest["last_time"]),
     )
 
 
-def _plain(moment: Any) -> Any:
-    """A time as JSON can hold it."""
-    if moment is None or isinstance(moment, int | float | str):
-        return moment
-    if isinstance(moment, np.datetime64):
-        return int(moment.astype("datetime64[us]").astype(np.int64))
-    return moment.item() if hasattr(moment, "item") else str(moment)
+def _time_to_json(moment: np.generic | None) -> dict[str, Any] | None:
+    """A time and its kind; timestamps as integers of their unit."""
+    if moment is None:
+        return None
+    value = moment.astype(np.int64) if moment.dtype.kind == "M" else moment
+    return {"dtype": moment.dtype.str, "value": value.item()}
+
+
+def _time_from_json(stored: dict[str, Any] | None) -> np.generic | None:
+    if stored is None:
+        return None
+    moments: Any = np.array([stored["value"]]).astype(stored["dtype"])
+    return moments[0]  # type: ignore[no-any-return]

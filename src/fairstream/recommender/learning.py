@@ -242,7 +242,7 @@ class Learning:
             model=model.eval(),
             optimizer=optimizer,
             history=history,
-            groups=replace(state.groups, codes=np.delete(state.groups.codes, rows)),
+            groups=state.groups.without(rows),
             user_ids=state.user_ids.without(rows),
             trained=np.delete(state.trained, rows),
             pending=np.searchsorted(kept, state.pending[np.isin(state.pending, kept)]),

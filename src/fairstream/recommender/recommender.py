@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from fairstream._version import __version__
 from fairstream.data import EventLog, id_column, read_events, read_more_events
-from fairstream.data.group_collector import read_more_groups
-from fairstream.data.groups import UNKNOWN
+from fairstream.data.groups import UNKNOWN, read_more_groups
 from fairstream.data.tables import to_table
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
@@ -153,6 +152,8 @@ class FairRecommender:
         self._state: State | None = None
         self.last_update: Update | None = None
         """What the last `fit` or `update` did."""
+        self.notes: tuple[str, ...] = ()
+        """What was unusual about the events of the last `fit`, `update` or `observe`: one sentence each."""
         self._locks()
 
     def _locks(self) -> None:
@@ -191,6 +192,7 @@ class FairRecommender:
         )
         with self._writing:
             self._commit(self._learning.fit(first, on_epoch, columns=log.columns), None)
+            self.notes = log.notes
         return self
 
     def update(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Self:
@@ -216,18 +218,18 @@ class FairRecommender:
             new = self._align(state, events, users)
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
-            quality, notes = None, list(_late_notes(state, new))
+            quality, notes = None, list(new.notes)
             if self._learning.strategy.needs_quality or new.groups.choice == "auto":
                 k = min(20, state.history.n_items)
                 main = self._evaluate(state, new, k=k, metrics=("ndcg",)).slices["warm_users"][f"ndcg@{k}"]
                 quality = main.mean
                 if new.groups.choice == "auto":
                     groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
-                    if not main.gaps:
-                        notes.append(_UNDECIDED)
+                    if main.not_compared or not main.gaps:
+                        notes.append(_undecided(main.not_compared))
                     new = new._replace(groups=groups)
             candidate = self._learning.update(state, new, quality, on_epoch)
-            candidate.notes = (*candidate.notes, *notes)
+            candidate.notes = self.notes = tuple(notes)
             self._commit(candidate, state)
         return self
 
@@ -245,6 +247,7 @@ class FairRecommender:
                 following = self._learning.observe(state, new, learn_later=learn_later)
                 with self._swapping:
                     self._state = following
+            self.notes = new.notes
         return self
 
     def forget(self, user_ids: Any) -> int:
@@ -520,7 +523,11 @@ class FairRecommender:
 
     def _align(self, state: State, events: Any, users: Any) -> NewEvents:
         """The events that are not known yet, in the rows of the state."""
-        log = _as_event_log(events, users) or read_more_events(events, state.groups, state.columns, users=users)
+        log = _as_event_log(events, users)
+        if log is None:
+            log = read_more_events(events, state.groups, state.columns, users=users, last_time=state.last_time)
+        elif state.last_time is not None:
+            log = replace(log, notes=(*log.notes, *log.notes_after(state.last_time)))
         return NewEvents.align(log, state)
 
     def _evaluate(
@@ -548,19 +555,15 @@ class FairRecommender:
 
 
 _STRATEGY = ("method", "strategy", "restart", "restart_every")
-_UNDECIDED = (
-    "which group is ahead could not be decided from this period: too few users of two groups could be compared; "
-    "the groups that counted as ahead before still do"
-)
 
 
-def _late_notes(state: State, new: NewEvents) -> Iterator[str]:
-    try:
-        is_late = state.last_time is not None and new.last_time is not None and new.last_time < state.last_time
-    except TypeError:
-        return
-    if is_late:
-        yield "these events are older than the latest event known; they count as the newest ones nevertheless"
+def _undecided(groups: Iterable[str]) -> str:
+    """Why `advantaged="auto"` could not decide for some groups."""
+    names = ", ".join(groups) or "any group"
+    return (
+        f"whether {names} is ahead could not be decided from this period, which has too few users of it whom the model "
+        f"knows; what was decided before still holds"
+    )
 
 
 def _check_k(k: Any, n_items: int) -> int:

@@ -43,8 +43,8 @@ class State:
     """Positions of events that were observed and will be learned with the next update."""
     columns: Columns = field(default_factory=Columns)
     """How the events were read."""
-    last_time: Any = None
-    """The time of the latest event."""
+    last_time: np.generic | None = None
+    """The time of the latest event; its dtype is the kind of time."""
     is_shared: bool = False
     """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
 
@@ -77,7 +77,9 @@ class NewEvents(NamedTuple):
     user_ids: Vocabulary
     item_ids: Vocabulary
     groups: Groups
-    last_time: Any = None
+    last_time: np.generic | None = None
+    notes: tuple[str, ...] = ()
+    """One sentence for each unusual thing about the events."""
 
     @classmethod
     def align(cls, log: EventLog, state: State) -> NewEvents:
@@ -87,4 +89,6 @@ class NewEvents(NamedTuple):
         users, items = rows[log.users], item_ids.extend(log.item_ids.ids)[log.items]
         groups = state.groups.merge(rows, len(user_ids), log.groups)
         new = ~state.history.seen.has(users, items)
-        return cls(users[new], items[new], user_ids, item_ids, groups, log.times[-1] if len(log) else None)
+        times: list[Any] = [time for time in (state.last_time, log.last_time if len(log) else None) if time is not None]
+        notes = (*log.notes, *state.groups.notes_on_merge(rows, log.groups))
+        return cls(users[new], items[new], user_ids, item_ids, groups, max(times, default=None), notes)

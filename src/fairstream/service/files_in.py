@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.dataset
 
-from fairstream.data.streams import TableStream
-from fairstream.data.tables import csv_conversion, plain, readable
+from fairstream.data.tables import csv_conversion, decoded, open_source
 from fairstream.errors import DataError
 from fairstream.service.incoming import Batch, batch_from_arrow, batch_from_json, parse_json
 from fairstream.service.people import people_from_arrow, people_from_json
@@ -20,6 +20,7 @@ from fairstream.service.settings import Limits
 N_ROWS = 100_000
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", ".csv", ".arrow", *_LINES)
+_FORMATS = {".parquet": "parquet", ".arrow": "ipc"}
 _MOST_LISTED = 20
 _LINES_AT_ONCE, _CSV_BLOCK = 8 << 20, 8 << 20
 
@@ -95,14 +96,22 @@ def _renamed(found: dict[str, object], columns: Mapping[str, str]) -> dict[str, 
 
 def _tables(path: Path, columns: Mapping[str, str], *, optional: tuple[str, ...] = ()) -> Iterator[pa.Table]:
     """Tables with our names of the columns."""
-    stream = TableStream(path, what="the file")
-    there = stream.like.column_names
+    with open_source(path, "the file"):
+        source = (
+            None
+            if path.suffix.lower() == ".csv"
+            else pyarrow.dataset.dataset(path, format=_FORMATS[path.suffix.lower()])
+        )
+        schema = (
+            pyarrow.csv.open_csv(path, convert_options=csv_conversion()).schema if source is None else source.schema
+        )
+        there = decoded(schema.empty_table(), "the file").column_names
     wanted = {name: column for name, column in columns.items() if column in there or name not in optional}
     for name, column in wanted.items():
         if column not in there:
             raise DataError(f"there is no column {column!r} for {name}; the columns are {_listed(there)}")
     chosen = list(dict.fromkeys(wanted.values()))
-    pieces = _csv(path, chosen) if path.suffix.lower() == ".csv" else stream.pieces(chosen, N_ROWS)
+    pieces = _csv(path, chosen) if source is None else _pieces(path, source, chosen)
     for piece in pieces:
         table = pa.table(
             {name: _numbers(piece[column]) if name == "time" else piece[column] for name, column in wanted.items()}
@@ -116,13 +125,20 @@ def _listed(names: list[str]) -> str:
     return ", ".join([*shown, *(["…"] if len(names) > _MOST_LISTED else [])])
 
 
+def _pieces(path: Path, source: pyarrow.dataset.Dataset, columns: list[str]) -> Iterator[pa.Table]:
+    with open_source(path, "the file"):
+        for batch in source.to_batches(columns=columns, batch_size=N_ROWS):
+            for start in range(0, batch.num_rows, N_ROWS):
+                yield decoded(pa.Table.from_batches([batch.slice(start, N_ROWS)]), "the file")
+
+
 def _csv(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     """Everything as it is written: "007" is not 7."""
-    with readable(path, "the file"):
+    with open_source(path, "the file"):
         types = dict.fromkeys(columns, pa.string())
         block = pyarrow.csv.ReadOptions(block_size=_CSV_BLOCK)
         for batch in pyarrow.csv.open_csv(path, read_options=block, convert_options=csv_conversion(types, columns)):
-            yield plain(pa.Table.from_batches([batch]), "the file")
+            yield decoded(pa.Table.from_batches([batch]), "the file")
 
 
 def _numbers(times: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairstream.data.tables import in_one_piece
+from fairstream.data.tables import combined
 from fairstream.errors import DataError
 from fairstream.service.rows import Rows, kind_of
 
@@ -49,10 +49,10 @@ def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
     """A column of strings or whole numbers as strings; the column is valid Arrow."""
     kind = column.type
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
-        return in_one_piece(column.cast(pa.string()))
+        return combined(column.cast(pa.string()))
     if _is_text(kind):
         _refuse_much(sum(int(_lengths(chunk).sum()) for chunk in column.chunks if _is_view(chunk)), field)
-        return in_one_piece(pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.string()))
+        return combined(pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.string()))
     if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
         parts, n_bytes = [], 0
         for chunk in column.chunks:  # all is looked at before it is written out
@@ -62,7 +62,7 @@ def ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
             n_bytes += _written_out(chunk.indices, _lengths(words))
             _refuse_much(n_bytes, field)
             parts.append(words.take(chunk.indices))
-        return in_one_piece(pa.chunked_array(parts, pa.string()))
+        return combined(pa.chunked_array(parts, pa.string()))
     raise DataError(f"{field} must be a column of strings or whole numbers, got {kind_of_column(kind)}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairstream.data.tables import in_one_piece
+from fairstream.data.tables import combined
 from fairstream.errors import DataError
 from fairstream.service.database import now
 from fairstream.service.ids import kind_of_column
@@ -57,7 +57,7 @@ def times_from_column(column: pa.ChunkedArray, rows: Rows) -> Micros:
     """From a column of timestamps, dates, numbers or ISO 8601."""
     kind = column.type
     if column.null_count:
-        rows.refuse_any(in_one_piece(column).is_null().to_numpy(zero_copy_only=False), "time is missing")
+        rows.refuse_any(combined(column).is_null().to_numpy(zero_copy_only=False), "time is missing")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return times_from_values(column.to_pylist(), rows)
     if pa.types.is_date(kind):

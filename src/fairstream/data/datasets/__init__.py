@@ -1,19 +1,20 @@
-"""Data sets in their original layouts, prepared folders, and the synthetic stream."""
+"""Data sets by name or path: original files, prepared folders, and the synthetic stream."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from fairstream.data.datasets.dataset import Dataset
-from fairstream.data.datasets.locate import locate
-from fairstream.data.datasets.modcloth import is_modcloth, read_modcloth
-from fairstream.data.datasets.movielens import (
+from fairstream.data.datasets.raw import (
+    Dataset,
+    is_modcloth,
     is_movielens_1m,
     is_movielens_100k,
+    read_modcloth,
     read_movielens_1m,
     read_movielens_100k,
 )
+from fairstream.data.datasets.sources import locate
 from fairstream.data.datasets.synthetic import synthetic_stream
 from fairstream.data.tables import find_file
 from fairstream.errors import DataError
@@ -22,7 +23,7 @@ __all__ = ["Dataset", "locate", "open_dataset", "synthetic_stream"]
 
 
 def open_dataset(source: Any) -> Dataset:
-    """The data set behind a name or path; a plain file or a table are events without users."""
+    """Return the data set behind a name or path; a plain file or a table has events only."""
     if not isinstance(source, str | Path):
         return Dataset(source)
     if source == "synthetic":
@@ -41,7 +42,7 @@ def open_dataset(source: Any) -> Dataset:
 
 
 def _in_folder(folder: Path) -> Dataset:
-    """A folder with `interactions` and, beside it, `users`, each a Parquet, CSV or Arrow file."""
+    """Return the data set of a folder with `interactions` and maybe `users`, each a Parquet, CSV or Arrow file."""
     events = find_file(folder, "interactions")
     if events is None:
         inside = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"

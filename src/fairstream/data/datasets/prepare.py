@@ -1,47 +1,51 @@
-"""Fetching a data set of the paper and preparing it: the folder that `fairstream run` reads, whole or not at all."""
+"""Downloading a data set of the paper with pooch, and preparing the folder that `fairstream run` reads."""
 
 from __future__ import annotations
 
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pooch
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
 from fairstream._version import __version__
-from fairstream.data.datasets.archives import Checksums, unpack
-from fairstream.data.datasets.dataset import Dataset
-from fairstream.data.datasets.fetch import OnProgress, fetch
-from fairstream.data.datasets.locate import data_home
+from fairstream.data.datasets import open_dataset
 from fairstream.data.datasets.published import PUBLISHED, difference_from_paper
-from fairstream.data.datasets.sources import Source, find_source
+from fairstream.data.datasets.raw import Dataset
+from fairstream.data.datasets.sources import Source, data_home, find_source
 from fairstream.data.log import EventLog
-from fairstream.data.readers import open_tables, read_events
+from fairstream.data.readers import read_events
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.files import new_folder, sibling_tempdir
 
 _MANIFEST = "source.json"
 _FILES = ("interactions.parquet", "users.parquet", _MANIFEST)
-_TOLD = {"from", "size", "sha256", "checksum", "terms"}
+_REQUIRED = {"from", "size", "sha256", "checksum", "terms"}
+_TIMEOUT_S = 30
+_LARGEST = 1 << 30
+"""Bytes; no file of these data sets is nearly as large, so an archive with a larger one is something else."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared data set, and what is known of where it came from."""
+    """A prepared data set, and where it came from."""
 
     source: Source
     folder: Path
     about: Mapping[str, Any]
-    """What `source.json` says."""
+    """The content of `source.json`."""
     is_new: bool
-    """False where it was there already and has been left alone."""
+    """False where it existed already and was left alone."""
 
     @property
     def is_in_paper(self) -> bool:
@@ -50,7 +54,7 @@ class Prepared:
 
     @property
     def difference(self) -> str | None:
-        """A sentence with both counts, where the paper gives other ones for the data set."""
+        """A sentence with both counts, where those of the paper are others."""
         return difference_from_paper(self.source.name, **self.about["counts"])
 
 
@@ -62,73 +66,123 @@ def get_dataset(
     sha256: str | None = None,
     archive: Path | None = None,
     force: bool = False,
-    on_progress: OnProgress = lambda done, total: None,
+    progressbar: Any = None,
 ) -> Prepared:
-    """Prepare the data set `name` in the folder `to`/`name`, from its home, from `url` or from a file that is here.
+    """Download the data set `name`, check it, and prepare it in the folder `to`/`name`.
 
-    The file must have the `sha256` that is given or else the checksum that its home publishes.
-    What is there already is left alone, unless `force` says to make it anew.
+    Parameters
+    ----------
+    name
+        One of `SOURCES`.
+    to
+        The folder to make the folder `name` in; by default `data_home()`.
+    url
+        Another address of the same file.
+    sha256
+        The checksum that the file must have; by default the published one, if there is one.
+    archive
+        A file that was downloaded before, in place of an address.
+    force
+        Replace what was prepared before; otherwise it is left alone.
+    progressbar
+        An object with the interface of tqdm (`total`, `update`, `reset`, `close`), as pooch takes it.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be downloaded, has another checksum, or does not hold the data set.
+    ConfigurationError
+        If the options contradict each other.
     """
     source = find_source(name)
-    _need_one_origin(url, sha256, archive)
+    _check_options(url, sha256, archive)
     folder = (data_home() if to is None else to) / name
     if not force and (about := _read_manifest(folder)) is not None:
-        _need_same(folder, about["sha256"], sha256)
+        _check_same(folder, about["sha256"], sha256)
         return Prepared(source, folder, about, is_new=False)
-    _need_place(folder, force=force)
-    with _nothing_left_behind(folder), sibling_tempdir(folder, "tmp") as working:
+    _check_replaceable(folder, force=force)
+    with _cleaned_up(folder), sibling_tempdir(folder, "tmp") as working:
         if archive is None:
             archive, origin = working / source.file_name, url or source.url
-            _fetch(source, origin, archive, on_progress)
+            _download(source, origin, archive, progressbar)
         else:
             origin = archive.name
-        found = Checksums.of(archive)
-        checked = found.need(source, sha256)
+        hashes = _checked(archive, source, sha256)
         dataset = _open(archive, source, working / "raw")
         log = read_events(dataset.events)
-        about = _about(source, origin, found, checked, log)
+        about = _about(source, origin, hashes, log)
         with new_folder(folder, replacing=True) as being_written:
             _write(being_written, log, dataset.users, about)
     return Prepared(source, folder, about, is_new=True)
 
 
-def _fetch(source: Source, url: str, path: Path, on_progress: OnProgress) -> None:
+def _download(source: Source, url: str, path: Path, progressbar: Any) -> None:
+    if not re.match(r"https?://", url):
+        raise ConfigurationError(f"an address must begin with http:// or https://, got {url!r}")
+    downloader = pooch.HTTPDownloader(progressbar=progressbar or False, timeout=_TIMEOUT_S)
     try:
-        fetch(url, path, on_progress=on_progress)
-    except DataError as error:
+        pooch.retrieve(url, known_hash=None, fname=path.name, path=path.parent, downloader=downloader)
+    except (OSError, ValueError) as error:  # every exception of requests is one of these
+        reason = " ".join(str(error).split())
         raise DataError(
-            f"{error}; without a connection, get {source.url} by other means and prepare it with "
-            f"`fairstream data get {source.name} --from {source.file_name}`"
+            f"{url} could not be fetched: {reason}; without a connection, get {source.url} by other means and "
+            f"prepare it with `fairstream data get {source.name} --from {source.file_name}`"
         ) from None
 
 
+def _checked(path: Path, source: Source, sha256: str | None) -> dict[str, Any]:
+    """Return the size and the checksums of the file; raise DataError where they are not the expected ones."""
+    hashes = {kind: pooch.file_hash(str(path), alg=kind) for kind in ("sha256", "md5")}
+    size = path.stat().st_size
+    kind, expected = ("sha256", sha256.lower()) if sha256 else ("md5", source.md5)
+    if expected is not None and hashes[kind] != expected:
+        raise DataError(
+            f"{source.file_name} must have the {kind} {expected}, but has {hashes[kind]} ({size:,} bytes); "
+            f"fetch it again, or if this is the file that you want, give --sha256 {hashes['sha256']}"
+        )
+    checksum = "none is published" if expected is None else "as given" if sha256 else "the md5 is the published one"
+    return {"size": size, **hashes, "checksum": checksum}
+
+
 def _open(archive: Path, source: Source, raw: Path) -> Dataset:
+    """Extract the known members of an archive, or copy the file, to where `open_dataset` reads it."""
     raw.mkdir()
     try:
-        return open_tables(unpack(archive, source, raw), None)
-    except DataError as error:  # nobody knows the folder that this was unpacked to
+        if not source.members:
+            (raw / source.file_name).symlink_to(archive.resolve())
+            return open_dataset(raw / source.file_name)
+        with zipfile.ZipFile(archive) as opened:
+            if too_large := [name for name in source.members if opened.getinfo(name).file_size > _LARGEST]:
+                raise DataError(f"{too_large[0]} must have at most {_LARGEST:,} bytes; is this the published archive?")
+            paths = [Path(opened.extract(member, raw)) for member in source.members]
+        return open_dataset(paths[0].parent)
+    except KeyError as error:
+        raise DataError(f"{archive.name} must hold {', '.join(source.members)}: {error.args[0]}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"{archive.name} cannot be read as a zip archive: {error}") from None
+    except DataError as error:  # the user does not know the temporary folder
         raise DataError(str(error).replace(str(raw), archive.name)) from None
 
 
-def _need_one_origin(url: str | None, sha256: str | None, archive: Path | None) -> None:
+def _check_options(url: str | None, sha256: str | None, archive: Path | None) -> None:
     if url is not None and archive is not None:
         raise ConfigurationError("a data set comes from an address or from a file; give --url or --from, not both")
     if sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
         raise ConfigurationError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
     if archive is not None and not archive.is_file():
-        raise DataError(f"there is no file {archive} to prepare; give the archive as its home gives it")
+        raise DataError(f"there is no file {archive} to prepare; give the archive as it is published")
 
 
-def _need_same(folder: Path, found: str, wanted: str | None) -> None:
-    if wanted is not None and wanted.lower() != found:
+def _check_same(folder: Path, stored: str, given: str | None) -> None:
+    if given is not None and given.lower() != stored:
         raise DataError(
-            f"{folder} must come from a file with the sha256 {wanted.lower()}, but is there already "
-            f"from one with {found}; replace it with --force"
+            f"{folder} must come from a file with the sha256 {given.lower()}, but exists already "
+            f"from one with {stored}; replace it with --force"
         )
 
 
-def _need_place(folder: Path, *, force: bool) -> None:
-    """Only what this module wrote is ever replaced."""
+def _check_replaceable(folder: Path, *, force: bool) -> None:
+    """Raise DataError where the folder holds anything that this module did not write."""
     if not folder.exists():
         return
     foreign = [folder.name] if not folder.is_dir() else [e.name for e in folder.iterdir() if e.name not in _FILES]
@@ -136,14 +190,14 @@ def _need_place(folder: Path, *, force: bool) -> None:
         raise DataError(f"{folder} holds something else ({', '.join(sorted(foreign)[:4])}); choose another with --to")
     if not force and any(folder.iterdir()):
         raise DataError(
-            f"{folder} is there already and is not what `fairstream data get` left there; "
+            f"{folder} exists already and is not what `fairstream data get` wrote; "
             f"choose another with --to, or replace it with --force"
         )
 
 
 @contextmanager
-def _nothing_left_behind(folder: Path) -> Iterator[None]:
-    """Whatever fails, the folders above that were made for it go too; what the disk refuses becomes one sentence."""
+def _cleaned_up(folder: Path) -> Iterator[None]:
+    """Remove the parent folders that were made, should the block fail; turn an OSError into a DataError."""
     missing = [above for above in folder.parents if not above.exists()]
     try:
         yield
@@ -157,15 +211,14 @@ def _nothing_left_behind(folder: Path) -> Iterator[None]:
         raise
 
 
-def _about(source: Source, origin: str, found: Checksums, checked: str, log: EventLog) -> dict[str, Any]:
+def _about(source: Source, origin: str, hashes: Mapping[str, Any], log: EventLog) -> dict[str, Any]:
     return {
         "fairstream": __version__,
         "name": source.name,
         "home": source.url,
         "from": origin,
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
-        **asdict(found),
-        "checksum": checked,
+        **hashes,
         "counts": {"n_events": len(log), "n_users": log.n_users, "n_items": log.n_items},
         "notes": log.notes,
         "terms": source.terms,
@@ -173,7 +226,7 @@ def _about(source: Source, origin: str, found: Checksums, checked: str, log: Eve
 
 
 def _write(folder: Path, log: EventLog, users: pa.Table, about: dict[str, Any]) -> None:
-    """The events that count, in the order of time, with the ids of the raw data, and the users who have any."""
+    """Write the events that count, in chronological order with the original ids, and their users."""
     ids, items = log.user_ids.ids, log.item_ids.ids
     events = pa.table({"user_id": ids.take(log.users), "item_id": items.take(log.items), "timestamp": log.times})
     pa.parquet.write_table(events, folder / "interactions.parquet")
@@ -184,13 +237,13 @@ def _write(folder: Path, log: EventLog, users: pa.Table, about: dict[str, Any]) 
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What a whole prepared folder says of itself; None for anything else."""
+    """Return the manifest of a complete prepared folder; None for anything else."""
     try:
         about: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
-        is_whole = set(about["files"]) == set(_FILES) - {_MANIFEST} and all(
+        is_complete = set(about["files"]) == set(_FILES) - {_MANIFEST} and all(
             (folder / name).stat().st_size == size for name, size in about["files"].items()
         )
-        tells_all = set(about) >= _TOLD and set(about["counts"]) == {"n_events", "n_users", "n_items"}
-        return about if is_whole and tells_all else None
+        has_all = set(about) >= _REQUIRED and set(about["counts"]) == {"n_events", "n_users", "n_items"}
+        return about if is_complete and has_all else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,10 +1,12 @@
-"""Where the data sets live, and what their homes say of them."""
+"""The paper's data sets: where they are published, and where they are kept on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
+from fairstream.data.tables import find_file
 from fairstream.errors import DataError
 
 _MOVIELENS = "https://files.grouplens.org/datasets/movielens"
@@ -20,23 +22,23 @@ _MODCLOTH_TERMS = (
 
 @dataclass(frozen=True)
 class Source:
-    """One data set as its home gives it away."""
+    """One data set as it is published."""
 
     name: str
     url: str
     md5: str | None
-    """The checksum that the home publishes, where it does."""
+    """The published checksum, if there is one."""
     terms: str
-    """What may be done with the data, in a sentence."""
+    """The terms of use, in a sentence."""
     group: str
-    """The users' column that the paper, or for want of one we, take the groups from."""
+    """The users' column that makes the groups."""
     advantaged: str
-    members: Mapping[str, str] = field(default_factory=dict)
-    """Of a zip archive, the members to read and what they are called in the raw folder; none: the file is the data."""
+    members: tuple[str, ...] = ()
+    """The files to extract from a zip archive; empty: the file is the data."""
 
     @property
     def file_name(self) -> str:
-        """What the file is called at its home."""
+        """The last part of the address."""
         return self.url.rpartition("/")[2]
 
 
@@ -50,7 +52,7 @@ SOURCES = {
             _MOVIELENS_TERMS,
             "gender",
             "M",
-            {"ml-1m/ratings.dat": "ratings.dat", "ml-1m/users.dat": "users.dat"},
+            ("ml-1m/ratings.dat", "ml-1m/users.dat"),
         ),
         Source(
             "movielens-100k",
@@ -59,7 +61,7 @@ SOURCES = {
             _MOVIELENS_TERMS,
             "gender",
             "M",
-            {"ml-100k/u.data": "u.data", "ml-100k/u.user": "u.user"},
+            ("ml-100k/u.data", "ml-100k/u.user"),
         ),
         Source(
             "modcloth",
@@ -74,7 +76,7 @@ SOURCES = {
 
 
 def find_source(name: str) -> Source:
-    """The data set of this name, or a sentence with the names that there are.
+    """Return the data set of this name; raise DataError where there is none.
 
     >>> find_source("modcloth").file_name
     'df_modcloth.csv'
@@ -82,3 +84,32 @@ def find_source(name: str) -> Source:
     if name not in SOURCES:
         raise DataError(f"the data sets that can be fetched are {', '.join(SOURCES)}, got {name!r}")
     return SOURCES[name]
+
+
+def data_home() -> Path:
+    """Return the user's folder for data sets: `fairstream` in $XDG_DATA_HOME, by default in ~/.local/share."""
+    given = Path(os.environ.get("XDG_DATA_HOME", ""))
+    base = (
+        given if given.is_absolute() else Path.home() / ".local" / "share"
+    )  # the specification ignores a relative one
+    return base / "fairstream"
+
+
+def locate(name: str, folder: Path | None = None) -> Path:
+    """Return the folder of a prepared data set: in `folder`, else in $FAIRSTREAM_DATA or `data_home()`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (Path(folder) / "modcloth").mkdir()
+    ...     (Path(folder) / "modcloth" / "interactions.csv").touch()
+    ...     locate("modcloth", Path(folder)) == Path(folder) / "modcloth"
+    True
+    """
+    find_source(name)
+    named = os.environ.get("FAIRSTREAM_DATA")
+    places = [folder] if folder is not None else [*([Path(named)] if named else []), data_home()]
+    for place in places:
+        if find_file(place / name, "interactions") is not None:
+            return place / name
+    looked = ", ".join(map(str, dict.fromkeys(places)))
+    raise DataError(f"{name} is not in {looked}; fetch it with `fairstream data get {name}`, or say where it is")

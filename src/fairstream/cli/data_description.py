@@ -1,4 +1,4 @@
-"""What a folder or a file holds, as far as a run would care."""
+"""What `fairstream data check` reports of a folder or file, as data, as text and as a table."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich.table import Table
 
-from fairstream.data.columns import Columns
+from fairstream.cli.tables import new_table
+from fairstream.data import Columns, EventLog, read_events
+from fairstream.data.datasets import open_dataset
 from fairstream.data.datasets.published import difference_from_paper, nearest, recognise
-from fairstream.data.group_collector import GroupCollector, n_values
-from fairstream.data.groups import MOST_GROUPS, Codes, encode_groups
-from fairstream.data.log import EventLog
-from fairstream.data.readers import EVENTS, open_tables, read_events
+from fairstream.data.groups import MOST_GROUPS, Codes, GroupValues, encode_groups, n_values
 from fairstream.data.storage import is_log
 from fairstream.data.tables import to_table
 from fairstream.errors import DataError
 from fairstream.periods import to_moments
 
 _EARLIEST_UNIX_TIME, _LATEST_UNIX_TIME = 1e8, 4e18  # 1973 in seconds, 2096 in nanoseconds; else it is some count
+_MOST_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many users a group has, and how many events they."""
+    """How many users a group has, and how many events they have."""
 
     n_users: int
     n_events: int
@@ -33,7 +34,7 @@ class Size:
 
 @dataclass(frozen=True)
 class GroupColumn:
-    """A column that tells something of the users, and whether it can make groups."""
+    """A column of the users, and whether it can make groups."""
 
     name: str
     values: dict[str, Size]
@@ -41,12 +42,12 @@ class GroupColumn:
     unknown: Size
     """Those without a value."""
     problem: str | None = None
-    """Why no groups can be made of it, where that is so; it then has no values here."""
+    """Why no groups can be made of it; `values` is then empty."""
 
 
 @dataclass(frozen=True)
 class Ratings:
-    """The ratings of all events, those that are too low to count too."""
+    """The ratings of all events, including those too low to count."""
 
     column: str
     n_rated: int
@@ -69,31 +70,33 @@ class Description:
     last_time: str
     ratings: Ratings | None
     n_repeated: int | None
-    """Events left out because their user had had the item before; None where a stored log no longer tells."""
+    """Events left out because they repeat a pair; None for a stored log, which does not record it."""
     group_columns: tuple[GroupColumn, ...]
     notes: tuple[str, ...]
     paper_dataset: str | None
-    """The paper's data set that has these counts."""
+    """The paper's data set with these counts."""
     difference: str | None
-    """How it differs from the paper's data set that it seems meant to be."""
+    """How it differs from the paper's data set that it resembles."""
 
 
 def describe(source: str | Path) -> Description:
-    """What `source`, anything that `read_events` reads by its path, holds.
+    """Return what `source`, a name or path that `read_events` accepts, holds.
 
-    >>> found = describe("synthetic")
-    >>> found.n_events, found.group_columns[0].name, list(found.group_columns[0].values)
+    >>> description = describe("synthetic")
+    >>> column = description.group_columns[0]
+    >>> description.n_events, column.name, list(column.values)
     (60000, 'community', ['majority', 'minority'])
     """
     if is_log(source):
         log = EventLog.open(source)
         return _described(log, _stored_groups(log), ratings=None, n_repeated=None)
-    tables = open_tables(source, None)
-    events = to_table(tables.events, what=EVENTS)
+    dataset = open_dataset(source)
+    events = to_table(dataset.events, what="the events")
+    users = None if dataset.users is None else to_table(dataset.users, what="the users")
     log = read_events(events)
     ratings = _ratings(events, log.columns)
     n_counted = len(events) if ratings is None else ratings.n_above
-    groups = _group_columns(events if tables.users is None else tables.users, log)
+    groups = _group_columns(events if users is None else users, log)
     return _described(log, groups, ratings=ratings, n_repeated=n_counted - len(log))
 
 
@@ -117,7 +120,7 @@ def _described(
 
 
 def _span(log: EventLog) -> tuple[str, str]:
-    """The first and the last time: a date where it is one, else the number."""
+    """Return the first and the last time: as a date where it can be one, else as a number."""
     ends = log.times[[0, -1]]
     if ends.dtype.kind == "M" or _EARLIEST_UNIX_TIME <= ends[0] <= ends[1] <= _LATEST_UNIX_TIME:
         first, last = to_moments(ends).astype("datetime64[s]")
@@ -138,7 +141,7 @@ def _ratings(events: pa.Table, columns: Columns) -> Ratings | None:
 
 
 def _group_columns(table: pa.Table, log: EventLog) -> tuple[GroupColumn, ...]:
-    """What the users' table says of them; where there is none, what the events say and no user contradicts."""
+    """Return the columns that describe users: those of the users' table, or else those of the events."""
     roles = [log.columns.find_optional(role, table, what="the table") for role in ("user", "item", "time", "rating")]
     return tuple(_group_column(table, name, log) for name in table.column_names if name not in roles)
 
@@ -147,12 +150,11 @@ def _group_column(table: pa.Table, name: str, log: EventLog) -> GroupColumn:
     n = n_values(table[name])
     if not 2 <= n <= MOST_GROUPS:
         return GroupColumn(name, {}, Size(0, 0), f"{n:,} value{'' if n == 1 else 's'}")
-    people = GroupCollector(table, name, log.columns, what="the table")
     try:
-        people.add(table)
+        values = GroupValues.from_table(table, name, log.columns, what="the table")
     except DataError:
         return GroupColumn(name, {}, Size(0, 0), f"{n:,} values, some users have several of them")
-    names, codes = encode_groups(people.values(log.user_ids.ids), ())
+    names, codes = encode_groups(values.of(log.user_ids.ids), ())
     return _sized(name, names, codes, log)
 
 
@@ -167,3 +169,54 @@ def _sized(attribute: str, names: tuple[str, ...], codes: Codes, log: EventLog) 
     unknown, *sizes = map(Size, n_users, n_events)
     largest_first = sorted(zip(names, sizes, strict=True), key=lambda pair: -pair[1].n_users)
     return GroupColumn(attribute, dict(largest_first), unknown)
+
+
+def summary(description: Description) -> list[str]:
+    """Return the description as lines of text."""
+    is_papers = f": the counts of the paper's {description.paper_dataset}" if description.paper_dataset else ""
+    lines = [
+        f"{description.n_events:,} events, {description.n_users:,} users, {description.n_items:,} items{is_papers}",
+        f"Time: from {description.first_time} to {description.last_time}",
+        "Ratings: none, every event counts" if description.ratings is None else _rated(description.ratings),
+        *_repeated(description.n_repeated),
+        *(f"Note: {note}" for note in description.notes),
+    ]
+    if description.difference is not None:
+        lines.append(f"Not the paper's: {description.difference}")
+    if unusable := [f"{column.name} ({column.problem})" for column in description.group_columns if column.problem]:
+        lines.append(f"Columns that make no groups: {', '.join(unusable)}")
+    if not any(column.values for column in description.group_columns):
+        lines.append("Groups: no column can make them, so no disparity can be computed")
+    return lines
+
+
+def _rated(ratings: Ratings) -> str:
+    ends = "" if ratings.mean is None else f"from {ratings.lowest:g} to {ratings.highest:g}, mean {ratings.mean:.2f}; "
+    return f"Ratings: {ends}{ratings.n_above:,} of {ratings.n_rated:,} are above {ratings.above:g} and count"
+
+
+def _repeated(n_repeated: int | None) -> list[str]:
+    return [] if n_repeated is None else [f"Repeated pairs of user and item: {n_repeated:,}"]
+
+
+def group_table(description: Description) -> Table:
+    """Return a table of the columns that can make groups, with their values."""
+    table = new_table("Columns that can make groups")
+    table.add_column("column", no_wrap=True)
+    table.add_column("value", no_wrap=True)
+    for heading in ("users", "events"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for column in description.group_columns:
+        for row, (value, size) in enumerate(_rows(column)):
+            table.add_row(column.name if row == 0 else "", value, f"{size.n_users:,}", f"{size.n_events:,}")
+    return table
+
+
+def _rows(column: GroupColumn) -> list[tuple[str, Size]]:
+    """Return the largest groups, the smaller ones together where they are many, and the users in none."""
+    rows = list(column.values.items())
+    if len(rows) > _MOST_SHOWN:
+        rest = [size for _, size in rows[_MOST_SHOWN:]]
+        together = Size(sum(size.n_users for size in rest), sum(size.n_events for size in rest))
+        rows = [*rows[:_MOST_SHOWN], (f"{len(rest)} more", together)]
+    return [*rows, ("not known", column.unknown)] if column.unknown.n_users else rows

@@ -12,8 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from fairstream import DataError
-from fairstream.data.columns import Columns
+from fairstream import ConfigurationError, DataError
+from fairstream.data import Columns
 from fairstream.data.tables import find_file, to_table
 
 CONTENT = {"user": ["é", "b", None], "n": [1, 2, 3]}
@@ -69,6 +69,23 @@ def test_a_missing_column_is_named_with_the_way_to_name_it(role: str) -> None:
         Columns().find(role, table_with("a", "b"), what="the events table")
     one_sentence(caught, "the events table", role, "a, b", f"{role}_column", f"--{role}-column")
     assert Columns().find_optional(role, table_with("a", "b"), what="the events table") is None
+
+
+def test_a_time_is_preferred_to_the_number_of_an_order() -> None:
+    for name in ("purchase_time", "Purchase_Date", "paid_at"):
+        assert Columns().find("time", table_with("order", name), what="it") == name
+    by_type = table_with("order").append_column("when", pa.array([], pa.timestamp("us")))
+    assert Columns().find("time", by_type, what="it") == "when"
+    assert Columns(time="order").find("time", by_type, what="it") == "order"
+    with pytest.raises(DataError) as caught:
+        Columns().find("time", table_with("order", "paid_at", "sent_at"), what="the events table")
+    one_sentence(caught, "'order'", "paid_at, sent_at", "time_column", "--time-column")
+
+
+@pytest.mark.parametrize("unit", ["seconds", "", "S", 1000])
+def test_a_time_unit_is_one_of_four(unit: object) -> None:
+    with pytest.raises(ConfigurationError, match="time_unit must be one of s, ms, us, ns, got"):
+        Columns(time_unit=unit)  # type: ignore[arg-type]
 
 
 def test_a_table_without_columns_is_said_to_have_none() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import fairstream
 from fairstream import DataError
-from fairstream.data.datasets.describe import Description, GroupColumn, Size, describe
+from fairstream.cli.data_description import Description, GroupColumn, Size, describe
 from fairstream.data.datasets.prepare import get_dataset
 from fairstream.data.datasets.published import PUBLISHED
 from raw_layouts import original, write_1m, write_100k, write_modcloth
