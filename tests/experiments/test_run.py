@@ -189,14 +189,14 @@ def test_metrics_follow_the_protocol(small: EventLog) -> None:
 
 def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> None:
     options = {**FAST, "batch_size": 40, "n_resamples": 10}  # a block of the rest is two batches, as under strict
-    repaired = finished(small, protocol="paper+" + "+".join(REPAIRS), **options)
+    repaired = finished(small, protocol="+".join(["paper", *REPAIRS, "optimizer"]), **options)
     strict = finished(small, protocol="strict", **options)
     assert repaired.periods == strict.periods
     assert numbers(repaired) == numbers(strict)
     assert weights(repaired) == weights(strict)
 
 
-@pytest.mark.parametrize("repair", REPAIRS)
+@pytest.mark.parametrize("repair", [*REPAIRS, "optimizer"])
 def test_each_repair_changes_what_it_is_for_and_nothing_else(small: EventLog, repair: str) -> None:
     paper, repaired = (finished(small, protocol=protocol, n_periods=2) for protocol in ("paper", f"paper+{repair}"))
     ours, theirs = (run.results[0].tasks["remain"] for run in (paper, repaired))
