@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairstream.training.engines import fine_tunes_a_copy, make_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from fairstream.sampling import NegativeSampler
 from fairstream.training.batches import cut_batches
 from fairstream.training.cpu import FusedEngine
 from fairstream.training.engine import Engine, Training
-from fairstream.training.engines import fine_tunes_a_copy, make_engine
 from fairstream.training.optimizers import make_optimizer, state_tensors
 from fairstream.training.reference import ReferenceEngine
 

@@ -58,8 +58,8 @@ class RowAdam(torch.optim.Optimizer):
         if not state:
             state.update(fresh_state(parameter))
         if group["capturable"]:
-            moments = (state[name] for name in ("exp_avg", "exp_avg_sq", "n_updates"))
-            touched_adam(parameter.data, *moments, *_dense(grad), **_settings(group))
+            dense, touched = _dense(grad)
+            touched_adam(parameter.data, state, dense, touched, group)
             return
         rows: Any = ...
         if grad.is_sparse:
@@ -79,28 +79,17 @@ class RowAdam(torch.optim.Optimizer):
 
 
 def touched_adam(
-    weight: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    n_updates: Tensor,
-    grad: Tensor,
-    touched: Tensor,
-    *,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
+    weight: Tensor, state: dict[str, Tensor], grad: Tensor, touched: Tensor, group: dict[str, Any]
 ) -> None:
     """One step on whole tensors, in place; a row whose `touched` (n_rows, 1 …) is 0 stays exactly as it is."""
-    n_updates += touched
-    n = n_updates.double().clamp(min=1)
-    step_size = touched * (lr / (1 - beta1**n)).to(weight.dtype)
+    (beta1, beta2), exp_avg, exp_avg_sq = group["betas"], state["exp_avg"], state["exp_avg_sq"]
+    n = state["n_updates"].add_(touched).double().clamp(min=1)
+    step_size = touched * (group["lr"] / (1 - beta1**n)).to(weight.dtype)
     scale = (1 / (1 - beta2**n)).to(weight.dtype)
-    grad = grad.add(weight, alpha=weight_decay)
+    grad = grad.add(weight, alpha=group["weight_decay"])
     exp_avg.lerp_(grad, (1 - beta1) * touched)
     exp_avg_sq.lerp_(grad * grad, (1 - beta2) * touched)
-    weight -= step_size * exp_avg / ((exp_avg_sq * scale).sqrt() + eps)
+    weight -= step_size * exp_avg / ((exp_avg_sq * scale).sqrt() + group["eps"])
 
 
 def _dense(grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,17 +101,6 @@ def _dense(grad: Tensor) -> tuple[Tensor, Tensor]:
     # The backward pass of an embedding sums equal rows in a fixed order, which index_add_ on CUDA does not.
     summed = torch.ops.aten.embedding_dense_backward(values, rows, len(grad), -1, False)
     return summed, values.new_zeros(shape).index_fill_(0, rows, 1.0)
-
-
-def _settings(group: dict[str, Any]) -> dict[str, float]:
-    beta1, beta2 = group["betas"]
-    return {
-        "lr": group["lr"],
-        "beta1": beta1,
-        "beta2": beta2,
-        "eps": group["eps"],
-        "weight_decay": group["weight_decay"],
-    }
 
 
 def fresh_state(parameter: Tensor) -> dict[str, Tensor]:

@@ -161,12 +161,15 @@ class CapturedEngine(Replayed, ReferenceEngine):
     def _step_on(self, b: Tensor, kind: Any) -> Tensor:
         size, conditions = kind
         rows = b * self.job.batches.size + self._within[:size]  # (B,)
-        columns = (column.index_select(0, rows) for column in (self._users, self._drawn_here, self._groups))
+        users, candidates, groups = (
+            column.index_select(0, rows) for column in (self._users, self._drawn_here, self._groups)
+        )
         history, n_events = (
             None if column is None else column.index_select(0, rows)
             for column in (self._contexts.history, self._contexts.n_events)
         )
-        return self._learn(*columns, Context(history, n_events, self._contexts.graph), **dict(conditions))
+        context = Context(history, n_events, self._contexts.graph)
+        return self._learn(users, candidates, groups, context, **dict(conditions))
 
 
 class CapturedWindowEngine(Replayed, WindowEngine):
@@ -234,7 +237,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
             all_scores = _filled(all_scores, is_filler)
         else:
             placed = candidates.new_zeros(history.numel() + 1, candidates.shape[1]).index_copy(0, places, candidates)
-            scores = model.forward_windows(history, placed[:-1].unflatten(0, history.shape)).flatten(0, 1)
+            scores = model.forward_windows(history, placed[:-1].view(*history.shape, -1)).flatten(0, 1)
             scores = scores.index_select(0, places.clamp(max=len(scores) - 1))
         check_scores(scores, candidates)
         scores = _filled(scores, is_filler)
