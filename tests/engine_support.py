@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from fairstream.data import History
-from fairstream.models import Context, ContextBuilder, ItemTable, Reads, Scorer, UserTable, WindowScorer, model_factory
+from fairstream.models import (
+    Context,
+    ContextBuilder,
+    Graph,
+    ItemTable,
+    Reads,
+    Scorer,
+    UserTable,
+    WindowScorer,
+    model_factory,
+)
 from fairstream.objectives import DisparityLoss, Objective, bpr_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training import TrainingJob, cut_batches, cut_windows, make_optimizer
@@ -48,22 +58,19 @@ class Convolved(Scorer):
         assert context.graph is not None
         graph = context.graph
         rows = torch.cat([self.user.weight, self.item.weight])
-        rows = rows + torch.sparse.mm(graph.normalized_adjacency, rows)
+        rows = rows + self.propagated(graph, rows)
         p, q = rows[users], rows[graph.n_users + items]
         return (q @ p.unsqueeze(-1)).squeeze(-1)
 
+    def propagated(self, graph: Graph, rows: Tensor) -> Tensor:
+        return graph.propagate(rows)
 
-class ConvolvedByEdges(Convolved):
-    """The same, summed edge by edge: nothing in it needs a sparse matrix to be transposed."""
 
-    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
-        assert context.graph is not None
-        graph = context.graph
-        (to, of), weights = graph.normalized_adjacency.indices(), graph.normalized_adjacency.values()
-        rows = torch.cat([self.user.weight, self.item.weight])
-        rows = rows.index_add(0, to, weights[:, None] * rows[of])
-        p, q = rows[users], rows[graph.n_users + items]
-        return (q @ p.unsqueeze(-1)).squeeze(-1)
+class ConvolvedBySparse(Convolved):
+    """The same by PyTorch's own product, whose gradient transposes the matrix."""
+
+    def propagated(self, graph: Graph, rows: Tensor) -> Tensor:
+        return torch.sparse.mm(graph.normalized_adjacency, rows)
 
 
 class Dropping(Scorer):
@@ -125,7 +132,7 @@ class Windowed(WindowScorer):
 OWN: dict[str, type[Scorer]] = {
     "gru": Recurrent,
     "lightgcn": Convolved,
-    "edges": ConvolvedByEdges,
+    "lightgcn-mm": ConvolvedBySparse,
     "dropout": Dropping,
     "asking": Asking,
     "rebinding": Rebinding,

@@ -126,6 +126,10 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+KERNELS = [case for case in CASES if case.get("surrogate") != "neural-ndcg"]
+RECORDED = [CASES[at] for at in (0, 4, 9)]  # it runs the code of the reference: shapes and groups are what can differ
+
+
 @on_cuda
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(f"{k}={v}" for k, v in case.items()) or "plain")
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
@@ -133,8 +137,8 @@ CASES: list[dict[str, Any]] = [
 def test_200_steps_end_where_the_references_end(
     engine: str, model: str, optimizer: Literal["row", "dense"], case: dict[str, Any]
 ) -> None:
-    if engine == "kernels" and case.get("surrogate") == "neural-ndcg":
-        pytest.skip("there are no kernels for it")
+    if case not in (RECORDED if engine == "captured" else KERNELS):
+        pytest.skip("a case for the other engine")
     fast, reference = on_device(model, optimizer, **case), on_device(model, optimizer, **case)
     losses, expected = run_both(engine, fast, reference)
     assert losses == pytest.approx(expected, rel=1e-5)
