@@ -135,9 +135,9 @@ def test_the_setting_of_the_optimizer_is_put_back() -> None:
     for optimizer in ("row", "dense"):
         job = job_of("mf", optimizer)
         groups = job.optimizer.param_groups
-        with capturable(job.optimizer):
+        with capturable(job.optimizer, is_recorded=True):
             assert all(group["capturable"] for group in groups)
-        with pytest.raises(RuntimeError, match="within"), capturable(job.optimizer):
+        with pytest.raises(RuntimeError, match="within"), capturable(job.optimizer, is_recorded=True):
             raise RuntimeError("within")
         assert not any(group["capturable"] for group in groups)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -29,11 +29,13 @@ def captured(device: torch.device, pool: Any = None) -> Iterator[torch.cuda.CUDA
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             yield graph
-        except Exception as error:
+            graph.capture_end()
+        except BaseException as error:
             _abandon(graph, index, pool)
             generator.graphsafe_set_state(random)  # the old one waits for a capture that never ends
-            raise CaptureError(_first_line(error)) from error
-        graph.capture_end()
+            if isinstance(error, Exception):
+                raise CaptureError(_first_line(error)) from error
+            raise
 
 
 def _abandon(graph: torch.cuda.CUDAGraph, device: int, pool: Any) -> None:
@@ -41,7 +43,9 @@ def _abandon(graph: torch.cuda.CUDAGraph, device: int, pool: Any) -> None:
     try:
         graph.capture_end()
     except RuntimeError:  # PyTorch stops at the error and leaves the rest undone
-        torch._C._cuda_endAllocateToPool(device, pool)
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            with suppress(AttributeError, RuntimeError):
+                getattr(torch._C, name)(device, pool)
 
 
 def _first_line(error: Exception) -> str:

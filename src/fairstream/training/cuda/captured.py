@@ -83,7 +83,7 @@ class Replayed(Engine):
                 self._graphs[kind].replay()
             elif self._is_capturable:
                 self._n_warm_ups[kind] += self._pool is not None  # without a CUDA device nothing is ever recorded
-                with aside(self.job.model.device), capturable(self.job.optimizer):
+                with aside(self.job.model.device), capturable(self.job.optimizer, is_recorded=False):
                     self._next_step(kind)
             else:
                 self._next_step(kind)
@@ -100,7 +100,7 @@ class Replayed(Engine):
         before = _addresses(model)
         optimizer.zero_grad(set_to_none=True)
         try:
-            with capturable(optimizer), captured(model.device, self._pool) as graph:
+            with capturable(optimizer, is_recorded=True), captured(model.device, self._pool) as graph:
                 self._next_step(kind)
             moved = next((name for name, at in _addresses(model).items() if before.get(name) != at), None)
             if moved is None:
@@ -264,9 +264,14 @@ def not_capturable(job: TrainingJob, n_places: int = 0) -> str | None:
 
 
 @contextmanager
-def capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Let an optimizer take steps that a graph can record; outside of that PyTorch's would warn of the setting."""
+def capturable(optimizer: torch.optim.Optimizer, *, is_recorded: bool) -> Iterator[None]:
+    """Let an optimizer take steps that a graph can record.
+
+    Row Adam has a form of its own for that, which the steps before have to use too. PyTorch's
+    optimizers warn of the setting where nothing is recorded.
+    """
     groups = [group for group in optimizer.param_groups if "capturable" in group]
+    groups = groups if is_recorded or isinstance(optimizer, RowAdam) else []
     before = [group["capturable"] for group in groups]
     for group in groups:
         group["capturable"] = True
