@@ -10,13 +10,14 @@ READY := $(VENV)/.ready
 demo: $(READY)  ## Run the main job on a built-in synthetic stream
 	$(BIN)/fairstream demo
 
+# A module's tests stay in one process, so that what they share is made once.
 test: $(READY)  ## Run the fast tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadscope
 
-slow: $(READY)  ## Run the tests that take minutes
-	$(BIN)/pytest -m slow
+slow: $(READY)  ## Run the tests that take minutes, or need processes, a browser or PostgreSQL
+	$(BIN)/pytest -n 2 --dist loadscope -m slow
 
-lint: $(READY)  ## Style, types, and which room may import which
+lint: $(READY)  ## Style, types, and which package may import which
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy

@@ -13,7 +13,7 @@ from benchmarks import movielens
 from benchmarks.timing import in_turns, table
 from fairstream.data import EventLog, History, SeenItems
 from fairstream.evaluation import Evaluator, Protocol, best_items
-from fairstream.models import MatrixFactorization
+from fairstream.models import ContextBuilder, MatrixFactorization
 from fairstream.randomness import Randomness
 
 N_USERS, N_ITEMS = 10_000, 500_000
@@ -40,8 +40,14 @@ def _judging(log: EventLog, device: str, n_resamples: int) -> Callable[[], objec
     torch.manual_seed(0)
     model = MatrixFactorization(known.n_users, known.n_items, embedding_dim=64).to(device)
     judge = Evaluator(Protocol.named("strict"), 20, log.require_groups(), Randomness(0), 20, n_resamples)
-    # A fresh copy each time: it would remember the popularity.
-    return lambda: judge.judge(model, log.users[cut:], log.items[cut:], known=replace(known), t=0)
+    trained = np.ones(known.n_users, np.bool_)
+
+    def work() -> object:
+        history = replace(known)  # a fresh copy each time: it would remember the popularity
+        contexts = ContextBuilder(model.reads, history, trained, device)
+        return judge.evaluate(model, log.users[cut:], log.items[cut:], history=history, contexts=contexts, t=0)
+
+    return work
 
 
 def _recommending(device: str) -> Callable[[], object]:
@@ -50,4 +56,5 @@ def _recommending(device: str) -> Callable[[], object]:
     model = MatrixFactorization(N_USERS, N_ITEMS, embedding_dim=64).to(device)
     rng = np.random.default_rng(0)
     seen = SeenItems.from_pairs(rng.integers(N_USERS, size=50 * N_USERS), rng.integers(N_ITEMS, size=50 * N_USERS))
-    return lambda: best_items(model, np.arange(N_USERS), seen, n_items=N_ITEMS, k=20)
+    contexts = ContextBuilder(model.reads, History.empty(), None, device)
+    return lambda: best_items(model, np.arange(N_USERS), seen, contexts=contexts, n_items=N_ITEMS, k=20)

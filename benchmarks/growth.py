@@ -18,6 +18,9 @@ from benchmarks import movielens
 from benchmarks.timing import Times, table
 from fairstream import FairRecommender, Groups
 from fairstream.data import EventLog, History, Rows, Vocabulary
+from fairstream.recommender.learning import Learning
+from fairstream.recommender.state import State
+from fairstream.training import Tensors
 
 SCALES, ROUNDS = (1, 10, 100), 9
 
@@ -44,10 +47,19 @@ class World(NamedTuple):
         at, made = movielens.D_0, FairRecommender(device="cpu")
         users, user_names = self._known(self.users, self.log.users[at], self.n_users)
         items, item_names = self._known(self.items, self.log.items[at], self.n_items)
-        made._learner = made._new_learner()
-        made._learner.restore(0, History.of(users, items), n_learned_users=len(user_names), started_at=0)
-        made._users, made._items = (Vocabulary(names).indexed() for names in (user_names, item_names))
-        made._groups = Groups.from_values("gender", np.where(user_names % 3, "M", "F").tolist())
+        learning, history = made._learning, History.of(users, items)
+        model, optimizer = learning.restored(history, _initial(learning, history), 0)
+        made._state = State(
+            model,
+            optimizer,
+            history,
+            Groups.from_values("gender", np.where(user_names % 3, "M", "F").tolist()),
+            Vocabulary(user_names).indexed(),
+            Vocabulary(item_names).indexed(),
+            np.ones(history.n_users, np.bool_),
+            t=0,
+            started_at=0,
+        )
         return made
 
     def _known(self, names: Rows, column: Rows, n: int) -> tuple[Rows, Rows]:
@@ -68,6 +80,11 @@ class World(NamedTuple):
         return pa.table({"user_id": users, "item_id": items, "time": np.arange(n)})
 
 
+def _initial(learning: Learning, history: History) -> Tensors:
+    """The tensors of a model that has learned nothing."""
+    return {f"model/{name}": value for name, value in learning.new_model(history, 0).state_dict().items()}
+
+
 def report(folder: Path) -> str:
     """Medians and spreads of an update, the sizes taken in turns."""
     log = movielens.read(folder)
@@ -80,7 +97,8 @@ def report(folder: Path) -> str:
             for n, world in enumerate(worlds):
                 events = world.new_events(t)
                 begin = time.perf_counter()
-                update = made[n].update(events)
+                update = made[n].update(events).last_update
+                assert update is not None
                 if t > 1:
                     whole[n].append(time.perf_counter() - begin)
                     learning[n].append(update.seconds)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
+import numpy as np
 import torch
 
-from fairstream.data import EventLog, SeenItems, read_events
-from fairstream.models import built_in_model
-from fairstream.objectives import Objective
+from fairstream.data import EventLog, History, read_events
+from fairstream.methods import MethodConfig, Parts
+from fairstream.models import ContextBuilder
 from fairstream.randomness import Randomness
+from fairstream.recommender.learning import Learning
+from fairstream.recommender.state import NewEvents, State
 from fairstream.sampling import NegativeSampler
-from fairstream.training import EngineName, Hyperparameters, Trainer
-from fairstream.training.batches import cut_batches
-from fairstream.training.engine import Engine, Training
-from fairstream.training.engines import make_engine
+from fairstream.training import Engine, EngineName, TrainingJob, choose_engine, cut_batches, make_optimizer
 
 D_0, D_1 = slice(0, 1960 * 256), slice(1960 * 256, 2090 * 256)
 """The pre-training data and the first period (33,280 interactions)."""
@@ -28,31 +27,41 @@ def read(folder: Path) -> EventLog:
     return read_events(folder / "movielens-1m", group="gender", advantaged="M")
 
 
-def trainer(
-    log: EventLog, *, lambda_: float = 0.5, device: str = "cpu", engine: EngineName = "fused", model: str = "mf",
-    n: int = PAIRS, mu: int = PAIRS, optimizer: Literal["row", "dense"] = "row", **hyper: object,
-) -> Trainer:  # fmt: skip
-    """A fresh model with room for everyone."""
-    options = Hyperparameters(optimizer=optimizer, **hyper)
-    return Trainer(
-        built_in_model(model, options.embedding_dim), options, Objective(lambda_=lambda_, tau=3.0, n=n, mu=mu),
-        randomness=Randomness(0), device=torch.device(device), n_users=log.n_users, n_items=log.n_items, t=0,
-        engine=engine,
+def learning(
+    *, lambda_: float = 0.5, n: int = PAIRS, mu: int = PAIRS, device: str = "cpu", engine: EngineName = "fused",
+    **options: object,
+) -> Learning:  # fmt: skip
+    """FADE with these options."""
+    config = MethodConfig(fairness_weight=lambda_, n_negatives=n, n_fairness_negatives=mu, **options)
+    return Learning(config, Parts(), Randomness(0), torch.device(device), engine)
+
+
+def untrained(method: Learning, log: EventLog, at: slice = D_0) -> State:
+    """The state before `at.stop`, of a model that has rows for everyone and has learned nothing."""
+    history = History.of(log.users[: at.stop], log.items[: at.stop], n_users=log.n_users, n_items=log.n_items)
+    model = method.new_model(history, 0)
+    config = method.config
+    optimizer = make_optimizer(config.optimizer, model, learning_rate=config.learning_rate, l2=config.l2)
+    trained = np.zeros(log.n_users, np.bool_)
+    return State(
+        model.eval(), optimizer, history, log.require_groups(), log.user_ids, log.item_ids, trained, t=0, started_at=0
     )  # fmt: skip
 
 
-def sampler(log: EventLog, at: slice, device: str = "cpu") -> NegativeSampler:
-    """Excludes what everybody has had by the end of `at`."""
-    seen = SeenItems.from_pairs(log.users[: at.stop], log.items[: at.stop])
-    return NegativeSampler(seen, log.users[at], n_items=log.n_items, device=device)
+def events(log: EventLog, at: slice) -> NewEvents:
+    """The events of `at` in the rows of the log."""
+    return NewEvents(log.users[at], log.items[at], log.user_ids, log.item_ids, log.require_groups())
 
 
-def engine_on(log: EventLog, at: slice, trained: Trainer, engine: EngineName) -> Engine:
-    """The engine of a trainer, ready for epochs over `at`."""
-    negatives = sampler(log, at)
+def engine_on(log: EventLog, at: slice, method: Learning, state: State) -> Engine:
+    """The engine of a method, ready for epochs over `at`; trains the model of the state itself."""
+    history = History.of(log.users[: at.stop], log.items[: at.stop], n_users=log.n_users, n_items=log.n_items)
+    positions, objective = range(at.start, at.stop), method.objective
+    sampler = NegativeSampler(history.seen, log.users[at], n_items=log.n_items, device=method.device)
     batches = cut_batches(
-        log.users[at], log.items[at], log.require_groups().codes, negatives,
-        n_drawn=trained.objective.n_drawn, size=trained.hyper.batch_size,
+        history, positions, state.groups.codes, sampler, n_drawn=objective.n_drawn, size=method.config.batch_size
     )  # fmt: skip
-    training = Training(trained.model, trained.optimizer, trained.objective, batches, negatives, (1.0, -1.0))
-    return make_engine(engine, training)
+    assert state.optimizer is not None
+    contexts = ContextBuilder(state.model.reads, history, None, method.device)
+    job = TrainingJob(state.model, state.optimizer, objective, batches, sampler, (1.0, -1.0), contexts)
+    return choose_engine(method.engine, job)(job)

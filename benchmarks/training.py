@@ -51,12 +51,13 @@ def _compare(log: EventLog, n_threads: int) -> str:
 def _ours(log: EventLog, lambda_: float, name: EngineName, n_threads: int, share: int = 1) -> Callable[[], object]:
     """Two epochs of four negatives (over a share of D_0), all that has to be set up for them included."""
     at = slice(0, movielens.D_0.stop // share)
-    trained = movielens.trainer(log, lambda_=lambda_, engine=name)
+    method = movielens.learning(lambda_=lambda_, engine=name)
+    state = movielens.untrained(method, log, at)
 
     def work() -> None:
         torch.set_num_threads(n_threads)
-        engine = movielens.engine_on(log, at, trained, name)
-        order = np.random.default_rng(0).permutation(len(engine.training.batches))
+        engine = movielens.engine_on(log, at, method, state)
+        order = np.random.default_rng(0).permutation(len(engine.job.batches))
         for key in range(2):
             engine.epoch(order, key)
 

@@ -48,13 +48,15 @@ def job_of(
         for part in scorer.modules():
             if isinstance(part, torch.nn.Dropout):
                 part.p = dropout
-    aim = Objective(lambda_=0.0, n=4, mu=4)
-    codes, events = np.asarray(codes, np.int16), range(len(users))
+    objective = Objective(lambda_=0.0, n=4, mu=4)
+    batches = cut_batches(
+        history, range(len(users)), np.asarray(codes, np.int16), sampler, n_drawn=objective.n_drawn, size=BATCH
+    )
     return TrainingJob(
-        scorer.train(),
+        scorer,
         make_optimizer(optimizer, scorer, learning_rate=learning_rate, l2=1e-4),
-        aim,
-        cut_batches(history, events, codes, sampler, n_drawn=aim.n_drawn, size=BATCH),
+        objective,
+        batches,
         sampler,
         tuple(1.0 if g == 0 else -1.0 for g in range(n_groups)),
         ContextBuilder(scorer.reads, history, None, device),
@@ -62,7 +64,7 @@ def job_of(
 
 
 def tensors(job: TrainingJob) -> dict[str, Tensor]:
-    """Copies of all that training changes."""
+    """Copies of all that a training changes."""
     state = state_tensors(job.optimizer, job.model)
     return {name: value.clone() for name, value in {**job.model.state_dict(), **state}.items()}
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import httpx
 import numpy as np
@@ -80,36 +86,87 @@ def make_keys(workspace: Workspace) -> Keys:
     return Keys(**made)
 
 
+PATIENCE_SECONDS = 600.0
+"""How long a test waits before it takes a wait for a hang; a machine that is busy or slow is no failure."""
+
+
+def wait_until(condition: Callable[[], Any], is_alive: Callable[[], Any] = lambda: True) -> None:
+    """Wait for something to happen, as long as what should bring it about is alive."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert is_alive(), "it has ended by itself"
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
 class Running(httpx.Client):
-    """A service on a free port of its own, over which requests go."""
+    """A client of a service that runs on a free port."""
 
     app: FastAPI
     keys: Keys
 
-    def wait_until(self, condition: Callable[[], Any], seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "it did not come to that"
-            time.sleep(0.05)
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self.get("/readyz").status_code == 200)
+
+
+class Process:
+    """`fairstream serve` in a process of its own, whose group of processes ends with the block."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "fairstream", "serve", str(folder), "--port", str(port)]
+        with log.open("ab") as output:
+            # A group of its own, so that an update that it has started dies with it, or outlives it, as is wanted.
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        self.address = f"http://127.0.0.1:{port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def wait_until_ready(self) -> None:
-        self.wait_until(lambda: self.get("/readyz").status_code == 200)
+        def is_ready() -> bool:
+            try:
+                return httpx.get(f"{self.address}/readyz", timeout=PATIENCE_SECONDS).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_until(is_ready, lambda: self._process.poll() is None)
+
+    def end(self, how: signal.Signals = signal.SIGKILL, *, with_update: bool = False) -> int:
+        """Send a signal and give the exit code."""
+        (os.killpg if with_update else os.kill)(self._process.pid, how)
+        return self._process.wait(PATIENCE_SECONDS)
 
 
 @contextmanager
 def running(workspace: Workspace, keys: Keys, **options: Any) -> Iterator[Running]:
     app = create_app(workspace.folder, **options)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, http=BoundedHeads, log_level="warning", access_log=False))
+    with (
+        served(app, http=BoundedHeads) as address,
+        Running(base_url=address, timeout=PATIENCE_SECONDS) as client,
+    ):
+        client.app, client.keys = app, keys
+        yield client
+
+
+@contextmanager
+def served(app: Any, **options: Any) -> Iterator[str]:
+    """An ASGI application on a free port of this machine, and its address."""
+    # A connection that the server may close while the client is about to use it again depends on the clock.
+    fixed: dict[str, Any] = {"port": 0, "access_log": False, "timeout_keep_alive": int(PATIENCE_SECONDS)}
+    server = uvicorn.Server(uvicorn.Config(app, **{"log_level": "warning", **options, **fixed}))
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    with Running(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-        client.app, client.keys = app, keys
-        try:
-            yield client
-        finally:
-            server.should_exit = True
-            thread.join()
+    wait_until(lambda: server.started, thread.is_alive)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

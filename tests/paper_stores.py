@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 import torch
 
 from fairstream.evaluation import Evaluation, Evaluator, Protocol, UserResults
+from fairstream.experiments.record import Record
 from fairstream.experiments.results import TASKS, PeriodResult
 from fairstream.experiments.store import Store
-from fairstream.experiments.stored import StoredRun
 from fairstream.paper.catalogue import Catalogue, Entry, row_of
 from fairstream.paper.settings import QUICK
 from fairstream.randomness import Randomness
-from fairstream.strategies import Step, Update
+from fairstream.recommender import Update
 from support import coded
 
 K = 20
@@ -51,7 +52,9 @@ class PaperStore:
         config = QUICK.config(setting, dataset, model, seed=seed, protocol=self._protocol)
         periods = sorted({t for t, _ in found})
         results = [
-            PeriodResult(t, Update(t, Step.KEEP, 0.0, None), ("g0",), {task: _judged(found[t, task]) for task in TASKS})
+            PeriodResult(
+                t, Update(t, "keep", 0.0, None), ("g0",), {task: _judged(tuple(found[t, task])) for task in TASKS}
+            )
             for t in periods
         ]
         data = {"name": dataset, "sha256": dataset, "n_events": 9, "n_users": 5, "n_items": 30, "group": "g"}
@@ -60,7 +63,10 @@ class PaperStore:
             "data": {**data, "groups": ["g0", "g1"]},
             "versions": {"fairstream": "0"},
         }
-        self.store.write(name_of(entry), StoredRun.of(about, results))
+        documents = [result.to_dict() for result in results]
+        pretrained = next((document for document in documents if document["t"] == 0), None)
+        periods = [document for document in documents if document["t"] > 0]
+        self.store.write(name_of(entry), Record.from_document({**about, "pretrained": pretrained, "periods": periods}))
 
     @property
     def catalogue(self) -> Catalogue:
@@ -77,7 +83,8 @@ def always(found: Sequence[int], periods: Sequence[int] = range(3)) -> dict[tupl
     return {(t, task): found for t in periods for task in TASKS}
 
 
-def _judged(found: Sequence[int]) -> Evaluation:
+@lru_cache(maxsize=256)  # `always` asks for the same in every period and task
+def _judged(found: tuple[int, ...]) -> Evaluation:
     counts = np.array(found)
     users = np.flatnonzero(counts >= 0)
     groups = coded(CODES)

@@ -7,7 +7,7 @@ from math import sin
 from typing import Literal, cast
 
 from fairstream.paper.findings import Choice, Claim, Findings, Place, Point, Seconds, Verdict
-from fairstream.paper.report.captions import _CAPTIONS
+from fairstream.paper.report.wording import _CAPTIONS
 
 HOSTILE = "<script>alert('x')</script> & \"co\""
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "cannot be told", "does not hold", "not tested")

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import fairstream
 from fairstream import Run, RunConfig
 from fairstream.experiments.jobs import Source, finish, jobs_for
+from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
-from fairstream.experiments.stored import StoredRun
 
 FAST = {
     "pretrain_epochs": 2,
@@ -56,18 +56,19 @@ def source_of(folder: Path, **options: Any) -> Source:
 def alone(source: Source, config: RunConfig) -> bytes:
     """The file of a run that shares nothing with any other."""
     run = Run(source.read(), config)
-    results = [run.begin(), *run]
-    found: dict[str, Any] = {}
-    if config.method in ("Finetune", "Adver"):
-        recovery = run.group_recovery()
-        found = {"group_recovery": None if recovery is None else recovery.to_dict()}
-    return StoredRun.of(run.about(), results, **found).content()
+    list(run)
+    return stored(run).content()
+
+
+def stored(run: Run) -> Record:
+    """A finished run as a store keeps it: without its seconds."""
+    return Record.from_document({name: part for name, part in run.document().items() if name != "timing"})
 
 
 def complete(store: Store, source: Source, configs: list[RunConfig]) -> None:
     """Do what is left, in one process."""
     for job in jobs_for(store, source, configs):
-        job.execute(store, "cpu", lambda work: None)
+        job.execute(store, "cpu", lambda epoch: None)
     finish(store, source, configs)
 
 
@@ -77,5 +78,5 @@ def contents(store: Store) -> dict[str, bytes]:
     return {
         str(name): path.read_bytes()
         for path in sorted(files)
-        if (name := path.relative_to(store.folder)).parts[0] not in ("times", ".lock")
+        if (name := path.relative_to(store.folder)).parts[0] not in ("times", "running_times.json", ".lock")
     }

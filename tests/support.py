@@ -13,7 +13,7 @@ from torch import Tensor
 from fairstream.data import Groups, SeenItems
 from fairstream.evaluation import UserResults
 from fairstream.experiments import RunConfig
-from fairstream.models import ItemTable, MatrixFactorization, Scorer, UserTable
+from fairstream.models import NO_CONTEXT, Context, ItemTable, MatrixFactorization, Scorer, UserTable
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -57,9 +57,9 @@ class Recorder(MatrixFactorization):
         super().__init__(n_users, n_items, embedding_dim=4)
         self.asked: list[tuple[Tensor, Tensor]] = []
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         self.asked.append((users.clone(), items.clone()))
-        return super().forward(users, items)
+        return super().forward(users, items, context)
 
     def told(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The users (N,) and candidates (N, 1 + n) asked for since the last time."""
@@ -77,7 +77,7 @@ class Given(Scorer):
         self.scores = scores
         self.asked: list[tuple[list[int], list[list[int]]]] = []
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         self.asked.append((users.tolist(), items.tolist()))
         return self.scores[users[:, None], items]
 
@@ -108,7 +108,7 @@ def made_run(
             "advantaged_by": "declared",
             "period_ends": list(range(len(found) + 2)),
         },
-        "pretrained": periods[0],
+        "pretrained": {**periods[0], "t": 0},
         "periods": periods,
         "summary": {"remain": {}, "next": {}},
         "slices": {},

@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
+from torch import Tensor
 
 from fairstream.baselines import Rerank
 from fairstream.errors import ConfigurationError
-from fairstream.methods import METHODS, MethodConfig, make_learner
+from fairstream.methods import METHODS, MethodConfig, Parts
 from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
-from fairstream.randomness import Randomness
-from fairstream.strategies import FineTune, Keep, RestartEvery, RestartOnDegradation, Retrain, Strategy
+from fairstream.objectives import DisparityLoss, bpr_loss, sampled_softmax_loss
+from fairstream.strategies import (
+    STRATEGIES,
+    FineTune,
+    RestartEvery,
+    RestartOnDegradation,
+    SlidingWindow,
+    Strategy,
+)
 
 FINE_TUNING = ["Finetune", "FADE-Abs", "FADE", "Rerank", "Adver"]
 OTHERS = ["Pretrain", "Pretrain-Fair", "Retrain", "Retrain-Fair"]
@@ -20,15 +27,15 @@ OTHERS = ["Pretrain", "Pretrain-Fair", "Retrain", "Retrain-Fair"]
 
 def test_the_table_has_the_methods_of_the_paper() -> None:
     assert {name: (method.strategy, method.fairness) for name, method in METHODS.items()} == {
-        "Pretrain": (Keep, None),
-        "Pretrain-Fair": (Keep, "signed"),
-        "Retrain": (Retrain, None),
-        "Retrain-Fair": (Retrain, "signed"),
-        "Finetune": (FineTune, None),
-        "FADE-Abs": (FineTune, "absolute"),
-        "FADE": (FineTune, "signed"),
-        "Adver": (FineTune, None),
-        "Rerank": (FineTune, None),
+        "Pretrain": ("keep", None),
+        "Pretrain-Fair": ("keep", "signed"),
+        "Retrain": ("retrain", None),
+        "Retrain-Fair": ("retrain", "signed"),
+        "Finetune": ("fine-tune", None),
+        "FADE-Abs": ("fine-tune", "absolute"),
+        "FADE": ("fine-tune", "signed"),
+        "Adver": ("fine-tune", None),
+        "Rerank": ("fine-tune", None),
     }
     assert all(name == method.name for name, method in METHODS.items())
 
@@ -43,26 +50,28 @@ def test_names_are_known_in_any_case(name: str) -> None:
 def test_an_unknown_method_is_answered_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         MethodConfig(method=name)
-    assert str(caught.value) == f"method must be one of {', '.join(METHODS)}, got {name!r}"
+    assert str(caught.value) == f"method must be one of {', '.join(METHODS)}, or your own object, got {name!r}"
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_a_strategy_and_an_objective(name: str) -> None:
     options = {"surrogate": "approx-ndcg", "temperature": 2.0, "n_negatives": 3, "n_fairness_negatives": 5}
     config = MethodConfig(method=name, fairness_weight=0.7, **options)
-    objective, method = config.objective(), METHODS[name]
-    assert type(config.strategy()) is method.strategy
+    objective, method = Parts().make_objective(config), METHODS[name]
+    assert type(Parts().make_strategy(config)) is STRATEGIES[method.strategy]
+    assert (config.strategy_name, config.fairness_name) == (method.strategy, method.fairness)
     assert objective.is_fair == (method.fairness is not None)
     assert objective.lambda_ == (0.0 if method.fairness is None else 0.7)
-    assert objective.fairness == (method.fairness or "signed")
+    assert objective.fairness == DisparityLoss(method.fairness or "signed", "approx-ndcg", 2.0)
     mu = 3 if method.fairness is None else 5  # no more are drawn than are used
-    assert (objective.surrogate, objective.tau, objective.n, objective.mu) == ("approx-ndcg", 2.0, 3, mu)
+    assert (objective.n, objective.mu, objective.loss) == (3, mu, bpr_loss)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_only_rerank_chooses_lists_anew(name: str) -> None:
-    reranker = MethodConfig(method=name, rerank_tolerance=0.25).reranker()
-    assert reranker == (Rerank(0.25) if name == "Rerank" else None)
+    make, config = METHODS[name].reranker, MethodConfig(method=name, rerank_tolerance=0.25)
+    assert (make is not None) == (name == "Rerank")
+    assert make is None or make(config) == Rerank(0.25)
 
 
 def test_a_tolerance_is_no_less_than_nothing() -> None:
@@ -83,14 +92,15 @@ def test_a_tolerance_is_no_less_than_nothing() -> None:
 )
 def test_fine_tuning_can_restart(name: str, options: dict[str, Any], strategy: type[Strategy]) -> None:
     config = MethodConfig(method=name, **options)
-    assert type(config.strategy()) is strategy
+    assert type(Parts().make_strategy(config)) is strategy
     assert config.restarts == (strategy is not FineTune)
-    assert config.strategy() is not config.strategy()  # a strategy has a memory of its own
+    assert config.strategy_name == ("restart" if config.restarts else "fine-tune")
 
 
 def test_restart_every_r_means_r() -> None:
-    strategy = MethodConfig(restart_every=3).strategy()
-    assert [str(strategy.next_step(None)) for _ in range(6)] == ["fine-tune", "fine-tune", "retrain"] * 2
+    strategy = Parts().make_strategy(MethodConfig(restart_every=3))
+    assert isinstance(strategy, RestartEvery)
+    assert strategy.n_periods == 3
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -120,24 +130,60 @@ def test_the_defaults_are_the_papers_method() -> None:
     assert (config.learning_rate, config.l2) == (1e-3, 1e-4)
 
 
+# ── parts ────────────────────────────────────────────────────────────────────────────────
+
+
+def total(scores: Tensor) -> Tensor:
+    """A recommendation loss of somebody's own."""
+    return scores.sum()
+
+
+def spread(scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
+    """A fairness loss of somebody's own."""
+    return scores.var()
+
+
 @pytest.mark.parametrize(("name", "kind"), [("mf", MatrixFactorization), ("ncf", NeuralCollaborativeFiltering)])
-def test_a_learner_builds_the_model_that_was_asked_for(name: str, kind: type) -> None:
-    config = MethodConfig(model=name, embedding_dim=7)
-    learner = make_learner(config, factory=None, randomness=Randomness(0), device=torch.device("cpu"))
-    model = learner.factory(3, 4)
+def test_the_model_is_the_one_that_was_asked_for(name: str, kind: type) -> None:
+    model = Parts().make_model_factory(MethodConfig(model=name, embedding_dim=7))(3, 4)
     assert type(model) is kind
     assert (model.n_users, model.n_items) == (3, 4)
     assert max(table.embedding_dim for table in model.tables()) == 7
-    assert learner.hyper is config
-    assert learner.objective == config.objective()
 
 
-def test_a_learner_takes_a_model_of_ones_own() -> None:
-    config = MethodConfig(model="custom")
-    learner = make_learner(config, factory=MatrixFactorization, randomness=Randomness(0), device=torch.device("cpu"))
-    assert learner.factory is MatrixFactorization
+def test_names_of_parts_replace_those_of_the_method() -> None:
+    config = MethodConfig(method="FADE", loss="Sampled-Softmax", fairness="absolute", strategy="window")
+    objective = Parts().make_objective(config)
+    assert (config.loss, config.fairness_name, config.strategy_name) == ("sampled-softmax", "absolute", "window")
+    assert objective.loss is sampled_softmax_loss
+    assert objective.fairness == DisparityLoss("absolute")
+    assert isinstance(Parts().make_strategy(config), SlidingWindow)
 
 
-def test_a_model_of_ones_own_has_to_be_given() -> None:
-    with pytest.raises(ConfigurationError, match="model"):
-        make_learner(MethodConfig(model="custom"), factory=None, randomness=Randomness(0), device=torch.device("cpu"))
+def test_a_fairness_loss_switches_fairness_on_whatever_the_method() -> None:
+    config = MethodConfig(method="Finetune", fairness="signed", fairness_weight=0.7)
+    assert Parts().make_objective(config).lambda_ == 0.7
+
+
+def test_objects_of_ones_own_are_used_as_they_are() -> None:
+    config = MethodConfig(model="custom", loss="custom", fairness="custom", strategy="custom", method="Finetune")
+    window = SlidingWindow(5)
+    parts = Parts(MatrixFactorization, total, spread, window)
+    parts.check(config)
+    objective = parts.make_objective(config)
+    assert parts.make_model_factory(config) is MatrixFactorization
+    assert (objective.loss, objective.fairness, objective.is_fair) == (total, spread, True)
+    assert parts.make_strategy(config) is window
+
+
+@pytest.mark.parametrize("name", ["model", "loss", "fairness", "strategy"])
+def test_an_object_of_ones_own_has_to_be_given(name: str) -> None:
+    config = MethodConfig(**{name: "custom"})
+    with pytest.raises(ConfigurationError, match=f"set up with a {name} of your own; pass it again as {name}="):
+        Parts().check(config)
+
+
+@pytest.mark.parametrize("options", [{"restart": "on-degradation"}, {"restart_every": 2}])
+def test_a_strategy_decides_itself_when_to_restart(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="give strategy or restart, not both"):
+        MethodConfig(strategy="window", **options)

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.objectives import Objective, bpr_loss, differentiable_disparity, positive_hit
+from fairstream.objectives import DisparityLoss, Objective, bpr_loss, differentiable_disparity, positive_hit
 from fairstream.theory import (
     excess_loss_bound,
     fine_tuning_weights,
@@ -211,8 +211,8 @@ class Instance:
         return differentiable_disparity(dh, self.groups).dpd[0]
 
     def total(self, w: Tensor, lambda_: float) -> Tensor:
-        objective = Objective(lambda_=lambda_, tau=self.tau, n=self.n, mu=self.mu)
-        return objective.loss(self.scores(w), self.groups, torch.tensor([1.0, -1.0]), has_two_groups=True)
+        objective = Objective(lambda_=lambda_, n=self.n, mu=self.mu, fairness=DisparityLoss(temperature=self.tau))
+        return objective(self.scores(w), self.groups, torch.tensor([1.0, -1.0]), has_two_groups=True)
 
 
 def gradient(loss: Tensor, w: Tensor) -> np.ndarray:

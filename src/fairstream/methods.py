@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -125,6 +125,30 @@ class Parts:
     fairness: FairnessLoss | None = None
     strategy: Strategy | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
+
+    @classmethod
+    def split(cls, **given: Any) -> tuple[dict[str, Any], Parts]:
+        """Tell names, which a configuration can hold, from objects of the caller's own.
+
+        Parameters
+        ----------
+        given
+            model, loss, fairness, strategy: a registered name, None, or an object; metrics: names, or
+            functions by name.
+
+        Returns
+        -------
+        names
+            Options of a configuration; "custom" stands for an object.
+        parts
+            The objects.
+
+        """
+        metrics = given.pop("metrics", None) or ()
+        names = {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
+        objects = {name: None if isinstance(part, str) else part for name, part in given.items()}
+        is_custom = isinstance(metrics, Mapping)
+        return {**names, "metrics": tuple(metrics)}, cls(**objects, metrics=dict(metrics) if is_custom else {})
 
     def check(self, config: MethodConfig) -> None:
         """Raise a `ConfigurationError` where the configuration needs an object that is not here."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fairstream.errors import ConfigurationError
 
@@ -52,6 +52,10 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         return self._parts[self.canonical(name).lower()]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The part of this name, or `default`."""
+        return self._parts.get(name.lower(), default)
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self._parts
 
@@ -62,33 +66,47 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._parts)
 
 
-def load_plugins(names: tuple[str, ...]) -> None:
-    """Import modules (`package.module`, or a path to a .py file) that register parts of their own.
+def load_plugins(names: Iterable[str] = ()) -> None:
+    """Import modules, each once in a process, that register parts of their own.
 
     Installed packages that declare an entry point in the group `fairstream` are imported too.
+
+    Parameters
+    ----------
+    names
+        Modules on the import path (`mypackage.models`), or Python files (`models.py`).
+
+    Raises
+    ------
+    ConfigurationError
+        If a module is not there or fails to import.
+
     """
     for entry in entry_points(group="fairstream"):
         entry.load()
     for name in names:
-        _import(name)
-
-
-def _import(name: str) -> None:
-    path = Path(name)
-    if path.suffix != ".py":
         try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(f"the plugin {name} could not be imported: {error}") from None
+            if name.endswith(".py"):
+                _import_file(Path(name).resolve())
+            else:
+                importlib.import_module(name)
+        except Exception as error:
+            raise ConfigurationError(
+                f"the plugin {name} cannot be imported: {type(error).__name__}: {error}; give a module or a .py file"
+            ) from error
+
+
+def _import_file(path: Path) -> None:
+    # Under a name of its own: importing `models.py` must not hide another module `models`.
+    name = f"fairstream_plugin:{path}"
+    if name in sys.modules:
         return
-    module = f"fairstream_plugin_{path.stem}_{abs(hash(path.resolve())):x}"
-    spec = importlib.util.spec_from_file_location(module, path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise ConfigurationError(f"the plugin {name} does not exist; give a module or the path of a .py file")
-    if module not in sys.modules:
-        sys.modules[module] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[module])
-        except BaseException:
-            del sys.modules[module]
-            raise
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

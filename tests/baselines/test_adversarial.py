@@ -22,9 +22,9 @@ from fairstream.baselines import (
 )
 from fairstream.baselines.adversarial import N_DISCRIMINATOR_STEPS
 from fairstream.baselines.filtered import user_embedding_tables
-from fairstream.models import NO_CONTEXT, Context
+from fairstream.models import NO_CONTEXT, Context, ContextBuilder, Reads
 from fairstream.objectives import bpr_loss
-from fairstream.training import TrainingJob
+from fairstream.training import TrainingJob, make_optimizer
 
 CASES = pytest.mark.parametrize(("model", "optimizer"), [(m, o) for m in ("mf", "ncf") for o in ("row", "dense")])
 KEY = 7
@@ -33,8 +33,8 @@ KEY = 7
 class Watched(AdversarialEngine):
     """Takes the same steps and writes down what each of them moved, and on which gradients."""
 
-    def __init__(self, training: TrainingJob, *, gamma: float) -> None:
-        super().__init__(training, gamma=gamma)
+    def __init__(self, job: TrainingJob, *, gamma: float) -> None:
+        super().__init__(job, gamma=gamma)
         self.moved: list[set[str]] = []
         self.gradients: list[dict[str, Tensor]] = []
 
@@ -191,6 +191,33 @@ def test_a_model_that_does_not_ask_its_embeddings_is_told_so() -> None:
     other = replace(training, model=deaf, optimizer=torch.optim.Adam(deaf.parameters()))
     with pytest.raises(ModelError, match="this model scores without its own; use another method"):
         AdversarialEngine(other, gamma=1.0).epoch(np.arange(1), KEY)
+
+
+class Reader(Scorer):
+    """Reads the user's latest items beside the user's row."""
+
+    reads = Reads(history=2)
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(n_users, 4), ItemTable(n_items, 4, padding=True)
+
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        assert context.history is not None
+        query = self.user(users) + self.item(context.history).sum(dim=1)
+        return (self.item(items) @ query.unsqueeze(-1)).squeeze(-1)
+
+
+def test_a_model_that_reads_the_history_is_given_it() -> None:
+    training = job_of()
+    reader = filtered(Reader)(40, 60)
+    other = replace(
+        training,
+        model=reader,
+        optimizer=make_optimizer("row", reader, learning_rate=1e-2, l2=1e-4),
+        contexts=ContextBuilder(Reader.reads, training.contexts._history),
+    )
+    assert np.isfinite(AdversarialEngine(other, gamma=1.0).epoch(np.arange(2), KEY))
 
 
 # ── the engine for CUDA, but for the capture itself ──────────────────────────────────────

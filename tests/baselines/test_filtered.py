@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairstream import ItemTable, ModelError, Scorer, UserTable
 from fairstream.baselines import Filter, FilteredUserTable, filtered, user_embeddings
 from fairstream.baselines.filtered import capture_outputs
-from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering, built_in_model
+from fairstream.models import NO_CONTEXT, Context, MatrixFactorization, NeuralCollaborativeFiltering, model_factory
 
 BOTH = pytest.mark.parametrize("name", ["mf", "ncf"])
 USERS, ITEMS = torch.tensor([0, 3, 3, 9]), torch.arange(8).view(4, 2)
@@ -25,7 +25,7 @@ class Tied(Scorer):
         table = UserTable(n_users, 4)
         self.parts = nn.ModuleList([table, ItemTable(n_items, 4), table])
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         return (self.parts[1](items) * (self.parts[0](users) + self.parts[2](users)).unsqueeze(1)).sum(-1)
 
 
@@ -36,19 +36,19 @@ class Two(Scorer):
         super().__init__()
         self.user, self.more, self.item = UserTable(n_users, 4), UserTable(n_users, 6), ItemTable(n_items, 4)
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         return torch.zeros(items.shape)
 
 
 def make(name: str) -> Scorer:
     torch.manual_seed(0)
-    return filtered(built_in_model(name, 6))(10, 20)
+    return filtered(model_factory(name, 6))(10, 20)
 
 
 @BOTH
 def test_the_rows_are_those_of_the_plain_model(name: str) -> None:
     torch.manual_seed(0)
-    plain = built_in_model(name, 6)(10, 20).state_dict()
+    plain = model_factory(name, 6)(10, 20).state_dict()
     found = make(name).state_dict()
     assert all(torch.equal(found[key], value) for key, value in plain.items())
     added = {key.partition(".")[0] for key in found.keys() - plain.keys()}
@@ -62,17 +62,19 @@ def test_scores_are_made_with_filtered_embeddings(name: str) -> None:
     assert isinstance(shared, Filter)
     shared(torch.randn(30, 6))  # running statistics of some kind
     model.eval()
-    found = model(USERS, ITEMS)
-    plain = built_in_model(name, 6)(10, 20).eval()
+    found = model(USERS, ITEMS, NO_CONTEXT)
+    plain = model_factory(name, 6)(10, 20).eval()
     plain.load_state_dict({key: value for key, value in model.state_dict().items() if key in plain.state_dict()})
     tables = [table for table in plain.tables() if isinstance(table, UserTable) and table.embedding_dim > 1]
     assert len(tables) == (1 if name == "mf" else 2)
     with torch.no_grad():
         for table in tables:
             table.weight.copy_(shared(table.weight))
-    assert torch.allclose(found, plain(USERS, ITEMS), atol=1e-6)
-    assert torch.allclose(model.score_range(USERS, 3, 9), plain.score_range(USERS, 3, 9), atol=1e-6)
-    rows = user_embeddings(model, 7)
+    assert torch.allclose(found, plain(USERS, ITEMS, NO_CONTEXT), atol=1e-6)
+    assert torch.allclose(
+        model.score_range(USERS, 3, 9, NO_CONTEXT), plain.score_range(USERS, 3, 9, NO_CONTEXT), atol=1e-6
+    )
+    rows = user_embeddings(model, torch.arange(7).numpy())
     assert torch.allclose(rows, torch.cat([table.weight[:7] for table in tables], dim=1), atol=1e-6)
 
 
@@ -80,33 +82,33 @@ def test_scores_are_made_with_filtered_embeddings(name: str) -> None:
 def test_a_copy_has_a_filter_of_its_own(name: str) -> None:
     model = make(name).eval()
     other = copy.deepcopy(model)
-    before = model(USERS, ITEMS)
-    assert torch.equal(other(USERS, ITEMS), before)
+    before = model(USERS, ITEMS, NO_CONTEXT)
+    assert torch.equal(other(USERS, ITEMS, NO_CONTEXT), before)
     with torch.no_grad():
         for parameter in other.user_filter.parameters():
             parameter.add_(1.0)
-    assert torch.equal(model(USERS, ITEMS), before)
-    assert not torch.equal(other(USERS, ITEMS), before)
+    assert torch.equal(model(USERS, ITEMS, NO_CONTEXT), before)
+    assert not torch.equal(other(USERS, ITEMS, NO_CONTEXT), before)
 
 
 @BOTH
 def test_it_grows_as_any_model(name: str) -> None:
     model = make(name).eval()
-    before, parameters = model(USERS, ITEMS), list(model.parameters())
+    before, parameters = model(USERS, ITEMS, NO_CONTEXT), list(model.parameters())
     model.grow(15, 30)
     assert (model.n_users, model.n_items) == (15, 30)
-    assert torch.equal(model(USERS, ITEMS), before)
+    assert torch.equal(model(USERS, ITEMS, NO_CONTEXT), before)
     assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
-    assert torch.isfinite(model(torch.tensor([14]), torch.tensor([[29]]))).all()
+    assert torch.isfinite(model(torch.tensor([14]), torch.tensor([[29]]), NO_CONTEXT)).all()
 
 
 def test_what_the_filter_gives_is_overheard() -> None:
     model = make("ncf")
     with capture_outputs(model) as heard:
-        model(USERS, ITEMS)
+        model(USERS, ITEMS, NO_CONTEXT)
     assert [tuple(rows.shape) for rows in heard] == [(4, 6), (4, 6)]
     assert all(rows.requires_grad for rows in heard)
-    model(USERS, ITEMS)
+    model(USERS, ITEMS, NO_CONTEXT)
     assert len(heard) == 2  # nobody listens any more
 
 

@@ -116,7 +116,7 @@ def test_the_same_draws_give_the_same_answer_on_any_number_of_threads() -> None:
 
 def test_embeddings_are_what_the_model_scores_with() -> None:
     model = MatrixFactorization(10, 20, embedding_dim=8)
-    assert torch.equal(user_embeddings(model, 6), model.user.weight[:6])
+    assert torch.equal(user_embeddings(model, np.arange(6)), model.user.weight[:6])
     assert model.training
-    assert user_embeddings(Popularity(np.ones(3), n_items=3), 5).shape == (5, 0)
+    assert user_embeddings(Popularity(5, 3), np.arange(5)).shape == (5, 0)
     assert group_recovery(torch.empty(20, 0), np.arange(20, dtype=np.int16) % 2, rng=rng()) is None

@@ -4,51 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
-from fairstream.cli import main
 from fairstream.data.datasets.published import PUBLISHED, PublishedDataset
 from fairstream.data.datasets.sources import SOURCES
 from raw_layouts import original, write_1m
 from web import Web, address_without_server
 
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
+Command = Callable[..., Any]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+def command(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `fairstream data` with these arguments, in an empty folder and with an empty home."""
-    for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "CLICOLOR_FORCE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["fairstream", "data", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        out, err = capfd.readouterr()
-        code = leaving.value.code
-        assert isinstance(code, int | None)
-        return Outcome(code or 0, out, err)
-
-    return run
+    return lambda *arguments: command("data", *arguments, folder=tmp_path / "here")
 
 
-def need_one_sentence(outcome: Outcome, named: str) -> None:
+def need_one_sentence(outcome: Any, named: str) -> None:
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("fairstream: ")
     assert outcome.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What is known as of a moment is what the events up to it tell, in however many pieces they came."""
+"""A history is what its events say, in however many pieces they came in."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairstream.data import History, Rows
+from support import rows
 
 Pairs = list[tuple[int, int]]
 
@@ -23,20 +24,20 @@ def columns(pairs: Pairs) -> tuple[Rows, Rows]:
 
 def known(*pieces: Pairs) -> History:
     first, *others = (columns(piece) for piece in pieces)
-    knowledge = History.of(*first)
+    history = History.of(*first)
     for piece in others:
-        knowledge = knowledge.after(*piece)
-    return knowledge
+        history = history.after(*piece)
+    return history
 
 
-def told(knowledge: History) -> tuple[object, ...]:
+def facts(history: History) -> tuple[object, ...]:
     return (
-        knowledge.users.tolist(),
-        knowledge.items.tolist(),
-        knowledge.seen.keys.tolist(),
-        knowledge.n_users,
-        knowledge.n_items,
-        knowledge.popularity().tolist(),
+        history.users.tolist(),
+        history.items.tolist(),
+        history.seen.keys.tolist(),
+        history.n_users,
+        history.n_items,
+        history.recent_popularity.tolist(),
     )
 
 
@@ -52,17 +53,17 @@ def slow_popularity(items: list[int]) -> dict[int, float]:
 
 @given(PAIRS)
 def test_it_is_what_the_events_have_shown(pairs: Pairs) -> None:
-    knowledge = known(pairs)
-    assert list(zip(knowledge.users.tolist(), knowledge.items.tolist(), strict=True)) == pairs
-    assert set(zip(knowledge.seen.users.tolist(), knowledge.seen.items.tolist(), strict=True)) == set(pairs)
-    assert knowledge.n_users == max((user + 1 for user, _ in pairs), default=0)
-    assert knowledge.n_items == max((item + 1 for _, item in pairs), default=0)
-    assert knowledge.n_items_before == 0
+    history = known(pairs)
+    assert list(zip(history.users.tolist(), history.items.tolist(), strict=True)) == pairs
+    assert set(zip(history.seen.users.tolist(), history.seen.items.tolist(), strict=True)) == set(pairs)
+    assert history.n_users == max((user + 1 for user, _ in pairs), default=0)
+    assert history.n_items == max((item + 1 for _, item in pairs), default=0)
+    assert history.n_items_before == 0
 
 
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_piece_by_piece_it_is_what_it_is_at_once(pieces: list[Pairs]) -> None:
-    assert told(known(*pieces)) == told(known(list(itertools.chain(*pieces))))
+    assert facts(known(*pieces)) == facts(known(list(itertools.chain(*pieces))))
 
 
 @given(st.lists(PAIRS, min_size=2, max_size=4))
@@ -72,10 +73,69 @@ def test_new_items_are_those_that_the_last_events_brought(pieces: list[Pairs]) -
 
 @given(PAIRS, PAIRS)
 def test_what_was_known_is_left_as_it_was_by_what_comes_later(before: Pairs, after: Pairs) -> None:
-    knowledge = known(before)
-    expected = told(known(before))
-    knowledge.after(*columns(after))
-    assert told(knowledge) == expected
+    history = known(before)
+    expected = facts(known(before))
+    history.after(*columns(after))
+    assert facts(history) == expected
+
+
+# ── latest events ────────────────────────────────────────────────────────────────────────
+
+PIECES = st.lists(PAIRS, min_size=1, max_size=5)
+
+
+@given(PIECES, st.lists(st.integers(-1, 7), max_size=6), st.integers(1, 6), st.data())
+def test_the_latest_events_are_those_of_a_slow_search(
+    pieces: list[Pairs], users: list[int], length: int, data: st.DataObject
+) -> None:
+    history, events = known(*pieces), list(itertools.chain(*pieces))
+    limits = st.integers(0, len(events) + 1)
+    before = data.draw(st.none() | st.lists(limits, min_size=len(users), max_size=len(users)))
+    found, counts = history.latest(rows(*users), length, None if before is None else rows(*before))
+    places = history.latest_positions(rows(*users), length, None if before is None else rows(*before))
+    for b, user in enumerate(users):
+        limit = len(events) if before is None else before[b]
+        expected = [at for at, (owner, _) in enumerate(events[:limit]) if owner == user]
+        assert counts[b] == len(expected)
+        padding = [-1] * (length - len(expected[-length:]))
+        assert places[b].tolist() == [*padding, *expected[-length:]]
+        assert found[b].tolist() == [*padding, *(events[at][1] for at in expected[-length:])]
+
+
+@given(PIECES, st.data())
+def test_columns_at_positions_are_the_columns_there(pieces: list[Pairs], data: st.DataObject) -> None:
+    history, events = known(*pieces), list(itertools.chain(*pieces))
+    chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(events)))) if events else st.just(set())))
+    assert history.users_at(rows(*chosen)).tolist() == [events[at][0] for at in chosen]
+    assert history.items_at(rows(*chosen)).tolist() == [events[at][1] for at in chosen]
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, len(events)), st.integers(0, len(events)))))
+    assert history.users_at(range(start, stop)).tolist() == [user for user, _ in events[start:stop]]
+    assert history.items_at(range(start, stop)).tolist() == [item for _, item in events[start:stop]]
+
+
+@given(PIECES)
+def test_the_ends_of_the_periods_are_kept(pieces: list[Pairs]) -> None:
+    assert known(*pieces).ends == tuple(itertools.accumulate(len(piece) for piece in pieces))
+
+
+@given(PIECES, st.sets(st.integers(0, 5)))
+def test_without_some_users_it_is_as_if_they_had_not_been(pieces: list[Pairs], gone: set[int]) -> None:
+    history = known(*pieces)
+    gone = {user for user in gone if user < history.n_users}
+    before = facts(history)
+    shorter, kept = history.without(rows(*sorted(gone)))
+    row = {user: at for at, user in enumerate(user for user in range(history.n_users) if user not in gone)}
+    left = [[(row[user], item) for user, item in piece if user in row] for piece in pieces]
+    expected = known(*left)
+    assert shorter.users.tolist() == expected.users.tolist()
+    assert shorter.items.tolist() == expected.items.tolist()
+    assert shorter.seen.keys.tolist() == expected.seen.keys.tolist()
+    assert shorter.ends == expected.ends
+    assert (shorter.n_users, shorter.n_items) == (len(row), history.n_items)  # items stay known
+    assert shorter.n_items_before == history.n_items_before
+    events = list(itertools.chain(*pieces))
+    assert kept.tolist() == [at for at, (user, _) in enumerate(events) if user in row]
+    assert facts(history) == before
 
 
 # ── popularity ───────────────────────────────────────────────────────────────────────────
@@ -83,11 +143,11 @@ def test_what_was_known_is_left_as_it_was_by_what_comes_later(before: Pairs, aft
 
 @given(PAIRS)
 def test_popularity_is_that_of_a_slow_computation(pairs: Pairs) -> None:
-    knowledge = known(pairs)
+    history = known(pairs)
     expected = slow_popularity([item for _, item in pairs])
-    popularity = knowledge.popularity()
+    popularity = history.recent_popularity
     assert popularity.dtype == np.float64
-    assert popularity.tolist() == pytest.approx([expected.get(item, 0.0) for item in range(knowledge.n_items)])
+    assert popularity.tolist() == pytest.approx([expected.get(item, 0.0) for item in range(history.n_items)])
 
 
 @given(PAIRS.filter(lambda pairs: len(pairs) > 1), st.data())
@@ -97,7 +157,7 @@ def test_recent_events_count_more(pairs: Pairs, data: st.DataObject) -> None:
     (_, earlier), (_, later) = pairs[at : at + 2]
     assume(earlier != later)
     swapped = [*pairs[:at], pairs[at + 1], pairs[at], *pairs[at + 2 :]]
-    gain = known(pairs).popularity() - known(swapped).popularity()
+    gain = known(pairs).recent_popularity - known(swapped).recent_popularity
     assert gain[later] > 0
     assert gain[earlier] < 0
     assert gain[later] == pytest.approx(-gain[earlier])
@@ -108,11 +168,11 @@ def test_recent_events_count_more(pairs: Pairs, data: st.DataObject) -> None:
 @given(PAIRS.filter(bool))
 def test_who_had_an_item_does_not_matter_to_its_popularity(pairs: Pairs) -> None:
     anonymous = [(0, item) for _, item in pairs]
-    assert known(anonymous).popularity().tolist() == known(pairs).popularity().tolist()
+    assert known(anonymous).recent_popularity.tolist() == known(pairs).recent_popularity.tolist()
 
 
 def test_a_tenth_of_the_log_is_the_half_life() -> None:
-    popularity = known([(0, item) for item in range(100)]).popularity()
+    popularity = known([(0, item) for item in range(100)]).recent_popularity
     assert popularity[[99, 89, 79, 0]] == pytest.approx([1, 1 / 2, 1 / 4, 2**-9.9])
 
 
@@ -122,4 +182,4 @@ def test_popularity_is_summed_in_the_order_of_the_events(pieces: list[Pairs]) ->
     items = np.array([item for piece in pieces for _, item in piece], dtype=np.int64)
     age = np.arange(len(items) - 1, -1, -1, dtype=np.float64)
     expected = np.bincount(items, np.exp2(-age / max(1.0, 0.1 * len(items))))
-    assert known(*pieces).popularity().tolist() == expected.tolist()
+    assert known(*pieces).recent_popularity.tolist() == expected.tolist()

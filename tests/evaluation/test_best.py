@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from fairstream.evaluation.topk_cpu import topk_cpu
-from fairstream.evaluation.topk_torch import topk_torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,6 +15,8 @@ from torch import Tensor
 from fairstream.data import SeenItems
 from fairstream.evaluation import best
 from fairstream.evaluation.best import TopKBackend, top_k_of_all
+from fairstream.evaluation.topk_cpu import topk_cpu
+from fairstream.evaluation.topk_torch import topk_torch
 from support import Given
 
 Rank = Callable[..., Any]

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fairstream.evaluation.topk_cpu import topk_cpu
-from fairstream.evaluation.topk_torch import topk_torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -23,6 +21,8 @@ from fairstream.evaluation import best, best_items
 from fairstream.evaluation.best import TopKBackend
 from fairstream.evaluation.blocks import chunks
 from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, RankedHits, rank_all, rank_sampled
+from fairstream.evaluation.topk_cpu import topk_cpu
+from fairstream.evaluation.topk_torch import topk_torch
 from support import Given, Pairs, items_of, pairs_of, rows
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fairstream import FairstreamError, RunConfig
 from fairstream.experiments.identity import run_id
-from fairstream.experiments.jobs import Source, finish, jobs_for
-from fairstream.experiments.run import resolved
+from fairstream.experiments.jobs import Epoch, Source, finish, jobs_for
 from fairstream.experiments.store import Store
 from stores import DIVERGING, alone, complete, contents, small, source_of
 
@@ -39,7 +38,7 @@ def store_in(factory: pytest.TempPathFactory) -> Store:
 
 
 def name_of(source: Source, config: RunConfig) -> str:
-    return f"runs/{run_id(source.read(), resolved(source.read(), config)[0])}.parquet"
+    return f"runs/{run_id(source.read(), config)}.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def test_jobs_leave_what_each_run_leaves_by_itself(
     assert contents(store) == undisturbed  # nothing in parts and pretrained either
     work: list[float] = []
     for job in (job for job in jobs if job.t is None):  # of a list that is out of date
-        job.execute(store, "cpu", work.append)
+        job.execute(store, "cpu", lambda epoch: work.append(epoch.work))
     assert work == []
     assert jobs_for(store, source, CONFIGS) == []
     stamps = {path: path.stat().st_mtime_ns for path in store.folder.rglob("*.parquet")}
@@ -96,7 +95,7 @@ def test_after_any_jobs_in_any_order_the_rest_completes_it(
     jobs = data.draw(st.permutations(jobs_for(store, source, CONFIGS)))
     n_done = data.draw(st.integers(0, len(jobs)))
     for job in jobs[:n_done]:
-        job.execute(store, "cpu", lambda work: None)
+        job.execute(store, "cpu", lambda epoch: None)
     if data.draw(st.booleans()):
         finish(store, source, CONFIGS)
     assert len(jobs_for(store, source, CONFIGS)) == len(jobs) - n_done
@@ -116,14 +115,14 @@ def test_stopped_in_the_middle_of_jobs_it_can_be_completed(
     store = store_in(tmp_path_factory)
     for n_epochs in stops:
 
-        def on_work(work: float, left: list[int] = [n_epochs]) -> None:  # noqa: B006 (counts down)
+        def on_epoch(epoch: Epoch, left: list[int] = [n_epochs]) -> None:  # noqa: B006 (counts down)
             left[0] -= 1
             if left[0] == 0:
                 raise Stopped
 
         with suppress(Stopped):
             for job in jobs_for(store, source, CONFIGS):
-                job.execute(store, "cpu", on_work)
+                job.execute(store, "cpu", on_epoch)
     complete(store, source, CONFIGS)
     assert contents(store) == undisturbed
 
@@ -141,9 +140,9 @@ def test_options_that_are_not_used_are_no_reason_to_do_it_again(
 def test_work_adds_up_to_what_was_promised(source: Source, tmp_path_factory: pytest.TempPathFactory) -> None:
     store = store_in(tmp_path_factory)
     for job in jobs_for(store, source, CONFIGS):
-        done: list[float] = []
+        done: list[Epoch] = []
         job.execute(store, "cpu", done.append)
-        assert sum(done) == pytest.approx(job.work)
+        assert sum(epoch.work for epoch in done) == pytest.approx(job.work)
 
 
 def failure_of(source: Source, config: RunConfig) -> str:
@@ -161,14 +160,14 @@ def test_a_run_that_diverges_is_told_once_and_does_not_stop_those_that_begin_wit
     store = store_in(tmp_path_factory)
     (job,) = jobs_for(store, source, configs)
     with pytest.raises(FairstreamError) as told:
-        job.execute(store, "cpu", lambda work: None)
+        job.execute(store, "cpu", lambda epoch: None)
     assert str(told.value) == f"Finetune (mf, seed 0): {reason.value}"
     left = contents(store)
     assert left.keys() == {name_of(source, good), failure_of(source, bad)}
     assert left[name_of(source, good)] == alone(source, good)
     assert store.failure(Path(failure_of(source, bad)).stem) == str(reason.value)
     assert jobs_for(store, source, configs) == []
-    job.execute(store, "cpu", lambda work: None)  # nor does one who had the job already try again
+    job.execute(store, "cpu", lambda epoch: None)  # nor does one who had the job already try again
     assert contents(store) == left
 
 
@@ -179,7 +178,7 @@ def test_a_beginning_that_diverges_is_told_of_all_that_begin_with_it(
     store = store_in(tmp_path_factory)
     (job,) = jobs_for(store, source, configs)
     with pytest.raises(FairstreamError, match=r"^Finetune .*training diverged.*; Pretrain .*training diverged"):
-        job.execute(store, "cpu", lambda work: None)
+        job.execute(store, "cpu", lambda epoch: None)
     assert contents(store).keys() == {failure_of(source, config) for config in configs}
     assert jobs_for(store, source, configs) == []
 
@@ -193,7 +192,7 @@ def test_a_retraining_that_diverges_is_told_once_whatever_job_comes_first(
     store, told = store_in(tmp_path_factory), []
     for job in data.draw(st.permutations(jobs_for(store, source, configs))):
         try:
-            job.execute(store, "cpu", lambda work: None)
+            job.execute(store, "cpu", lambda epoch: None)
         except FairstreamError as error:
             told.append(str(error))
     sentences = "; ".join(told)
@@ -212,5 +211,18 @@ def test_nor_does_one_that_cannot_even_begin(
     store = store_in(tmp_path_factory)
     (job,) = jobs_for(store, source, configs)
     with pytest.raises(FairstreamError, match=r"^Rerank \(mf, seed 0\): k must be at most the \d+ items"):
-        job.execute(store, "cpu", lambda work: None)
+        job.execute(store, "cpu", lambda epoch: None)
     assert contents(store) == {name_of(source, small("Finetune")): alone(source, small("Finetune"))}
+
+
+class WithPlugins(RunConfig):
+    plugins: tuple[str, ...] = ()
+
+
+def test_plugins_are_imported_by_whoever_does_the_job(source: Source, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """So that the names they register are known in worker processes too."""
+    config = WithPlugins(**small("Finetune").model_dump(), plugins=("no_such_module_of_mine",))
+    (job,) = jobs_for(store_in(tmp_path_factory), source, [config])
+    with pytest.raises(FairstreamError, match="the plugin no_such_module_of_mine cannot be imported"):
+        job.execute(store_in(tmp_path_factory), "cpu", lambda epoch: None)
+    assert run_id(source.read(), config) == run_id(source.read(), small("Finetune"))

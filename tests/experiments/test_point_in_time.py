@@ -27,8 +27,7 @@ from torch import Tensor
 import fairstream
 from fairstream import EventLog, FairRecommender, Run
 from fairstream.evaluation import ranking
-from fairstream.models import MatrixFactorization
-from fairstream.strategies import Update
+from fairstream.models import NO_CONTEXT, Context, MatrixFactorization
 from fairstream.training.optimizers import state_tensors
 from support import Recorder
 
@@ -123,6 +122,13 @@ def regrouped(world: World, end: int, rng: np.random.Generator) -> World:
 # ── what a run has computed up to the end of D_t ─────────────────────────────────────────
 
 
+class Shared(list[tuple[Any, Any]]):
+    """A list that copies of a model go on writing to."""
+
+    def __deepcopy__(self, memo: Any) -> Shared:
+        return self
+
+
 class Witness(Recorder):
     """Writes down apart what it was asked while it learned and while it was judged."""
 
@@ -130,7 +136,7 @@ class Witness(Recorder):
         super().__init__(n_users, n_items)
         self.ranked = ranked
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         if self.training:
             return super().forward(users, items)
         self.ranked.append((users.tolist(), items.tolist()))
@@ -150,20 +156,9 @@ class Carried:
         assert self.run.pretrained is not None
         return [self.run.pretrained, *self.run.results]
 
-    def remembering(self, take: Callable[..., Update]) -> Callable[..., Update]:
-        """The step of a learner, after which it is written down how it stands."""
-
-        def taken(*arguments: Any) -> Update:
-            update = take(*arguments)
-            if update.report is not None:
-                self.remember(update.t)
-            return update
-
-        return taken
-
     def remember(self, t: int) -> None:
-        model = self.run._learner.model
-        self.states[t] = standing(self.run._learner)
+        model = self.run.state.model
+        self.states[t] = contents(self.run.state)
         if isinstance(model, Witness):
             self.states[t]["batches"] = [asked.tolist() for asked in model.told()]
             # What W_{t−1} was asked last: to rank candidates for the users of D_t.
@@ -172,26 +167,32 @@ class Carried:
 
 
 def carried(log: EventLog, **options: Any) -> Carried:
-    ranked: list[tuple[Any, Any]] = []
+    ranked = Shared()
     options = {**CUT, **LEARNING, **JUDGING, "model": lambda u, i: Witness(u, i, ranked), **options}
     kept = Carried(fairstream.run(log, **options), ranked)
-    learner = kept.run._learner
-    learner.fit, learner.update = kept.remembering(learner.fit), kept.remembering(learner.update)  # type: ignore[method-assign]
+    finish = kept.run._finish
+
+    def remember_and_finish(t: int) -> fairstream.PeriodResult:
+        if kept.run._unjudged is not None and kept.run._unjudged.report is not None:
+            kept.remember(t)
+        return finish(t)
+
+    kept.run._finish = remember_and_finish  # type: ignore[method-assign]
     list(kept.run)
     return kept
 
 
-def standing(learner: Any) -> dict[str, Any]:
-    """All that a learner is made of, as plain values that compare bit for bit."""
-    tensors = {**learner.model.state_dict(), **state_tensors(learner.trainer.optimizer, learner.model)}
-    known = learner.known
+def contents(state: Any) -> dict[str, Any]:
+    """All that a state is made of, as plain values that compare bit for bit."""
+    tensors = {**state.model.state_dict(), **state_tensors(state.optimizer, state.model)}
+    known = state.history
     return {
         **{name: value.tolist() for name, value in tensors.items()},
         "known": (known.n_users, known.n_items, known.n_items_before, known.seen.keys.tolist()),
         "events": (known.users.tolist(), known.items.tolist()),
-        "fallback": known.popularity().tolist(),
-        "learned": learner.n_learned_users,
-        "strategy": learner.strategy.state(),
+        "fallback": known.recent_popularity.tolist(),
+        "trained": state.trained.tolist(),
+        "memory": dict(state.memory),
     }
 
 
@@ -353,11 +354,11 @@ def test_a_recommender_that_is_given_one_period_at_a_time_arrives_at_the_same_mo
     for t in range(4):
         if t > 0:
             events, users = world.tables(starts[t], ends[t])
-            assert recommender.update(events, users=users).step == run.results[t].update.step
+            assert recommender.update(events, users=users).last_update.step == run.results[t].update.step
         if t in run.states:
-            assert standing(recommender._learner) == run.states[t]
+            assert contents(recommender._state) == run.states[t]
         events, users = world.tables(starts[t + 1], ends[t + 1])
-        judged = recommender.disparity(events, users=users, k=20, min_group_size=1, n_resamples=20)
+        judged = recommender.evaluate(events, users=users, k=20, min_group_size=1, n_resamples=20)
         assert judged.to_dict() == run.results[t].tasks["next"].to_dict()
 
 
@@ -377,7 +378,7 @@ def test_a_users_table_that_knows_of_later_groups_changes_nothing() -> None:
     )
     for t in (1, 2, 3):
         recommender.update(world.tables(run.run.periods.starts[t], run.run.periods.ends[t])[0], users=everyone)
-        assert standing(recommender._learner) == run.states[t]
+        assert contents(recommender._state) == run.states[t]
 
 
 # ── paper ────────────────────────────────────────────────────────────────────────────────

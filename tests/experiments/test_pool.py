@@ -36,10 +36,8 @@ def test_a_job_that_fails_gives_a_sentence_and_stops_no_other(source: Source, tm
     configs = [small("FADE"), small("Retrain"), small("Finetune", **DIVERGING)]
     with store.writing():
         jobs = jobs_for(store, source, configs)
-        failed = execute_all(
-            jobs, store, device="cpu", n_workers=n_workers, on_progress=lambda *done: told.append(done)
-        )
-        assert [sentence.partition(":")[0] for sentence in failed] == ["Finetune (mf, seed 0)"]
+        failed = execute_all(jobs, store, device="cpu", n_workers=n_workers, on_jobs=lambda *done: told.append(done))
+        assert [str(error).partition(":")[0] for error in failed] == ["Finetune (mf, seed 0)"]
         assert jobs_for(store, source, configs) == []  # what has failed is not tried again
         finish(store, source, configs)
     work, n_done = zip(*told, strict=True)
@@ -61,7 +59,7 @@ def test_a_worker_that_is_killed_is_one_sentence_and_what_is_done_stays(
 
     store = Store(tmp_path)
     with pytest.raises(FairstreamError, match="a worker process was killed"), store.writing():
-        execute_all(jobs_for(store, source, CONFIGS), store, device="cpu", n_workers=2, on_progress=kill_one)
+        execute_all(jobs_for(store, source, CONFIGS), store, device="cpu", n_workers=2, on_jobs=kill_one)
     assert multiprocessing.active_children() == []
     store_command.fill(store, source, n_workers=1)
     assert contents(store) == undisturbed

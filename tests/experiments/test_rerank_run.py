@@ -88,7 +88,7 @@ def test_the_same_run_gives_the_same_document(log: EventLog) -> None:
 def test_the_tolerance_is_a_setting_of_rerank_alone(log: EventLog) -> None:
     for method, counts in (("Rerank", True), ("Finetune", False), ("FADE", False)):
         runs = [fairstream.run(log, method, rerank_tolerance=value, **FAST) for value in (0.1, 0.2)]
-        one, two = (Record(run.document()).settings for run in runs)
+        one, two = (Record.from_document(run.document()).settings for run in runs)
         assert (one != two) == counts
         assert ("rerank_tolerance" in one) == counts
 

@@ -48,7 +48,7 @@ def held(store: Store) -> Iterator[subprocess.Popen[str]]:
 
 
 def is_refused(store: Store) -> bool:
-    with pytest.raises(ConfigurationError, match="another process is working on the store"), store.writing():
+    with pytest.raises(ConfigurationError, match="another process is writing to the store"), store.writing():
         pass
     return True
 
@@ -94,7 +94,7 @@ def test_what_a_killed_writer_left_half_written_goes(store: Store) -> None:
 def test_what_is_no_store_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path, tmp_path / "file", tmp_path / "nowhere"):
-        with pytest.raises(DataError, match=r"is not a store of runs; .* makes one"):
+        with pytest.raises(DataError, match=r"is not a store of runs; .* write one"):
             Store.opened(folder)
 
 
@@ -123,7 +123,6 @@ def test_why_a_run_failed_is_kept_with_it(store: Store) -> None:
 def test_what_is_cleared_is_the_pretrained_models_alone(store: Store) -> None:
     with store.writing():
         store.write_failure("x", "")
-        store.write_times("x", {})
         store.write_note("plan", {})
         kept = {path for path in store.folder.rglob("*") if path.is_file()}
         for name in ("x", "y"):
@@ -133,14 +132,12 @@ def test_what_is_cleared_is_the_pretrained_models_alone(store: Store) -> None:
             assert {path for path in store.folder.rglob("*") if path.is_file()} == kept
 
 
-def test_notes_and_times_come_back(store: Store) -> None:
+def test_notes_come_back(store: Store) -> None:
     with store.writing():
         assert store.note("plan") is None
         store.write_note("plan", {"b": [1, 2.5, "μ"], "a": None})
-        store.write_times("x", {"update_s": [0.25]})
     assert store.note("plan") == {"a": None, "b": [1, 2.5, "μ"]}
     assert json.loads((store.folder / "plan.json").read_bytes()) == store.note("plan")
-    assert store.times() == {"x": {"update_s": [0.25]}}
     (store.folder / "plan.json").write_bytes((store.folder / "plan.json").read_bytes()[:-3])
     with pytest.raises(DataError, match=r"plan\.json is damaged; remove it"):
         store.note("plan")

@@ -14,17 +14,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fairstream.data import History
+from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models import (
+    MODELS,
+    NO_CONTEXT,
+    Context,
+    ContextBuilder,
     ItemTable,
     MatrixFactorization,
+    ModelFactory,
     NeuralCollaborativeFiltering,
     Popularity,
+    Reads,
+    RecentPopularity,
     Scorer,
-    ScorerFactory,
+    Table,
     UserTable,
-    built_in_model,
+    copy_model,
+    make_model,
+    model_factory,
     scorer,
 )
+from fairstream.models.tables import grow_rows
 
 N_USERS, N_ITEMS = 40, 60
 
@@ -39,25 +51,25 @@ class Tower(Scorer):
         self.layer = nn.Linear(24, 12, bias=False)
         nn.init.normal_(self.layer.weight, std=0.01)
 
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         p = self.layer(self.user(users)).unsqueeze(1)  # (B, 1, d)
         return (p * self.item(items)).sum(dim=-1) + self.popularity(items).squeeze(-1)
 
 
-FACTORIES: dict[str, ScorerFactory] = {
-    "mf": built_in_model("mf", 16),
-    "ncf": built_in_model("ncf", 16),
+FACTORIES: dict[str, ModelFactory] = {
+    "mf": model_factory("mf", 16),
+    "ncf": model_factory("ncf", 16),
     "custom": Tower,
 }
 
 
 @pytest.fixture(params=FACTORIES)
-def factory(request: pytest.FixtureRequest) -> ScorerFactory:
+def factory(request: pytest.FixtureRequest) -> ModelFactory:
     return FACTORIES[request.param]
 
 
 @pytest.fixture
-def model(factory: ScorerFactory) -> Scorer:
+def model(factory: ModelFactory) -> Scorer:
     torch.manual_seed(0)
     return factory(N_USERS, N_ITEMS)
 
@@ -73,25 +85,27 @@ class TestConformance:
 
     @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 5), (7, 4), (0, 3)])
     def test_scores_have_the_shape_of_the_items(self, model: Scorer, shape: tuple[int, int]) -> None:
-        assert model(*batch(*shape)).shape == shape
+        assert model(*batch(*shape), NO_CONTEXT).shape == shape
 
     def test_a_score_depends_on_its_own_pair_alone(self, model: Scorer) -> None:
         users, items = batch(6, 5)
-        together = model(users, items)
-        alone = torch.stack([model(u.reshape(1), i.reshape(1, 1)).squeeze() for u, i in _pairs(users, items)])
+        together = model(users, items, NO_CONTEXT)
+        alone = torch.stack(
+            [model(u.reshape(1), i.reshape(1, 1), NO_CONTEXT).squeeze() for u, i in _pairs(users, items)]
+        )
         torch.testing.assert_close(together, alone.reshape(6, 5))
 
     @pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 17), (3, 17), (17, N_ITEMS), (0, N_ITEMS)])
     def test_scores_of_a_range_are_forward_over_its_items(self, model: Scorer, start: int, stop: int) -> None:
         users = torch.tensor([5, 0, 5, N_USERS - 1])
-        expected = model(users, torch.arange(start, stop).expand(len(users), -1))
-        torch.testing.assert_close(model.score_range(users, start, stop), expected)
+        expected = model(users, torch.arange(start, stop).expand(len(users), -1), NO_CONTEXT)
+        torch.testing.assert_close(model.score_range(users, start, stop, NO_CONTEXT), expected)
 
     def test_a_range_in_pieces_is_the_range(self, model: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
         users = torch.arange(5)
-        at_once = model.score_range(users, 2, N_ITEMS)
+        at_once = model.score_range(users, 2, N_ITEMS, NO_CONTEXT)
         monkeypatch.setattr(scorer, "_SCORES_AT_ONCE", 11)
-        torch.testing.assert_close(model.score_range(users, 2, N_ITEMS), at_once)
+        torch.testing.assert_close(model.score_range(users, 2, N_ITEMS, NO_CONTEXT), at_once)
 
     def test_it_knows_how_many_users_and_items_it_has(self, model: Scorer) -> None:
         assert (model.n_users, model.n_items) == (N_USERS, N_ITEMS)
@@ -107,7 +121,7 @@ class TestConformance:
             assert parameter is parameters[name]
             assert torch.equal(parameter[: len(old)], old)
         users, items = batch(8, 5)
-        assert torch.equal(model(users, items), before(users, items))
+        assert torch.equal(model(users, items, NO_CONTEXT), before(users, items, NO_CONTEXT))
 
     def test_growth_reaches_every_table_and_nothing_else(self, model: Scorer) -> None:
         before = copy.deepcopy(model)
@@ -135,11 +149,11 @@ class TestConformance:
     @pytest.mark.parametrize("grown", [False, True])
     def test_gradients_reach_every_parameter(self, model: Scorer, grown: bool) -> None:
         if grown:
-            model(*batch(4, 4)).sum().backward()  # a graph of the old shape has been there
+            model(*batch(4, 4), NO_CONTEXT).sum().backward()  # a graph of the old shape has been there
             model.zero_grad()
             model.grow(N_USERS + 3, N_ITEMS + 3)
         users, items = torch.arange(model.n_users), torch.arange(model.n_items).expand(model.n_users, -1)
-        model(users, items).square().sum().backward()
+        model(users, items, NO_CONTEXT).square().sum().backward()
         tables = {id(table.weight) for table in model.tables()}
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None, name
@@ -148,16 +162,16 @@ class TestConformance:
             # Everyone and everything was in the batch; a unit behind a ReLU may sleep.
             assert bool(reached.all() if id(parameter) in tables else reached.any()), name
 
-    def test_all_weights_start_from_a_narrow_normal(self, factory: ScorerFactory) -> None:
+    def test_all_weights_start_from_a_narrow_normal(self, factory: ModelFactory) -> None:
         torch.manual_seed(2)
         for name, parameter in factory(3000, 2000).named_parameters():
             assert _looks_like_initial(parameter.detach()), name
 
-    def test_the_state_goes_into_another_model_of_that_size(self, model: Scorer, factory: ScorerFactory) -> None:
+    def test_the_state_goes_into_another_model_of_that_size(self, model: Scorer, factory: ModelFactory) -> None:
         model.grow(N_USERS + 5, N_ITEMS + 5)
         other = factory(N_USERS + 5, N_ITEMS + 5)
         other.load_state_dict(model.state_dict())
-        assert torch.equal(other(*batch(6, 4)), model(*batch(6, 4)))
+        assert torch.equal(other(*batch(6, 4), NO_CONTEXT), model(*batch(6, 4), NO_CONTEXT))
 
 
 def _pairs(users: Tensor, items: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -221,35 +235,141 @@ def test_ncf_has_the_layers_of_the_paper() -> None:
     assert not any(name.endswith(".bias") for name, _ in model.named_parameters())
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.integers(0, 3), st.integers(0, 2**31))
-def test_popularity_is_what_was_given_whoever_asks_and_0_for_items_beyond_it(
-    values: list[float], n_more: int, user: int
+# ── closed forms ─────────────────────────────────────────────────────────────────────────
+
+PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), min_size=1, max_size=40)
+
+
+def history_of(pairs: list[tuple[int, int]]) -> History:
+    users, items = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return History.of(users, items)
+
+
+@pytest.mark.parametrize("kind", [Popularity, RecentPopularity])
+@given(pairs=PAIRS, cut=st.integers(0, 40), user=st.integers(0, 2**31))
+def test_popularity_learned_in_pieces_is_what_it_is_at_once(
+    kind: type[Popularity], pairs: list[tuple[int, int]], cut: int, user: int
 ) -> None:
-    popularity, n_items = np.array(values), len(values) + n_more
-    model = Popularity(popularity, n_items=n_items)
-    expected = [values + [0.0] * n_more] * 2
-    users = torch.tensor([user, 0])
-    assert model(users, torch.arange(n_items).expand(2, -1)).tolist() == expected
-    assert model.score_range(users, 0, n_items).tolist() == expected
-    popularity += 1  # what becomes of the numbers later is no concern of the model
-    assert model.score_range(users, 0, n_items).tolist() == expected
+    cut = min(cut, len(pairs))
+    history, first = history_of(pairs), history_of(pairs[:cut])
+    at_once = kind(0, history.n_items)
+    at_once.learn(history, range(len(history)))
+    in_pieces = kind(0, first.n_items)
+    in_pieces.learn(first, np.arange(cut))
+    before = in_pieces.popularity
+    kept = before.clone()
+    in_pieces.grow(0, history.n_items)
+    in_pieces.learn(history, range(cut, len(history)))
+    torch.testing.assert_close(in_pieces.popularity, at_once.popularity)
+    assert torch.equal(before, kept)  # an older state that shares this tensor keeps it
+    users, items = torch.tensor([user, 0]), torch.arange(history.n_items).expand(2, -1)
+    assert at_once(users, items).tolist() == at_once.score_range(users, 0, history.n_items).tolist()
+    expected = history.recent_popularity if kind is RecentPopularity else np.bincount(history.items)
+    assert at_once.popularity.tolist() == pytest.approx(expected.tolist())
 
 
-def test_popularity_has_nothing_to_learn() -> None:
-    assert not any(parameter.requires_grad for parameter in Popularity(np.ones(3), n_items=3).parameters())
+def test_the_fallback_knows_nothing_of_items_without_events() -> None:
+    model = RecentPopularity.of(history_of([(0, 1)]), n_items=4)
+    assert model.popularity.tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert not list(model.parameters())
+
+
+# ── what a factory may return ────────────────────────────────────────────────────────────
+
+
+def test_registered_models_are_made_by_name_in_any_case() -> None:
+    assert {"mf", "ncf", "popularity", "recent-popularity"} <= set(MODELS)
+    assert type(model_factory("NCF", 3)(4, 5)) is NeuralCollaborativeFiltering
+    assert model_factory("popularity", 3)(4, 5).n_items == 5  # takes no embedding_dim
+    with pytest.raises(ConfigurationError, match=r"model must be one of mf, ncf, .* got 'lstm'"):
+        model_factory("lstm", 3)
+
+
+class Parameterless(Scorer):
+    """Nothing to train, and not said to be computed from the events either."""
+
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        return torch.zeros(items.shape)
+
+
+@pytest.mark.parametrize(
+    ("factory", "sentence"),
+    [
+        (lambda n_users, n_items: nn.Linear(2, 2), r"must be a fairstream\.Scorer, got Linear"),
+        (lambda n_users, n_items: MatrixFactorization(5, n_items), "exactly the 12 users and 30 items .* has 5 and 30"),
+        (lambda n_users, n_items: MatrixFactorization(n_users, n_items + 1), "has 12 and 31: .* padding=True"),
+        (lambda n_users, n_items: Parameterless(), "no trainable parameters; derive .* from ClosedFormScorer"),
+    ],
+)
+def test_a_model_that_cannot_work_is_refused_when_it_is_made(factory: ModelFactory, sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        make_model(factory, 12, 30)
+
+
+# ── whom a model can score ───────────────────────────────────────────────────────────────
+
+
+class Reader(Scorer):
+    """Scores by the history alone."""
+
+    reads = Reads(history=3)
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.item = ItemTable(n_items, 4, padding=True)
+
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        assert context.history is not None
+        return (self.item(items) @ self.item(context.history).sum(dim=1).unsqueeze(-1)).squeeze(-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (MatrixFactorization(4, 3), [True, False, False, False]),  # those it was trained on
+        (Reader(4, 3), [True, True, False, False]),  # those with a history
+        (Popularity(4, 3), [True, True, True, True]),  # everybody
+    ],
+)
+def test_a_model_says_whom_it_can_score(model: Scorer, expected: list[bool]) -> None:
+    history = history_of([(0, 1), (1, 2)])
+    contexts = ContextBuilder(model.reads, history, np.array([True, False]))
+    assert contexts.can_score(model, np.array([0, 1, 2, 7])).tolist() == expected
+
+
+def test_a_context_holds_what_was_known_before_each_event_and_only_what_is_read() -> None:
+    history = history_of([(0, 1), (1, 2), (0, 3), (0, 0)])
+    assert ContextBuilder(Reads(), history).at(np.array([0])) is NO_CONTEXT
+    context = ContextBuilder(Reads(history=2), history).at(np.array([0, 0, 1]), np.array([2, 3, 1]))
+    assert context.history is not None
+    assert context.n_events is not None
+    assert context.history.tolist() == [[-1, 1], [1, 3], [-1, -1]]
+    assert context.n_events.tolist() == [1, 2, 0]
+    assert context.graph is None
+    now = ContextBuilder(Reads(history=2, graph=True), history).at(np.array([0]))
+    assert now.history is not None
+    assert now.graph is not None
+    assert now.history.tolist() == [[3, 0]]
+    adjacency = now.graph.normalized_adjacency.to_dense()
+    assert torch.equal(adjacency, adjacency.T)
+    assert adjacency[0, 2 + 3].item() == pytest.approx(1 / math.sqrt(3))  # user 0 has three items, item 3 one user
+    assert adjacency[1, 2 + 2].item() == pytest.approx(1.0)
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("name", "undecayed"), [("mf", set()), ("ncf", {"user_bias", "item_bias"})])
 def test_only_the_biases_carry_no_l2(name: str, undecayed: set[str]) -> None:
-    model = built_in_model(name, 8)(3, 4)
+    model = model_factory(name, 8)(3, 4)
     named = {id(module): module_name for module_name, module in model.named_modules()}
     assert {named[id(table)] for table in model.tables() if not table.decayed} == undecayed
 
 
 @pytest.mark.parametrize("dim", [1, 8])
-def test_a_built_in_model_has_the_length_that_was_asked_for(dim: int) -> None:
+def test_a_model_factory_has_the_length_that_was_asked_for(dim: int) -> None:
     for name in ("mf", "ncf"):
-        model = built_in_model(name, dim)(3, 4)
+        model = model_factory(name, dim)(3, 4)
         assert dim in {table.embedding_dim for table in model.tables()}
     assert partial(MatrixFactorization, embedding_dim=dim)(3, 4).user.weight.shape == (3, dim)
 
@@ -272,3 +392,84 @@ def test_growing_little_by_little_copies_seldom_and_loses_nothing() -> None:
     for before, after in itertools.pairwise(seen):
         assert torch.equal(after[: len(before)], before)
     assert len(places) <= 4
+
+
+def test_a_plain_table_never_grows() -> None:
+    class WithPositions(MatrixFactorization):
+        def __init__(self, n_users: int, n_items: int) -> None:
+            super().__init__(n_users, n_items, embedding_dim=4)
+            self.position = Table(10, 4)
+
+    model = make_model(WithPositions, 3, 5)
+    model.grow(6, 12)
+    assert [table.num_embeddings for table in model.tables()] == [6, 12, 10]
+
+
+def test_padding_is_a_zero_vector_that_is_never_trained() -> None:
+    table = ItemTable(5, 3, padding=True)
+    table.sparse = True
+    rows = torch.tensor([[-1, 2], [-1, -1], [4, 2]])
+    found = table(rows)
+    assert torch.equal(found[rows < 0], torch.zeros(3, 3))
+    assert torch.equal(found[rows >= 0], table.weight[rows[rows >= 0]])
+    found.sum().backward()
+    assert table.weight.grad is not None
+    grad = table.weight.grad.coalesce()
+    assert grad.indices()[0].tolist() == [2, 4]  # no row that is not in the batch counts as touched
+    assert grad.values()[:, 0].tolist() == [2.0, 1.0]
+
+
+@given(st.sets(st.integers(0, 5), max_size=5))
+def test_forgetting_rows_moves_the_later_ones_up(gone: set[int]) -> None:
+    model = MatrixFactorization(6, 4, embedding_dim=2)
+    users, items = model.user.weight.detach().clone(), model.item.weight.detach().clone()
+    model.forget(torch.tensor(sorted(gone), dtype=torch.int64))
+    kept = [row for row in range(6) if row not in gone]
+    assert torch.equal(model.user.weight, users[kept])
+    assert torch.equal(model.item.weight, items)
+    assert model.n_users == len(kept)
+
+
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=6))
+def test_two_that_descend_from_one_table_never_write_into_each_others_rows(steps: list[int]) -> None:
+    """Rows are appended behind the shared ones by the first to ask; everybody else gets memory of their own."""
+    first = MatrixFactorization(64, 64, embedding_dim=2)  # room for 8 more rows
+    family, rows = [first], [first.user.weight.detach().clone()]
+    for number, step in enumerate(steps):
+        parent = family[number // 2]
+        child = parent.sharing_memory()
+        child.grow(parent.n_users + step, parent.n_items)
+        family.append(child)
+        rows.append(child.user.weight.detach().clone())
+        assert torch.equal(child.user.weight[: parent.n_users], parent.user.weight)
+    for model, expected in zip(family, rows, strict=True):
+        assert torch.equal(model.user.weight, expected)
+
+
+def test_a_copy_has_memory_of_its_own_and_a_sharing_one_has_not() -> None:
+    model = MatrixFactorization(6, 4, embedding_dim=2)
+    twin, copied = model.sharing_memory(), copy_model(model, MatrixFactorization)
+    with torch.no_grad():
+        model.user.weight[0] = 7
+    assert twin.user.weight[0].tolist() == [7, 7]
+    assert copied.user.weight[0].tolist() != [7, 7]
+    assert twin.user.weight is not model.user.weight
+
+
+def test_a_model_that_caches_activations_can_be_copied_all_the_same() -> None:
+    class Caching(MatrixFactorization):
+        def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
+            self.cached = super().forward(users, items, context)
+            return self.cached
+
+    model = Caching(6, 4)
+    model(torch.arange(6), torch.zeros(6, 1, dtype=torch.int64))
+    twin = copy_model(model, Caching)
+    assert torch.equal(twin.user.weight, model.user.weight)
+    assert twin.user.weight.data_ptr() != model.user.weight.data_ptr()
+
+
+def test_rows_that_are_not_tables_grow_too() -> None:
+    moments = grow_rows(torch.ones(3, 2), 4)
+    assert torch.equal(moments[:3], torch.ones(3, 2))
+    assert moments.shape == (4, 2)

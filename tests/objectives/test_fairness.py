@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from fairstream.objectives import Disparity, FairnessLoss, differentiable_disparity, fairness_loss
+from fairstream.objectives import Disparity, differentiable_disparity, fairness_loss
+from fairstream.objectives.fairness import Kind
 
 DPD = st.floats(-1, 1)
 KINDS = pytest.mark.parametrize("kind", ["signed", "absolute"])
@@ -36,7 +37,7 @@ class Batch:
     n_groups: int
     ahead: tuple[int, ...] = (0,)
 
-    def loss(self, kind: FairnessLoss, **changes: object) -> tuple[float, list[float]]:
+    def loss(self, kind: Kind, **changes: object) -> tuple[float, list[float]]:
         """The library's loss and its gradient by DH."""
         case = Batch(**{**self.__dict__, **changes})
         dh = torch.tensor(case.dh, dtype=torch.float64, requires_grad=True)
@@ -59,7 +60,7 @@ def batches(draw: st.DrawFn, most_groups: int = 5, several_ahead: bool = False) 
     return Batch(dh, codes, n_groups, tuple(ahead))
 
 
-def papers(batch: Batch, kind: FairnessLoss) -> tuple[float, list[float]]:
+def papers(batch: Batch, kind: Kind) -> tuple[float, list[float]]:
     """−log σ(−DPD) of two groups, or that of |DPD|, and its gradient σ(DPD) ∇DPD, number by number."""
     ours, theirs = batch.members(0), batch.members(1)
     dpd = math.fsum(batch.dh[at] for at in ours) / len(ours) - math.fsum(batch.dh[at] for at in theirs) / len(theirs)
@@ -73,7 +74,7 @@ def papers(batch: Batch, kind: FairnessLoss) -> tuple[float, list[float]]:
 
 @KINDS
 @given(batch=batches(most_groups=2))
-def test_of_two_groups_it_is_the_papers_formula(batch: Batch, kind: FairnessLoss) -> None:
+def test_of_two_groups_it_is_the_papers_formula(batch: Batch, kind: Kind) -> None:
     loss, grad = batch.loss(kind)
     expected_loss, expected_grad = papers(batch, kind)
     assert loss == pytest.approx(expected_loss, abs=1e-12)
@@ -102,7 +103,7 @@ def test_they_agree_while_the_disadvantaged_are_behind_and_part_once_they_are_ah
 
 @KINDS
 @given(batch=batches(several_ahead=True))
-def test_it_is_the_mean_over_the_groups_that_are_there(batch: Batch, kind: FairnessLoss) -> None:
+def test_it_is_the_mean_over_the_groups_that_are_there(batch: Batch, kind: Kind) -> None:
     dpd, is_defined = differentiable_disparity(
         torch.tensor(batch.dh, dtype=torch.float64), torch.tensor(batch.groups), batch.n_groups
     )
@@ -116,7 +117,7 @@ def test_it_is_the_mean_over_the_groups_that_are_there(batch: Batch, kind: Fairn
 
 @KINDS
 @given(batch=batches(several_ahead=True), n_more=st.integers(1, 60))
-def test_groups_that_nobody_is_in_change_nothing(batch: Batch, n_more: int, kind: FairnessLoss) -> None:
+def test_groups_that_nobody_is_in_change_nothing(batch: Batch, n_more: int, kind: Kind) -> None:
     """Up to rounding: how a sum is rounded depends on how many of them are taken side by side."""
     loss, grad = batch.loss(kind)
     more_loss, more_grad = batch.loss(kind, n_groups=batch.n_groups + n_more)
@@ -127,7 +128,7 @@ def test_groups_that_nobody_is_in_change_nothing(batch: Batch, n_more: int, kind
 
 @KINDS
 @given(batch=batches(several_ahead=True), other=st.floats(0, 1))
-def test_users_of_unknown_group_feel_nothing_and_do_nothing(batch: Batch, other: float, kind: FairnessLoss) -> None:
+def test_users_of_unknown_group_feel_nothing_and_do_nothing(batch: Batch, other: float, kind: Kind) -> None:
     loss, grad = batch.loss(kind)
     assert all(grad[at] == 0 for at in batch.members(-1))
     changed = [other if code < 0 else x for x, code in zip(batch.dh, batch.groups, strict=True)]
@@ -136,9 +137,7 @@ def test_users_of_unknown_group_feel_nothing_and_do_nothing(batch: Batch, other:
 
 @KINDS
 @given(batch=batches(), random=st.randoms(use_true_random=False))
-def test_the_order_of_the_disadvantaged_groups_does_not_matter(
-    batch: Batch, random: Random, kind: FairnessLoss
-) -> None:
+def test_the_order_of_the_disadvantaged_groups_does_not_matter(batch: Batch, random: Random, kind: Kind) -> None:
     code = list(range(1, batch.n_groups))
     random.shuffle(code)
     permuted = [([0, *code, -1])[group] for group in batch.groups]
@@ -191,7 +190,7 @@ def test_absolute_turns_around_at_0(dpd: float) -> None:
 @given(dpd=st.sampled_from([1e4, -1e4, 1e-30, -1e-30, 0.0]) | st.floats(-1e4, 1e4, width=32))
 @example(dpd=1e4)
 @example(dpd=-1e4)
-def test_value_and_gradient_are_finite_far_out(dpd: float, kind: FairnessLoss) -> None:
+def test_value_and_gradient_are_finite_far_out(dpd: float, kind: Kind) -> None:
     x = torch.tensor([dpd, -dpd, dpd], dtype=torch.float32, requires_grad=True)
     loss = fairness_loss(Disparity(x, torch.tensor([True, True, False])), signs_of(3), kind)
     (grad,) = torch.autograd.grad(loss, x)
@@ -202,7 +201,7 @@ def test_value_and_gradient_are_finite_far_out(dpd: float, kind: FairnessLoss) -
 
 
 @KINDS
-def test_gradient_agrees_with_finite_differences(kind: FairnessLoss) -> None:
+def test_gradient_agrees_with_finite_differences(kind: Kind) -> None:
     dpd = torch.tensor([-0.9, -0.2, 0.1, 0.7], dtype=torch.float64, requires_grad=True)
     is_defined = torch.tensor([True, True, False, True])
     assert gradcheck(lambda x: fairness_loss(Disparity(x, is_defined), signs_of(4), kind), dpd, atol=1e-7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from fairstream.objectives import (
-    FairnessLoss,
+    DisparityLoss,
     Objective,
     Surrogate,
     bpr_loss,
@@ -22,20 +23,19 @@ from fairstream.objectives import (
     positive_hit,
     positive_neural_ndcg,
 )
+from fairstream.objectives.fairness import Kind
 from support import EXTREME
 
 N_GROUPS = 4
 SIGNS = torch.tensor([1.0, -1.0, -1.0, -1.0])
-KINDS: st.SearchStrategy[FairnessLoss] = st.sampled_from(["signed", "absolute"])
+KINDS: st.SearchStrategy[Kind] = st.sampled_from(["signed", "absolute"])
 SURROGATES: st.SearchStrategy[Surrogate] = st.sampled_from(["hit", "neural-ndcg", "approx-ndcg"])
 OBJECTIVES = st.builds(
     Objective,
     lambda_=st.sampled_from([0.1, 1.0, 7.0]),
-    tau=st.sampled_from([0.3, 1.0, 3.0]),
     n=st.integers(1, 4),
     mu=st.integers(1, 4),
-    fairness=KINDS,
-    surrogate=SURROGATES,
+    fairness=st.builds(DisparityLoss, KINDS, SURROGATES, st.sampled_from([0.3, 1.0, 3.0])),
 )
 QUALITY = {"hit": positive_hit, "neural-ndcg": positive_neural_ndcg, "approx-ndcg": positive_approx_ndcg}
 
@@ -58,8 +58,8 @@ def cases(draw: st.DrawFn) -> tuple[Objective, Tensor, Tensor]:
 
 def naive_quality(objective: Objective, candidates: list[float]) -> float:
     """DH(C; 1), or the NDCG of the only positive, the first candidate."""
-    n, tau = len(candidates), objective.tau
-    if objective.surrogate == "approx-ndcg":
+    n, tau = len(candidates), objective.fairness.temperature
+    if objective.fairness.surrogate == "approx-ndcg":
         rank = 1 + sum(1 / (1 + math.exp((candidates[0] - other) / tau)) for other in candidates[1:])
         return 1 / math.log2(1 + rank)
     distance = [sum(abs(s - other) for other in candidates) for s in candidates]
@@ -68,7 +68,7 @@ def naive_quality(objective: Objective, candidates: list[float]) -> float:
         for k in range(1, n + 1)
     ]
     p = [[x / sum(row) for x in row] for row in p]
-    if objective.surrogate == "hit":
+    if objective.fairness.surrogate == "hit":
         return p[0][0]
     for _ in range(50):
         for _ in range(2):  # columns, then rows: each is divided and turned over
@@ -89,14 +89,14 @@ def naive(objective: Objective, rows: list[list[float]], groups: list[int]) -> f
             for inside in (True, False)
         )
         ahead = ours - rest if code == 0 else rest - ours
-        terms.append(math.log1p(math.exp(ahead if objective.fairness == "signed" else abs(ahead))))
+        terms.append(math.log1p(math.exp(ahead if objective.fairness.kind == "signed" else abs(ahead))))
     l_fair = fmean(terms)
     return sum(l_rec) / len(rows) + objective.lambda_ * l_fair
 
 
 def value_and_gradient(objective: Objective, scores: Tensor, groups: Tensor, *, two: bool) -> tuple[Tensor, Tensor]:
     scores = scores.clone().requires_grad_()
-    loss = objective.loss(scores, groups, SIGNS, has_two_groups=two)
+    loss = objective(scores, groups, SIGNS, has_two_groups=two)
     (grad,) = torch.autograd.grad(loss, scores)
     return loss.detach(), grad
 
@@ -111,19 +111,19 @@ def bpr_alone(n: int, scores: Tensor) -> tuple[Tensor, Tensor]:
 @given(cases())
 def test_it_is_algorithm_1(case: tuple[Objective, Tensor, Tensor]) -> None:
     objective, scores, groups = case
-    loss = objective.loss(scores, groups, SIGNS, has_two_groups=True)
+    loss = objective(scores, groups, SIGNS, has_two_groups=True)
     assert loss.item() == pytest.approx(naive(objective, scores.tolist(), groups.tolist()), rel=1e-10)
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_one_draw_serves_both_losses(n: int, mu: int) -> None:
-    assert Objective(lambda_=1.0, tau=3.0, n=n, mu=mu).n_drawn == max(n, mu)
+    assert Objective(lambda_=1.0, n=n, mu=mu).n_drawn == max(n, mu)
 
 
 @given(cases())
 def test_without_fairness_it_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Tensor]) -> None:
     fair, scores, groups = case
-    objective = Objective(lambda_=0.0, tau=fair.tau, n=fair.n, mu=fair.mu, fairness=fair.fairness)
+    objective = replace(fair, lambda_=0.0)
     assert not objective.is_fair
     scores = scores.to(torch.float32)
     loss, grad = value_and_gradient(objective, scores, groups, two=True)
@@ -135,9 +135,9 @@ def test_without_fairness_it_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Te
 @given(cases())
 def test_without_fairness_dpd_is_not_even_computed(case: tuple[Objective, Tensor, Tensor]) -> None:
     fair, scores, groups = case
-    objective = Objective(lambda_=0.0, tau=fair.tau, n=fair.n, mu=fair.mu, fairness=fair.fairness)
+    objective = replace(fair, lambda_=0.0)
     nobody = torch.full_like(groups, -1)  # whose fairness loss is NaN, and so is 0 times it
-    loss = objective.loss(scores, nobody, SIGNS, has_two_groups=True)
+    loss = objective(scores, nobody, SIGNS, has_two_groups=True)
     assert torch.equal(loss, bpr_loss(scores[:, : 1 + objective.n]))
 
 
@@ -145,7 +145,9 @@ def test_without_fairness_dpd_is_not_even_computed(case: tuple[Objective, Tensor
 def test_a_batch_with_one_group_is_bpr_to_the_bit(case: tuple[Objective, Tensor, Tensor], only: int) -> None:
     objective, scores, groups = case
     scores, groups = scores.to(torch.float32), torch.full_like(groups, only)
-    assert not differentiable_disparity(positive_hit(scores, tau=objective.tau), groups, N_GROUPS).is_defined.any()
+    assert not differentiable_disparity(
+        positive_hit(scores, tau=objective.fairness.temperature), groups, N_GROUPS
+    ).is_defined.any()
     loss, grad = value_and_gradient(objective, scores, groups, two=False)
     expected_loss, expected_grad = bpr_alone(objective.n, scores)
     assert torch.equal(loss, expected_loss)
@@ -158,7 +160,7 @@ def test_l_rec_sees_the_first_n_negatives_only(case: tuple[Objective, Tensor, Te
     changed = scores.clone()
     changed[:, 1 + objective.n :] += torch.randn((), generator=torch.Generator().manual_seed(seed))
     loss, grad = value_and_gradient(objective, scores, groups, two=False)
-    assert torch.equal(objective.loss(changed, groups, SIGNS, has_two_groups=False), loss)
+    assert torch.equal(objective(changed, groups, SIGNS, has_two_groups=False), loss)
     assert not grad[:, 1 + objective.n :].any()
 
 
@@ -170,7 +172,7 @@ def test_l_fair_sees_the_first_mu_negatives_only(case: tuple[Objective, Tensor, 
     loss, grad = value_and_gradient(objective, scores, groups, two=True)
     l_rec, l_rec_grad = bpr_alone(objective.n, scores)
     changed_l_rec, _ = bpr_alone(objective.n, changed)
-    changed_loss = objective.loss(changed, groups, SIGNS, has_two_groups=True)
+    changed_loss = objective(changed, groups, SIGNS, has_two_groups=True)
     torch.testing.assert_close(changed_loss - changed_l_rec, loss - l_rec)
     torch.testing.assert_close(grad[:, 1 + objective.mu :], l_rec_grad[:, 1 + objective.mu :])
 
@@ -179,7 +181,7 @@ def test_l_fair_sees_the_first_mu_negatives_only(case: tuple[Objective, Tensor, 
 @pytest.mark.parametrize("surrogate", ["hit", "neural-ndcg", "approx-ndcg"])
 def test_every_negative_of_the_draw_is_used_by_one_of_the_losses(n: int, mu: int, surrogate: Surrogate) -> None:
     scores = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-    objective = Objective(lambda_=1.0, tau=3.0, n=n, mu=mu, surrogate=surrogate)
+    objective = Objective(lambda_=1.0, n=n, mu=mu, fairness=DisparityLoss(surrogate=surrogate))
     _, grad = value_and_gradient(objective, scores, torch.tensor([0, 1, 0, 1]), two=True)
     assert (grad != 0).all()
 
@@ -198,11 +200,11 @@ def test_who_is_ahead_matters_to_the_signed_loss_alone(
 ) -> None:
     objective, scores, groups = case
     ours, theirs = torch.tensor(signs), -torch.tensor(signs)
-    loss, other = (objective.loss(scores, groups, a, has_two_groups=True) for a in (ours, theirs))
-    if objective.fairness == "absolute":
+    loss, other = (objective(scores, groups, a, has_two_groups=True) for a in (ours, theirs))
+    if objective.fairness.kind == "absolute":
         assert torch.equal(loss, other)
     else:  # softplus(x) − softplus(−x) = x
-        dh = QUALITY[objective.surrogate](scores[:, : 1 + objective.mu], tau=objective.tau)
+        dh = QUALITY[objective.fairness.surrogate](scores[:, : 1 + objective.mu], tau=objective.fairness.temperature)
         dpd, is_defined = differentiable_disparity(dh, groups, N_GROUPS)
         torch.testing.assert_close(loss - other, objective.lambda_ * (ours * dpd)[is_defined].mean())
 
@@ -217,10 +219,10 @@ def test_who_is_ahead_matters_to_the_signed_loss_alone(
 @example([[1e4, -1e4, -1e4, -1e4], [-1e4, 1e4, 1e4, 1e4]], 3.0, "signed", (3, 3), "hit")
 @example([[-1e4, 1e4, 1e4, 1e4], [1e4, -1e4, -1e4, -1e4]], 1e-3, "absolute", (3, 3), "neural-ndcg")
 def test_value_and_gradient_are_finite_at_extreme_scores(
-    rows: list[list[float]], tau: float, kind: FairnessLoss, sizes: tuple[int, int], surrogate: Surrogate
+    rows: list[list[float]], tau: float, kind: Kind, sizes: tuple[int, int], surrogate: Surrogate
 ) -> None:
     n, mu = sizes
-    objective = Objective(lambda_=5.0, tau=tau, n=n, mu=mu, fairness=kind, surrogate=surrogate)
+    objective = Objective(lambda_=5.0, n=n, mu=mu, fairness=DisparityLoss(kind, surrogate, tau))
     groups = torch.tensor([0, 1, -1, 3, 1][: len(rows)])
     loss, grad = value_and_gradient(objective, torch.tensor(rows, dtype=torch.float32), groups, two=True)
     assert loss.isfinite()
@@ -231,17 +233,17 @@ def test_value_and_gradient_are_finite_at_extreme_scores(
 @pytest.mark.parametrize(("n", "mu"), [(1, 3), (3, 1), (2, 2)])
 @pytest.mark.parametrize("has_two_groups", [True, False])
 def test_gradient_through_a_factorisation_agrees_with_finite_differences(
-    n: int, mu: int, kind: FairnessLoss, has_two_groups: bool
+    n: int, mu: int, kind: Kind, has_two_groups: bool
 ) -> None:
     generator = torch.Generator().manual_seed(4)
     p = torch.randn(4, 3, dtype=torch.float64, generator=generator, requires_grad=True)  # users
     q = torch.randn(7, 3, dtype=torch.float64, generator=generator, requires_grad=True)  # items
     users, groups = torch.tensor([0, 1, 2, 3, 1, 3]), torch.tensor([0, 1, -1, 3, 1, 3])
     items = torch.stack([torch.randperm(7, generator=generator)[: 1 + max(n, mu)] for _ in users])
-    objective = Objective(lambda_=2.0, tau=1.0, n=n, mu=mu, fairness=kind)
+    objective = Objective(lambda_=2.0, n=n, mu=mu, fairness=DisparityLoss(kind, temperature=1.0))
 
     def total(p: Tensor, q: Tensor) -> Tensor:
         scores = torch.einsum("bd,bcd->bc", p[users], q[items])  # s_ui = ⟨p_u, q_i⟩
-        return objective.loss(scores, groups, SIGNS, has_two_groups=has_two_groups)
+        return objective(scores, groups, SIGNS, has_two_groups=has_two_groups)
 
     assert gradcheck(total, (p, q), atol=1e-7)

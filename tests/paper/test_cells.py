@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream.experiments.results import TASKS
-from fairstream.paper.catalogue import Entry
+from fairstream.paper.catalogue import KEPT, Entry, best
 from fairstream.paper.cells import FEW, PAST, Cell, Cells, difference, gain, reduction
 from fairstream.paper.findings import Choice
-from fairstream.paper.selection import KEPT, best
 from fairstream.paper.settings import FULL, JUDGED, METRICS, QUICK, Setting
 from paper_stores import CODES, PaperStore, always
 
@@ -124,7 +123,7 @@ tested_hits = st.lists(st.integers(-1, 20), min_size=len(CODES), max_size=len(CO
 some_runs = st.fixed_dictionaries({(t, task): tested_hits for t in (1, 2, 3) for task in TASKS})
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data(), n_seeds=st.integers(1, 3))
 def test_a_cell_has_the_catalogues_means_over_periods_and_all_seeds_but_the_one_that_chose(
     tmp_path_factory: pytest.TempPathFactory, data: Any, n_seeds: int
@@ -164,7 +163,7 @@ hits = st.lists(st.integers(0, 20), min_size=len(CODES), max_size=len(CODES))
 MANY, FEW_VALUES = FULL.weights, FULL.few_weights["modcloth"]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data(), n_seeds=st.integers(1, 2))
 def test_with_few_tries_fade_has_the_best_of_the_few(
     tmp_path_factory: pytest.TempPathFactory, data: Any, n_seeds: int
@@ -181,7 +180,7 @@ def test_with_few_tries_fade_has_the_best_of_the_few(
     assert shown(cell, "FADE") == pytest.approx(f1_of(found[MANY[0], n_seeds - 1]))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data(), n_seeds=st.integers(1, 2))
 def test_by_the_past_fade_is_in_each_period_what_was_chosen_for_it(
     tmp_path_factory: pytest.TempPathFactory, data: Any, n_seeds: int

@@ -12,13 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairstream.evaluation.paired import Interval
+from fairstream.paper.catalogue import all_choices
 from fairstream.paper.cells import FEW, PAST
 from fairstream.paper.claims import STATEMENTS, all_claims, judged
 from fairstream.paper.findings import Claim
-from fairstream.paper.selection import all_choices
 from fairstream.paper.settings import JUDGED, METRICS, Setting
-from fairstream.paper.time_claims import RATIOS
-from fairstream.paper.timing import seconds_table
+from fairstream.paper.timing import RATIOS, seconds_table
 from paper_stores import PaperStore, always
 
 FINETUNE, FADE = Setting.of("Finetune"), Setting.of("FADE", fairness_weight=1.0)

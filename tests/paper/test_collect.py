@@ -14,9 +14,8 @@ from fairstream import DataError
 from fairstream.experiments.store import Store
 from fairstream.paper.catalogue import Entry
 from fairstream.paper.collect import findings_of
-from fairstream.paper.experiments import EXPERIMENTS
-from fairstream.paper.published import published_numbers
-from fairstream.paper.settings import QUICK, Setting
+from fairstream.paper.findings import published_numbers
+from fairstream.paper.settings import EXPERIMENTS, QUICK, Setting
 from paper_stores import PaperStore, always, name_of
 
 PLANNED: list[Entry] = [
@@ -49,7 +48,7 @@ def test_what_is_no_reproduction_is_one_sentence(tmp_path: Path) -> None:
         findings_of(tmp_path)
 
 
-@settings(max_examples=3)
+@settings(max_examples=1)
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 @given(chance=st.randoms(use_true_random=False))
 def test_any_part_of_a_reproduction_gives_findings(

@@ -13,12 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream import ConfigurationError
-from fairstream.paper import published
+from fairstream.paper import findings
 from fairstream.paper.collect import _Reader
-from fairstream.paper.experiments import EXPERIMENTS, named, swept
-from fairstream.paper.findings import Choice
-from fairstream.paper.published import published_numbers
-from fairstream.paper.settings import DATASETS, FULL, METRICS, MODELS, QUICK, Setting
+from fairstream.paper.findings import Choice, published_numbers
+from fairstream.paper.settings import DATASETS, EXPERIMENTS, FULL, METRICS, MODELS, QUICK, Setting, named, swept
 from paper_stores import PaperStore
 
 NOT_RUN = {12.0, 20.0, 24.0, 32.0, 36.0}
@@ -26,7 +24,7 @@ NOT_RUN = {12.0, 20.0, 24.0, 32.0, 36.0}
 
 
 def rows() -> list[dict[str, str]]:
-    with files(published.__package__).joinpath("figures.csv").open() as file:
+    with files(findings.__package__).joinpath("figures.csv").open() as file:
         return list(csv.DictReader(file))
 
 

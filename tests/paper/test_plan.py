@@ -11,12 +11,11 @@ import pytest
 
 from fairstream import ConfigurationError
 from fairstream.experiments.jobs import Job, Source
-from fairstream.experiments.pool import OnPoolProgress
+from fairstream.experiments.pool import OnJobs
 from fairstream.experiments.store import Store
-from fairstream.paper.catalogue import Catalogue
-from fairstream.paper.experiments import named
+from fairstream.paper.catalogue import Catalogue, all_choices
 from fairstream.paper.reproduce import Reproduction
-from fairstream.paper.settings import QUICK, Setting
+from fairstream.paper.settings import QUICK, Setting, named
 from stores import LONG, contents, source_of, write_stream
 
 ML = "movielens-1m"
@@ -33,7 +32,7 @@ def run(reproduction: Reproduction) -> list[int]:
     """How many jobs each stage had."""
     stages: list[int] = []
 
-    def on_stage(name: str, jobs: Sequence[Job]) -> OnPoolProgress:
+    def on_stage(name: str, jobs: Sequence[Job]) -> OnJobs:
         stages.append(len(jobs))
         return lambda work, n: None
 
@@ -53,8 +52,7 @@ def test_other_seeds_run_what_the_figures_show_and_nothing_is_done_twice(reprodu
     weights = [Setting.of("FADE", fairness_weight=value) for value in QUICK.weights]
     assert settings_of(store, 0) == {Setting.of("Pretrain"), Setting.of("Finetune"), *weights}
     n_jobs = run(replace(reproduction, seeds=[0, 1]))
-    selection: Any = store.note("selection")
-    chosen = {choice["chosen"] for choice in selection["choices"] if choice["method"] == "FADE"}
+    chosen = {choice.chosen for choice in all_choices(Catalogue(store)) if choice.method == "FADE"}
     assert n_jobs == [0, 1 + len(chosen)]  # each λ has a pre-training of its own
     fade = {Setting.of("FADE", fairness_weight=value) for value in chosen}
     assert settings_of(store, 1) == {Setting.of("Pretrain"), Setting.of("Finetune"), *fade}
@@ -71,7 +69,7 @@ def test_at_the_end_no_pretrained_model_is_left(reproduction: Reproduction) -> N
         leftover = reproduction.store.pretrained("of a command that was killed")
         leftover.touch()
     run(reproduction)
-    assert {Path(name).parts[0] for name in contents(reproduction.store)} == {"runs", "plan.json", "selection.json"}
+    assert {Path(name).parts[0] for name in contents(reproduction.store)} == {"runs", "plan.json"}
 
 
 def test_of_data_that_have_changed_the_last_are_meant(reproduction: Reproduction, tmp_path: Path) -> None:
@@ -91,5 +89,5 @@ def test_a_store_is_of_one_kind(reproduction: Reproduction, other: dict[str, Any
     with reproduction.store.writing():
         reproduction._note_plan([])
         name, value = next(iter(other.items()))
-        with pytest.raises(ConfigurationError, match=f"was begun with {name} = .*, not {value}; choose another folder"):
+        with pytest.raises(ConfigurationError, match=f"was started with {name} = .*, not {value}; choose"):
             replace(reproduction, **other)._note_plan([])

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream.experiments.results import TASKS
-from fairstream.paper.catalogue import Entry
-from fairstream.paper.selection import KEPT, all_choices, best, choose
+from fairstream.paper.catalogue import KEPT, Entry, all_choices, best, choose
 from fairstream.paper.settings import METRICS, QUICK, Setting
 from paper_stores import CODES, PaperStore, always
 
@@ -83,7 +82,7 @@ hits = st.lists(st.integers(0, 20), min_size=len(CODES), max_size=len(CODES))
 runs = st.fixed_dictionaries({(t, task): hits for t in range(N_PERIODS) for task in TASKS})
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data(), t=st.integers(1, N_PERIODS - 1))
 def test_what_the_past_chooses_owes_nothing_to_what_comes_later(
     tmp_path_factory: pytest.TempPathFactory, data: Any, t: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream.experiments.jobs import Source
-from fairstream.experiments.pool import OnPoolProgress
+from fairstream.experiments.pool import OnJobs
 from fairstream.experiments.store import Store
-from fairstream.paper.findings import Claim
-from fairstream.paper.published import TIMES
+from fairstream.paper.findings import TIMES, Claim
 from fairstream.paper.settings import QUICK
-from fairstream.paper.time_claims import PRICES, RATIOS, time_claims
-from fairstream.paper.timing import TIMED, measured_seconds, seconds_table, time_methods
+from fairstream.paper.timing import PRICES, RATIOS, TIMED, measured_seconds, seconds_table, time_claims, time_methods
 
 seconds = st.lists(st.floats(0.5, 900), min_size=1, max_size=6)
 OPTIONS = {"FADE": {"fairness_weight": 1.0}, "FADE[NeuralNDCG]": {"surrogate": "neural-ndcg"}}
@@ -40,7 +37,8 @@ def write(store: Store, series: str, times: Mapping[str, Any], *, part: Any = ("
     dataset, model = part
     about = {"dataset": dataset, "model": model, "method": series.partition("[")[0], "options": OPTIONS.get(series, {})}
     content = {**about, "device": "cpu", **times}
-    store.write_times(f"{dataset} {model} {series} {content['device']}", content)
+    name = f"{dataset} {model} {series} {content['device']}"
+    store.write_note("running_times", {**(store.note("running_times") or {}), name: content})
 
 
 def claims_of(store: Store) -> dict[tuple[str, str], Claim]:
@@ -156,21 +154,21 @@ def test_what_fairness_costs_holds_while_it_is_small(new_store: NewStore, pair: 
 
 
 def test_what_has_been_timed_is_not_timed_again(new_store: NewStore, long_source: Source) -> None:
-    def on_stage(name: str, jobs: Any) -> OnPoolProgress:
+    def on_stage(name: str, jobs: Any) -> OnJobs:
         told.append(name)
         return lambda work, n: told.append(n)
 
-    def timed() -> dict[Path, int]:
+    def timed() -> Any:
         time_methods(store, {"modcloth": long_source}, [("modcloth", "MF")], QUICK, "paper", "cpu", on_stage)
-        return {path: path.stat().st_mtime_ns for path in (store.folder / "times").iterdir()}
+        return store.note("running_times")
 
     store, told = new_store(), list[Any]()
-    stamps = timed()
+    times = timed()
     assert told == ["running times, one at a time", *range(1, len(TIMED) + 1)]
-    assert timed() == stamps
+    assert timed() == times
     measured = {cell.method for cell in seconds_table(store) if cell.ours is not None}
     assert measured == {cell.method for cell in seconds_table(store)}
-    retrained = [times for times in store.times().values() if times["method"] in ("Retrain", "Retrain-Fair")]
-    assert [times["epochs"] for times in retrained] == [QUICK.pretrain_epochs["modcloth", "MF"]] * 2
-    (reranked,) = (times for times in store.times().values() if times["method"] == "Rerank")
+    retrained = [cell for cell in times.values() if cell["method"] in ("Retrain", "Retrain-Fair")]
+    assert [cell["epochs"] for cell in retrained] == [QUICK.pretrain_epochs["modcloth", "MF"]] * 2
+    (reranked,) = (cell for cell in times.values() if cell["method"] == "Rerank")
     assert len(reranked["rerank_s"]) == len(reranked["update_s"]) == QUICK.n_periods - 1

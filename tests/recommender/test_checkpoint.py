@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fairstream
-from fairstream import CheckpointError, FairRecommender, ItemTable, Scorer, UserTable
+from fairstream import CheckpointError, ConfigurationError, Context, FairRecommender, ItemTable, Scorer, UserTable
 from fairstream.data import Vocabulary
 from fairstream.files import replace_file
 from fairstream.recommender import checkpoint
@@ -43,7 +44,7 @@ class Biased(Scorer):
         self.layer = torch.nn.Linear(width, width)
         self.register_buffer("n_calls", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+    def forward(self, users: torch.Tensor, items: torch.Tensor, context: Context) -> torch.Tensor:
         if self.training:
             self.n_calls += 1
         return (self.layer(self.user(users)).unsqueeze(1) * self.item(items)).sum(-1)
@@ -56,8 +57,8 @@ class Lucky(Biased):
         super().__init__(n_users, n_items)
         self.register_buffer("luck", torch.rand(4), persistent=False)
 
-    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
-        return super().forward(users, items) + (self.item(items) * self.luck).sum(-1)
+    def forward(self, users: torch.Tensor, items: torch.Tensor, context: Context) -> torch.Tensor:
+        return super().forward(users, items, context) + (self.item(items) * self.luck).sum(-1)
 
 
 class Tied(Biased):
@@ -98,16 +99,16 @@ def through_a_file(recommender: FairRecommender, folder: Path, model: Any = None
 def recommended(recommender: FairRecommender) -> pa.Table:
     """For everyone who is known, and for somebody who is not."""
     stranger = pa.array(
-        [10**6 if pa.types.is_integer(recommender._users.ids.type) else "?"], recommender._users.ids.type
+        [10**6 if pa.types.is_integer(recommender.state.user_ids.ids.type) else "?"],
+        recommender.state.user_ids.ids.type,
     )
-    return recommender.recommend(pa.concat_arrays([recommender._users.ids, stranger]), k=10)
+    return recommender.recommend(pa.concat_arrays([recommender.state.user_ids.ids, stranger]), k=10)
 
 
 def tensors(recommender: FairRecommender) -> dict[str, torch.Tensor]:
-    learner = recommender._learner
-    assert learner is not None
-    optimizer = state_tensors(learner.trainer.optimizer, learner.model)
-    return {**learner.model.state_dict(), **{f"optimizer/{name}": value for name, value in optimizer.items()}}
+    state = recommender.state
+    optimizer = state_tensors(state.optimizer, state.model)
+    return {**state.model.state_dict(), **{f"optimizer/{name}": value for name, value in optimizer.items()}}
 
 
 def assert_same(one: FairRecommender, other: FairRecommender) -> None:
@@ -116,18 +117,14 @@ def assert_same(one: FairRecommender, other: FairRecommender) -> None:
     different = [name for name, value in ours.items() if not torch.equal(value, theirs[name])]
     assert not different
     assert [value.dtype for value in ours.values()] == [theirs[name].dtype for name in ours]
-    assert one._learner is not None
-    assert other._learner is not None
-    assert one._learner.t == other._learner.t
-    assert one._learner.strategy.state() == other._learner.strategy.state()
-    assert one._learner.n_learned_users == other._learner.n_learned_users
-    assert one._learner.known.n_items_before == other._learner.known.n_items_before
-    assert one._learner.known.popularity().tolist() == other._learner.known.popularity().tolist()
-    assert one._groups is not None
-    assert other._groups is not None
+    assert one.state.t == other.state.t
+    assert dict(one.state.memory) == dict(other.state.memory)
+    assert one.state.trained.tolist() == other.state.trained.tolist()
+    assert one.state.history.n_items_before == other.state.history.n_items_before
+    assert one.state.history.recent_popularity.tolist() == other.state.history.recent_popularity.tolist()
     for field in ("attribute", "names", "choice", "ahead"):
-        assert getattr(one._groups, field) == getattr(other._groups, field)
-    assert one._groups.codes.tolist() == other._groups.codes.tolist()
+        assert getattr(one.state.groups, field) == getattr(other.state.groups, field)
+    assert one.state.groups.codes.tolist() == other.state.groups.codes.tolist()
     assert one.config == other.config
     assert recommended(one) == recommended(other)
 
@@ -175,11 +172,11 @@ def test_saving_and_loading_changes_nothing_that_follows(
     assert_same(untouched, travelled)
     for events in later:
         judged = [
-            recommender.disparity(events, users=users, min_group_size=1, n_resamples=20).to_dict()
+            recommender.evaluate(events, users=users, min_group_size=1, n_resamples=20).to_dict()
             for recommender in (untouched, travelled)
         ]
         assert judged[0] == judged[1]
-        steps = [recommender.update(events, users=users).step for recommender in (untouched, travelled)]
+        steps = [recommender.update(events, users=users).last_update.step for recommender in (untouched, travelled)]
         assert steps[0] == steps[1]
         assert_same(untouched, travelled)
         travelled = through_a_file(travelled, tmp_path)
@@ -197,8 +194,7 @@ def test_any_number_of_groups_and_who_is_ahead_are_kept(advantaged: str | None, 
     untouched = FairRecommender(**FAST)
     untouched.fit(fairstream.read_events(first, users=early, group="community", advantaged=advantaged))
     travelled = through_a_file(untouched, tmp_path)
-    assert untouched._groups is not None
-    began = untouched._groups
+    began = untouched.state.groups
     for events in (second, third):
         for recommender in (untouched, travelled):
             recommender.update(events, users=users)
@@ -206,8 +202,8 @@ def test_any_number_of_groups_and_who_is_ahead_are_kept(advantaged: str | None, 
         travelled = through_a_file(travelled, tmp_path)
         assert_same(untouched, travelled)
     assert len(began.names) == 5
-    assert untouched._groups.names == (*began.names, "late")
-    assert (untouched._groups.ahead != began.ahead) == (advantaged == "auto")
+    assert untouched.state.groups.names == (*began.names, "late")
+    assert (untouched.state.groups.ahead != began.ahead) == (advantaged == "auto")
 
 
 def test_a_model_of_ones_own_is_saved_whole(tmp_path: Path) -> None:
@@ -226,7 +222,7 @@ def test_the_engine_is_kept(tmp_path: Path) -> None:
         made = fairstream.FairRecommender(pretrain_epochs=1, device="cpu", engine=engine)
         made.fit(STREAM.events, users=STREAM.users)
         made.save(tmp_path / engine)
-        assert fairstream.load(tmp_path / engine)._engine == engine
+        assert fairstream.load(tmp_path / engine)._learning.engine == engine
 
 
 def test_a_model_with_tied_weights_is_saved_too(tmp_path: Path) -> None:
@@ -330,7 +326,7 @@ def test_missing_files_are_named(saved: Path, tmp_path: Path) -> None:
     assert "manifest.json is missing" in the_sentence(lambda: fairstream.load(saved))
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 2}', b"{}"])
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 3}', b"{}"])
 def test_a_garbage_manifest_is_noticed(saved: Path, garbage: bytes) -> None:
     (saved / "manifest.json").write_bytes(garbage)
     assert "is damaged" in the_sentence(lambda: fairstream.load(saved))
@@ -349,11 +345,11 @@ def _with(**entries: Any) -> Callable[[dict[str, Any]], object]:
     [
         _without("format"),
         _without("tensors"),
-        _without("strategy"),
+        _without("memory"),
         _without("groups"),
         _without("t"),
-        _with(format=3),
-        _without("n_learned_users"),
+        _with(format=2),
+        _without("period_ends"),
         _without("n_items_before"),
         _without("columns"),
         _with(groups={"attribute": "community", "names": ["majority", "minority"]}),
@@ -385,25 +381,79 @@ def test_another_format_says_what_to_do(saved: Path) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 999}))
     sentence = the_sentence(lambda: fairstream.load(saved))
-    assert "format 999, this version reads 2; use the version of fairstream that wrote it" in sentence
+    assert "format 999, this version reads 3; use the version of fairstream that wrote it" in sentence
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_checkpoint_of_the_first_format_says_what_to_do(saved: Path, whole: bool) -> None:
     manifest = json.loads((saved / "manifest.json").read_text()) if whole else {}
-    for name in ("n_learned_users", "n_items_before"):
+    for name in ("memory", "n_items_before"):
         manifest.pop(name, None)
     (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
     sentence = the_sentence(lambda: fairstream.load(saved))
     assert sentence == (
-        f"{saved} has checkpoint format 1, this version reads 2; use the version of fairstream that wrote it"
+        f"{saved} has checkpoint format 1, this version reads 3; use the version of fairstream that wrote it"
     )
 
 
 def test_a_model_of_ones_own_needs_its_constructor_and_others_take_none(saved: Path, tmp_path: Path) -> None:
     fitted(Biased).save(tmp_path / "own")
-    assert "pass its constructor" in the_sentence(lambda: fairstream.load(tmp_path / "own"))
-    assert "do not pass a model" in the_sentence(lambda: fairstream.load(saved, model=Biased))
+    with pytest.raises(ConfigurationError, match="model of your own; pass it again as model="):
+        fairstream.load(tmp_path / "own")
+    with pytest.raises(ConfigurationError, match="do not pass a model"):
+        fairstream.load(saved, model=Biased)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"fairness_wieght": 1}, "fairness_wieght is not an option; the options are adversary_weight"),
+        ({"fairness_weight": -1}, "fairness_weight must be >= 0, got -1"),
+        ({"seed": 3}, "the seed of a checkpoint cannot change; .* was saved with seed 0"),
+        ({"optimizer": "dense"}, "optimizer cannot change on a checkpoint: .* was saved with optimizer='row'"),
+        ({"embedding_dim": 9}, "embedding_dim cannot change on a checkpoint"),
+        ({"restart": "on-degradation", "restart_every": 3}, "two ways to restart"),
+    ],
+)
+def test_a_wrong_option_is_never_a_damaged_checkpoint(saved: Path, changed: dict[str, Any], sentence: str) -> None:
+    before = contents(saved)
+    with pytest.raises(ConfigurationError, match=sentence) as caught:
+        fairstream.load(saved, **changed)
+    assert "damaged" not in str(caught.value)
+    assert contents(saved) == before
+
+
+@pytest.mark.parametrize("changed", [{"restart_every": 2}, {"restart": "on-degradation"}, {"method": "Retrain"}])
+def test_another_strategy_starts_afresh(saved: Path, changed: dict[str, Any]) -> None:
+    again = fairstream.load(saved, **changed)
+    assert dict(again.state.memory) == {}
+    again.update(pa.table({"user_id": [1, 2], "item_id": [9998, 9999], "time": [9.0, 9.0]}))
+    assert again.last_update.t == 1
+
+
+def test_loading_beside_saving_always_gives_a_whole_checkpoint(tmp_path: Path) -> None:
+    """The writer removes the old tensors once the new manifest is there; a reader may stand between the two."""
+    one, other = fitted(), fitted(seed=1)
+    one.save(tmp_path)
+    expected = [recommended(one), recommended(other)]
+    done = Event()
+
+    def save() -> None:
+        try:
+            for _ in range(15):
+                other.save(tmp_path)
+                one.save(tmp_path)
+        finally:
+            done.set()
+
+    writer = Thread(target=save)
+    writer.start()
+    loaded = []
+    while not done.is_set():
+        loaded.append(fairstream.load(tmp_path))
+    writer.join()
+    assert loaded
+    assert all(recommended(recommender) in expected for recommender in loaded)
 
 
 def test_the_wrong_model_is_refused(tmp_path: Path) -> None:

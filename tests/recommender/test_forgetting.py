@@ -101,7 +101,7 @@ def test_groups_told_again_are_as_good_as_groups_kept(tmp_path: Path) -> None:
     rec.save(tmp_path / "without", with_groups=False)
     kept, told = fairstream.load(tmp_path / "with"), fairstream.load(tmp_path / "without")
     told.set_groups(USERS)
-    assert told.disparity(LATER, users=USERS) == kept.disparity(LATER, users=USERS)
+    assert told.evaluate(LATER, users=USERS) == kept.evaluate(LATER, users=USERS)
     for one in (kept, told):
         one.update(LATER, users=USERS)
     assert lists_of(told, EVERYBODY) == lists_of(kept, EVERYBODY)

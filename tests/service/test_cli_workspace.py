@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.errors import ConfigurationError, DataError, FairstreamError, WorkspaceError
+from fairstream.service import files_in
 from fairstream.service.audit import entries
 from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
@@ -33,7 +34,7 @@ from fairstream.service.periods import closed_periods
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 
-NewDatabase = Callable[[], str | None]
+NewDatabase = Callable[..., str | None]
 COLUMNS = {name: name for name in ("user_id", "item_id", "time", "event_id")}
 EVENTS = pa.table(
     {"user_id": ["007", "b", "007"], "item_id": ["x", "y,z", "ü"], "time": [1, 2, 3], "event_id": ["1", "2", "3"]}
@@ -82,6 +83,7 @@ def test_init_prints_a_key_once_and_the_next_command(tmp_path: Path) -> None:
         assert [entry.kind for entry in entries(workspace.engine)] == ["init", "key"]
 
 
+@pytest.mark.both_databases
 def test_init_of_a_workspace_brings_its_tables_up(folder: Path) -> None:
     assert "up to date" in run("init", folder)
     with Workspace.open(folder) as workspace, writing(workspace.engine) as connection:
@@ -95,6 +97,7 @@ def test_init_of_a_workspace_brings_its_tables_up(folder: Path) -> None:
     assert "Keys" in run("keys", "list", folder)
 
 
+@pytest.mark.both_databases
 def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> None:
     new = tmp_path / "new"
     assert "every must be" in told(ConfigurationError, "init", new, "--every", "banana")
@@ -185,17 +188,18 @@ def test_any_bytes_are_a_file_or_one_sentence(tmp_path: Path, suffix: str, conte
     assert "\n" not in refusal(file)
 
 
-def test_a_long_file_is_stored_in_parts(folder: Path, tmp_path: Path) -> None:
-    n = 250_000
+def test_a_long_file_is_stored_in_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_in, "N_ROWS", 1000)
+    n = 2500
     table = pa.table({"user_id": [f"u{i % 1000}" for i in range(n)], "item_id": ["i"] * n, "time": range(n)})
     for suffix in (".parquet", ".csv"):
         said = run("ingest", folder, write(tmp_path / f"long{suffix}", table))
-        assert "250,000 " in said
+        assert "2,500 " in said
         assert "events a second" in said
     bad = write(tmp_path / "bad.parquet", table.set_column(2, "time", [[*range(10**6, 10**6 + n - 1), None]]))
-    assert f"event {n}: time is missing; before that, 200,000 new" in told(DataError, "ingest", folder, bad)
+    assert f"event {n}: time is missing; before that, 2,000 new" in told(DataError, "ingest", folder, bad)
     with Workspace.open(folder) as workspace:
-        assert EventStore(workspace).last_seq() == n + 200_000
+        assert EventStore(workspace).last_seq() == n + 2000
 
 
 def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
@@ -211,6 +215,7 @@ def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
     assert "scope must be" in told(ConfigurationError, "keys", "add", folder, "x", "--scope", "root")
 
 
+@pytest.mark.both_databases
 def test_the_record_is_checked_and_printed(folder: Path) -> None:
     run("keys", "add", folder, "shop", "--scope", "ingest")
     said = run("audit", folder)
@@ -226,6 +231,7 @@ def test_the_record_is_checked_and_printed(folder: Path) -> None:
     assert "entry 2" in told(WorkspaceError, "audit", folder)
 
 
+@pytest.mark.slow
 def test_the_commands_are_there_without_the_extra(tmp_path: Path) -> None:
     for name in ("sqlalchemy", "alembic", "fastapi", "psycopg", "confluent_kafka"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')")

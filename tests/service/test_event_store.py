@@ -21,6 +21,7 @@ from fairstream.service.incoming import Batch, batch_from_json
 from fairstream.service.schema import events, forgotten, periods
 from fairstream.service.workspace import Workspace
 
+pytestmark = pytest.mark.both_databases
 Maker = Callable[..., Workspace]
 fixtures_stay = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 

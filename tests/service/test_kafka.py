@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from threading import Thread
@@ -24,6 +23,7 @@ from fairstream.service.kafka import KafkaEvents, make_consumer
 from fairstream.service.schema import periods
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
+from live_services import PATIENCE_SECONDS, wait_until
 
 Maker = Callable[..., Workspace]
 QUICK = {"session.timeout.ms": "6000", "log_level": "0"}
@@ -38,18 +38,33 @@ def producer() -> Producer:
 
 @pytest.fixture
 def brokers(producer: Producer) -> str:
-    found = producer.list_topics(timeout=10).brokers.values()
+    found = producer.list_topics(timeout=PATIENCE_SECONDS).brokers.values()
     return ",".join(f"{broker.host}:{broker.port}" for broker in found)
 
 
 def send(producer: Producer, messages: list[bytes | str]) -> None:
     for message in messages:
         producer.produce("events", message)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def event(n: int, **change: Any) -> dict[str, Any]:
     return {"user_id": f"u{n % 7}", "item_id": f"i{n}", "time": 1_700_000_000 + n, **change}
+
+
+class CountingConsumer:
+    """A consumer that counts how often it was asked for messages."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer, self.n_asked = consumer, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def consume(self, *arguments: Any) -> Any:
+        messages = self._consumer.consume(*arguments)
+        self.n_asked += 1
+        return messages
 
 
 class Running:
@@ -58,8 +73,8 @@ class Running:
     def __init__(self, workspace: Workspace, brokers: str) -> None:
         self.lines: list[Mapping[str, Any]] = []
         self.events = KafkaEvents(workspace, self.lines.append)
-        consumer = make_consumer(brokers, "g", QUICK)
-        self._thread = Thread(target=self.events.run, args=(consumer, "events"))
+        self.consumer = CountingConsumer(make_consumer(brokers, "g", QUICK))
+        self._thread = Thread(target=self.events.run, args=(self.consumer, "events"))
 
     def __enter__(self) -> Running:
         self._thread.start()
@@ -67,15 +82,8 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.events.stop()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_messages_are_taken_and_the_malformed_ones_counted(
@@ -98,6 +106,7 @@ def test_messages_are_taken_and_the_malformed_ones_counted(
     assert {"topic", "partition", "offset", "reason", "dead"} <= set(dead[0])
 
 
+@pytest.mark.slow
 def test_a_consumer_waits_while_too_many_events_are_open(
     new_workspace: Maker, producer: Producer, brokers: str
 ) -> None:
@@ -107,7 +116,8 @@ def test_a_consumer_waits_while_too_many_events_are_open(
     with Running(workspace, brokers) as running:
         wait_until(lambda: any(line["event"] == "paused" for line in running.lines))
         send(producer, [json.dumps(event(n)) for n in range(2000, 2100)])
-        time.sleep(2)
+        n_asked = running.consumer.n_asked
+        wait_until(lambda: running.consumer.n_asked >= n_asked + 3)
         assert store.last_seq() == 1500
         with writing(workspace.engine) as connection:
             counts = dict.fromkeys(("n_events", "n_users", "n_late", "n_learnable"), 0)
@@ -141,7 +151,7 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_twice(
                 wait_until(lambda: store.last_seq() >= n_sent)
         finally:
             process.send_signal(end)
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert b"accepted" in out
     assert sorted(store.read(0)["item_id"].to_pylist()) == sorted(f"i{n}" for n in range(n_sent))

@@ -28,11 +28,12 @@ def test_a_key_opens_until_it_is_revoked(new_workspace: Maker) -> None:
     assert {key.name for key in list_keys(engine) if key.revoked is None} == {"the ingest key", "the admin key"}
 
 
-@pytest.mark.parametrize("text", ["", "fs_", "fs_" + "a" * 43, "\ud800", "\x00", "' OR 1=1 --"])
-def test_any_other_text_opens_nothing(new_workspace: Maker, text: str) -> None:
+@pytest.mark.both_databases
+def test_any_other_text_opens_nothing(new_workspace: Maker) -> None:
     engine = new_workspace().engine
     make_key(engine, "a", "admin")
-    assert scope_of(engine, text) is None
+    for text in ("", "fs_", "fs_" + "a" * 43, "\ud800", "\x00", "' OR 1=1 --"):
+        assert scope_of(engine, text) is None
 
 
 def test_the_key_itself_is_kept_nowhere(new_workspace: Maker) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairstream.service.people import people_from_json, put_people, values_of
 from fairstream.service.workspace import Workspace
 
+pytestmark = pytest.mark.both_databases
 Maker = Callable[..., Workspace]
 _texts = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=5)
 

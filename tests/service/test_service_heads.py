@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 
 import pytest
-import uvicorn
 from starlette.responses import PlainTextResponse
 
 from fairstream.service.api.heads import MOST_BYTES, BoundedHeads
+from live_services import PATIENCE_SECONDS, served
 
 
 @pytest.mark.parametrize("part", [b"x" * 65_536, b"X: y\r\n" * 10_000])
 def test_an_endless_head_is_refused(part: bytes) -> None:
-    config = uvicorn.Config(PlainTextResponse("fine"), port=0, log_level="critical", http=BoundedHeads, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        address = ("127.0.0.1", server.servers[0].sockets[0].getsockname()[1])
-        with socket.create_connection(address, 20) as connection:
+    def connect() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE_SECONDS)
+
+    with served(PlainTextResponse("fine"), http=BoundedHeads, lifespan="off", log_level="critical") as address:
+        with connect() as connection:
             n_sent = 0
             try:
                 connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nX: ")
@@ -34,15 +28,12 @@ def test_an_endless_head_is_refused(part: bytes) -> None:
                 pass
             assert n_sent < 50 * MOST_BYTES  # the rest of it lay in the network's own buffers
         for n in (10, MOST_BYTES // 2):
-            with socket.create_connection(address, 20) as connection:
+            with connect() as connection:
                 connection.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\nX: " + b"y" * n + b"\r\n\r\n")
-                answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+                answer = b"".join(iter(lambda connection=connection: connection.recv(65_536), b""))  # type: ignore[misc]
                 assert answer.startswith(b"HTTP/1.1 200 ")
-        with socket.create_connection(address, 20) as connection:  # a body may be longer than a head
+        with connect() as connection:  # a body may be longer than a head
             connection.sendall(b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (4 * MOST_BYTES))
             connection.sendall(b"y" * 4 * MOST_BYTES)
             answer = connection.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 200 ")
-    finally:
-        server.should_exit = True
-        thread.join()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,11 +23,12 @@ from fairstream.service.registry import models
 from fairstream.service.settings import Gate, Learning
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
+from live_services import PATIENCE_SECONDS, Process, wait_until
 
+pytestmark = [pytest.mark.slow, pytest.mark.both_databases]
 N_KILLS = 20
-LIVES = (2.0, 8.0, 24.0)
-"""The most seconds that it lives once it is ready: an update that it starts takes about five."""
-READY_WITHIN = 60.0
+LIVES = (30, 120, 400)
+"""The most answers that it gives from when it is ready to its end; some of them start an update."""
 OPTIONS = {
     "learning": Learning(embedding_dim=8, pretrain_epochs=3, update_epochs=2, batch_size=256),
     "gate": Gate(min_tested_users=30, min_group_size=10, max_user_share=1, max_fall=0.99, max_rise=1, max_drift=1),
@@ -41,54 +37,18 @@ OPTIONS = {
 Maker = Callable[..., Workspace]
 
 
-class Life:
-    """A service from its start to its end, which is a kill."""
-
-    def __init__(self, folder: Path, key: str, log: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-m", "fairstream", "serve", str(folder), "--port", str(port)]
-        with log.open("ab") as output:
-            # A group of its own, so that an update that it has started dies with it, or outlives it, as is wanted.
-            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        self.address, self.headers = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {key}"}
-
-    def wait_until_ready(self) -> float:
-        """How many seconds it took until a whole model answered."""
-        begin = time.monotonic()
-        while time.monotonic() < begin + READY_WITHIN:
-            assert self._process.poll() is None, "the service has ended by itself"
-            with suppress(httpx.TransportError):
-                if httpx.get(f"{self.address}/readyz").status_code == 200:
-                    return time.monotonic() - begin
-            time.sleep(0.05)
-        raise AssertionError("the service did not become ready")
-
-    def kill(self, *, with_update: bool) -> None:
-        if with_update:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        else:
-            self._process.kill()
-        self._process.wait()
-
-    def end_all(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
 class Client:
     """Sends events, asks for lists and for updates until the service dies; keeps what was acknowledged."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        self._headers = {"Authorization": f"Bearer {key}"}
         self.acknowledged: set[str] = set()
         self.statuses: Counter[str] = Counter()
         self.models: set[str] = set()
         self.wrong: list[str] = []
 
     @contextmanager
-    def at_work(self, life: Life, seed: int) -> Iterator[None]:
+    def at_work(self, life: Process, seed: int) -> Iterator[None]:
         stop = threading.Event()
         tasks = [
             threading.Thread(target=task, args=(life, seed, stop)) for task in (self._send, self._ask, self._update)
@@ -103,10 +63,10 @@ class Client:
                 task.join()
 
     def _repeat(
-        self, life: Life, stop: threading.Event, pause: float, step: Callable[[httpx.Client, int], None]
+        self, life: Process, stop: threading.Event, pause: float, step: Callable[[httpx.Client, int], None]
     ) -> None:
         with (
-            httpx.Client(base_url=life.address, headers=life.headers, timeout=30) as client,
+            httpx.Client(base_url=life.address, headers=self._headers, timeout=PATIENCE_SECONDS) as client,
             suppress(httpx.TransportError),
         ):
             n = 0
@@ -115,7 +75,7 @@ class Client:
                 n += 1
                 time.sleep(pause)
 
-    def _send(self, life: Life, seed: int, stop: threading.Event) -> None:
+    def _send(self, life: Process, seed: int, stop: threading.Event) -> None:
         rng = random.Random(seed)
         before: list[dict[str, Any]] = []
 
@@ -143,7 +103,7 @@ class Client:
 
         self._repeat(life, stop, 0.02, step)
 
-    def _ask(self, life: Life, seed: int, stop: threading.Event) -> None:
+    def _ask(self, life: Process, seed: int, stop: threading.Event) -> None:
         rng = random.Random(seed)
 
         def step(client: httpx.Client, _: int) -> None:
@@ -156,7 +116,7 @@ class Client:
 
         self._repeat(life, stop, 0.02, step)
 
-    def _update(self, life: Life, _: int, stop: threading.Event) -> None:
+    def _update(self, life: Process, _: int, stop: threading.Event) -> None:
         def step(client: httpx.Client, _: int) -> None:
             answer = client.post("/v1/periods")
             self.statuses[f"updates {answer.status_code}"] += 1
@@ -166,43 +126,35 @@ class Client:
         self._repeat(life, stop, 0.3, step)
 
 
-@pytest.mark.slow
 def test_a_service_that_is_killed_again_and_again(new_workspace: Maker, tmp_path: Path) -> None:
     workspace = new_workspace(**OPTIONS)
     periods, people = periods_of(n_users=200, n_items=100, n_events=4000, n_periods=1)
     know(workspace, people)
     take_in(workspace, periods[0])
     assert update(workspace).kind == "promoted"
-    key, log = make_key(workspace.engine, "test", "admin"), tmp_path / "log"
-    rng, client, waits = random.Random(0), Client(), []
-    lives: list[Life] = []
-    try:
-        for n in range(N_KILLS):
-            lives.append(life := Life(workspace.folder, key, log))
+    log, rng, client = tmp_path / "log", random.Random(0), Client(make_key(workspace.engine, "test", "admin"))
+    for n in range(N_KILLS):
+        with Process(workspace.folder, log) as life:
             if rng.random() < 0.2:  # while it is starting
                 time.sleep(rng.random() * 3)
-                life.kill(with_update=True)
+                life.end(with_update=True)
             else:
-                waits.append(life.wait_until_ready())
+                life.wait_until_ready()
                 with client.at_work(life, n):
-                    time.sleep(rng.random() * rng.choice(LIVES))
-                    life.kill(with_update=rng.random() < 0.5)
-        lives.append(last := Life(workspace.folder, key, log))
-        waits.append(last.wait_until_ready())
-        answer = httpx.get(f"{last.address}/v1/users/u1/recommendations", headers=last.headers)
-        client.models.add(answer.json()["model"])
-    finally:
-        for life in lives:
-            life.end_all()
+                    enough = client.statuses.total() + rng.random() * rng.choice(LIVES)
+                    wait_until(lambda enough=enough: client.statuses.total() > enough)  # type: ignore[misc]
+                    life.end(with_update=rng.random() < 0.5)
+    with Process(workspace.folder, log) as life:  # and a last one, until an update has come to its end
+        life.wait_until_ready()
+        with client.at_work(life, N_KILLS):
+            wait_until(lambda: len(models(workspace.engine)) > 1 and len(client.acknowledged) > 100)
     print(f"{N_KILLS} kills; {len(client.acknowledged)} events acknowledged; {dict(sorted(client.statuses.items()))};")
-    print(f"ready after {min(waits):.1f} to {max(waits):.1f} s; {len(client.models)} models answered")
     assert not client.wrong, client.wrong[:5]
     with workspace.engine.connect() as connection:
         there = connection.execute(select(schema.events.c.event_id)).scalars().all()
         n_periods = len(connection.execute(select(schema.periods.c.t)).all())
     assert len(there) == len(set(there))
     assert client.acknowledged <= set(there)
-    assert len(client.acknowledged) > 100
     names = [row.id for row in models(workspace.engine)]
     assert client.models <= set(names)
     assert n_periods == len(names) > 1

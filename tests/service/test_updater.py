@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from sqlalchemy import select
-from streams import SMALL, know, periods_of, take_in
+from streams import SMALL, know, named_stream, take_in
 
 import fairstream
 from fairstream.errors import WorkspaceError
@@ -22,67 +22,57 @@ from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
-PERIODS, PEOPLE = periods_of()
+PERIODS, PEOPLE = named_stream()
 MINORITY = PEOPLE.filter(pc.equal(PEOPLE["value"], "minority"))["user_id"]
-
-
-@pytest.fixture
-def running(new_workspace: Maker) -> Workspace:
-    """A workspace whose first model is in service, and a second one after it."""
-    workspace = new_workspace(**SMALL)
-    know(workspace, PEOPLE)
-    for events in PERIODS[:2]:
-        take_in(workspace, events)
-        assert update(workspace).kind == "promoted"
-    return workspace
 
 
 def with_items(events: pa.Table, items: pa.Array) -> pa.Table:
     return events.set_column(1, "item_id", items)
 
 
-def test_each_period_judges_the_model_in_service_and_makes_the_next(running: Workspace) -> None:
-    take_in(running, PERIODS[2])
-    outcome = update(running)
+@pytest.mark.both_databases
+def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Workspace) -> None:
+    take_in(learned, PERIODS[2])
+    outcome = update(learned)
     assert (outcome.kind, outcome.t) == ("promoted", 2)
-    rows = models(running.engine)
+    rows = models(learned.engine)
     assert [row.t for row in rows] == [2, 1, 0]
     assert [row.parent for row in rows] == [rows[1].id, rows[2].id, None]
-    assert in_service(running.engine).model == outcome.model == rows[0].id
-    judged = [period.judgement for period in closed_periods(running.engine)]
+    assert in_service(learned.engine).model == outcome.model == rows[0].id
+    judged = [period.judgement for period in closed_periods(learned.engine)]
     assert judged[0] is None
     for judgement in judged[1:]:
         assert set(judgement["metrics"]["ndcg@20"]["by_group"]) == {"majority", "minority"}
         assert judgement["metrics"]["ndcg@20"]["disparity"]["interval"] is not None
-    assert [entry.kind for entry in entries(running.engine)][-3:] == ["update"] * 3
-    verify(running.engine)
-    assert fairstream.load(running.model_folder(rows[0].id)).recommend(["u0"]).num_rows == 20
+    assert [entry.kind for entry in entries(learned.engine)][-3:] == ["update"] * 3
+    verify(learned.engine)
+    assert fairstream.load(learned.model_folder(rows[0].id)).recommend(["u0"]).num_rows == 20
 
 
-def test_held_out_events_are_learned_with_the_next_period(running: Workspace) -> None:
-    store = EventStore(running)
-    first, second = closed_periods(running.engine)
+def test_held_out_events_are_learned_with_the_next_period(learned: Workspace) -> None:
+    store = EventStore(learned)
+    first, second = closed_periods(learned.engine)
     late = held_out(store, first)
     assert len(late) == first.n_events - first.n_learnable
-    (newest, *_) = models(running.engine)
+    (newest, *_) = models(learned.engine)
     assert newest.about["n_learned"] == len(late) + second.n_learnable
-    known = fairstream.load(running.model_folder(newest.id))
+    known = fairstream.load(learned.model_folder(newest.id))
     with pytest.raises(fairstream.DataError, match="learned from every one"):
-        known.disparity(late.select(["user_id", "item_id", "time"]))
-    known.disparity(held_out(store, second).select(["user_id", "item_id", "time"]))
+        known.evaluate(late.select(["user_id", "item_id", "time"]))
+    known.evaluate(held_out(store, second).select(["user_id", "item_id", "time"]))
 
 
-def test_what_is_too_little_to_judge_by_stays_open(running: Workspace) -> None:
-    take_in(running, PERIODS[2].slice(0, 40))
-    before = in_service(running.engine)
-    outcome = update(running)
+def test_what_is_too_little_to_judge_by_stays_open(learned: Workspace) -> None:
+    take_in(learned, PERIODS[2].slice(0, 40))
+    before = in_service(learned.engine)
+    outcome = update(learned)
     assert outcome.kind == "too little"
     assert "stays open" in outcome.reason
-    assert len(closed_periods(running.engine)) == 2
-    assert in_service(running.engine) == before
-    take_in(running, PERIODS[2])
-    assert update(running).kind == "promoted"
-    assert closed_periods(running.engine)[2].n_events == len(PERIODS[2])
+    assert len(closed_periods(learned.engine)) == 2
+    assert in_service(learned.engine) == before
+    take_in(learned, PERIODS[2])
+    assert update(learned).kind == "promoted"
+    assert closed_periods(learned.engine)[2].n_events == len(PERIODS[2])
 
 
 def test_without_anybodys_group_there_is_nothing_to_be_fair_about(new_workspace: Maker) -> None:
@@ -93,25 +83,25 @@ def test_without_anybodys_group_there_is_nothing_to_be_fair_about(new_workspace:
     assert in_service(workspace.engine) is None
 
 
-def test_shuffled_labels_of_one_group_are_held_and_the_next_period_is_fine(running: Workspace) -> None:
+def test_shuffled_labels_of_one_group_are_held_and_the_next_period_is_fine(learned: Workspace) -> None:
     events, rng = PERIODS[2], np.random.default_rng(0)
     theirs = pc.is_in(events["user_id"], MINORITY).to_numpy()
     items = np.array(events["item_id"].to_pylist(), dtype=object)
     every = np.array(pc.unique(PERIODS[0]["item_id"]).to_pylist(), dtype=object)
     items[theirs] = rng.choice(every, theirs.sum())
-    take_in(running, with_items(events, pa.array(items.tolist())))
-    before = in_service(running.engine)
-    outcome = update(running)
+    take_in(learned, with_items(events, pa.array(items.tolist())))
+    before = in_service(learned.engine)
+    outcome = update(learned)
     assert outcome.kind == "held", outcome
     assert "minority" in outcome.reason
-    assert in_service(running.engine) == before
-    take_in(running, PERIODS[3])
-    outcome = update(running)
+    assert in_service(learned.engine) == before
+    take_in(learned, PERIODS[3])
+    outcome = update(learned)
     assert outcome.kind == "promoted", outcome
-    assert models(running.engine)[0].parent == before.model
+    assert models(learned.engine)[0].parent == before.model
 
 
-def test_a_flood_from_one_user_is_held(running: Workspace) -> None:
+def test_a_flood_from_one_user_is_held(learned: Workspace) -> None:
     flood = pa.table(
         {
             "user_id": ["u5"] * 2000,
@@ -119,37 +109,37 @@ def test_a_flood_from_one_user_is_held(running: Workspace) -> None:
             "time": pa.array([PERIODS[2]["time"][0].as_py()] * 2000, pa.timestamp("us")),
         }
     )
-    take_in(running, pa.concat_tables([PERIODS[2], flood]))
-    outcome = update(running)
+    take_in(learned, pa.concat_tables([PERIODS[2], flood]))
+    outcome = update(learned)
     assert outcome.kind == "held"
     assert "busiest user" in outcome.reason
     assert "u5" not in outcome.reason
 
 
-def test_a_training_that_diverges_leaves_the_old_model(running: Workspace) -> None:
-    before = in_service(running.engine)
-    config = running.config.with_options(learning=running.config.learning.with_options(learning_rate=1e30))
-    config.write(running.folder)
-    take_in(running, PERIODS[2])
-    with Workspace.open(running.folder) as changed:
+def test_a_training_that_diverges_leaves_the_old_model(learned: Workspace) -> None:
+    before = in_service(learned.engine)
+    config = learned.config.with_options(learning=learned.config.learning.with_options(learning_rate=1e30))
+    config.write(learned.folder)
+    take_in(learned, PERIODS[2])
+    with Workspace.open(learned.folder) as changed:
         outcome = update(changed)
     assert outcome.kind in ("failed", "held")
-    assert in_service(running.engine) == before
+    assert in_service(learned.engine) == before
 
 
-def test_promote_and_rollback(running: Workspace) -> None:
-    second, first = (row.id for row in models(running.engine))
-    assert rollback(running, by="test") == first
-    assert in_service(running.engine).model == first
+def test_promote_and_rollback(learned: Workspace) -> None:
+    second, first = (row.id for row in models(learned.engine))
+    assert rollback(learned, by="test") == first
+    assert in_service(learned.engine).model == first
     with pytest.raises(WorkspaceError, match="no earlier model"):
-        rollback(running, by="test")
-    promote(running, second, by="test")
-    assert in_service(running.engine).model == second
+        rollback(learned, by="test")
+    promote(learned, second, by="test")
+    assert in_service(learned.engine).model == second
     with pytest.raises(WorkspaceError, match="already"):
-        promote(running, second, by="test")
+        promote(learned, second, by="test")
     with pytest.raises(WorkspaceError, match="there is no model"):
-        promote(running, "m9", by="test")
-    assert [entry.kind for entry in entries(running.engine)][-2:] == ["rollback", "promote"]
+        promote(learned, "m9", by="test")
+    assert [entry.kind for entry in entries(learned.engine)][-2:] == ["rollback", "promote"]
 
 
 def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspace: Maker) -> None:
@@ -166,10 +156,10 @@ def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspa
     assert len(on_disk) <= 4
 
 
-def test_no_attribute_is_in_a_model_or_the_record(running: Workspace) -> None:
-    for folder in (running.folder / "models").iterdir():
+def test_no_attribute_is_in_a_model_or_the_record(learned: Workspace) -> None:
+    for folder in (learned.folder / "models").iterdir():
         _, tensors = fairstream.recommender.checkpoint.read_checkpoint(folder)
         assert (tensors["groups/codes"] == -1).all()
-    with running.engine.connect() as connection:
+    with learned.engine.connect() as connection:
         bodies = connection.execute(select(schema.audit.c.body)).scalars().all()
     assert not any('"u17"' in body for body in bodies)

@@ -1,65 +1,212 @@
-"""Strategies decide; the decisions can be interrupted and go on as if they had not been."""
+"""Strategies make plans; they keep nothing themselves, so a plan depends on the period and its memory alone."""
 
 from __future__ import annotations
 
 import json
+from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream.strategies import FineTune, Keep, RestartEvery, RestartOnDegradation, Retrain, Step, Strategy
+from fairstream.data import History
+from fairstream.errors import ConfigurationError
+from fairstream.randomness import Randomness
+from fairstream.strategies import (
+    STRATEGIES,
+    FineTune,
+    Keep,
+    Period,
+    Plan,
+    Replay,
+    RestartEvery,
+    RestartOnDegradation,
+    Retrain,
+    SlidingWindow,
+    Strategy,
+)
+from support import rows
 
 qualities = st.lists(st.none() | st.sampled_from([0.0, 0.1, 0.2, 0.3]), max_size=30)
+sizes = st.lists(st.integers(0, 9), min_size=2, max_size=6).filter(lambda n: n[0] > 0)
 
 
-def steps(strategy: Strategy, over: list[float | None]) -> list[Step]:
-    return [strategy.next_step(quality) for quality in over]
+@cache
+def history_of(*n_events: int) -> History:
+    """Periods of so many events each."""
+    pieces = [np.zeros(n, dtype=np.int64) for n in n_events]
+    history = History.of(pieces[0], pieces[0])
+    for piece in pieces[1:]:
+        history = history.after(piece, piece)
+    return history
+
+
+def period_of(
+    n_events: list[int], *, quality: float | None = None, memory: Any = None, t: int = 1, seed: int = 0
+) -> Period:
+    history = history_of(*n_events)
+    new = range(len(history) - n_events[-1], len(history))
+    return Period(t, history, new, quality, memory or {}, Randomness(seed))
+
+
+def plans(strategy: Strategy, over: list[float | None], memory: Any = None) -> list[Plan]:
+    """The plans of one period after the other, with what each says to remember as JSON keeps it."""
+    made: list[Plan] = []
+    for t, quality in enumerate(over):
+        memory = json.loads(json.dumps(dict(made[-1].memory))) if made else memory
+        made.append(strategy.plan(period_of([5, 3], quality=quality, memory=memory, t=t)))
+    return made
 
 
 def restarts(strategy: Strategy, over: list[float | None]) -> list[int]:
-    return [t for t, step in enumerate(steps(strategy, over)) if step is Step.RETRAIN]
+    return [t for t, plan in enumerate(plans(strategy, over)) if plan.start == "fresh"]
 
 
-@pytest.mark.parametrize(("strategy", "step"), [(Keep, Step.KEEP), (Retrain, Step.RETRAIN), (FineTune, Step.FINE_TUNE)])
-@given(over=qualities)
-def test_a_plain_strategy_takes_one_step_whatever_happens(
-    strategy: type[Strategy], step: Step, over: list[float | None]
-) -> None:
-    assert set(steps(strategy(), over)) <= {step}
-    assert strategy().state() == {}
-    assert not strategy.needs_quality
+def events(plan: Plan) -> list[int]:
+    assert plan.events is not None
+    return list(plan.events)
+
+
+# ── the plain ones ───────────────────────────────────────────────────────────────────────
+
+
+@given(sizes)
+def test_keep_retrain_and_fine_tune(n_events: list[int]) -> None:
+    period, n = period_of(n_events), sum(n_events)
+    assert Keep().plan(period).events is None
+    retrained, tuned = Retrain().plan(period), FineTune().plan(period)
+    assert (retrained.start, events(retrained)) == ("fresh", list(range(n)))
+    assert (tuned.start, events(tuned)) == ("current", list(range(n - n_events[-1], n)))
+    assert [plan.step for plan in (Keep().plan(period), retrained, tuned)] == ["keep", "retrain", "fine-tune"]
+    assert not any(strategy.needs_quality for strategy in (Keep, Retrain, FineTune))
+
+
+@given(sizes, st.integers(1, 7))
+def test_a_window_is_the_last_n_periods(n_events: list[int], n_periods: int) -> None:
+    plan = SlidingWindow(n_periods).plan(period_of(n_events))
+    n = sum(n_events)
+    assert (plan.start, plan.step) == ("current", "window")
+    assert events(plan) == list(range(n - sum(n_events[-n_periods:]), n))
+
+
+def test_a_window_of_one_period_is_fine_tuning() -> None:
+    period = period_of([4, 2, 3])
+    assert events(SlidingWindow(1).plan(period)) == events(FineTune().plan(period))
+
+
+@given(sizes, st.floats(0, 3), st.integers(1, 5))
+def test_replay_is_the_new_events_and_a_sample_of_the_past(n_events: list[int], share: float, t: int) -> None:
+    period = period_of(n_events, t=t)
+    chosen, n_past = events(Replay(share).plan(period)), sum(n_events[:-1])
+    assert chosen == sorted(set(chosen))
+    past = [at for at in chosen if at < n_past]
+    assert [at for at in chosen if at >= n_past] == list(period.new)
+    assert len(past) == min(n_past, round(share * n_events[-1]))
+    assert chosen == events(Replay(share).plan(period_of(n_events, t=t)))  # nothing but the seed and t decides
+
+
+def test_replay_draws_from_all_of_the_past_and_anew_in_every_period() -> None:
+    samples = [tuple(events(Replay(1.0).plan(period_of([40, 10], t=t)))) for t in range(30)]
+    assert len(set(samples)) == 30
+    assert {at for sample in samples for at in sample} == set(range(50))
+    other_seed = events(Replay(1.0).plan(period_of([40, 10], t=0, seed=1)))
+    assert tuple(other_seed) != samples[0]
+
+
+def test_events_that_were_observed_earlier_count_as_new() -> None:
+    """They lie before the last events, but the model has not learned them."""
+    history = History.of(np.arange(6), np.arange(6)).after(rows(0, 1), rows(7, 8), ends_period=False)
+    history = history.after(rows(2), rows(9))
+    period = Period(2, history, rows(6, 7, 8), None, {})
+    assert events(FineTune().plan(period)) == [6, 7, 8]
+    assert events(SlidingWindow(1).plan(period)) == [6, 7, 8]
+    assert events(SlidingWindow(2).plan(period)) == list(range(9))
+    assert events(Replay(100.0).plan(period)) == list(range(9))
+    assert events(Replay(0.0).plan(period)) == [6, 7, 8]
+    assert all(isinstance(at, int | np.integer) for at in events(Replay(0.0).plan(period)))
+
+
+@pytest.mark.parametrize("make", [lambda: SlidingWindow(0), lambda: Replay(-0.1), lambda: Replay(float("nan"))])
+def test_options_that_make_no_sense_are_refused(make: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be 0 or more|at least one period"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"start": "anywhere"}, "starts from 'current' or 'fresh', got 'anywhere'"),
+        ({"start": "fresh"}, "must name the events to learn"),
+        ({"events": range(3), "epochs": 0}, "at least one epoch, got 0"),
+        ({"events": np.array([3, 1])}, "ascending order"),
+        ({"events": np.array([1, 1])}, "each once"),
+        ({"events": np.array([1.0])}, "whole numbers"),
+    ],
+)
+def test_a_plan_that_cannot_be_carried_out_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        Plan(**options)
+
+
+def test_positions_may_be_a_list_or_a_range_with_steps() -> None:
+    for events in (range(1, 7, 2), [1, 3, 5], np.array([1, 3, 5], dtype=np.int32)):
+        plan = Plan(events=events)  # type: ignore[arg-type]
+        assert isinstance(plan.events, np.ndarray)
+        assert plan.events.dtype == np.int64
+        assert plan.events.tolist() == [1, 3, 5]
+    assert Plan(events=range(1, 7)).events == range(1, 7)  # stays a view of the log
+
+
+def test_a_plan_without_a_name_is_called_by_what_it_amounts_to() -> None:
+    assert Plan().step == "keep"
+    assert Plan(events=range(3)).step == "fine-tune"
+    assert Plan(start="fresh", events=range(3)).step == "retrain"
+    assert Plan(events=range(3), name="replay").step == "replay"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_registered_strategy_makes_a_plan_without_being_told_anything(name: str) -> None:
+    strategy = STRATEGIES[name]
+    plan = (strategy() if isinstance(strategy, type) else strategy).plan(period_of([5, 3], quality=0.5))
+    json.dumps(dict(plan.memory))
+
+
+# ── restarts ─────────────────────────────────────────────────────────────────────────────
 
 
 @given(st.integers(1, 5), qualities)
 def test_restart_every_r_periods_restarts_every_r_periods(every: int, over: list[float | None]) -> None:
     assert restarts(RestartEvery(every), over) == list(range(every - 1, len(over), every))
     assert not RestartEvery.needs_quality
-    assert Step.KEEP not in steps(RestartEvery(every), over)
+    assert "keep" not in {plan.step for plan in plans(RestartEvery(every), over)}
 
 
 def naive_restarts(patience: int, over: list[float | None]) -> list[int]:
-    """By the whole history since the last restart, of which the first quality is the mark."""
-    found, since = [], []
+    """By all qualities since the last restart, of which the first is the reference."""
+    times, since = [], []
     for t, quality in enumerate(over):
         if quality is not None:
             since.append(quality)
             if len(since) >= patience and all(value < since[0] for value in since[-patience:]):
-                found.append(t)
+                times.append(t)
                 since = []
-    return found
+    return times
 
 
 @given(st.integers(1, 4), qualities)
-def test_restart_on_degradation_against_the_whole_history(patience: int, over: list[float | None]) -> None:
+def test_restart_on_degradation_against_all_qualities(patience: int, over: list[float | None]) -> None:
     assert restarts(RestartOnDegradation(patience), over) == naive_restarts(patience, over)
     assert RestartOnDegradation.needs_quality
 
 
 @given(st.integers(1, 4), st.floats(0, 1), st.lists(st.none() | st.floats(0, 1)))
-def test_it_never_restarts_while_the_mark_is_held(patience: int, mark: float, above: list[float | None]) -> None:
-    held = [None if value is None else max(mark, value) for value in above]
-    assert restarts(RestartOnDegradation(patience), [mark, *held]) == []
+def test_it_never_restarts_while_the_reference_is_held(
+    patience: int, reference: float, above: list[float | None]
+) -> None:
+    held = [None if value is None else max(reference, value) for value in above]
+    assert restarts(RestartOnDegradation(patience), [reference, *held]) == []
 
 
 @given(st.integers(1, 5))
@@ -69,28 +216,26 @@ def test_it_restarts_after_exactly_as_many_worse_periods_in_a_row(patience: int)
     assert restarts(RestartOnDegradation(patience), [0.5, *worse, 0.4]) == [patience]
 
 
-def test_after_a_restart_the_mark_is_set_anew() -> None:
-    strategy = RestartOnDegradation(patience=2)
-    assert restarts(strategy, [0.5, 0.4, 0.4]) == [2]
-    assert restarts(strategy, [0.3, 0.3, 0.4, 0.3]) == []  # 0.3 is the mark now, 0.5 is forgotten
-    assert restarts(strategy, [0.2, 0.2]) == [1]
+def test_after_a_restart_the_next_quality_is_the_reference() -> None:
+    over = [0.5, 0.4, 0.4, 0.3, 0.3, 0.4, 0.3, 0.2, 0.2]
+    assert restarts(RestartOnDegradation(patience=2), over) == [2, 8]
 
 
 @given(st.integers(1, 4), qualities)
 def test_a_period_that_tested_nobody_is_as_if_it_had_not_been(patience: int, over: list[float | None]) -> None:
     known = [quality for quality in over if quality is not None]
     strategy = RestartOnDegradation(patience)
-    decided = [step for quality, step in zip(over, steps(strategy, over), strict=True) if quality is not None]
-    assert decided == steps(RestartOnDegradation(patience), list(known))
+    decided = [plan.step for quality, plan in zip(over, plans(strategy, over), strict=True) if quality is not None]
+    assert decided == [plan.step for plan in plans(strategy, list(known))]
 
 
-@pytest.mark.parametrize("make", [Keep, Retrain, FineTune, lambda: RestartEvery(3), lambda: RestartOnDegradation(2)])
+@pytest.mark.parametrize("strategy", [RestartEvery(3), RestartOnDegradation(2)])
 @given(before=qualities, after=qualities)
-def test_a_restored_strategy_decides_as_the_saved_one_would_have(
-    make: type[Strategy], before: list[float | None], after: list[float | None]
+def test_a_strategy_object_keeps_nothing_itself(
+    strategy: Strategy, before: list[float | None], after: list[float | None]
 ) -> None:
-    strategy, restored = make(), make()
-    steps(strategy, before)
-    restored.restore(json.loads(json.dumps(strategy.state())))  # a checkpoint keeps it as JSON
-    assert restored.state() == strategy.state()
-    assert steps(restored, after) == steps(strategy, after)
+    """With the memory of the last plan it goes on; without one it starts over, whatever it was asked before."""
+    whole = [plan.step for plan in plans(strategy, before + after)]
+    memory = dict(plans(strategy, before)[-1].memory) if before else None
+    assert [plan.step for plan in plans(strategy, after, memory)] == whole[len(before) :]
+    assert [plan.step for plan in plans(strategy, before)] == whole[: len(before)]

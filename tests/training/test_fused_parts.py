@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream.data import SeenItems
-from fairstream.objectives import Objective, differentiable_disparity, fairness_loss
+from fairstream.objectives import DisparityLoss, Objective, differentiable_disparity, fairness_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training.cpu.adam import Table
 from fairstream.training.cpu.arithmetic import exp_negative
@@ -80,8 +80,8 @@ def test_the_loss_and_its_gradient_are_autograds(
     groups = torch.tensor(codes[:n_rows], dtype=torch.int16)
     known = groups[groups >= 0]
     has_two = len(known.unique()) > 1
-    objective = Objective(lambda_=lambda_, tau=tau, n=n, mu=mu, fairness=kind, surrogate=surrogate)
-    expected = objective.loss(s, groups, torch.tensor(signs, dtype=torch.float64), has_two_groups=has_two)
+    objective = Objective(lambda_=lambda_, n=n, mu=mu, fairness=DisparityLoss(kind, surrogate, tau))
+    expected = objective(s, groups, torch.tensor(signs, dtype=torch.float64), has_two_groups=has_two)
     (slope,) = torch.autograd.grad(expected, s)
 
     (room,) = make_buffers(1, size=n_rows, n_drawn=max(n, mu), d=2, n_groups=3, n_users=1, n_items=1)

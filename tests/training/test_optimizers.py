@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairstream.models import Scorer, built_in_model
+from fairstream.models import NO_CONTEXT, Scorer, model_factory
 from fairstream.training import RowAdam
 from fairstream.training.optimizers import grow_state, make_optimizer, restore_state, state_tensors
 
@@ -23,13 +23,13 @@ both_models = pytest.mark.parametrize("name", ["mf", "ncf"])
 
 def started(name: str, kind: Kind, l2: float = L2) -> tuple[Scorer, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = built_in_model(name, 4)(N_USERS, N_ITEMS)
+    model = model_factory(name, 4)(N_USERS, N_ITEMS)
     return model, make_optimizer(kind, model, learning_rate=LR, l2=l2)
 
 
 def learn(model: Scorer, optimizer: torch.optim.Optimizer, users: Tensor, items: Tensor) -> None:
     optimizer.zero_grad(set_to_none=True)
-    (1 - model(users, items)).square().sum().backward()
+    (1 - model(users, items, NO_CONTEXT)).square().sum().backward()
     optimizer.step()
 
 
@@ -156,7 +156,7 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(name: str, kind: Kind) -> None
     weights = copy.deepcopy(model.state_dict())
 
     torch.manual_seed(99)
-    other = built_in_model(name, 4)(N_USERS + 2, N_ITEMS + 3)
+    other = model_factory(name, 4)(N_USERS + 2, N_ITEMS + 3)
     other.load_state_dict(weights)
     restored = make_optimizer(kind, other, learning_rate=LR, l2=L2)
     restore_state(restored, other, saved)

@@ -1,4 +1,4 @@
-"""Progress bars on a terminal; into a file, of long work, a line now and then."""
+"""Progress bars on a terminal; elsewhere, for long work, a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fairstream.experiments import Run
-from fairstream.experiments.jobs import Job
+from fairstream.experiments import Job, Run
 from fairstream.experiments.run import OnProgress
 
 _SECONDS_BETWEEN_LINES = 30.0
 
 
 class _Bars:
-    """Shown from the beginning of a block to its end."""
+    """Bars that are shown within a `with` block."""
 
     _progress: Progress
 
@@ -39,7 +38,7 @@ class _Bars:
 
 
 class RunProgress(_Bars):
-    """One bar per run: its periods, and the epochs of the period that is being learned."""
+    """One bar per run: its periods, and the epochs of the current one."""
 
     def __init__(self, *, quiet: bool) -> None:
         console = Console(stderr=True)
@@ -55,14 +54,14 @@ class RunProgress(_Bars):
         )
 
     def follow(self, run: Run) -> None:
-        """Carry `run` to its end under a bar of its own."""
+        """Finish `run` and show its progress."""
         run.on_progress = self.bar(run.config.method, run.periods.last)
         for _ in run:
             pass
         run.on_progress(run.periods.last, 0, 0)
 
     def bar(self, label: str, n_periods: int) -> OnProgress:
-        """A bar of its own for one run, and what to call as it goes on."""
+        """Add a bar for one run; returns the callback that advances it."""
         bar = self._progress.add_task(label, total=n_periods, stage="")
 
         def on_progress(t: int, done: int, total: int) -> None:
@@ -74,7 +73,7 @@ class RunProgress(_Bars):
 
 
 class JobProgress(_Bars):
-    """One bar per stage of work that is cut into jobs, with the time that is left."""
+    """One bar per stage of work that is cut into jobs, with the time left."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._console = Console(stderr=True, quiet=quiet, soft_wrap=True)
@@ -89,27 +88,27 @@ class JobProgress(_Bars):
         )
 
     def stage(self, name: str, jobs: Sequence[Job]) -> Callable[[float, int], None]:
-        """A bar for one stage, and what to call as it goes on."""
-        work, began, told = sum(job.work for job in jobs), time.monotonic(), time.monotonic()
+        """Add a bar for one stage; returns the callback that advances it."""
+        work, started, printed = sum(job.work for job in jobs), time.monotonic(), time.monotonic()
         bar = self._progress.add_task(name, total=work or None, jobs=f"0/{len(jobs)} jobs", left="")
         if self._progress.disable and jobs:
             self._console.print(f"{name}: {len(jobs)} jobs", highlight=False)
 
         def on_progress(done: float, n_done: int) -> None:
-            nonlocal told
-            elapsed = time.monotonic() - began
+            nonlocal printed
+            elapsed = time.monotonic() - started
             left = f"{_duration(elapsed * (work / done - 1))} left" if 0 < done < work else ""
             jobs_done = f"{n_done}/{len(jobs)} jobs" if jobs else f"{n_done} done"
             self._progress.update(bar, completed=min(done, work), jobs=jobs_done, left=left)
-            if self._progress.disable and time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-                told = time.monotonic()
-                self._console.print(f"{name}: {jobs_done}, {_duration(elapsed)} gone, {left}", highlight=False)
+            if self._progress.disable and time.monotonic() - printed > _SECONDS_BETWEEN_LINES:
+                printed = time.monotonic()
+                self._console.print(f"{name}: {jobs_done}, {_duration(elapsed)} elapsed, {left}", highlight=False)
 
         return on_progress
 
 
 class DownloadProgress(_Bars):
-    """One bar for a file that is being fetched: its size, what of it is there, and the time left."""
+    """One bar for a download: bytes received, size, and time left."""
 
     def __init__(self, label: str, *, quiet: bool) -> None:
         self._progress = Progress(
@@ -123,14 +122,14 @@ class DownloadProgress(_Bars):
         self._label = label
 
     def update(self, done: int, total: int | None) -> None:
-        """What to call as the bytes come in; the bar appears with the first call."""
+        """Advance the bar, which appears with the first call."""
         if not self._progress.tasks:
             self._progress.add_task(self._label, total=total)
         self._progress.update(self._progress.tasks[0].id, completed=done)
 
 
 def _duration(seconds: float) -> str:
-    """In the unit that a person would use.
+    """Seconds in a readable unit.
 
     >>> _duration(42), _duration(600), _duration(8000)
     ('42 s', '10 min', '2.2 h')

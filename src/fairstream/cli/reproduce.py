@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from fairstream.cli.console import make_console
+from fairstream.cli.console import Quiet, make_console
 from fairstream.cli.progress import JobProgress
-from fairstream.cli.workers import as_device, default_workers, tell_failures
+from fairstream.cli.workers import (
+    DeviceOption,
+    Workers,
+    check_device,
+    default_workers,
+    exit_on_failures,
+    print_failures,
+)
 from fairstream.data.datasets import locate
 from fairstream.data.datasets.published import difference_from_paper
 from fairstream.data.datasets.sources import SOURCES
-from fairstream.errors import ConfigurationError
-from fairstream.experiments import RunConfig
-from fairstream.experiments.jobs import Source
-from fairstream.experiments.store import Store
-from fairstream.paper.experiments import EXPERIMENTS, named
+from fairstream.experiments import RunConfig, Source, Store
 from fairstream.paper.reproduce import Reproduction
-from fairstream.paper.settings import DATASETS, MODELS, ModelName
+from fairstream.paper.settings import EXPERIMENTS, ModelName, named
+
+
+class _Dataset(StrEnum):
+    MOVIELENS = "movielens-1m"
+    MODCLOTH = "modcloth"
+
+
+class _Model(StrEnum):
+    MF = "mf"
+    NCF = "ncf"
 
 
 def reproduce(
@@ -31,37 +45,37 @@ def reproduce(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A first look: fewer epochs, periods and values.")] = False,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Seeds; the first runs every setting, the others what is shown.")
+        int,
+        typer.Option(min=1, help="Number of seeds; the first runs every setting, the others those in the figures."),
     ] = 1,
-    protocol: Annotated[str, typer.Option(help="paper: as published; strict: numbers to believe.")] = "paper",
-    store: Annotated[Path, typer.Option(help="Folder that the results go into, and that is gone on with.")] = Path(
-        "reproduction"
-    ),
+    protocol: Annotated[
+        str, typer.Option(help="paper: as published; strict: point in time, full ranking, true NDCG.")
+    ] = "paper",
+    store: Annotated[Path, typer.Option(help="Results folder; an existing one is resumed.")] = Path("reproduction"),
     data: Annotated[
         Path | None,
         typer.Option(help="Folder with the data sets.", show_default="where `fairstream data get` puts them"),
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this data set; repeatable.", show_default="both")
+        list[_Dataset] | None, typer.Option(help="Only this data set; repeatable.", show_default="both")
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Only this model; repeatable.", show_default="both")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes at a time.", show_default="one a core, on GPUs one for each"),
+    model: Annotated[
+        list[_Model] | None,
+        typer.Option(help="Only this model; repeatable.", show_default="both", case_sensitive=False),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    device: DeviceOption = "auto",
+    workers: Workers = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run the paper's experiments (RQ1–RQ6): every method, both models, both data sets, both tasks.
 
-    Interrupted at any moment it goes on where it was when it is called again: each finished run is a
-    file in the store, and work that runs share is done once. `fairstream report` makes a page of it.
+    Interrupted at any moment, it resumes when it is called again: each finished run is a file in the
+    store, and work that runs share is done once. `fairstream report` renders the results as a page.
     """
-    names = _known("data set", dataset or list(DATASETS), DATASETS)
-    kind = as_device(device)
-    RunConfig(protocol=protocol)  # what is wrong with it is said before anything is written
-    homes = {name: SOURCES[name] for name in names}
-    sources = {
+    check_device(device)
+    RunConfig(protocol=protocol)  # raises before anything is written
+    homes = {choice.value: SOURCES[choice.value] for choice in dataset or _Dataset}
+    sources: dict[str, Source] = {
         name: Source.of(str(locate(name, data)), group=home.group, advantaged=home.advantaged)
         for name, home in homes.items()
     }
@@ -70,25 +84,19 @@ def reproduce(
         store=Store(store),
         sources=sources,
         experiments=named(only or []),
-        models=cast("list[ModelName]", _known("model", [name.upper() for name in model or MODELS], MODELS)),
+        models=cast("list[ModelName]", [choice.name for choice in model or _Model]),
         quick=quick,
         seeds=range(seeds),
         protocol=protocol,
-        device=kind,
-        n_workers=workers or default_workers(kind),
+        device=device,
+        n_workers=workers or default_workers(device),
     )
     with work.store.writing(), JobProgress(quiet=quiet) as progress:
         for name, source in sources.items():
             log = source.read()
             if difference := difference_from_paper(name, len(log), log.n_users, log.n_items):
                 console.print(f"Note: {difference}.", highlight=False)
-        failed = work.run(progress.stage, lambda line: console.print(line, highlight=False))
-    console.print(f"Done. `fairstream report {store}` makes a page of it.", highlight=False)
-    tell_failures(failed)
-
-
-def _known(what: str, given: list[str], known: tuple[str, ...]) -> list[str]:
-    for name in given:
-        if name not in known:
-            raise ConfigurationError(f"the {what} must be one of {', '.join(known)}, got {name!r}")
-    return given
+        errors = work.run(progress.stage, lambda line: console.print(line, highlight=False))
+    console.print(f"Done. `fairstream report {store}` renders it as a page.", highlight=False)
+    print_failures(errors)
+    exit_on_failures(errors)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from json import dumps
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
+from pydantic.fields import FieldInfo
 from rich.console import Console
 
-from fairstream.cli.console import make_console
+from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
 from fairstream.cli.progress import RunProgress
 from fairstream.cli.reading import (
     Advantaged,
@@ -24,25 +26,60 @@ from fairstream.cli.reading import (
     Users,
 )
 from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, recovery_line, slice_table
+from fairstream.cli.workers import Seeds, Workers, default_workers
 from fairstream.data import EventLog, read_events
 from fairstream.errors import ConfigurationError
-from fairstream.experiments import Record, Run, RunConfig, check_writable, pooled, run_seeds, write_json
+from fairstream.experiments import Record, Run, RunConfig, pooled, run_seeds
+from fairstream.registry import load_plugins
+
+_FIRST = ("method", "model", "protocol")
+"""The options that most calls give."""
 
 
-def _option(field: str) -> Any:
-    """An option whose help and default are those of the configuration's field."""
-    info = RunConfig.model_fields[field]
-    default = "" if info.default is None else str(info.default)
-    return typer.Option(
-        f"--{field.replace('_', '-')}",
-        help=info.description,
-        show_default=default or False,
+def _with_config_options(config: type[RunConfig]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add an option to a command for each field of the configuration; it gets those given as `options`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
+        names = [*_FIRST, *(name for name in config.model_fields if name not in _FIRST)]
+        fields = [_parameter(name, config.model_fields[name]) for name in names]
+
+        def with_options(**values: Any) -> None:
+            given = {name: value for name in names if (value := values.pop(name)) not in (None, [])}
+            command(**values, options=given)
+
+        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+        with_options.__annotations__ = {}
+        with_options.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
+        return with_options
+
+    return decorate
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """An option whose help and default are those of the field; a tuple is an option that can be repeated."""
+    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
+    is_repeated = get_origin(kinds[0]) is tuple
+    kind = list[str] if is_repeated else kinds[0] if kinds[0] in (int, float, bool) else str
+    option = typer.Option(
+        f"--{(name.removesuffix('s') if is_repeated else name).replace('_', '-')}",
+        help=(field.description or "") + (" Repeatable." if is_repeated else ""),
+        show_default=str(field.default) if field.default not in (None, ()) else False,
         rich_help_panel="Method and protocol",
     )
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+@_with_config_options(RunConfig)
 def run(
     data: Data,
+    *,
     group: Group = None,
     advantaged: Advantaged = None,
     users: Users = None,
@@ -51,62 +88,31 @@ def run(
     time_column: TimeColumn = None,
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
-    method: Annotated[str | None, _option("method")] = None,
-    model: Annotated[str | None, _option("model")] = None,
-    protocol: Annotated[str | None, _option("protocol")] = None,
-    fairness_weight: Annotated[float | None, _option("fairness_weight")] = None,
-    surrogate: Annotated[str | None, _option("surrogate")] = None,
-    adversary_weight: Annotated[float | None, _option("adversary_weight")] = None,
-    temperature: Annotated[float | None, _option("temperature")] = None,
-    n_negatives: Annotated[int | None, _option("n_negatives")] = None,
-    n_fairness_negatives: Annotated[int | None, _option("n_fairness_negatives")] = None,
-    pretrain_epochs: Annotated[int | None, _option("pretrain_epochs")] = None,
-    update_epochs: Annotated[int | None, _option("update_epochs")] = None,
-    pretrain_ratio: Annotated[float | None, _option("pretrain_ratio")] = None,
-    pretrain_events: Annotated[int | None, _option("pretrain_events")] = None,
-    period: Annotated[str | None, _option("period")] = None,
-    n_periods: Annotated[int | None, _option("n_periods")] = None,
-    n_blocks: Annotated[int | None, _option("n_blocks")] = None,
-    restart: Annotated[str | None, _option("restart")] = None,
-    restart_every: Annotated[int | None, _option("restart_every")] = None,
-    rerank_tolerance: Annotated[float | None, _option("rerank_tolerance")] = None,
-    optimizer: Annotated[str | None, _option("optimizer")] = None,
-    embedding_dim: Annotated[int | None, _option("embedding_dim")] = None,
-    batch_size: Annotated[int | None, _option("batch_size")] = None,
-    learning_rate: Annotated[float | None, _option("learning_rate")] = None,
-    l2: Annotated[float | None, _option("l2")] = None,
-    k: Annotated[int | None, _option("k")] = None,
-    min_group_size: Annotated[int | None, _option("min_group_size")] = None,
-    n_resamples: Annotated[int | None, _option("n_resamples")] = None,
-    seed: Annotated[int | None, _option("seed")] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="So many seeds from `--seed` on, each in a process of its own.")
-    ] = 1,
-    device: Annotated[str | None, _option("device")] = None,
-    engine: Annotated[str | None, _option("engine")] = None,
-    json: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the whole result to this file; of several seeds, each to its own. It holds each tested "
-            "user's group and hits: personal data.",
-            show_default=False,
-        ),
+    seeds: Seeds = 1,
+    store: Annotated[
+        Path | None, typer.Option(help="Results folder; an existing one is resumed.", show_default=False)
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    workers: Workers = None,
+    json: Json = None,
+    quiet: Quiet = False,
+    options: dict[str, Any],
 ) -> None:
-    """Carry one method through a log, period by period, and show how well and how fairly it does.
+    """Evaluate a method on a log, period by period, for each group of users.
 
-    The log is cut into pre-training data and periods; after each update the model is judged on
-    what comes next, for each group of users. PD is the advantaged group's value minus that of
-    the rest; what cannot be told from chance is marked.
+    The log is cut into pre-training data and periods; after each update the model is evaluated on
+    what comes next. PD is the advantaged group's value minus that of the rest; values that chance
+    explains are marked.
+
+    With several seeds, `--json` writes a file for each. Results hold each tested user's group and
+    hits: personal data.
 
     The paper's headline run: `fairstream run movielens-1m --group gender --advantaged M --method FADE --protocol paper`
     """
-    asked = {name: value for name, value in locals().items() if name in RunConfig.model_fields and value is not None}
-    config = RunConfig(**asked)
-    files = _files(json, _seeds(config, seeds))
+    load_plugins(options.get("plugins", ()))
+    config = RunConfig(**options)
+    files = _files(json, range(config.seed, config.seed + seeds))
     for file in files.values():
-        check_writable(file)
+        check_json(file)
     log = read_events(
         data,
         users=users,
@@ -119,73 +125,82 @@ def run(
         rating_above=rating_above,
     )
     job = Run(log, config)
-    console = make_console(quiet=quiet)
+    console = make_console(quiet=quiet or json == "-")
     _introduce(job, console)
-    records = _records(job, log, seeds, files, quiet=quiet)
+
+    def keep(record: Record) -> None:
+        write_result(record.document, files.get(record.seed))
+
+    with RunProgress(quiet=quiet) as progress:
+        if seeds == 1 and store is None:
+            progress.follow(job)
+            records = [Record.from_document(job.document())]
+            keep(records[0])
+        else:
+            records = _run_all(job, log, seeds, store, workers, progress, keep)
     _show(pooled(records), console)
     for file in files.values():
         console.print(f"Written to {file}", highlight=False)
 
 
-def _records(job: Run, log: EventLog, n_seeds: int, files: dict[int, Path], *, quiet: bool) -> list[Record]:
-    """The finished runs of all seeds, each written as soon as it is there."""
+def _run_all(
+    job: Run,
+    log: EventLog,
+    n_seeds: int,
+    store: Path | None,
+    workers: int | None,
+    progress: RunProgress,
+    keep: Callable[[Record], None],
+) -> list[Record]:
+    """The finished runs of all seeds; each is exported as soon as it is finished."""
     config = job.config
+    bars = {
+        seed: progress.bar(f"{config.method}, seed {seed}", job.periods.last)
+        for seed in range(config.seed, config.seed + n_seeds)
+    }
+    exported = set()
 
-    def keep(record: Record) -> None:
-        if record.seed in files:
-            _write(record.document, files[record.seed])
+    def on_record(record: Record) -> None:
+        bars[record.seed](job.periods.last, 0, 0)
+        exported.add(record.seed)
+        keep(record)
 
-    with RunProgress(quiet=quiet) as progress:
-        if n_seeds == 1:
-            progress.follow(job)
-            record = Record(job.document())
-            keep(record)
-            return [record]
-        bars = {s: progress.bar(f"{config.method}, seed {s}", job.periods.last) for s in _seeds(config, n_seeds)}
-
-        def done(record: Record) -> None:
-            bars[record.seed](job.periods.last, 0, 0)
-            keep(record)
-
-        return run_seeds(
-            log,
-            list(bars),
-            on_progress=lambda seed, *at: bars[seed](*at),
-            on_record=done,
-            **config.model_dump(exclude={"seed"}),
-        )
-
-
-def _seeds(config: RunConfig, n: int) -> range:
-    return range(config.seed, config.seed + n)
+    records = run_seeds(
+        log,
+        list(bars),
+        store=store,
+        n_workers=workers or min(n_seeds, default_workers(config.device)),
+        on_progress=lambda seed, *at: bars[seed](*at),
+        on_record=on_record,
+        **config.model_dump(exclude={"seed"}),
+    )
+    for record in records:
+        if record.seed not in exported:  # it was in the store before
+            on_record(record)
+    return records
 
 
-def _files(json: Path | None, seeds: Sequence[int]) -> dict[int, Path]:
+def _files(json: str | None, seeds: Sequence[int]) -> dict[int, str]:
     """Where the result of each seed goes: result.json, or result-seed0.json, result-seed1.json …"""
     if json is None:
         return {}
     if len(seeds) == 1:
         return {seeds[0]: json}
-    return {seed: json.with_name(f"{json.stem}-seed{seed}{json.suffix}") for seed in seeds}
+    if json == "-":
+        raise ConfigurationError("--json - prints one run; for several seeds give a file name, or --store")
+    file = Path(json)
+    return {seed: str(file.with_name(f"{file.stem}-seed{seed}{file.suffix}")) for seed in seeds}
 
 
 def _show(document: Document, console: Console) -> None:
-    for task in ("remain", "next"):
+    for task in document["summary"]:
         console.print(period_table(document, task))
     if len(document["data"]["groups"]) > 2:
         console.print(group_table(document, "remain"))
     console.print(metric_table(document, "remain"))
     console.print(slice_table(document, "remain"))
-    if (found := document.get("group_recovery")) is not None:
-        console.print(recovery_line(found), highlight=False)
-
-
-def _write(document: Document, file: Path) -> None:
-    try:
-        write_json(document, file)
-    except ConfigurationError:
-        typer.echo(dumps(document))  # so that a disk that has filled up does not cost the run
-        raise
+    if (probe := document.get("group_recovery")) is not None:
+        console.print(recovery_line(probe), highlight=False)
 
 
 def _introduce(job: Run, console: Console) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fairstream.cli.comparison_tables import contender_table
-from fairstream.cli.console import make_console
+from fairstream.cli.compare import Metric, Task
+from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
 from fairstream.cli.progress import JobProgress
 from fairstream.cli.reading import (
     Advantaged,
@@ -22,25 +23,40 @@ from fairstream.cli.reading import (
     UserColumn,
     Users,
 )
-from fairstream.cli.workers import as_device, default_workers, tell_failures
+from fairstream.cli.tables import contender_table
+from fairstream.cli.workers import (
+    DeviceOption,
+    Plugins,
+    Seeds,
+    Workers,
+    check_device,
+    default_workers,
+    exit_on_failures,
+    print_failures,
+)
 from fairstream.errors import ConfigurationError
-from fairstream.experiments import check_writable, compare, write_json
-from fairstream.experiments.jobs import Source
-from fairstream.experiments.store import Store
+from fairstream.experiments import RunConfig, Source, Store, compare
 from fairstream.experiments.sweep import combinations, parsed
 from fairstream.experiments.sweep import sweep as execute
+from fairstream.registry import load_plugins
 
 
 def sweep(
     data: Data,
     grid: Annotated[
         list[str],
-        typer.Option(help="An option of `fairstream run` and its values, `fairness-weight=0.5,1,2`; repeatable."),
+        typer.Option(
+            metavar="NAME=VALUE,…",
+            help="An option of `fairstream run` and its values, `fairness-weight=0.5,1,2`; repeatable.",
+        ),
     ],
     fixed: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="An option that is the same for all, `protocol=paper`; repeatable.", show_default=False
+            "--set",
+            metavar="NAME=VALUE",
+            help="An option with the same value in all runs, `protocol=paper`; repeatable.",
+            show_default=False,
         ),
     ] = None,
     group: Group = None,
@@ -51,31 +67,34 @@ def sweep(
     time_column: TimeColumn = None,
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
-    seeds: Annotated[int, typer.Option(min=1, help="So many seeds of each combination.")] = 1,
-    metric: Annotated[str | None, typer.Option(help="Metric of the Pareto front.", show_default="ndcg at k")] = None,
-    task: Annotated[str, typer.Option(help="remain: everything after each period; next: the next period.")] = "remain",
-    store: Annotated[Path, typer.Option(help="Folder that the results go into, and that is gone on with.")] = Path(
-        "sweep"
-    ),
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes at a time.", show_default="one a core, on GPUs one for each")
-    ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the comparison to this file.", show_default=False)] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
+    seeds: Seeds = 1,
+    metric: Metric = None,
+    task: Task = "remain",
+    store: Annotated[Path, typer.Option(help="Results folder; an existing one is resumed.")] = Path("sweep"),
+    plugin: Plugins = None,
+    device: DeviceOption = "auto",
+    workers: Workers = None,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Run every combination of the grids, in parallel, and show which are on the Pareto front.
+    """Evaluate every combination of the grids in parallel, and show which are on the Pareto front.
 
-    Each finished run is a file in the store: called again, only what is missing is done, and a
-    grid with more values goes on from a smaller one. Runs that begin alike share their pre-training.
+    Each finished run is a file in the store: called again, only missing runs are computed, and a
+    larger grid reuses the runs of a smaller one. Runs with the same beginning share their pre-training.
 
     `fairstream sweep data --grid method=FADE,FADE-Abs --grid fairness-weight=0.5,1,2 --seeds 3`
     """
-    if json is not None:
-        check_writable(json)
-    kind = as_device(device)
-    same: dict[str, Any] = {name: _one(name, values) for name, values in map(parsed, fixed or [])}
-    configs = combinations(dict(map(parsed, grid)), range(seeds), device=kind, n_resamples=0, **same)
+    check_json(json)
+    check_device(device)
+    plugins = list(plugin or ())
+    load_plugins(plugins)
+    fixed_values: dict[str, Any] = {name: _only(name, values) for name, values in map(parsed, fixed or [])}
+    if "plugins" in RunConfig.model_fields:
+        fixed_values["plugins"] = plugins
+    configs = combinations(
+        dict(map(parsed, grid)), range(seed, seed + seeds), **{"device": device, "n_resamples": 0, **fixed_values}
+    )
     source = Source.of(
         data,
         users=users and str(users),
@@ -87,21 +106,30 @@ def sweep(
         rating_column=rating_column,
         rating_above=rating_above,
     )
-    folder, console = Store(store), make_console(quiet=quiet)
+    folder, console = Store(store), make_console(quiet=quiet or json == "-")
     with folder.writing(), JobProgress(quiet=quiet) as progress:
-        records, failed = execute(
-            folder, source, configs, device=kind, n_workers=workers or default_workers(kind), on_stage=progress.stage
+        records, errors = execute(
+            folder,
+            source,
+            configs,
+            device=device,
+            n_workers=workers or default_workers(device),
+            on_start=partial(progress.stage, "sweep"),
         )
-    comparison = compare(records, metric=metric, task=task)
-    console.print(contender_table(comparison))
-    for verdict in comparison.verdicts():
-        console.print(verdict, highlight=False)
-    if json is not None:
-        write_json({**asdict(comparison), "verdicts": comparison.verdicts()}, json)
-    tell_failures(failed)
+    print_failures(errors)
+    if len({str(record.settings) for record in records}) > 1:
+        comparison = compare(records, metric=metric, task=task)
+        console.print(contender_table(comparison))
+        for verdict in comparison.verdicts():
+            console.print(verdict, highlight=False)
+        write_result({**asdict(comparison), "verdicts": comparison.verdicts()}, json)
+    else:
+        what = "one combination" if records else "no combination"
+        console.print(f"{what} finished: there is nothing to compare; runs are in {store}", highlight=False)
+    exit_on_failures(errors)
 
 
-def _one(name: str, values: list[Any]) -> Any:
+def _only(name: str, values: list[Any]) -> Any:
     if len(values) != 1:
-        raise ConfigurationError(f"--set gives one value, {name} has {len(values)}; use --grid for several")
+        raise ConfigurationError(f"--set takes one value, {name} has {len(values)}; use --grid for several")
     return values[0]

@@ -1,14 +1,16 @@
-"""What runs found, as tables for a person; made from stored results only."""
+"""Results of runs and comparisons as tables; made from finished runs only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
+from fairstream.evaluation import Interval
 from fairstream.evaluation.by_group import SIGNIFICANCE
+from fairstream.experiments import Comparison
 
 TASK_NAMES = {"remain": "everything after the period (Task-R)", "next": "the next period (Task-N)"}
 _SLICES = {
@@ -20,7 +22,7 @@ _SLICES = {
 }
 _FEW_GROUPS = 2
 CHANCE_MARK = "~"
-_LEGEND = f"{CHANCE_MARK} cannot be told from chance (permutation p ≥ {SIGNIFICANCE:g})"
+_LEGEND = f"{CHANCE_MARK} not significant (permutation p ≥ {SIGNIFICANCE:g})"
 
 Document = Mapping[str, Any]
 
@@ -31,23 +33,23 @@ def period_table(document: Document, task: str) -> Table:
     shown = shown_groups(document["data"]["groups"])
     method, seeds = document["config"]["method"], document["config"]["seed"]
     several = f", mean of {len(seeds)} seeds" if isinstance(seeds, list) else ""
-    table = new_table(f"{method}, judged on {TASK_NAMES[task]}{several}", caption=_caption(document, task, main))
+    table = new_table(f"{method}, evaluated on {TASK_NAMES[task]}{several}", caption=_caption(document, task, main))
     table.add_column("period", justify="right", no_wrap=True)
     table.add_column("step", no_wrap=True)
     for heading in (main, *_gap_headings(shown), "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
-    timing, update_seconds, begins = document["timing"], _update_seconds(document), document["data"]["period_begins"]
+    update_seconds, begins = _update_seconds(document), document["data"]["period_begins"]
+    pretrain_seconds = document["timing"]["pretrain_s"] if document["timing"] else None
     for result, seconds in zip(
-        [document["pretrained"], *document["periods"]], [timing["pretrain_s"], *update_seconds], strict=True
+        [document["pretrained"], *document["periods"]], [pretrain_seconds, *update_seconds], strict=True
     ):
         t = result["t"]
         step = "pre-train" if t == 0 else result["step"]
         when = f" from {begins[t].replace('T', ' ')}" if begins else ""
         cells = _cells(result["tasks"][task][main], "overall", shown)
-        table.add_row(f"{t}{when}", step, *cells, f"{seconds:.2f}")
+        table.add_row(f"{t}{when}", step, *cells, _seconds([seconds]))
     table.add_section()
-    mean_seconds = sum(update_seconds) / len(update_seconds)
-    table.add_row("mean", "", *_cells(document["summary"][task][main], "mean", shown), f"{mean_seconds:.2f}")
+    table.add_row("mean", "", *_cells(document["summary"][task][main], "mean", shown), _seconds(update_seconds))
     return table
 
 
@@ -72,7 +74,7 @@ def group_table(document: Document, task: str) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for name in ordered(document["data"]["groups"]):
         gap = score["gaps"].get(name)
-        cells = [number(score["by_group"][name]), *_gap_cells(gap)] if gap else ["set aside", "", "", "", ""]
+        cells = [number(score["by_group"][name]), *_gap_cells(gap)] if gap else ["excluded", "", "", "", ""]
         table.add_row(name, *cells)
     return table
 
@@ -107,24 +109,32 @@ def method_table(documents: Sequence[Document], task: str, metric: str) -> Table
         values = [number(score["by_group"][name]) for name in groups]
         gap, interval, *_ = _gap_cells(score["disparity"])
         size = number(score["abs_performance_disparity"])
-        mean_seconds = f"{sum(seconds) / len(seconds):.2f}"
-        table.add_row(document["config"]["method"], number(score["mean"]), *values, gap, interval, size, mean_seconds)
+        mean, seconds_cell = number(score["mean"]), _seconds(seconds)
+        table.add_row(document["config"]["method"], mean, *values, gap, interval, size, seconds_cell)
     return table
 
 
-def _update_seconds(document: Document) -> list[float]:
-    """What each period took: learning, and where the method chooses the lists anew, that too."""
-    learning = document["timing"]["update_s"]
-    return [sum(both) for both in zip(learning, document["timing"].get("rerank_s", [0.0] * len(learning)), strict=True)]
+def _update_seconds(document: Document) -> list[float | None]:
+    """Seconds of each period: training, and reranking where the method does; None where they were not kept."""
+    timing = document["timing"]
+    if timing is None:
+        return [None] * len(document["periods"])
+    training = timing["update_s"]
+    return [sum(both) for both in zip(training, timing.get("rerank_s", [0.0] * len(training)), strict=True)]
 
 
-def recovery_line(found: Mapping[str, Any]) -> str:
-    """How well the group can still be told from what Adver has filtered."""
-    accuracy, interval = number(found["balanced_accuracy"]) + _plus_minus(found.get("seed_sd")), found["interval"]
+def _seconds(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known) / len(known):.2f}" if known else "–"
+
+
+def recovery_line(probe: Mapping[str, Any]) -> str:
+    """How well the group can be recovered from the user embeddings."""
+    accuracy, interval = number(probe["balanced_accuracy"]) + _plus_minus(probe.get("seed_sd")), probe["interval"]
     between = "" if interval is None else f"95 % interval {interval[0]:.4f} … {interval[1]:.4f}, "
     return (
-        f"A fresh classifier tells the group of {found['n_users']:,} users from their filtered embeddings with a "
-        f"balanced accuracy of {accuracy} ({between}by chance {number(found['chance'])})"
+        f"A new classifier recovers the group of {probe['n_users']:,} users from their embeddings with a "
+        f"balanced accuracy of {accuracy} ({between}by chance {number(probe['chance'])})"
     )
 
 
@@ -151,13 +161,14 @@ def _caption(document: Document, task: str, main: str) -> str:
     if spread := score["spread"]:
         p_value = "" if spread["p_value"] is None else f" (p = {spread['p_value']:.3f})"
         size += f", spread between groups {number(spread['value'])}{p_value}"
-    aside: dict[str, int] = {}
+    excluded: dict[str, int] = {}
     for period in document["periods"]:
-        aside |= {name: max(n, aside.get(name, 0)) for name, n in period["tasks"][task]["excluded_groups"].items()}
-    lines = [size, "chance: the size it has on average when the groups are dealt out at random", _LEGEND]
-    if aside:
-        groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(aside.items()))
-        lines.append(f"too small to judge in some period (fewer than {document['config']['min_group_size']}): {groups}")
+        for name, n in period["tasks"][task]["excluded_groups"].items():
+            excluded[name] = max(n, excluded.get(name, 0))
+    lines = [size, "chance: its mean size when the group labels are permuted", _LEGEND]
+    if excluded:
+        groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(excluded.items()))
+        lines.append(f"excluded in some period (fewer than {document['config']['min_group_size']} users): {groups}")
     return "\n".join(lines)
 
 
@@ -172,7 +183,7 @@ def _gap_headings(shown: Sequence[str]) -> list[str]:
 
 
 def _cells(score: Mapping[str, Any], overall: str, shown: Sequence[str]) -> list[str]:
-    """The mean, each group's where they are few, and the gap with what chance would do."""
+    """The mean, each group's where they are few, and the gap with its size under permutation."""
     sd = score.get("seed_sd", {})
     mean = number(score[overall]) + _plus_minus(sd.get("overall"))
     if shown:
@@ -204,7 +215,7 @@ def _plus_minus(sd: float | None) -> str:
 
 
 def new_table(title: str, caption: str | None = None) -> Table:
-    """A table in the house style."""
+    """An empty table with a title and a caption."""
     return Table(
         title=title,
         caption=caption,
@@ -214,3 +225,52 @@ def new_table(title: str, caption: str | None = None) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
+
+
+def contender_table(comparison: Comparison) -> Table:
+    """Every contender by itself."""
+    n_seeds = len(comparison.seeds)
+    seeds, over = (f"{n_seeds} seeds", "users and seeds") if n_seeds > 1 else ("1 seed", "users")
+    table = new_table(
+        f"{comparison.metric} on {TASK_NAMES[comparison.task]}, {comparison.n_users:,} users, {seeds}",
+        caption=f"95 % intervals over {over}; ● on the Pareto front\n"
+        "|PD| is above 0 by chance alone: see the run's own table for its size under permutation",
+    )
+    table.add_column("", no_wrap=True, min_width=1)
+    table.add_column("method", no_wrap=True)
+    gap = "mean |PD|" if comparison.n_groups == 2 else "largest gap"
+    names = shown_groups(list(comparison.contenders[0].by_group))
+    for heading in (comparison.metric, "interval", *names, gap, "interval"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for contender in comparison.contenders:
+        groups = [number(contender.by_group[name]) for name in names]
+        table.add_row(
+            "●" if contender.is_on_front else "",
+            contender.label,
+            *_interval_cells(contender.performance, number),
+            *groups,
+            *_interval_cells(contender.disparity, number),
+        )
+    return table
+
+
+def difference_table(comparison: Comparison, against: str) -> Table:
+    """Every other contender minus one."""
+    table = new_table(
+        f"The others minus {against}, on the same users and seeds", caption=f"{CHANCE_MARK} the interval contains 0"
+    )
+    table.add_column("method", no_wrap=True)
+    gap = "mean |PD|" if comparison.n_groups == 2 else "largest gap"
+    for heading in (comparison.metric, "95 % interval", gap, "95 % interval"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for difference in comparison.against(against):
+        cells = []
+        for part in (difference.performance, difference.disparity):
+            value, interval = _interval_cells(part, signed)
+            cells += [value + (" " if part.excludes_zero else CHANCE_MARK), interval]
+        table.add_row(difference.label, *cells)
+    return table
+
+
+def _interval_cells(part: Interval, form: Callable[[float | None], str]) -> tuple[str, str]:
+    return form(part.value), f"{form(part.low)} … {form(part.high)}"

@@ -1,37 +1,53 @@
-"""Which device, how many processes, and what became of their work."""
+"""Options of commands that compute many runs, and how they report failures."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import cast, get_args
+from typing import Annotated
 
 import torch
 import typer
 
-from fairstream.errors import ConfigurationError
-from fairstream.experiments.pool import Device
+from fairstream.errors import ConfigurationError, FairstreamError
+from fairstream.experiments import Device
+
+DeviceOption = Annotated[Device, typer.Option(help="Where to compute.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, starting at --seed.")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE|FILE.py",
+        help="Import this first, for the models, losses, metrics and strategies it registers; repeatable.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Number of processes.", show_default="one per core, or one per GPU")
+]
 
 
-def as_device(name: str) -> Device:
-    """The device of this name, if there is one here."""
-    if name not in get_args(Device):
-        raise ConfigurationError(f"the device must be one of {', '.join(get_args(Device))}, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("device='cuda' was asked for, but PyTorch finds no CUDA device; use auto or cpu")
-    return cast("Device", name)
+def check_device(device: Device) -> None:
+    """Raise ConfigurationError if the device is not available."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("device='cuda' is not available: PyTorch finds no CUDA device; use auto or cpu")
 
 
-def tell_failures(sentences: Sequence[str]) -> None:
-    """Say on the way out, whatever is quiet, which runs could not be finished; the others are in the store."""
-    for sentence in sentences:
-        typer.echo(f"fairstream: {sentence}", err=True)
-    if sentences:
-        raise typer.Exit(1)
-
-
-def default_workers(device: Device) -> int:
-    """One process for each GPU, or for each core where there is none."""
+def default_workers(device: str) -> int:
+    """One process per GPU, or per core where there is no GPU."""
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.device_count()
     return os.cpu_count() or 1
+
+
+def print_failures(errors: Sequence[FairstreamError]) -> None:
+    """Print to stderr, even if quiet, which runs failed."""
+    for error in errors:
+        typer.echo(f"fairstream: {error}", err=True)
+
+
+def exit_on_failures(errors: Sequence[FairstreamError]) -> None:
+    """Exit with status 2 if runs failed."""
+    if errors:
+        raise typer.Exit(2)

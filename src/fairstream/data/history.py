@@ -61,7 +61,7 @@ class History:
     n_items_before: int = 0
     """Items that were known before the last events came in; later rows are new."""
     ends: tuple[int, ...] = ()
-    """How many events there were after each call of `after`."""
+    """How many events there were at the end of each period."""
 
     @classmethod
     def of(
@@ -87,15 +87,16 @@ class History:
         nothing: Rows = np.empty(0, dtype=np.int64)
         return cls((), SeenItems.from_pairs(nothing, nothing), 0, 0)
 
-    def after(self, users: Rows, items: Rows) -> History:
-        """The history followed by these events."""
+    def after(self, users: Rows, items: Rows, *, ends_period: bool = True) -> History:
+        """The history followed by these events, which end a period or belong to one that is still open."""
+        n_events = len(self) + len(users)
         return History(
             append_run(self.runs, _Run(users, items), _Run.followed_by),
             self.seen.union(SeenItems.from_pairs(users, items)),
             max(self.n_users, _n_rows(users)),
             max(self.n_items, _n_rows(items)),
             self.n_items,
-            (*self.ends, len(self) + len(users)),
+            (*self.ends, n_events) if ends_period else self.ends,
         )
 
     def without(self, users: Rows) -> tuple[History, Rows]:

@@ -3,6 +3,7 @@
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
 from fairstream.evaluation.evaluator import Evaluation, Evaluator
 from fairstream.evaluation.metrics import Metric
+from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
 from fairstream.evaluation.reranking import Reranker, RerankReport
@@ -17,7 +18,9 @@ __all__ = [
     "Evaluator",
     "GroupPanel",
     "GroupScores",
+    "Interval",
     "Metric",
+    "Paired",
     "Protocol",
     "RerankReport",
     "Reranker",

@@ -1,22 +1,37 @@
-"""The prequential run, its results, and how runs compare."""
+"""Runs, their stored results, several of them in parallel, and how they compare."""
 
-from fairstream.experiments.compare import Comparison, compare
+from fairstream.experiments.compare import Comparison, compare, read_runs
 from fairstream.experiments.config import RunConfig
-from fairstream.experiments.record import Record, pooled
-from fairstream.experiments.results import PeriodResult, check_writable, write_json
+from fairstream.experiments.identity import run_id
+from fairstream.experiments.jobs import Device, Job, Source
+from fairstream.experiments.pool import OnJobs, execute_runs
+from fairstream.experiments.pooling import pooled
+from fairstream.experiments.record import Record
+from fairstream.experiments.results import PeriodResult, check_writable, to_json, write_file, write_json
 from fairstream.experiments.run import Run, run
-from fairstream.experiments.seeds import run_seeds
+from fairstream.experiments.store import Store
+from fairstream.experiments.sweep import run_seeds
 
 __all__ = [
     "Comparison",
+    "Device",
+    "Job",
+    "OnJobs",
     "PeriodResult",
     "Record",
     "Run",
     "RunConfig",
+    "Source",
+    "Store",
     "check_writable",
     "compare",
+    "execute_runs",
     "pooled",
+    "read_runs",
     "run",
+    "run_id",
     "run_seeds",
+    "to_json",
+    "write_file",
     "write_json",
 ]

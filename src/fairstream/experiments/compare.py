@@ -1,9 +1,11 @@
-"""Methods side by side, paired on the same users, periods and seeds."""
+"""Methods compared on the same users, periods and seeds."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,14 @@ from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import GroupPanel, UserResults, stack_periods
 from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.resampling import Array
-from fairstream.experiments.record import Record, by_settings
+from fairstream.experiments.record import Record
+from fairstream.experiments.run import Run
+from fairstream.experiments.store import Store
 
 PARTS = ("all", "warm", "cold")
-"""Whom to compare on: everyone tested, those seen before, or the newcomers."""
+"""Users to compare on: all tested users, those seen before, or new ones."""
+Runs = Record | Run | Store | Path | str
+"""A run, a store of runs, a run file of a store, a JSON export, or a folder of such files."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found."""
+    """The result of `compare`."""
 
     metric: str
     task: str
@@ -83,39 +89,73 @@ class Comparison:
 
 
 def compare(
-    records: Iterable[Record],
+    runs: Iterable[Runs] | Runs,
     *,
     metric: str | None = None,
     task: str = "remain",
     part: str = "all",
     n_resamples: int = 2000,
 ) -> Comparison:
-    """Compare stored runs; those that differ in nothing but the seed are one contender.
+    """Compare runs; those that differ in nothing but the seed are one contender.
 
-    Users are drawn anew from each group, seeds from the seeds that all contenders share; every
-    contender sees the same draws, so what is hard for all of them cancels in the differences.
+    Users are resampled from each group, seeds from the seeds that all contenders share; every
+    contender sees the same resamples, so what is hard for all of them cancels in the differences.
+
+    Parameters
+    ----------
+    runs
+        Finished runs in any mix: records, runs, stores or their folders, run files, JSON exports.
+    metric
+        Such as `recall@20`; by default NDCG at the runs' k.
+    task
+        Such as `remain` (everything after each period) or `next` (the next period).
+    part
+        Users to compare on: `all`, `warm` (seen before) or `cold` (new).
+    n_resamples
+        Bootstrap samples.
+
+    Raises
+    ------
+    ConfigurationError
+        If fewer than two contenders are given, or the runs lack the metric or the task.
+    DataError
+        If the runs are not on the same data, or share no seed.
+
+    Examples
+    --------
+    >>> from fairstream import compare, read_events, run, synthetic_stream
+    >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
+    >>> log = read_events(stream.events, users=stream.users)
+    >>> options = dict(pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu")
+    >>> runs = [run(log, method, **options) for method in ("finetune", "fade")]
+    >>> for finished in runs:
+    ...     results = list(finished)
+    >>> comparison = compare(runs, n_resamples=50)
+    >>> [contender.label for contender in comparison.contenders]
+    ['Finetune', 'FADE']
+
     """
     if part not in PARTS:
         raise ConfigurationError(f"the users compared must be {', '.join(PARTS)}, got {part!r}")
     if n_resamples < 1:
         raise ConfigurationError(f"n_resamples must be >= 1, got {n_resamples}; without draws there are no intervals")
-    heaps = by_settings(records)
-    seeds = _shared_seeds(heaps)
-    runs = [[record for record in heap if record.seed in seeds] for heap in heaps]
-    _need_one_test(runs)
-    like = runs[0][0]
+    grouped = _by_settings(read_runs(runs))
+    seeds = _shared_seeds(grouped)
+    records = [[record for record in group if record.seed in seeds] for group in grouped]
+    _need_one_test(records)
+    like = records[0][0]
     metric = metric or f"ndcg@{like.config['k']}"
-    names = like.document["data"]["groups"]
-    panel = _panel(runs, metric, task, part, len(names))
+    names = like.about["data"]["groups"]
+    panel = _panel(records, metric, task, part, len(names))
     paired = Paired(panel, len(seeds), n_resamples)
     performance = paired.of("overall")
     disparity = paired.of("largest")
     if len(names) == 2:
-        seen, again = paired.of("abs_gap")
-        disparity = seen[0], again[:, 0]
+        observed, resampled = paired.of("abs_gap")
+        disparity = observed[0], resampled[:, 0]
     if np.isnan(disparity[0]).any():
         raise DataError("no disparity can be compared: too few users of the groups were tested")
-    labels = _labels([run[0] for run in runs])
+    labels = _labels([group[0] for group in records])
     points = np.stack([performance[0], -disparity[0]], axis=1)
     by_group = paired.of("by_group")[0]
     contenders = tuple(
@@ -142,40 +182,90 @@ def compare(
     return Comparison(metric, task, part, tuple(seeds), len(panel.codes), len(names), contenders, differences)
 
 
-def _shared_seeds(heaps: Sequence[Sequence[Record]]) -> list[int]:
-    if len(heaps) < 2:
+def read_runs(runs: Iterable[Runs] | Runs) -> list[Record]:
+    """Return the records of runs given in any of the forms that `compare` takes.
+
+    Raises
+    ------
+    DataError
+        If a file is not a run, or a folder holds none.
+
+    """
+    if isinstance(runs, Runs):
+        runs = [runs]
+    records = []
+    for source in runs:
+        if isinstance(source, Record):
+            records.append(source)
+        elif isinstance(source, Run):
+            records.append(Record.from_document(source.document()))
+        elif isinstance(source, Store):
+            records += source.records()
+        else:
+            records += [Record.read(path) for path in _files(Path(source))]
+    return records
+
+
+def _files(path: Path) -> list[Path]:
+    """The run files behind a path: of a store, of a folder, or itself."""
+    if not path.is_dir():
+        return [path]
+    runs = path / "runs"
+    files = sorted(runs.glob("*.parquet")) if runs.is_dir() else sorted([*path.glob("*.parquet"), *path.glob("*.json")])
+    if not files:
+        raise DataError(f"{path} holds no runs; give a store, a run file of it, or what `fairstream run --json` wrote")
+    return files
+
+
+def _by_settings(records: Iterable[Record]) -> list[list[Record]]:
+    """The records in groups that differ in nothing but the seed, each in the order of its seeds."""
+    groups: dict[str, dict[int, Record]] = {}
+    for record in records:
+        about = [record.about["data"]["sha256"], record.settings]
+        group = groups.setdefault(json.dumps(about, sort_keys=True), {})
+        if record.seed in group and not group[record.seed].table().equals(record.table()):
+            raise DataError(
+                f"two runs of {record.config['method']} with seed {record.seed} differ in nothing but their results; "
+                f"leave one of them out"
+            )
+        group.setdefault(record.seed, record)
+    return [[group[seed] for seed in sorted(group)] for group in groups.values()]
+
+
+def _shared_seeds(groups: Sequence[Sequence[Record]]) -> list[int]:
+    if len(groups) < 2:
         raise ConfigurationError(
-            f"compare needs runs that differ in more than their seed, got {len(heaps)} of that kind; "
+            f"compare needs runs that differ in more than their seed, got {len(groups)} of that kind; "
             f"add runs of another method or with other settings"
         )
-    shared = set.intersection(*({record.seed for record in heap} for heap in heaps))
+    shared = set.intersection(*({record.seed for record in group} for group in groups))
     if not shared:
         raise DataError("the runs have no seed in common, so they cannot be paired; run them with the same seeds")
     return sorted(shared)
 
 
-def _need_one_test(runs: Sequence[Sequence[Record]]) -> None:
-    """All runs must have been judged on the same events in the same way."""
-    first = runs[0][0]
-    for record in (record for run in runs for record in run):
-        for what in ("sha256", "group", "groups", "period_ends", "k", "min_group_size"):
-            ours, theirs = _told(first, what), _told(record, what)
+def _need_one_test(groups: Sequence[Sequence[Record]]) -> None:
+    """All runs must have been evaluated on the same events in the same way."""
+    first = groups[0][0]
+    for record in (record for group in groups for record in group):
+        for name in ("sha256", "group", "groups", "period_ends", "k", "min_group_size"):
+            ours, theirs = _property(first, name), _property(record, name)
             if ours != theirs:
                 raise DataError(
-                    f"only runs on the same data can be compared: {what} is {ours} for {first.config['method']} and "
+                    f"only runs on the same data can be compared: {name} is {ours} for {first.config['method']} and "
                     f"{theirs} for {record.config['method']}"
                 )
         if _how_tested(record) != _how_tested(first):
             raise DataError(
-                f"only runs judged in the same way can be compared: {first.config['protocol']} and "
-                f"{record.config['protocol']} are not"
+                f"only runs under the same protocol can be compared: {first.config['protocol']} and "
+                f"{record.config['protocol']} differ"
             )
 
 
-def _told(record: Record, what: str) -> Any:
-    """What the record says of its data or configuration; of the groups, whoever is put first."""
-    told = {**record.config, **record.document["data"]}[what]
-    return sorted(told) if what == "groups" else told
+def _property(record: Record, name: str) -> Any:
+    """A property of the record's data or configuration; the groups in one order, whoever is advantaged."""
+    value = {**record.config, **record.about["data"]}[name]
+    return sorted(value) if name == "groups" else value
 
 
 def _how_tested(record: Record) -> tuple[bool, ...]:
@@ -183,22 +273,23 @@ def _how_tested(record: Record) -> tuple[bool, ...]:
     return protocol.full_ranking, protocol.true_ndcg, protocol.cold_users
 
 
-def _panel(runs: Sequence[Sequence[Record]], metric: str, task: str, part: str, n_groups: int) -> GroupPanel:
+def _panel(records: Sequence[Sequence[Record]], metric: str, task: str, part: str, n_groups: int) -> GroupPanel:
     """(U, P, C · S): each contender and seed is a metric of its own."""
-    like = runs[0][0]
+    like = records[0][0]
     measures = {f"{name}@{like.config['k']}": measure for name, measure in like.protocol.metrics.items()}
     if metric not in measures:
         raise ConfigurationError(f"metric must be one of {', '.join(measures)}, got {metric!r}")
-    if task not in like.document["summary"]:
-        raise ConfigurationError(f"task must be one of {', '.join(like.document['summary'])}, got {task!r}")
+    tasks = like.about["periods"][0]["tasks"]
+    if task not in tasks:
+        raise ConfigurationError(f"task must be one of {', '.join(tasks)}, got {task!r}")
     tested = [
         stack_periods([_part_of(test, part) for test in record.tested(task)], [measures[metric]])
-        for run in runs
-        for record in run
+        for group in records
+        for record in group
     ]
     values, codes = np.concatenate([values for values, _ in tested], axis=2), tested[0][1]
     if len(codes) == 0:
-        raise DataError(f"there are no {part} users among those tested")
+        raise DataError(f"no {part} users were tested")
     return GroupPanel(values, codes, n_groups, like.config["min_group_size"])
 
 

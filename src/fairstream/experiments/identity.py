@@ -1,4 +1,4 @@
-"""What makes a run the run it is, and what its pre-training owes to nothing else."""
+"""Content ids of runs and of the pre-training that several runs share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from fairstream.experiments.config import RunConfig
 from fairstream.experiments.run import resolved
 from fairstream.methods import METHODS
 
-_WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "n_resamples")
+_OF_THE_REPORT = ("n_resamples", "metrics")
+"""What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
+_WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_THE_REPORT)
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
 _OUTSIDE_PRETRAINING = (
     "method",
+    "strategy",
     "update_epochs",
     "restart",
     "restart_every",
@@ -45,19 +48,31 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_id(log: EventLog, config: RunConfig) -> str:
-    """Runs with the same id do the same; `config` is resolved for the log (`resolved`)."""
-    return _digest(log, {**used_settings(config.model_dump()), "seed": config.seed})
+    """Return the id of a run on a log; runs with the same id give the same file.
+
+    Parameters
+    ----------
+    log
+        The events.
+    config
+        The run's configuration; what it leaves to the log is resolved first.
+
+    """
+    options = resolved(log, config)[0].model_dump()
+    reported = {name: options[name] for name in _OF_THE_REPORT if name in options}
+    return _digest(log, {**used_settings(options), **reported, "seed": config.seed})
 
 
 def pretraining_id(log: EventLog, config: RunConfig) -> str:
-    """Runs with the same id begin with the same pre-trained model."""
+    """Return the id of a run's pre-trained model, which runs with the same id can share."""
+    config, periods = resolved(log, config)
     kept = {
         name: value for name, value in used_settings(config.model_dump()).items() if name not in _OUTSIDE_PRETRAINING
     }
     method = METHODS[config.method]
     about = {"seed": config.seed, "fairness": config.fairness_name, "adversary": method.engine is not None}
     # A share, a number and a calendar are three ways to say where D_0 ends.
-    return _digest(log, {**kept, **about, "n_events": resolved(log, config)[1].ends[0]})
+    return _digest(log, {**kept, **about, "n_events": periods.ends[0]})
 
 
 def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Jobs carried out by several processes, over whatever devices there are."""
+"""The executor: jobs done by several processes, on all available devices."""
 
 from __future__ import annotations
 
@@ -7,107 +7,207 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Literal
+from queue import Empty
+from typing import Any
 
 import torch
 
 from fairstream.errors import FairstreamError
-from fairstream.experiments.jobs import Job
+from fairstream.experiments.config import RunConfig
+from fairstream.experiments.identity import run_id
+from fairstream.experiments.jobs import Device, Epoch, Job, LogSource, OnEpoch, Source, finish, jobs_for
+from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
+from fairstream.methods import Parts
 
-Device = Literal["auto", "cpu", "cuda"]
-OnPoolProgress = Callable[[float, int], None]
-"""Called every now and then with (work done, jobs done)."""
-OnStage = Callable[[str, Sequence[Job]], OnPoolProgress]
-"""Called with what begins and the jobs that it has; gives what to call as it goes on."""
+OnJobs = Callable[[float, int], None]
+"""Called with (work done, jobs done) as the work proceeds."""
+OnStart = Callable[[Sequence[Job]], OnJobs]
+"""Called with the jobs before the first of them starts; returns what to call as the work proceeds."""
 
-_done: Any = None
+_epochs: Any = None
+
+
+def execute_runs(
+    store: Store,
+    runs: Sequence[tuple[Source | LogSource, Sequence[RunConfig]]],
+    *,
+    device: Device = "auto",
+    n_workers: int = 1,
+    parts: Parts | None = None,
+    on_start: OnStart | None = None,
+    on_epoch: OnEpoch | None = None,
+    on_record: Callable[[Record], None] | None = None,
+) -> list[FairstreamError]:
+    """Compute all runs that the store does not have yet.
+
+    Parameters
+    ----------
+    store
+        Where the runs go; the caller holds its lock (`Store.writing`).
+    runs
+        Pairs of a source of events and the configurations to run on it.
+    device
+        Where to compute.
+    n_workers
+        Number of processes; 1 computes in this one.
+    parts
+        Further arguments of `Run`, such as a model class of one's own.
+    on_start, on_epoch, on_record
+        Progress: the jobs, every epoch, and every run that is finished by this call.
+
+    Returns
+    -------
+    list of FairstreamError
+        One for each job in which runs failed. They do not stop the others, and runs that diverged
+        are not tried again.
+
+    """
+    for source, configs in runs:
+        finish(store, source, configs)
+    jobs = [job for source, configs in runs for job in jobs_for(store, source, configs, parts=parts)]
+    reported = set(store.ids())
+
+    def on_job(job: Job) -> None:
+        finish(store, job.source, job.configs)
+        for config in job.configs:
+            name = run_id(job.source.read(), config)
+            if on_record is not None and name in store and name not in reported:
+                reported.add(name)
+                on_record(store.read(name))
+
+    return execute_all(
+        jobs,
+        store,
+        device=device,
+        n_workers=n_workers,
+        on_jobs=None if on_start is None else on_start(jobs),
+        on_epoch=on_epoch,
+        on_job=on_job,
+    )
 
 
 def execute_all(
-    jobs: Sequence[Job], store: Store, *, device: Device, n_workers: int, on_progress: OnPoolProgress | None = None
-) -> list[str]:
-    """Carry out all jobs, the longest first; gives a sentence for each that failed.
-
-    A job that fails (a training that diverges, say) does not stop the others.
-    """
+    jobs: Sequence[Job],
+    store: Store,
+    *,
+    device: Device,
+    n_workers: int,
+    on_jobs: OnJobs | None = None,
+    on_epoch: OnEpoch | None = None,
+    on_job: Callable[[Job], None] | None = None,
+) -> list[FairstreamError]:
+    """Do all jobs, the longest first; returns the errors of those that failed."""
     ordered = sorted(jobs, key=lambda job: -job.work)
-    tell = on_progress or (lambda work, n: None)
+    progress = _Progress(on_jobs, on_epoch, on_job)
     if n_workers == 1 or len(jobs) <= 1:
-        return _one_by_one(ordered, store, device, tell)
+        errors = []
+        for job in ordered:
+            error = _executed(job, store, device, progress.epoch)
+            progress.job(job)
+            errors += [] if error is None else [error]
+        return errors
     context = multiprocessing.get_context("spawn")
-    done, n_started = context.Value("d", 0.0), context.Value("i", 0)
-    failed = []
-    begin = (done, n_started, n_workers, os.getpid())
-    with ProcessPoolExecutor(n_workers, context, initializer=_begin, initargs=begin) as pool:
+    epochs, n_started = context.Queue(), context.Value("i", 0)
+    n_workers = min(n_workers, len(jobs))
+    arguments = (epochs, n_started, n_workers, os.getpid())
+    with ProcessPoolExecutor(n_workers, context, initializer=_start_worker, initargs=arguments) as pool:
         try:
-            waiting: set[Future[str | None]] = {pool.submit(_carried_out, job, store.folder, device) for job in ordered}
-            while waiting:
-                finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                failed += [message for future in finished if (message := future.result()) is not None]
-                tell(done.value, len(jobs) - len(waiting))
+            return _follow({pool.submit(_work, job, store.folder, device): job for job in ordered}, epochs, progress)
         except BrokenProcessPool:
             raise FairstreamError(
-                "a worker process was killed, perhaps for want of memory; what is done is kept: run the same again, "
-                "with fewer workers"
+                "a worker process was killed, perhaps for want of memory; finished runs are kept: run the same "
+                "command again, with fewer workers"
             ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():  # what they are doing is not waited for
+            for worker in multiprocessing.active_children():  # do not wait for what they are doing
                 worker.terminate()
             raise
-    return failed
 
 
-def _one_by_one(jobs: Sequence[Job], store: Store, device: Device, tell: OnPoolProgress) -> list[str]:
-    failed, done = [], 0.0
-    for n, job in enumerate(jobs):
+class _Progress:
+    """Adds up the work, and passes everything on."""
 
-        def on_work(work: float, n: int = n) -> None:
-            nonlocal done
-            done += work
-            tell(done, n)
+    def __init__(self, on_jobs: OnJobs | None, on_epoch: OnEpoch | None, on_job: Callable[[Job], None] | None) -> None:
+        self._on_jobs, self._on_epoch, self._on_job = on_jobs, on_epoch, on_job
+        self._work, self._n_jobs = 0.0, 0
 
+    def epoch(self, epoch: Epoch) -> None:
+        self._work += epoch.work
+        if self._on_epoch is not None:
+            self._on_epoch(epoch)
+        self.tick()
+
+    def job(self, job: Job) -> None:
+        self._n_jobs += 1
+        if self._on_job is not None:
+            self._on_job(job)
+        self.tick()
+
+    def tick(self) -> None:
+        if self._on_jobs is not None:
+            self._on_jobs(self._work, self._n_jobs)
+
+
+def _follow(
+    running: Mapping[Future[FairstreamError | None], Job], epochs: Any, progress: _Progress
+) -> list[FairstreamError]:
+    """Report progress until all jobs are done."""
+    errors, waiting = [], set(running)
+    while waiting:
+        finished, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+        _drain(epochs, progress)
+        for future in finished:
+            errors += [] if (error := future.result()) is None else [error]
+            progress.job(running[future])
+        progress.tick()
+    return errors
+
+
+def _drain(epochs: Any, progress: _Progress) -> None:
+    while True:
         try:
-            job.execute(store, device, on_work)
-        except FairstreamError as error:
-            failed.append(str(error))
-        tell(done, n + 1)
-    return failed
+            epoch = epochs.get_nowait()
+        except Empty:
+            return
+        progress.epoch(epoch)
 
 
-def _begin(done: Any, n_started: Any, n_workers: int, parent: int) -> None:
-    """Settle down in a worker process."""
-    global _done  # noqa: PLW0603 (what a worker process is given when it starts)
-    _done = done
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop, and stops its workers
+def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> None:
+    """Initialise a worker process."""
+    global _epochs  # noqa: PLW0603 (what a worker process is given when it starts)
+    _epochs = epochs
+    epochs.cancel_join_thread()  # what nobody reads any more must not keep the process from exiting
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and stops its workers
     with n_started.get_lock():
         place = n_started.value
         n_started.value += 1
     if torch.cuda.is_available():
         torch.cuda.set_device(place % torch.cuda.device_count())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
-def _leave_with(parent: int) -> None:
-    """A worker whose parent was killed has nobody left to work for, and must not go on writing."""
+def _exit_with(parent: int) -> None:
+    """Exit once the parent is gone: nobody is left to hold the store's lock."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
 
 
-def _carried_out(job: Job, folder: Path, device: Device) -> str | None:
-    def on_work(work: float) -> None:
-        with _done.get_lock():
-            _done.value += work
+def _work(job: Job, folder: Path, device: Device) -> FairstreamError | None:
+    return _executed(job, Store(folder), device, _epochs.put)
 
+
+def _executed(job: Job, store: Store, device: Device, on_epoch: OnEpoch) -> FairstreamError | None:
+    """The error of a job that failed."""
     try:
-        job.execute(Store(folder), device, on_work)
+        job.execute(store, device, on_epoch)
     except FairstreamError as error:
-        return str(error)
+        return error
     return None

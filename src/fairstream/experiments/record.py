@@ -1,54 +1,149 @@
-"""A finished run as it is stored, and several of them that differ in nothing but the seed."""
+"""A finished run as a file: Parquet in a store, JSON as its export.
+
+A row for each tested user of each period and task; everything else is JSON in the file's metadata,
+the results compressed.
+A store keeps seconds in a file of their own: they are never the same twice, and a run that is
+repeated must give the same file, byte for byte.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 
 from fairstream.errors import DataError
-from fairstream.evaluation import GroupPanel, Protocol, UserResults, group_statistics, stack_periods
-from fairstream.evaluation.resampling import Array
+from fairstream.evaluation import Protocol, UserResults
 from fairstream.experiments.identity import used_settings
-from fairstream.experiments.results import mean_of
-from fairstream.randomness import Randomness
+from fairstream.experiments.results import summarise_periods
+
+FORMAT = 2
+Tests = dict[tuple[int, str], UserResults]
+"""(t, task) → the tested users."""
+
+_KEY, _RESULTS_KEY = b"fairstream", b"fairstream.results"
+_DESCRIPTION = ("config", "data", "versions")
+"""What stands uncompressed in the metadata, for any tool to read."""
+_SCHEMA = pa.schema(
+    [
+        ("t", pa.int16()),
+        ("task", pa.string()),
+        ("user", pa.int32()),
+        ("group", pa.int16()),
+        ("is_cold", pa.bool_()),
+        ("n_positives", pa.int32()),
+        ("hit_ranks", pa.list_(pa.int16())),
+    ]
+)
+_SECTIONS = {"config", "data", "pretrained", "periods", "summary", "slices"}
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What `Run.document` gives and `--json` writes."""
+    """A finished run.
 
-    document: Mapping[str, Any]
+    Examples
+    --------
+    >>> from fairstream import Record, read_events, run, synthetic_stream
+    >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
+    >>> log = read_events(stream.events, users=stream.users)
+    >>> finished = run(log, "finetune", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu")
+    >>> for result in finished:
+    ...     pass
+    >>> record = Record.from_document(finished.document())
+    >>> record.seed, record.config["method"], sorted(record.document["summary"])
+    (0, 'Finetune', ['next', 'remain'])
+
+    """
+
+    about: Mapping[str, Any]
+    """The run's document without the tested users."""
+    _load: Callable[[], Tests] = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> Record:
-        """A stored run, or one sentence that says why the file is none."""
+    def from_document(cls, document: Mapping[str, Any]) -> Record:
+        """Return the record of what `Run.document()` gives or a JSON export holds."""
+        about = dict(document)
+        if document.get("pretrained") is not None:
+            about["pretrained"] = _without_users(document["pretrained"])
+        about["periods"] = [_without_users(result) for result in document["periods"]]
+        results = list(_results(document))
+        return cls(
+            about,
+            lambda: {
+                (result["t"], task): UserResults.from_dict(evaluation["tested"])
+                for result in results
+                for task, evaluation in result["tasks"].items()
+            },
+        )
+
+    @classmethod
+    def joined(cls, parts: Iterable[Record]) -> Record:
+        """Return the run of which each part holds one period, computed apart from the others."""
+        ordered = sorted(parts, key=lambda part: part.about["periods"][0]["t"])
+        tests = {at: tested for part in ordered for at, tested in part.tests.items()}
+        first, *later = (part.about["periods"][0] for part in ordered)
+        shared = {name: ordered[0].about[name] for name in ("config", "data", "versions")}
+        timing = {
+            "pretrain_s": ordered[0].about["timing"]["update_s"][0],
+            "update_s": [part.about["timing"]["update_s"][0] for part in ordered[1:]],
+        }
+        about = {**shared, "pretrained": first, "periods": later}
+        return cls({**about, **summarise_periods(about, tests), "timing": timing}, lambda: tests)
+
+    @classmethod
+    def read(cls, path: Path | str) -> Record:
+        """Read a run file of a store, or a JSON export.
+
+        Raises
+        ------
+        DataError
+            If the file is neither.
+
+        """
+        path = Path(path)
         try:
-            document = json.loads(path.read_bytes())
+            with path.open("rb") as file:
+                is_parquet = file.read(4) == b"PAR1"
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-        except ValueError:
-            raise DataError(f"{path} is not JSON; give files that `fairstream run --json` wrote") from None
-        try:
-            tasks = [task for period in document["periods"] for task in period["tasks"].values()]
-            is_run = bool(tasks) and {"summary", "pretrained", "timing"} <= set(document)
-            is_run &= {"seed", "method", "protocol", "k"} <= set(document["config"]) and "sha256" in document["data"]
-        except (KeyError, TypeError, AttributeError):
-            is_run = False
-        if not is_run:
-            raise DataError(f"{path} is not a finished run; give files that `fairstream run --json` wrote")
-        if "slices" not in document or any("tested" not in task for task in tasks):
-            raise DataError(f"{path} was written by an older version, without users' values; run it again")
-        return cls(document)
+        return _read_parquet(path) if is_parquet or path.suffix == ".parquet" else _read_json(path)
+
+    @cached_property
+    def tests(self) -> Tests:
+        """(t, task) → the tested users, read from the file on first use."""
+        return self._load()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole run in the layout of `Run.document()`, as `--json` writes it."""
+        document = {"timing": None, **self.about}
+        if document["pretrained"] is not None:
+            document["pretrained"] = self._with_users(document["pretrained"])
+        return {**document, "periods": [self._with_users(result) for result in document["periods"]]}
+
+    def _with_users(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        tasks = {
+            task: {**evaluation, "tested": self.tests[result["t"], task].to_dict()}
+            for task, evaluation in result["tasks"].items()
+        }
+        return {**result, "tasks": tasks}
 
     @property
     def config(self) -> Mapping[str, Any]:
-        config: Mapping[str, Any] = self.document["config"]
+        config: Mapping[str, Any] = self.about["config"]
         return config
 
     @property
@@ -57,131 +152,150 @@ class Record:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides what the run does: the options that its method uses, and who is advantaged."""
-        data = self.document["data"]
+        """What decides the run's results but for the seed: the options its method uses, and who is advantaged."""
+        data = self.about["data"]
         advantaged = "auto" if data["advantaged_by"] == "auto" else data["advantaged"]
-        config = {"surrogate": "hit", **self.config}  # runs stored before there was a choice
-        return {**used_settings(config), "advantaged": advantaged}
+        return {**used_settings(self.config), "advantaged": advantaged}
 
     @cached_property
     def protocol(self) -> Protocol:
         return Protocol.named(self.config["protocol"])
 
+    @property
+    def results(self) -> list[Mapping[str, Any]]:
+        """The results of all periods, pre-training (t = 0) first, without the tested users."""
+        return list(_results(self.about))
+
     def tested(self, task: str) -> list[UserResults]:
-        """Of each period after pre-training, the users tested."""
-        return [UserResults.from_dict(period["tasks"][task]["tested"]) for period in self.document["periods"]]
+        """Of each period after pre-training, the tested users."""
+        return [self.tests[result["t"], task] for result in self.about["periods"]]
 
+    def table(self) -> pa.Table:
+        """One row for each tested user of each period and task."""
+        parts = [_rows(t, task, tested) for (t, task), tested in self.tests.items()]
+        return pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
 
-def by_settings(records: Iterable[Record]) -> list[list[Record]]:
-    """The records in heaps that differ in nothing but the seed, each in the order of its seeds."""
-    heaps: dict[str, dict[int, Record]] = {}
-    for record in records:
-        about = [record.document["data"]["sha256"], record.settings]
-        heap = heaps.setdefault(json.dumps(about, sort_keys=True), {})
-        if record.seed in heap and heap[record.seed].document["periods"] != record.document["periods"]:
-            raise DataError(
-                f"two runs of {record.config['method']} with seed {record.seed} differ in nothing but their results; "
-                f"leave one of them out"
+    def content(self) -> bytes:
+        """The record as the bytes of a Parquet file."""
+        buffer = io.BytesIO()
+        description = {name: self.about[name] for name in _DESCRIPTION if name in self.about}
+        results = {name: part for name, part in self.about.items() if name not in _DESCRIPTION}
+        packed = base64.b64encode(zlib.compress(json.dumps(results, allow_nan=False).encode(), 9))
+        with pq.ParquetWriter(buffer, _SCHEMA, compression="zstd", compression_level=9) as writer:
+            writer.write_table(self.table())
+            # Not in the schema, which would keep a second copy of it.
+            writer.add_key_value_metadata(
+                {_KEY: json.dumps({"format": FORMAT, **description}, allow_nan=False), _RESULTS_KEY: packed}
             )
-        heap[record.seed] = record
-    return [[heap[seed] for seed in sorted(heap)] for heap in heaps.values()]
+        return buffer.getvalue()
 
 
-def pooled(records: Sequence[Record]) -> dict[str, Any]:
-    """One document of several seeds: users' values averaged over them, and the spread between them.
+def _results(about: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if about.get("pretrained") is not None:
+        yield about["pretrained"]
+    yield from about["periods"]
 
-    Intervals and p-values are those of the averaged values over users; `seed_sd` says beside
-    them what another seed would change.
-    """
-    first, *others = (record.document for record in records)
-    if not others:
-        return dict(first)
-    runs = [[document["pretrained"], *document["periods"]] for document in (first, *others)]
-    periods = [_pooled_period(records[0], results) for results in zip(*runs, strict=True)]
-    tasks = periods[0]["tasks"]
+
+def _without_users(result: Mapping[str, Any]) -> dict[str, Any]:
+    tasks = {
+        task: {name: part for name, part in evaluation.items() if name != "tested"}
+        for task, evaluation in result["tasks"].items()
+    }
+    return {**result, "tasks": tasks}
+
+
+def _read_json(path: Path) -> Record:
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError:
+        raise DataError(f"{path} is not JSON; give a store, a run file of it, or what `--json` wrote") from None
+    try:
+        tasks = [task for result in document["periods"] for task in result["tasks"].values()]
+        is_run = bool(tasks) and {"seed", "method", "protocol", "k"} <= set(document["config"])
+        is_run &= "sha256" in document["data"] and all("tested" in task for task in tasks)
+        is_run &= set(document) >= _SECTIONS
+    except (KeyError, TypeError, AttributeError):
+        is_run = False
+    if not is_run:
+        raise DataError(f"{path} is not a finished run; give a store, a run file of it, or what `--json` wrote")
+    return Record.from_document(document)
+
+
+def _read_parquet(path: Path) -> Record:
+    """Read everything but the users' rows."""
+    try:
+        schema = pq.read_schema(path)
+        metadata = pq.read_metadata(path).metadata
+        about = json.loads(metadata[_KEY])
+        is_run = about.pop("format") == FORMAT and schema.names == _SCHEMA.names
+        about |= json.loads(zlib.decompress(base64.b64decode(metadata[_RESULTS_KEY])))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, pa.ArrowException):
+        is_run = False
+    if not is_run:
+        raise _not_a_run(path)
+    seconds = path.parent.parent / "times" / f"{path.stem}.json"
+    if "timing" not in about and path.parent.name == "runs" and seconds.exists():
+        try:
+            about["timing"] = json.loads(seconds.read_bytes())
+        except (OSError, ValueError):
+            raise DataError(f"{seconds} is damaged; remove it: only the run's seconds are lost") from None
+    return Record(about, lambda: _read_tests(path, about))
+
+
+def _read_tests(path: Path, about: Mapping[str, Any]) -> Tests:
+    try:
+        table = pq.read_table(path).cast(_SCHEMA)
+    except (OSError, pa.ArrowException):
+        raise _not_a_run(path) from None
+    columns = {name: table[name].combine_chunks() for name in _SCHEMA.names}
+    t, task = columns["t"].to_numpy(), columns["task"].to_numpy(zero_copy_only=False)
+    is_start = np.r_[True, (t[1:] != t[:-1]) | (task[1:] != task[:-1])][: len(t)]
+    starts = np.flatnonzero(is_start).tolist()
+    spans = {(int(t[start]), str(task[start])): (start, stop) for start, stop in pairwise([*starts, len(t)])}
+    k = about["config"]["k"]
     return {
-        **first,
-        "config": {**first["config"], "seed": [record.seed for record in records]},
-        "pretrained": periods[0],
-        "periods": periods[1:],
-        "summary": {task: _pooled_summary(records, task) for task in tasks},
-        "slices": mean_of([record.document["slices"] for record in records]),
-        "timing": mean_of([record.document["timing"] for record in records]),
-        **_pooled_recovery(records),
+        (result["t"], name): _tested(columns, *spans.get((result["t"], name), (0, 0)), k)
+        for result in _results(about)
+        for name in result["tasks"]
     }
 
 
-def _pooled_recovery(records: Sequence[Record]) -> dict[str, Any]:
-    """How well the group was told from the embeddings, averaged over the seeds; intervals do not average."""
-    found = [record.document.get("group_recovery") for record in records]
-    there = [part for part in found if part is not None]
-    if not there:
-        return {}
-    accuracies = [part["balanced_accuracy"] for part in there]
-    mean = {"balanced_accuracy": mean_of(accuracies), "interval": None, "seed_sd": _sd(accuracies)}
-    return {"group_recovery": {**there[0], **mean}}
+def _not_a_run(path: Path) -> DataError:
+    return DataError(f"{path} is not a run of a store (format {FORMAT}); remove it, and it is computed again")
 
 
-def _pooled_period(like: Record, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    pooled_tasks = {}
-    for task, judged in results[0]["tasks"].items():
-        parts = [[UserResults.from_dict(result["tasks"][task]["tested"])] for result in results]
-        scores = _scores_over_seeds(like, parts, [result["tasks"][task] for result in results], "overall")
-        kept = {name: judged[name] for name in ("n_tested_users", "n_cold_users", "excluded_groups")}
-        pooled_tasks[task] = {**scores, **kept}
-    steps, advantaged = ([result[name] for result in results] for name in ("step", "advantaged"))
-    return {
-        "t": results[0]["t"],
-        "step": " / ".join(dict.fromkeys(steps)),
-        "advantaged": sorted({name for names in advantaged for name in names}),
-        "tasks": pooled_tasks,
-    }
+def _rows(t: int, task: str, tested: UserResults) -> pa.Table:
+    n = len(tested.users)
+    row, place = np.nonzero(tested.hits.numpy())
+    ends = np.cumsum(np.bincount(row, minlength=n))
+    ranks = pa.ListArray.from_arrays(pa.array(np.r_[0, ends], pa.int32()), pa.array(place + 1, pa.int16()))
+    columns = [
+        pa.array(np.full(n, t), pa.int16()),
+        pa.array([task] * n, pa.string()),
+        pa.array(tested.users, pa.int32()),
+        pa.array(tested.codes, pa.int16()),
+        pa.array(tested.is_cold),
+        pa.array(tested.n_positives.numpy().astype(np.int32)),
+        ranks,
+    ]
+    return pa.table(columns, schema=_SCHEMA)
 
 
-def _pooled_summary(records: Sequence[Record], task: str) -> dict[str, Any]:
-    scores = _scores_over_seeds(
-        records[0],
-        [record.tested(task) for record in records],
-        [record.document["summary"][task] for record in records],
-        "mean",
+def _tested(columns: Mapping[str, Any], start: int, stop: int, k: int) -> UserResults:
+    n = stop - start
+    lists = columns["hit_ranks"].slice(start, n)
+    offsets = lists.offsets.to_numpy()
+    hits = torch.zeros(n, k, dtype=torch.float64)
+    ranks = lists.values.to_numpy()[offsets[0] : offsets[-1]]
+    hits[np.repeat(np.arange(n), np.diff(offsets)), ranks.astype(np.int64) - 1] = 1.0
+
+    def column(name: str, dtype: Any) -> Any:
+        return columns[name].slice(start, n).to_numpy(zero_copy_only=False).astype(dtype)
+
+    return UserResults(
+        column("user", np.int64),
+        column("group", np.int16),
+        column("is_cold", np.bool_),
+        hits,
+        torch.from_numpy(column("n_positives", np.float64)),
     )
-    return {metric: {"mean": score["overall"], **score} for metric, score in scores.items()}
-
-
-def _scores_over_seeds(
-    like: Record, tests: Sequence[Sequence[UserResults]], scores: Sequence[Mapping[str, Any]], overall: str
-) -> dict[str, Any]:
-    """Each metric of the seeds' mean, with the standard deviation between seeds."""
-    values, codes = mean_values(like, tests)
-    names = like.document["data"]["groups"]
-    rng = Randomness(0).numpy("resampling of several seeds")
-    panel = GroupPanel(values, codes, len(names), like.config["min_group_size"])
-    found = group_statistics(panel, names, rng, like.config["n_resamples"])
-    result = {}
-    for name, score in zip(like.protocol.metrics, found, strict=True):
-        metric = f"{name}@{like.config['k']}"
-        # |PD| of the mean is smaller than the mean |PD|, which is what each run reports.
-        sizes = [part[metric]["abs_performance_disparity"] for part in scores]
-        result[metric] = {
-            **score.to_dict(),
-            "abs_performance_disparity": mean_of(sizes),
-            "null_mean": mean_of([part[metric]["null_mean"] for part in scores]),
-            "seed_sd": {
-                "overall": _sd([part[metric][overall] for part in scores]),
-                "performance_disparity": _sd([part[metric]["performance_disparity"] for part in scores]),
-                "abs_performance_disparity": _sd(sizes),
-            },
-        }
-    return result
-
-
-def mean_values(like: Record, tests: Sequence[Sequence[UserResults]]) -> tuple[Array, Any]:
-    """(U, P, M) the users' values averaged over seeds, and their groups."""
-    metrics = list(like.protocol.metrics.values())
-    panels = [stack_periods(test, metrics) for test in tests]
-    return np.mean([values for values, _ in panels], axis=0), panels[0][1]
-
-
-def _sd(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return float(np.std(there, ddof=1)) if len(there) > 1 else None

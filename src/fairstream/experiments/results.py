@@ -1,4 +1,4 @@
-"""What a run found, and its layout as JSON."""
+"""The result of a period, summaries over periods, and their layout as JSON."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from typing import Any
 
 from fairstream._version import __version__
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Evaluation, Slice
+from fairstream.evaluation import (
+    Evaluation,
+    GroupPanel,
+    Protocol,
+    Slice,
+    UserResults,
+    group_statistics,
+    stack_periods,
+)
 from fairstream.files import replace_file
+from fairstream.randomness import Randomness
 from fairstream.recommender import Update
 
 TASKS = ("remain", "next")
@@ -28,11 +37,11 @@ class PeriodResult:
     t: int
     update: Update
     advantaged: tuple[str, ...]
-    """The groups that the fairness loss took to be ahead."""
+    """The groups that the fairness loss treated as advantaged."""
     tasks: Mapping[str, Evaluation]
 
     def about(self) -> dict[str, Any]:
-        """What was done, without what came of it."""
+        """The update without its evaluation."""
         report = self.update.report
         training = (
             {}
@@ -73,31 +82,47 @@ def mean_of(parts: Sequence[Any]) -> Any:
 
 
 def mean_slices(periods: Sequence[Mapping[str, Slice]]) -> dict[str, Any]:
-    """Each slice's users, events, means, and PD, averaged over the periods; intervals do not average."""
+    """Each slice's users, events, means and PD, averaged over the periods; intervals do not average."""
+    return _mean_slices([{name: part.to_dict() for name, part in slices.items()} for slices in periods])
+
+
+def _mean_slices(periods: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    averaged = ("overall", "by_group", "performance_disparity")
     return mean_of(
         [
             {
                 name: {
-                    "n_users": part.n_users,
-                    "n_positives": part.n_positives,
-                    **{
-                        metric: {
-                            "overall": score.overall,
-                            "by_group": dict(score.by_group),
-                            "performance_disparity": score.performance_disparity,
-                        }
-                        for metric, score in part.metrics.items()
-                    },
+                    key: value if isinstance(value, int) else {part: value[part] for part in averaged}
+                    for key, value in slice_.items()
                 }
-                for name, part in slices.items()
+                for name, slice_ in slices.items()
             }
             for slices in periods
         ]
     )
 
 
+def summarise_periods(about: Mapping[str, Any], tests: Mapping[tuple[int, str], UserResults]) -> dict[str, Any]:
+    """`summary` and `slices` of a document whose periods were computed apart: those of `Run.document()`."""
+    config, periods = about["config"], about["periods"]
+    protocol, names = Protocol.named(config["protocol"]), about["data"]["groups"]
+    metrics = protocol.metrics
+    summary = {}
+    for task in periods[0]["tasks"]:
+        stacked = stack_periods([tests[result["t"], task] for result in periods], list(metrics.values()))
+        panel = GroupPanel(*stacked, len(names), config["min_group_size"])
+        rng = Randomness(config["seed"]).numpy("resampling of the mean", len(periods))
+        scores = group_statistics(panel, names, rng, config["n_resamples"])
+        summary[task] = {
+            f"{name}@{config['k']}": {"mean": score.overall, **score.to_dict()}
+            for name, score in zip(metrics, scores, strict=True)
+        }
+    slices = {task: _mean_slices([result["tasks"][task]["slices"] for result in periods]) for task in summary}
+    return {"summary": summary, "slices": slices}
+
+
 def versions() -> dict[str, str]:
-    """What computed the numbers."""
+    """Versions of fairstream, Python and the packages that the numbers depend on."""
     packages = ("torch", "numpy", "pyarrow", "pydantic")
     return {
         "fairstream": __version__,
@@ -106,20 +131,35 @@ def versions() -> dict[str, str]:
     }
 
 
-def write_json(document: Mapping[str, Any], path: Path) -> None:
-    """Write whole or not at all."""
-    # A part to a line: the configuration can be read, the thousands of users stay out of its way.
+def to_json(document: Mapping[str, Any]) -> str:
+    """The document as JSON, a section to a line: the configuration can be read above the thousands of users."""
     parts = (f"{json.dumps(name)}: {json.dumps(part, allow_nan=False)}" for name, part in document.items())
-    content = "{\n" + ",\n".join(parts) + "\n}\n"
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def write_json(document: Mapping[str, Any], path: Path) -> None:
+    """Write a document whole or not at all."""
+    write_file(path, to_json(document).encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a result whole or not at all.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be written there.
+
+    """
     check_writable(path)
     try:
-        replace_file(path, content.encode())
+        replace_file(path, content)
     except OSError as error:
         raise _not_written(path, error.strerror or str(error)) from None
 
 
 def check_writable(path: Path) -> None:
-    """Say now that a result cannot be written there, not after hours of work."""
+    """Raise ConfigurationError now if a result cannot be written there, not after hours of work."""
     if path.is_dir():
         raise _not_written(path, "it is a folder")
     if not path.parent.is_dir():

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fairstream.baselines import GroupProbe, filtered, group_recovery, require_two_groups, user_embeddings
+from fairstream.baselines import GroupProbe, group_recovery, require_two_groups, user_embeddings
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.published import recognise
 from fairstream.errors import ConfigurationError, DataError
@@ -22,7 +22,7 @@ from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar,
 from fairstream.randomness import Randomness
 from fairstream.recommender import Learning, NewEvents, State, Update
 from fairstream.strategies import Retrain, Strategy
-from fairstream.training import CUSTOM, Tensors
+from fairstream.training import Tensors
 
 OnProgress = Callable[[int, int, int], None]
 """Called after each epoch with (period t, epochs done, epochs in all)."""
@@ -278,8 +278,8 @@ class Run(Iterator[PeriodResult]):
         }
 
     def _recovery(self) -> dict[str, Any]:
-        """Of Adver alone, whose aim it is."""
-        if METHODS[self.config.method].wrap_model is not filtered:
+        """Of Adver, which is to prevent it, and of Finetune, which Adver is compared with."""
+        if self.config.method not in ("Adver", "Finetune"):
             return {}
         found = self.group_recovery()
         return {"group_recovery": None if found is None else found.to_dict()}
@@ -334,20 +334,6 @@ def run(
     """
     if not isinstance(log, EventLog):
         raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")
-    config = RunConfig(
-        method=method,
-        model=model if isinstance(model, str) else CUSTOM,
-        loss=loss if isinstance(loss, str) else CUSTOM,
-        fairness=fairness if fairness is None or isinstance(fairness, str) else CUSTOM,
-        strategy=strategy if strategy is None or isinstance(strategy, str) else CUSTOM,
-        metrics=tuple(metrics),
-        **options,
-    )
-    parts = Parts(
-        None if isinstance(model, str) else model,
-        None if isinstance(loss, str) else loss,
-        None if isinstance(fairness, str) else fairness,
-        None if isinstance(strategy, str) else strategy,
-        dict(metrics) if isinstance(metrics, Mapping) else {},
-    )
+    names, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics)
+    config = RunConfig(method=method, **names, **options)
     return Run(log, config, parts=parts, on_progress=on_progress)

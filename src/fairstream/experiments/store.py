@@ -1,14 +1,13 @@
-"""A folder of finished runs, each a file named by what it is.
+"""A folder of finished runs, each a file named by its content id.
 
     runs/ID.parquet           a finished run
-    times/ID.json             seconds, measured; the only thing that differs when all is done again
-    parts/ID-T.parquet        period T of a run that is still in the making
-    pretrained/ID.safetensors a pre-trained model that runs still to come will begin with
-    failed/ID.json            why a run could not be finished (its training diverged); it is not tried again
-    selection.json, plan.json what was asked for, and what was chosen on the way
+    times/ID.json             its seconds; the only thing that differs when a run is repeated
+    parts/ID-T.parquet        period T of a run in progress
+    pretrained/ID.safetensors a pre-trained model that runs still to be computed start from
+    failed/ID.json            why a run could not be finished (its training diverged); it is not retried
 
-Files appear whole or not at all, so whatever is there is done. Parts and pre-trained models go as
-soon as nothing needs them.
+Files appear whole or not at all, so whatever exists is complete. Parts and pre-trained models are
+removed as soon as nothing needs them.
 """
 
 from __future__ import annotations
@@ -20,66 +19,90 @@ from pathlib import Path
 from typing import Any
 
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.experiments.stored import StoredRun
+from fairstream.experiments.record import Record
 from fairstream.files import replace_file
 
 
 class Store:
-    """Reads and writes one such folder."""
+    """Reads and writes a folder of finished runs.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Parameters
+    ----------
+    folder
+        Created by the first write; an existing store is resumed.
+
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = folder = Path(folder)
         self._runs, self._times = folder / "runs", folder / "times"
         self._parts, self._pretrained = folder / "parts", folder / "pretrained"
         self._failed = folder / "failed"
 
     @classmethod
-    def opened(cls, folder: Path) -> Store:
-        """A store that is there, to read from."""
+    def opened(cls, folder: Path | str) -> Store:
+        """Return an existing store.
+
+        Raises
+        ------
+        DataError
+            If the folder is not one.
+
+        """
         store = cls(folder)
         if not store._runs.is_dir():
-            raise DataError(f"{folder} is not a store of runs; `fairstream reproduce` or `fairstream sweep` makes one")
+            raise DataError(f"{folder} is not a store of runs; `run --store`, `sweep` and `reproduce` write one")
         return store
+
+    def create(self) -> None:
+        """Make the folder, unless it is there."""
+        try:
+            for folder in (self._runs, self._times, self._parts, self._pretrained, self._failed):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._not_writable(error) from None
+
+    def _not_writable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"the store {self.folder} cannot be written to: {error.strerror or error}; choose another folder"
+        )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder for one writer; it is let go of even by a process that is killed.
+        """Lock the folder for one writer; the lock ends with the process, however it ends.
 
-        What a killed one has left half written is removed, and at the end all that nothing needs any more.
+        Temporary files of a killed writer are removed.
         """
         try:
             import fcntl  # noqa: PLC0415 (not on Windows)
         except ImportError:
             raise ConfigurationError("a store can be written to on Linux and macOS only") from None
+        self.create()
         try:
-            for folder in (self._runs, self._times, self._parts, self._pretrained, self._failed):
-                folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / ".lock").open("w")
         except OSError as error:
-            raise ConfigurationError(
-                f"the store {self.folder} cannot be written to: {error.strerror or error}; choose another folder"
-            ) from None
+            raise self._not_writable(error) from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise ConfigurationError(
-                    f"another process is working on the store {self.folder}; wait for it or choose another folder"
+                    f"another process is writing to the store {self.folder}; wait for it or choose another folder"
                 ) from None
             self._remove_unfinished()
             try:
                 yield
             finally:
-                self._remove_unfinished()  # a worker of a killed process may have outlived it for a moment
+                self._remove_unfinished()  # a worker can outlive a killed parent for a moment
 
     def _remove_unfinished(self) -> None:
-        """Remove files that somebody was killed in the middle of writing."""
+        """Remove temporary files of writers that were killed."""
         for folder in (self.folder, self._runs, self._times, self._parts, self._pretrained, self._failed):
             for path in folder.glob(".*.tmp"):
                 path.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove the pre-trained models, where no run that begins with one is left to do."""
+        """Remove the pre-trained models once no run that starts from one is left."""
         for path in self._pretrained.iterdir():
             path.unlink(missing_ok=True)
 
@@ -93,28 +116,35 @@ class Store:
         """All finished runs."""
         return sorted(path.stem for path in self._runs.glob("*.parquet"))
 
-    def read(self, run_id: str) -> StoredRun:
-        return StoredRun.read(self.path(run_id))
+    def read(self, run_id: str) -> Record:
+        """Return a finished run; the users' rows are read when they are needed."""
+        return Record.read(self.path(run_id))
 
-    def about(self, run_id: str) -> Mapping[str, Any]:
-        return StoredRun.read_about(self.path(run_id))
+    def records(self) -> list[Record]:
+        """Return all finished runs."""
+        return [self.read(run_id) for run_id in self.ids()]
 
-    def write(self, run_id: str, run: StoredRun) -> None:
-        replace_file(self.path(run_id), run.content())
+    def write(self, run_id: str, record: Record) -> None:
+        """Add a finished run."""
+        about = dict(record.about)
+        timing = about.pop("timing", None)
+        if timing is not None:
+            replace_file(self._times / f"{run_id}.json", json.dumps(timing).encode())
+        replace_file(self.path(run_id), Record(about, lambda: record.tests).content())
 
     def part(self, run_id: str, t: int) -> Path:
         return self._parts / f"{run_id}-{t}.parquet"
 
-    def write_part(self, run_id: str, t: int, run: StoredRun) -> None:
-        replace_file(self.part(run_id, t), run.content())
+    def write_part(self, run_id: str, t: int, part: Record) -> None:
+        replace_file(self.part(run_id, t), part.content())
 
     def join_parts(self, run_id: str, periods: range) -> bool:
-        """Make one run of its parts, if all of them are there."""
+        """Make one run of its parts, if all of them exist."""
         parts = [self.part(run_id, t) for t in periods]
         if run_id not in self:
             if not all(part.exists() for part in parts):
                 return False
-            self.write(run_id, StoredRun.joined(StoredRun.read(part) for part in parts))
+            self.write(run_id, Record.joined(Record.read(part) for part in parts))
         for part in parts:
             part.unlink(missing_ok=True)
         return True
@@ -123,26 +153,19 @@ class Store:
         replace_file(self._failed / f"{run_id}.json", json.dumps({"reason": reason}).encode())
 
     def failure(self, run_id: str) -> str | None:
-        """Why a run could not be finished, if it could not."""
+        """Return why a run could not be finished, or None."""
         path = self._failed / f"{run_id}.json"
         return _read_json(path)["reason"] if path.exists() else None
 
     def pretrained(self, pretraining_id: str) -> Path:
         return self._pretrained / f"{pretraining_id}.safetensors"
 
-    def write_times(self, name: str, times: Mapping[str, Any]) -> None:
-        replace_file(self._times / f"{name}.json", json.dumps(times, indent=1).encode())
-
-    def times(self) -> dict[str, dict[str, Any]]:
-        """All that was measured."""
-        return {path.stem: _read_json(path) for path in sorted(self._times.glob("*.json"))}
-
     def write_note(self, name: str, content: Mapping[str, Any]) -> None:
-        """A JSON file beside the runs."""
+        """Write a JSON file beside the runs."""
         replace_file(self.folder / f"{name}.json", (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
     def note(self, name: str) -> dict[str, Any] | None:
-        """What `write_note` wrote, if it did."""
+        """Return what `write_note` wrote under this name, or None."""
         path = self.folder / f"{name}.json"
         return _read_json(path) if path.exists() else None
 
@@ -151,5 +174,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        raise DataError(f"{path} is damaged; remove it, and run the command that made the store again") from None
+        raise DataError(f"{path} is damaged; remove it, and run the command that wrote the store again") from None
     return content

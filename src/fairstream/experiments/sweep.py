@@ -1,20 +1,143 @@
-"""Any grid over any option."""
+"""Many runs at once: one configuration from several seeds, or a grid over any options."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import product
+from pathlib import Path
 from typing import Any
 
-from fairstream.errors import ConfigurationError
+from fairstream.data import EventLog
+from fairstream.errors import ConfigurationError, FairstreamError, ModelError
+from fairstream.evaluation import Metric
 from fairstream.experiments.config import RunConfig
 from fairstream.experiments.identity import run_id
-from fairstream.experiments.jobs import Source, finish, jobs_for
-from fairstream.experiments.pool import Device, OnStage, execute_all
+from fairstream.experiments.jobs import Device, Epoch, LogSource, Source
+from fairstream.experiments.pool import OnStart, execute_runs
 from fairstream.experiments.record import Record
-from fairstream.experiments.run import resolved
+from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store
+from fairstream.methods import Parts
+from fairstream.models import ModelFactory
+from fairstream.objectives import FairnessLoss, Loss
+from fairstream.strategies import Strategy
+
+OnSeedProgress = Callable[[int, int, int, int], None]
+"""Called with (seed, period t, epochs done, epochs in all)."""
+
+
+def run_seeds(
+    log: EventLog,
+    seeds: Sequence[int],
+    *,
+    model: str | ModelFactory = "mf",
+    loss: str | Loss = "bpr",
+    fairness: str | FairnessLoss | None = None,
+    strategy: str | Strategy | None = None,
+    metrics: Sequence[str] | Mapping[str, Metric] = (),
+    store: Path | str | None = None,
+    n_workers: int | None = None,
+    on_progress: OnSeedProgress | None = None,
+    on_record: Callable[[Record], None] | None = None,
+    **options: Any,
+) -> list[Record]:
+    """Evaluate one method on a log from each of several seeds, in parallel.
+
+    In a script, call this below `if __name__ == "__main__":`, as anything that starts processes.
+
+    Parameters
+    ----------
+    log
+        The events.
+    seeds
+        The seeds, each a run of its own.
+    model, loss, fairness, strategy, metrics
+        As for `run`: registered names, or objects of your own that can be pickled.
+    store
+        Results folder; an existing one is resumed: runs that it has are not repeated. By default
+        nothing is kept on disk.
+    n_workers
+        Number of processes; by default one per core, at most one per seed. 1 runs in this process.
+    on_progress
+        Called after each epoch with (seed, period t, epochs done, epochs in all).
+    on_record
+        Called with each run that this call finishes.
+    **options
+        Fields of `RunConfig` other than the seed.
+
+    Returns
+    -------
+    list of Record
+        The finished runs, in the order of the seeds.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option cannot be honoured; nothing is started then.
+    ModelError
+        If the training of a run diverged.
+
+    Examples
+    --------
+    >>> from fairstream import read_events, run_seeds, synthetic_stream
+    >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
+    >>> log = read_events(stream.events, users=stream.users)
+    >>> records = run_seeds(
+    ...     log, [0, 1], method="finetune", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu", n_workers=1
+    ... )
+    >>> [record.seed for record in records]
+    [0, 1]
+
+    """
+    if not seeds:
+        raise ConfigurationError("run_seeds needs at least one seed, got none")
+    names, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics)
+    if parts != Parts() and store is not None:
+        raise ConfigurationError(
+            "a store names runs by their configuration, which objects of your own are not part of; register them and "
+            "give their names, or leave out store"
+        )
+    configs = [RunConfig(**names, seed=seed, **options) for seed in seeds]
+    Run(log, configs[0], parts=parts)  # raises what cannot be honoured before any process is started
+    with ExitStack() as stack:
+        if store is None:
+            folder = Store(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairstream-")))
+            folder.create()
+        else:
+            folder = Store(store)
+            stack.enter_context(folder.writing())
+
+        def on_epoch(epoch: Epoch) -> None:
+            if on_progress is not None:
+                on_progress(*epoch[:4])
+
+        errors = execute_runs(
+            folder,
+            [(LogSource(log), configs)],
+            device=configs[0].device,
+            n_workers=n_workers or min(len(configs), os.cpu_count() or 1),
+            parts=parts,
+            on_epoch=on_epoch,
+            on_record=on_record,
+        )
+        folder.clear()
+        if errors:
+            raise errors[0]
+        return [_loaded(folder, run_id(log, config)) for config in configs]
+
+
+def _loaded(store: Store, run_id: str) -> Record:
+    """A run with its users' rows in memory, should the store be temporary; or why it failed before."""
+    reason = store.failure(run_id)
+    if reason is not None:
+        raise ModelError(f"this run failed before: {reason}; remove failed/{run_id}.json to try it again")
+    record = store.read(run_id)
+    _ = record.tests
+    return record
 
 
 def parsed(assignment: str) -> tuple[str, list[Any]]:
@@ -48,14 +171,17 @@ def combinations(grids: Mapping[str, Sequence[Any]], seeds: Iterable[int], **fix
 
 
 def sweep(
-    store: Store, source: Source, configs: Sequence[RunConfig], *, device: Device, n_workers: int, on_stage: OnStage
-) -> tuple[list[Record], list[str]]:
-    """Carry all of them out, those that the store has already excepted: the finished runs, and who failed."""
-    jobs = jobs_for(store, source, configs)
-    tell = on_stage("sweep", jobs)
-    failed = execute_all(jobs, store, device=device, n_workers=n_workers, on_progress=tell)
-    finish(store, source, configs)
+    store: Store,
+    source: Source | LogSource,
+    configs: Sequence[RunConfig],
+    *,
+    device: Device,
+    n_workers: int,
+    on_start: OnStart | None = None,
+) -> tuple[list[Record], list[FairstreamError]]:
+    """Compute the runs that the store does not have yet; returns all finished ones, and the errors of the others."""
+    errors = execute_runs(store, [(source, configs)], device=device, n_workers=n_workers, on_start=on_start)
     store.clear()
     log = source.read()
-    names = dict.fromkeys(run_id(log, resolved(log, config)[0]) for config in configs)
-    return [store.read(name).record() for name in names if name in store], failed
+    names = dict.fromkeys(run_id(log, config) for config in configs)
+    return [store.read(name) for name in names if name in store], errors

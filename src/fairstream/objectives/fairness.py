@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairstream.errors import ConfigurationError
 from fairstream.objectives.approx_ndcg import positive_approx_ndcg
 from fairstream.objectives.disparity import Disparity, differentiable_disparity
 from fairstream.objectives.hit import positive_hit
@@ -20,6 +21,8 @@ Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg"]
 FairnessLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """scores (B, 1 + μ) with the positive in column 0, groups (B,) of codes, signs (G,) → scalar."""
 
+LEAST_TEMPERATURE = 1e-6
+"""Below it 1 / τ is too large for single precision."""
 _SURROGATES = {"hit": positive_hit, "neural-ndcg": positive_neural_ndcg, "approx-ndcg": positive_approx_ndcg}
 
 
@@ -49,6 +52,14 @@ class DisparityLoss:
     kind: Kind = "signed"
     surrogate: Surrogate = "hit"
     temperature: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if self.surrogate not in _SURROGATES:
+            raise ConfigurationError(f"surrogate must be one of {', '.join(_SURROGATES)}, got {self.surrogate!r}")
+        if not self.temperature >= LEAST_TEMPERATURE:
+            raise ConfigurationError(f"temperature must be >= {LEAST_TEMPERATURE:g}, got {self.temperature}")
 
     def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
         quality = _SURROGATES[self.surrogate](scores, tau=self.temperature)  # (B,)

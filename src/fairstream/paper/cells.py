@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import GroupPanel, Protocol, UserResults, stack_periods
-from fairstream.evaluation.paired import Interval, Paired
-from fairstream.evaluation.resampling import Array
-from fairstream.paper.catalogue import Catalogue
-from fairstream.paper.experiments import PLAIN, RERANK
+from fairstream.evaluation import GroupPanel, Interval, Paired, Protocol, UserResults, stack_periods
+from fairstream.paper.catalogue import Catalogue, choose
 from fairstream.paper.findings import Choice
-from fairstream.paper.selection import choose
-from fairstream.paper.settings import JUDGED, METRICS, ModelName, Setting
+from fairstream.paper.settings import JUDGED, METRICS, PLAIN, RERANK, ModelName, Setting
 
 N_RESAMPLES = 1000
 FEW = "FADE, few tries"
@@ -26,7 +22,8 @@ PAST = "FADE, by the past"
 _NOTHING = 1e-12
 """What rounding leaves of a difference between equals."""
 
-Drawn = tuple[float, Array]
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+Drawn = tuple[float, FloatArray]
 """A number as observed, and (R,) as it came out in the resamples."""
 
 
@@ -136,7 +133,7 @@ class Cells:
         entries = ((dataset, column.model, setting, seed) for setting in set(column.settings) for seed in seeds)
         return all(self._catalogue.run_id(entry) for entry in entries)
 
-    def _values(self, dataset: str, column: _Column, seed: int) -> tuple[Array, Any]:
+    def _values(self, dataset: str, column: _Column, seed: int) -> tuple[FloatArray, Any]:
         """(U, P, 1) of the users tested, and their groups."""
         measure = Protocol.named(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
         tests = [

@@ -7,14 +7,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fairstream.experiments.store import Store
-from fairstream.paper.catalogue import Catalogue
+from fairstream.experiments import Store
+from fairstream.paper.catalogue import Catalogue, all_choices
 from fairstream.paper.claims import all_claims
-from fairstream.paper.experiments import EXPERIMENTS, PLAIN, RERANK, swept
-from fairstream.paper.findings import Choice, Findings, Place, Point
-from fairstream.paper.published import published_numbers
-from fairstream.paper.selection import all_choices
-from fairstream.paper.settings import METRICS, Setting
+from fairstream.paper.findings import Choice, Findings, Place, Point, published_numbers
+from fairstream.paper.settings import EXPERIMENTS, METRICS, PLAIN, RERANK, Setting, swept
 from fairstream.paper.timing import seconds_table
 
 _PARAMETERS = {

@@ -1,25 +1,18 @@
-"""Everything that the paper ran, done once, in an order that lets it be interrupted anywhere."""
+"""All runs of the paper, each computed once; interrupted anywhere, it can be resumed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from fairstream._version import __version__
-from fairstream.errors import ConfigurationError
-from fairstream.experiments.config import RunConfig
-from fairstream.experiments.identity import run_id
-from fairstream.experiments.jobs import Source, finish, jobs_for
-from fairstream.experiments.pool import Device, OnStage, execute_all
-from fairstream.experiments.run import resolved
-from fairstream.experiments.store import Store
-from fairstream.paper.catalogue import Catalogue, Entry, row_of
-from fairstream.paper.experiments import Experiment
-from fairstream.paper.selection import all_choices
-from fairstream.paper.settings import FULL, QUICK, ModelName, Scale, Setting
-from fairstream.paper.timing import time_methods
+from fairstream import ConfigurationError, FairstreamError, RunConfig, __version__
+from fairstream.experiments import Device, Source, Store, execute_runs, run_id
+from fairstream.paper.catalogue import Catalogue, Entry, all_choices, row_of
+from fairstream.paper.settings import FULL, QUICK, Experiment, ModelName, Scale, Setting
+from fairstream.paper.timing import OnStage, time_methods
 
 
 @dataclass(frozen=True)
@@ -37,29 +30,28 @@ class Reproduction:
     device: Device
     n_workers: int
 
-    def run(self, on_stage: OnStage, say: Callable[[str], None]) -> list[str]:
-        """Do what is left of it; gives a sentence for each run that failed.
+    def run(self, on_stage: OnStage, log_line: Callable[[str], None]) -> list[FairstreamError]:
+        """Compute what is missing; returns the errors of the runs that failed.
 
         The first seed runs everything and decides what is chosen; the others run what the figures
-        show, so that their spread owes nothing to the choosing.
+        show, so that their spread does not depend on the choice.
         """
         first, *others = self.seeds
-        failed = self._stage("all settings, first seed", self._entries([first], self._wanted()), on_stage)
+        errors = self._stage("all settings, first seed", self._entries([first], self._wanted()), on_stage)
         choices = all_choices(Catalogue(self.store))
-        self.store.write_note("selection", {"choices": [asdict(choice) for choice in choices]})
         for choice in choices:
             where = f"{choice.dataset} {choice.model} {choice.metric}"
-            say(f"{choice.method} on {where}: {choice.parameter} = {choice.chosen:g} ({choice.reason})")
+            log_line(f"{choice.method} on {where}: {choice.parameter} = {choice.chosen:g} ({choice.reason})")
         if others:
             shown = self._wanted({(c.dataset, c.model, c.method, c.chosen) for c in choices})
-            failed += self._stage("what the figures show, other seeds", self._entries(others, shown), on_stage)
+            errors += self._stage("what the figures show, other seeds", self._entries(others, shown), on_stage)
         if any(experiment.name == "time" for experiment in self.experiments):
             cells = [
                 (dataset, model) for dataset in self.sources if dataset in self.scale.timed for model in self.models
             ]
             time_methods(self.store, self.sources, cells, self.scale, self.protocol, self.device, on_stage)
         self.store.clear()
-        return failed
+        return errors
 
     @property
     def scale(self) -> Scale:
@@ -90,24 +82,22 @@ class Reproduction:
             for setting in dict.fromkeys(settings)
         ]
 
-    def _stage(self, name: str, entries: Sequence[Entry], on_stage: OnStage) -> list[str]:
+    def _stage(self, name: str, entries: Sequence[Entry], on_stage: OnStage) -> list[FairstreamError]:
         configs: dict[str, list[RunConfig]] = {dataset: [] for dataset in self.sources}
         rows = []
         for dataset, model, setting, seed in entries:
             log = self.sources[dataset].read()
             config = self.scale.config(setting, dataset, model, seed=seed, protocol=self.protocol)
-            config = resolved(log, config)[0]
             configs[dataset].append(config)
             rows.append(row_of((dataset, model, setting, seed), run_id(log, config)))
         self._note_plan(rows)
-        jobs = [
-            job for dataset, source in self.sources.items() for job in jobs_for(self.store, source, configs[dataset])
-        ]
-        tell = on_stage(name, jobs)
-        failed = execute_all(jobs, self.store, device=self.device, n_workers=self.n_workers, on_progress=tell)
-        for dataset, source in self.sources.items():
-            finish(self.store, source, configs[dataset])
-        return failed
+        return execute_runs(
+            self.store,
+            [(source, configs[dataset]) for dataset, source in self.sources.items()],
+            device=self.device,
+            n_workers=self.n_workers,
+            on_start=partial(on_stage, name),
+        )
 
     def _note_plan(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add runs to the plan in the store, which must be of the same kind."""
@@ -116,7 +106,7 @@ class Reproduction:
         for name in ("protocol", "quick"):
             if before[name] != kind[name]:
                 raise ConfigurationError(
-                    f"the store {self.store.folder} was begun with {name} = {before[name]}, not {kind[name]}; "
+                    f"the store {self.store.folder} was started with {name} = {before[name]}, not {kind[name]}; "
                     f"choose another folder with --store"
                 )
         # By what a run is, not by its id: data that have changed give other ids, and the last are meant.

@@ -12,6 +12,7 @@ import torch
 
 from fairstream.data import Groups, History, Rows
 from fairstream.data.history import Positions
+from fairstream.errors import ConfigurationError
 from fairstream.methods import MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
@@ -176,8 +177,8 @@ class Learning:
         began, t = time.perf_counter(), state.t + 1
         history = state.history.after(events.users, events.items)
         new: Positions = range(len(state.history), len(history))
-        if len(state.pending):
-            new = np.concatenate([state.pending, np.asarray(new)])
+        if len(state.pending):  # np.asarray of an empty range would be of floats
+            new = np.concatenate([state.pending, np.arange(len(state.history), len(history))])
         plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
         following = self._following(state, events, history, t)
         if plan.events is None:
@@ -190,6 +191,8 @@ class Learning:
                 memory=plan.memory,
             )
             return Candidate(following, plan.step, None, (), None, began)
+        if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
+            raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
         base = None if is_fresh else self._grown(state, history, t, always=True)
         result = self._train(plan, base, history, events.groups, t, on_epoch)
@@ -208,8 +211,8 @@ class Learning:
         return Candidate(following, plan.step, result.report, (), result.engine, began)
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
-        """Know of events without learning from them yet."""
-        history = state.history.after(events.users, events.items)
+        """Know of events without learning from them yet; they belong to the period that the next update ends."""
+        history = state.history.after(events.users, events.items, ends_period=False)
         following = self._following(state, events, history, state.t + 1)
         model, optimizer = self._grown(state, history, following.t)
         pending = state.pending
@@ -295,7 +298,13 @@ class Learning:
         batches: Batches | Windows
         if isinstance(model, WindowScorer):
             batches = cut_windows(
-                history, plan.events, groups.codes, length=model.reads.history, size=config.batch_size
+                history,
+                plan.events,
+                groups.codes,
+                sampler,
+                n_drawn=self.objective.n_drawn,
+                length=model.reads.history,
+                size=config.batch_size,
             )
         else:
             batches = cut_batches(

@@ -118,19 +118,16 @@ class FairRecommender:
         restart: Literal["never", "on-degradation"] = "never",
         restart_every: int | None = None,
         adversary_weight: float = 10.0,
-        rerank_tolerance: float = 0.001,
     ) -> None:
-        if rerank_tolerance != 0.001 or METHODS[method].reranker is not None:
+        if METHODS[method].reranker is not None:
             raise ConfigurationError(
                 f"{METHODS.canonical(method)} chooses the lists of all users together, so it is a method of "
                 f"experiments (fairstream.run, `fairstream run`); give a recommender another method"
             )
+        names, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy)
         self.config = MethodConfig(
-            model=model if isinstance(model, str) else CUSTOM,
+            **{name: part for name, part in names.items() if name != "metrics"},
             method=method,
-            loss=loss if isinstance(loss, str) else CUSTOM,
-            fairness=fairness if fairness is None or isinstance(fairness, str) else CUSTOM,
-            strategy=strategy if strategy is None or isinstance(strategy, str) else CUSTOM,
             fairness_weight=fairness_weight,
             embedding_dim=embedding_dim,
             surrogate=surrogate,
@@ -146,12 +143,6 @@ class FairRecommender:
             restart=restart,
             restart_every=restart_every,
             adversary_weight=adversary_weight,
-        )
-        parts = Parts(
-            None if isinstance(model, str) else model,
-            None if isinstance(loss, str) else loss,
-            None if isinstance(fairness, str) else fairness,
-            None if isinstance(strategy, str) else strategy,
         )
         runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
         self._learning = Learning(
@@ -437,10 +428,11 @@ class FairRecommender:
         runtime = RuntimeConfig(device=device or manifest.get("device", "auto"))
         runtime.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
-            saved, seed = dict(manifest["config"]), int(manifest["seed"])
-            engine = manifest.get("engine", "auto")
-        except (KeyError, TypeError, ValueError):
-            raise _damaged(path) from None
+            saved, seed = dict(manifest["config"]), RuntimeConfig(seed=manifest["seed"]).seed
+            engine = RuntimeConfig(engine=manifest["engine"]).engine
+            MethodConfig(**saved)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, error) from None
         recommender = cls(
             metrics=metrics,
             **_constructor_options(path, saved, seed, engine, runtime.device, changed, model, loss, fairness, strategy),
@@ -504,13 +496,11 @@ class FairRecommender:
         self.last_update = update
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._reading() as state:
-            fields = {
-                name: value
-                for name, value in self.__dict__.items()
-                if name not in ("_writing", "_swapping", "_n_readers")
-            }
-            return {**fields, "_state": state.share()}
+        with self._swapping:
+            if self._state is not None:
+                self._state.share()
+            fields = self.__dict__.copy()
+        return {name: value for name, value in fields.items() if name not in ("_writing", "_swapping", "_n_readers")}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         self.__dict__.update(fields)
@@ -519,7 +509,7 @@ class FairRecommender:
     def __deepcopy__(self, memo: dict[int, Any]) -> FairRecommender:
         """Both share the state, which never changes."""
         twin = object.__new__(type(self))
-        twin.__setstate__({**self.__dict__} if self._state is None else self.__getstate__())
+        twin.__setstate__(self.__getstate__())
         return twin
 
     def _fitted(self) -> State:

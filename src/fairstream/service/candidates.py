@@ -20,6 +20,9 @@ from fairstream.service.periods import Period, events_of, held_out
 from fairstream.service.registry import model
 from fairstream.service.workspace import Workspace
 
+_FOR_EXPERIMENTS = {"rerank_tolerance"}
+"""Options of methods that only experiments can run."""
+
 
 @dataclass(frozen=True, eq=False)
 class Trial:
@@ -91,8 +94,7 @@ class Candidates:
         return int((recommender.state.item_ids.lookup(items) < 0).sum())
 
     def _fresh(self, events: pa.Table) -> FairRecommender:
-        options = self._config.learning.model_dump()
-        candidate = FairRecommender(options.pop("model"), **options)
+        candidate = FairRecommender(**self._config.learning.model_dump(exclude=_FOR_EXPERIMENTS))
         log = read_events(
             _columns(events), users=self._people, group=self._config.group, advantaged=self._config.advantaged
         )
@@ -102,7 +104,7 @@ class Candidates:
     def _in_service(self) -> FairRecommender:
         assert self._parent is not None
         learning = self._config.learning  # what was changed in the configuration since counts from now on
-        changed = learning.model_dump(exclude={"model", "seed", "device"})
+        changed = learning.model_dump(exclude={"model", "seed", "device", *_FOR_EXPERIMENTS})
         recommender = load(self._workspace.model_folder(self._parent), device=learning.device, **changed)
         recommender.set_groups(self._people)
         self._observe(recommender, self._skipped)

@@ -58,6 +58,13 @@ class Plan:
             raise ConfigurationError("a plan that starts from fresh weights must name the events to learn")
         if self.epochs is not None and self.epochs < 1:
             raise ConfigurationError(f"a plan has at least one epoch, got {self.epochs}")
+        if self.events is not None and not (isinstance(self.events, range) and self.events.step == 1):
+            events = np.asarray(self.events)
+            if len(events) and (events.dtype.kind not in "iu" or (np.diff(events) < 1).any()):
+                raise ConfigurationError(
+                    "a plan names events by their positions in the history, whole numbers in ascending order, each once"
+                )
+            object.__setattr__(self, "events", events.astype(np.int64))
 
     @property
     def step(self) -> str:
@@ -114,7 +121,7 @@ class Period:
     def sample(self, n: int) -> Positions:
         """N events drawn at random, without replacement, from those before this period."""
         n_before = len(self.history) - len(self.new)
-        past = np.setdiff1d(np.arange(len(self.history)), np.asarray(self.new), assume_unique=True)
+        past = np.setdiff1d(np.arange(len(self.history)), np.asarray(self.new, dtype=np.int64), assume_unique=True)
         rng = self.randomness.numpy("replay", self.t)
         return np.sort(rng.choice(past, size=min(n, n_before), replace=False))
 
@@ -182,7 +189,7 @@ class Replay(Strategy):
 
     def plan(self, period: Period) -> Plan:
         past = period.sample(round(self.share * len(period.new)))
-        return Plan(events=np.union1d(np.asarray(past, dtype=np.int64), np.asarray(period.new)), name="replay")
+        return Plan(events=np.union1d(past, np.asarray(period.new, dtype=np.int64)), name="replay")
 
 
 class RestartEvery(Strategy):

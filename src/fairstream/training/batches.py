@@ -64,19 +64,26 @@ def cut_batches(
     history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
 ) -> Batches:
     """The events whose user has `n_drawn` items left to draw negatives from, cut into batches."""
+    events = _with_negatives(history, events, sampler, n_drawn)
     users, items = history.users_at(events), history.items_at(events)
+    if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read beyond the end
+        raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
+    return Batches(users, items, codes, min(size, len(users)), events)
+
+
+def _with_negatives(history: History, events: Positions, sampler: NegativeSampler, n_drawn: int) -> Positions:
+    """The events whose user has `n_drawn` items left to draw from; there has to be one."""
+    if len(events) == 0:
+        raise DataError("there are no events to learn")
     has_enough = sampler.n_items - np.diff(sampler.bounds) >= n_drawn
     if not has_enough.all():
-        kept = has_enough[sampler.place(users)]
-        users, items, events = users[kept], items[kept], np.asarray(events)[kept]
-    if len(users) == 0:
+        events = np.asarray(events)[has_enough[sampler.place(history.users_at(events))]]
+    if len(events) == 0:
         raise DataError(
             f"{n_drawn} distinct negatives an interaction (the larger of n_negatives and "
             f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
         )
-    if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read beyond the end
-        raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
-    return Batches(users, items, codes, min(size, len(users)), events)
+    return events
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,18 +127,28 @@ class Windows:
         return before[[*(self.span(b).start for b in range(len(self))), len(self.users)]]
 
 
-def cut_windows(history: History, events: Positions, codes: Codes, *, length: int, size: int) -> Windows:
+def cut_windows(
+    history: History,
+    events: Positions,
+    codes: Codes,
+    sampler: NegativeSampler,
+    *,
+    n_drawn: int,
+    length: int,
+    size: int,
+) -> Windows:
     """Windows of `length` that end with the events to learn, as many as `size` events in a batch.
 
-    A user's first event has nothing before it to be predicted from and is left out.
+    A user's first event has nothing before it to be predicted from and is left out, and so are
+    the events of users without `n_drawn` items left to draw negatives from.
     """
-    events = np.asarray(events)
+    events = np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = history.users_at(events)
     learned = np.zeros(len(history), dtype=np.bool_)
     learned[events] = True
     order = np.lexsort((events, users))
-    last = order[np.append(users[order][1:] != users[order][:-1], True)] if len(order) else order
-    first = order[np.append(True, users[order][1:] != users[order][:-1])] if len(order) else order
+    last = order[np.append(users[order][1:] != users[order][:-1], True)]
+    first = order[np.append(True, users[order][1:] != users[order][:-1])]
     owner, end, begin = users[last], events[last], events[first]
     items, parts = history.items, []
     while len(owner):

@@ -11,6 +11,7 @@ from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
 from fairstream.models import MODELS
 from fairstream.objectives import LOSSES, Surrogate
+from fairstream.objectives.fairness import LEAST_TEMPERATURE
 
 EngineName = Literal["auto", "reference", "fused"]
 CUSTOM = "custom"
@@ -32,7 +33,7 @@ recent-popularity, or a registered model."""
     surrogate: Surrogate = "hit"
     """What stands for the quality of a user's ranking in the fairness loss: hit (the paper's Differentiable Hit), \
 neural-ndcg or approx-ndcg, which the paper compares with it."""
-    temperature: float = Field(3.0, ge=1e-6)
+    temperature: float = Field(3.0, ge=LEAST_TEMPERATURE)
     """τ, how soft the relaxed ranking is; towards 0 it becomes the exact one."""
     n_negatives: int = Field(4, ge=1)
     """n, negative items per interaction in the recommendation loss."""

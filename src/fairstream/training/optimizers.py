@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fairstream.models import Scorer
-from fairstream.models.tables import grow_rows, without_rows
+from fairstream.models.tables import grow_rows, keep_capacity, without_rows
 from fairstream.training.row_adam import RowAdam, fresh_state
 
 Tensors = dict[str, torch.Tensor]
@@ -89,7 +89,9 @@ def own_memory(optimizer: torch.optim.Optimizer, model: Scorer) -> None:
     """Move a model's tables and their moments into memory of their own."""
     for table in model.tables():
         weight = table.weight
-        weight.data = _with_room(weight.data)
+        moved = _with_room(weight.data)
+        weight.data = moved
+        keep_capacity(weight, getattr(moved, "capacity", None))  # else the next growth would copy the table
         for name, value in optimizer.state.get(weight, {}).items():
             optimizer.state[weight][name] = _with_room(value)
 

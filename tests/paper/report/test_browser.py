@@ -17,7 +17,10 @@ from fairstream.paper.report.page import page_of
 from report_findings import findings
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on this machine")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on this machine"),
+]
 
 # Only in the tests' copy of the page: what went wrong, what was drawn, and how wide it has become.
 _WATCH = """<script>
@@ -74,7 +77,7 @@ def _run(tmp_path: Path, *arguments: str) -> str:
     quiet = [f"--{flag}" for flag in (*flags.split(), "disable-component-update", "disable-sync", "hide-scrollbars")]
     home = f"--user-data-dir={tmp_path / 'profile'}"
     command = [CHROMIUM, *quiet, home, "--virtual-time-budget=60000", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=180).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
 
 
 @pytest.mark.parametrize("width", [1280, 390, 360])

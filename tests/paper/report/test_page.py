@@ -154,11 +154,12 @@ def test_a_quick_reproduction_says_so(read: Reader) -> None:
 def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> None:
     write_report(findings(), tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text() == page
-    with pytest.raises(fairstream.ConfigurationError, match=r"nowhere.*choose another place"):
+    with pytest.raises(fairstream.ConfigurationError, match=r"nowhere.*choose another file"):
         write_report(findings(), tmp_path / "nowhere" / "report.html")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.mark.slow
 def test_without_the_extra_there_is_one_sentence(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['altair'] = None\n"

@@ -22,6 +22,7 @@ from fairstream.service.api.writer import Writer
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.workspace import Workspace
+from live_services import PATIENCE_SECONDS
 
 
 @given(n=st.integers(1, 10**9), unit=st.sampled_from([("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)]))
@@ -125,7 +126,7 @@ def test_batches_that_wait_together_each_get_their_own_receipt(
     seen: set[str] = set()
     for batch, receipt in zip(batches, receipts, strict=True):
         ids = set(batch.table["event_id"].to_pylist())
-        assert receipt.result(20) == (len(ids - seen), len(ids & seen), 0)
+        assert receipt.result(PATIENCE_SECONDS) == (len(ids - seen), len(ids & seen), 0)
         seen |= ids
     writer.stop()
     assert store.last_seq() >= len(seen)

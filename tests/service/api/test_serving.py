@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,6 +17,12 @@ from fairstream.service.recent import Recent
 from fairstream.service.serving import Served
 
 N_USERS, N_ITEMS = 40, 70
+
+
+@cache
+def shared(name: str) -> FairRecommender:
+    """One that no test changes: mf, ncf, or one with many items."""
+    return fitted("mf", 9000) if name == "large" else fitted(name)
 
 
 def fitted(model: str = "mf", n_items: int = N_ITEMS) -> FairRecommender:
@@ -33,12 +41,11 @@ def fitted(model: str = "mf", n_items: int = N_ITEMS) -> FairRecommender:
     return recommender
 
 
-RECOMMENDERS = {name: fitted(name) for name in ("mf", "ncf")} | {"large": fitted("mf", 9000)}
 USERS = st.sampled_from([*(f"u{row}" for row in range(N_USERS)), "late", "nobody", "ü"])
 
 
 def told(recommender: FairRecommender, user: str, k: int) -> list[tuple[str, float, str]]:
-    n_items = recommender.standing.known.n_items
+    n_items = recommender.state.history.n_items
     table = recommender.recommend([user], k=min(k, n_items))
     return list(zip(*(table[name].to_pylist() for name in ("item_id", "score", "source")), strict=True))
 
@@ -51,7 +58,7 @@ def answered(served: Served, user: str, k: int, had: list[str]) -> list[tuple[st
     return [(item, score, source) for item, score in zip(items, scores, strict=True)]
 
 
-@pytest.mark.parametrize("name", RECOMMENDERS)
+@pytest.mark.parametrize("name", ["mf", "ncf", "large"])
 @settings(deadline=None, max_examples=40)
 @given(
     asked=st.lists(
@@ -64,7 +71,7 @@ def answered(served: Served, user: str, k: int, had: list[str]) -> list[tuple[st
 def test_answers_are_those_of_recommend_whatever_was_asked_before(
     name: str, asked: list[tuple[str, int, list[str]]]
 ) -> None:
-    recommender = RECOMMENDERS[name]
+    recommender = shared(name)
     served = Served(recommender, "m")
     for user, k, had in asked:
         everything = told(recommender, user, N_ITEMS + 10**6)
@@ -73,7 +80,7 @@ def test_answers_are_those_of_recommend_whatever_was_asked_before(
 
 
 def test_a_loaded_checkpoint_answers_the_same(tmp_path: object) -> None:
-    recommender = RECOMMENDERS["mf"]
+    recommender = shared("mf")
     recommender.save(str(tmp_path))
     served = Served.load(tmp_path, "m")  # type: ignore[arg-type]
     assert answered(served, "u3", 10, []) == told(recommender, "u3", 10)
@@ -81,7 +88,7 @@ def test_a_loaded_checkpoint_answers_the_same(tmp_path: object) -> None:
 
 def test_lists_that_are_kept_are_bounded_and_strangers_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_KEPT_LISTS", 5)
-    served = Served(RECOMMENDERS["mf"], "m")
+    served = Served(shared("mf"), "m")
     for stranger in range(20):
         assert served.answer(f"stranger{stranger}", 5).source == "popularity"
     assert len(served._lists) == 1
@@ -104,12 +111,12 @@ def test_a_model_with_nan_is_not_served() -> None:
     )
 )
 def test_recent_is_what_was_added_in_whatever_parts(parts: list[list[tuple[str, str]]]) -> None:
-    served = Served(RECOMMENDERS["mf"], "m")
+    served = Served(shared("mf"), "m")
     recent = Recent(served)
     for part in parts:
         users, items = ([event[column] for event in part] for column in (0, 1))
         recent.add(pa.array(users, pa.string()), pa.array(items, pa.string()))
-    names, known_pairs = served.items.ids.to_pylist(), RECOMMENDERS["mf"].standing.known.seen
+    names, known_pairs = served.items.ids.to_pylist(), shared("mf").state.history.seen
     for user in {user for part in parts for user, _ in part} | {"nobody else"}:
         row = served.row_of(user)
         known = {names[item] for item in known_pairs.lists(np.array([row if row >= 0 else 10**6]))[1]}

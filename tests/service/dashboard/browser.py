@@ -19,7 +19,7 @@ _FLAGS = (
     "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update "
     "disable-sync hide-scrollbars disable-dev-shm-usage remote-debugging-pipe"
 )
-_PATIENCE = 90
+_PATIENCE = 600
 
 
 class Browser:
@@ -132,6 +132,6 @@ def browser(profile: Path) -> Iterator[Browser]:
         yield Browser(from_read, to_write)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(_PATIENCE)
         os.close(to_write)
         os.close(from_read)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pyarrow as pa
-from streams import SMALL, know, periods_of, take_in
+from streams import named_stream, take_in
 
 from fairstream.pages.format import number
 from fairstream.pages.markup import element
@@ -21,15 +20,13 @@ from fairstream.service.registry import promote
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
-PERIODS, PEOPLE = periods_of()
+PERIODS, _ = named_stream()
 
 
-def test_the_pages_tell_what_updates_did(new_workspace: Callable[..., Workspace]) -> None:
-    workspace = new_workspace(**SMALL)
-    know(workspace, PEOPLE)
-    for events in PERIODS[:3]:
-        take_in(workspace, events)
-        assert update(workspace).kind == "promoted"
+def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
+    workspace = learned
+    take_in(workspace, PERIODS[2])
+    assert update(workspace).kind == "promoted"
     flood = PERIODS[3].slice(0, len(PERIODS[3]) // 2)
     flood = flood.set_column(0, "user_id", pa.array(["u1"] * len(flood)))
     take_in(workspace, pa.concat_tables([PERIODS[3], flood]))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from browser import CHROMIUM, Browser, browser
 from fastapi import FastAPI
 from made_up import filled, model_id
@@ -23,8 +18,12 @@ from fairstream.service.database import now
 from fairstream.service.keys import make_key
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
+from live_services import served, wait_until
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on this machine")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on this machine"),
+]
 
 DRAWN = "document.documentElement.dataset.charts === 'drawn'"
 N_CHARTS = 9
@@ -63,24 +62,6 @@ TOO_WIDE = """[...document.querySelectorAll("body *")]
   .map((element) => element.outerHTML.slice(0, 100))"""
 
 
-@contextmanager
-def served(workspace: Workspace) -> Iterator[str]:
-    """The pages on a free port of this machine."""
-    app = FastAPI()
-    app.include_router(router(workspace, lambda: {"requests": 12, "errors": 0, "updating": False}))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.02)
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(20)
-
-
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("dashboard") / "shop"
@@ -92,7 +73,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 def seen(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, str]]:
     """A browser that has signed in by typing a key into the page."""
     key = make_key(workspace.engine, "reader", "read")
-    with served(workspace) as address, browser(tmp_path_factory.mktemp("profile")) as page:
+    app = FastAPI()
+    app.include_router(router(workspace, lambda: {"requests": 12, "errors": 0, "updating": False}))
+    with served(app, ws="none") as address, browser(tmp_path_factory.mktemp("profile")) as page:
         page.screen(1280)
         page.go(f"{address}/")
         assert page.run("location.pathname") == "/login"
@@ -187,14 +170,19 @@ def test_a_chart_tells_its_numbers_when_pointed_at(page: Browser, address: str) 
     assert page.wrong == []
 
 
+def source(page: Browser) -> str:
+    """The page as it stands, whether or not scripts run in it."""
+    root = page.ask("DOM.getDocument", depth=-1)["root"]["nodeId"]
+    return str(page.ask("DOM.getOuterHTML", nodeId=root)["outerHTML"])
+
+
 def test_without_scripts_every_number_is_there(page: Browser, address: str) -> None:
     page.ask("Emulation.setScriptExecutionDisabled", value=True)
     try:
         page.screen(1280)
         page.ask("Page.navigate", url=f"{address}/")
-        time.sleep(1)
-        root = page.ask("DOM.getDocument", depth=-1)["root"]["nodeId"]
-        text = page.ask("DOM.getOuterHTML", nodeId=root)["outerHTML"]
+        wait_until(lambda: 'class="foot"' in source(page))
+        text = source(page)
     finally:
         page.ask("Emulation.setScriptExecutionDisabled", value=False)
     assert "Charts are drawn with JavaScript, which is off here" in text

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from fairstream.pages.format import anything, counted, plain, share
+from fairstream.pages.legend import legend
 from fairstream.pages.markup import Markup, element, joined, script_data
-from fairstream.pages.series import CONFIG
-from fairstream.pages.tables import section
+from fairstream.pages.series import CONFIG, Styles, styles_of
+from fairstream.pages.tables import body, row, section, table
 from fairstream.pages.vega import own, vega
 from fairstream.paper.findings import Findings
-from fairstream.paper.report.about import about_section, glossary_section, recovery_section
-from fairstream.paper.report.agreement import agreement_section
-from fairstream.paper.report.captions import QUESTIONS, SHORT, TRADEOFFS
-from fairstream.paper.report.choices import choice_section
-from fairstream.paper.report.figures import Figure, figures_of
-from fairstream.paper.report.numbers import numbers_section
-from fairstream.paper.report.panels import Charts, figure_block
-from fairstream.paper.report.summary import summary_of
-from fairstream.paper.report.times import time_table
-from fairstream.paper.report.verdicts import counts_of, verdict_section
+from fairstream.paper.report.figures import Figure, Mark, Panel, described, figures_of, rows_of, spec_of
+from fairstream.paper.report.summary import agreeing, agreement_section, counts_of, summary_of, verdict_section
+from fairstream.paper.report.tables import choice_section, numbers_section, time_table
+from fairstream.paper.report.wording import QUESTIONS, SHORT, TRADEOFFS, dataset_name
 
 _TITLE = "User-side fairness in dynamic recommender systems: the paper's results and ours"
 _PARTS = (
@@ -114,3 +112,155 @@ def _scripts(charts: Charts) -> Markup:
         element("script", Markup(vega())),
         element("script", Markup(own("charts.js") + own("page.js", "fairstream.paper.report"))),
     )
+
+
+@dataclass
+class Charts:
+    """The charts of a page by the id of the element that each is drawn in."""
+
+    specs: list[dict[str, Any]] = field(default_factory=list)
+    drawn: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, spec: dict[str, Any]) -> int:
+        self.specs.append(spec)
+        return len(self.specs) - 1
+
+
+def figure_block(figure: Figure, charts: Charts) -> Markup:
+    """The figure, with its charts added to `charts`."""
+    styles = styles_of(figure.series)
+    panels = [
+        _panel(figure, panel, charts, styles, id_=f"{figure.anchor}-{position}")
+        for position, panel in enumerate(figure.panels)
+    ]
+    caption = element(
+        "figcaption",
+        element("h3", figure.caption.title),
+        element("p", figure.caption.reading, " ", _standing(figure), " ", _to_the_numbers(figure)),
+    )
+    return element(
+        "figure",
+        caption,
+        legend(styles),
+        element("div", *panels, class_="panels" if figure.has_paper else "panels alone"),
+        id=figure.anchor,
+    )
+
+
+def _standing(figure: Figure) -> str:
+    points = figure.points
+    agree, compared = agreeing(points)
+    missing = sum(point.ours is None for point in points)
+    words = (
+        f"{agree:,} of {counted(compared, 'number')} agree ({share(agree, compared)})."
+        if figure.has_paper
+        else "The source of the paper gives no numbers for this figure: ours alone."
+    )
+    return words + (f" {missing:,} of ours {'is' if missing == 1 else 'are'} not run." if missing else "")
+
+
+def _to_the_numbers(figure: Figure) -> Markup:
+    return element("a", "Its numbers", href="#numbers", data_figure=figure.caption.label)
+
+
+def _panel(figure: Figure, panel: Panel, charts: Charts, styles: Styles, *, id_: str) -> Markup:
+    has_any = panel.paper or panel.ours
+    spec = charts.add(spec_of(panel, styles)) if has_any else None
+    sides = [_side("Ours", panel, panel.ours, charts, spec, id_=f"{id_}-ours")]
+    if figure.has_paper:
+        sides.insert(0, _side("Paper", panel, panel.paper, charts, spec, id_=f"{id_}-paper"))
+    return element("div", element("h4", panel.title), element("div", *sides, class_="pair"), class_="panel")
+
+
+def _side(whose: str, panel: Panel, marks: Sequence[Mark], charts: Charts, spec: int | None, *, id_: str) -> Markup:
+    name = element("p", whose, class_="whose")
+    if not marks or spec is None:
+        what = (
+            "The source gives no numbers for this panel."
+            if whose == "Paper"
+            else "Not run: the store has no runs for this panel."
+        )
+        return element("div", name, element("p", what, class_="absent"), class_="side")
+    charts.drawn[id_] = {"spec": spec, "rows": rows_of(marks)}
+    chart = element("div", id=id_, class_="chart", role="img", aria_label=described(panel, marks, whose=whose))
+    gaps = panel.n_missing if whose == "Ours" else 0
+    return element("div", name, chart, element("p", f"{gaps} not run", class_="gap") if gaps else None, class_="side")
+
+
+_GLOSSARY = (
+    ("Task-R", "After a period, the model is tested on everything that remains: all later interactions."),
+    ("Task-N", "After a period, the model is tested on the next period alone."),
+    (
+        "NDCG@20",
+        "How near the top of a list of 20 the items are that the user went on to choose; 1 is best. Under the "
+        "protocol “paper” it is taken over the best order of what was found, so that one hit at the first rank "
+        "scores 1; under “strict” over the best possible list.",
+    ),
+    ("F1@20", "The harmonic mean of precision (hits among 20) and recall (hits among all that there were to find)."),
+    (
+        "PD, |PD|",
+        "Performance disparity: the advantaged group's mean score less the disadvantaged group's. |PD| is its size.",
+    ),
+    (
+        "λ, τ, μ",
+        "The weight of FADE's fairness loss, the temperature of Differentiable Hit, how many negatives the loss has.",
+    ),
+    ("seed sd", "The standard deviation between runs that differ in nothing but the random seed."),
+)
+
+
+def recovery_section(recovery: Sequence[Mapping[str, Any]]) -> Markup:
+    """How well a classifier that never saw the training recovers the group from the users' embeddings."""
+    note = element(
+        "p",
+        "Adver tries to remove the group from what a model knows of a user. A fresh classifier is trained to find it "
+        "there again: a balanced accuracy of 0.5 is guessing between two groups.",
+        class_="note",
+    )
+    shown = _records(recovery, caption="Recovering the group", id_="recovery-table")
+    return section("What Adver leaves of the group", note, shown, id_="recovery")
+
+
+def about_section(findings: Findings) -> Markup:
+    """Where everything comes from."""
+    data = [{**about, "name": dataset_name(str(about.get("name", "")))} for about in findings.data]
+    versions = [{"what": name, "version": version} for name, version in sorted(findings.versions.items())]
+    notes = element("ul", *(element("li", note) for note in findings.notes)) if findings.notes else None
+    return section(
+        "Where this comes from",
+        element("p", "To run it again:"),
+        element("pre", element("code", findings.command), tabindex="0"),
+        _records(data, caption="Data sets", id_="data-table"),
+        _records(versions, caption="Versions", id_="version-table"),
+        element("h3", "Notes") if notes else None,
+        notes,
+        id_="about",
+    )
+
+
+def glossary_section() -> Markup:
+    """The few words that one must know."""
+    entries = [part for word, meaning in _GLOSSARY for part in (element("dt", word), element("dd", meaning))]
+    return section("Words", element("dl", *entries), id_="words")
+
+
+def _records(records: Sequence[Mapping[str, Any]], *, caption: str, id_: str) -> Markup:
+    """Open records as a table: one column for each key that any of them has."""
+    if not records:
+        return element("p", f"{caption}: none in the store.", class_="note")
+    keys = list(dict.fromkeys(key for record in records for key in record))
+    columns = [(key.replace("_", " ").removeprefix("n "), _kind(records, key)) for key in keys]
+    rows = [row(columns, [_cell(key, record.get(key)) for key in keys]) for record in records]
+    return table(caption=caption, columns=columns, bodies=[body(rows)], id_=id_)
+
+
+def _cell(key: str, value: Any) -> Markup | str:
+    if key == "sha256":
+        return element("code", str(value), class_="fingerprint")
+    if key == "weight" and isinstance(value, int | float):
+        return plain(value)
+    return dataset_name(str(value)) if key == "dataset" else anything(value)
+
+
+def _kind(records: Sequence[Mapping[str, Any]], key: str) -> str:
+    return "n" if all(isinstance(record.get(key), int | float) for record in records) else ""

@@ -56,9 +56,12 @@ class Sessions:
 
     def _forget_ended(self) -> None:
         now = self._clock()
-        self._open = {digest: session for digest, session in self._open.items() if session.ends > now}
-        while len(self._open) >= _AT_MOST:  # the oldest gives way, so that memory has a bound
-            self._open.pop(next(iter(self._open)))
+        # All last equally long, so the oldest ends first; where there are too many, it gives way before its end.
+        while self._open:
+            oldest, session = next(iter(self._open.items()))
+            if session.ends > now and len(self._open) < _AT_MOST:
+                return
+            del self._open[oldest]
 
 
 def _digest(token: str) -> bytes:

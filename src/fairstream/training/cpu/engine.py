@@ -14,7 +14,7 @@ import torch
 from fairstream.data import Rows
 from fairstream.models import ItemTable, MatrixFactorization, UserTable
 from fairstream.models import Table as ModelTable
-from fairstream.objectives import DisparityLoss, bpr_loss
+from fairstream.objectives import DisparityLoss, Objective, bpr_loss
 from fairstream.training.batches import Batches
 from fairstream.training.cpu.adam import Adam, Table, catch_up
 from fairstream.training.cpu.barrier import abort, new_counter
@@ -54,6 +54,7 @@ class FusedEngine(Engine):
             f"there is none for {type(model).__name__}": type(model) is not MatrixFactorization,
             "its parameters are not float32, or some are frozen": not is_float32,
             "its tables are not the usual ones": not all(type(x) in _TABLES and x.decayed for x in tables),
+            "its objective has a formula of its own": type(objective) is not Objective,
             "its loss is not bpr": objective.loss is not bpr_loss,
             "there is an extra loss": job.extra_loss is not None,
             "its fairness loss is not the paper's": objective.is_fair and type(objective.fairness) is not DisparityLoss,

@@ -1,0 +1,150 @@
+"""`run`, `sweep` and `compare` on one store: what is finished is not repeated, and every command reads it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pydantic import Field
+from typer.testing import CliRunner, Result
+
+from fairstream import Record, RunConfig, read_events, run
+from fairstream.cli import app
+from fairstream.cli.run import _with_config_options
+from fairstream.experiments import Store
+from stores import DIVERGING, FAST, write_stream
+
+Command = Callable[..., Result]
+READING = ("--group", "community", "--advantaged", "majority")
+OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in FAST.items()]
+SET = [f"--set={name}={value}" for name, value in FAST.items() if name != "device"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_stream(tmp_path_factory.mktemp("data") / "stream")
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`fairstream` with these arguments, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
+
+
+def test_a_store_of_seeds_is_resumed_and_exports_what_python_gives(
+    command: Command, data: Path, tmp_path: Path
+) -> None:
+    arguments = ("run", data, *READING, *OPTIONS, "--method=finetune", "--store=results", "--workers=1")
+    assert command(*arguments, "--seed=3").exit_code == 0
+    before = stamps(tmp_path / "results")
+    outcome = command(*arguments, "--seed=3", "--seeds=2", "--json=out.json")
+    assert outcome.exit_code == 0, outcome.output
+    assert "mean of 2 seeds" in outcome.output
+    assert before.items() < stamps(tmp_path / "results").items()
+    log = read_events(data, group="community", advantaged="majority")
+    for seed in (3, 4):  # the first was in the store before
+        expected = run(log, "finetune", seed=seed, **FAST)
+        list(expected)
+        exported = json.loads((tmp_path / f"out-seed{seed}.json").read_text())
+        exported["timing"] = expected.document()["timing"]
+        assert exported == json.loads(json.dumps(expected.document()))
+
+
+def test_json_on_standard_output_is_all_there_is(command: Command, data: Path, tmp_path: Path) -> None:
+    outcome = command("run", data, *READING, *OPTIONS, "--json=-")
+    assert outcome.exit_code == 0
+    assert json.loads(outcome.stdout)["config"]["method"] == "FADE"
+    assert list(tmp_path.iterdir()) == []
+    several = command("run", data, *READING, *OPTIONS, "--json=-", "--seeds=2")
+    assert "--json - prints one run" in str(several.exception)
+
+
+def test_compare_reads_stores_run_files_and_json_together(command: Command, data: Path, tmp_path: Path) -> None:
+    common = (data, *READING)
+    assert command("sweep", *common, *SET, "--grid=method=FADE,Finetune", "--store=swept", "--workers=1").exit_code == 0
+    assert command("run", *common, *OPTIONS, "--method=retrain", "--store=single", "--workers=1").exit_code == 0
+    assert command("run", *common, *OPTIONS, "--method=pretrain", "--json=pretrain.json").exit_code == 0
+    (file,) = (tmp_path / "single" / "runs").iterdir()
+    outcome = command("compare", "swept", file, "pretrain.json", "--json=-")
+    assert outcome.exit_code == 0, outcome.exception
+    comparison = json.loads(outcome.stdout)
+    labels = {contender["label"] for contender in comparison["contenders"]}
+    assert labels == {"FADE", "Finetune", "Retrain", "Pretrain"}
+
+
+def test_a_sweep_says_which_runs_failed_and_compares_the_others(command: Command, data: Path, tmp_path: Path) -> None:
+    grid = ("--grid=method=Finetune,Pretrain", "--grid=l2=0.0", "--store=results", "--workers=1")
+    diverging = [
+        f"--set={name}={value}" for name, value in {**FAST, **DIVERGING}.items() if name not in ("device", "l2")
+    ]
+    outcome = command("sweep", data, *READING, *diverging, *grid)
+    assert outcome.exit_code == 2
+    assert "Finetune (mf, seed 0): " in outcome.stderr
+    assert "one combination finished: there is nothing to compare" in outcome.stdout
+    assert [record.config["method"] for record in Store.opened(tmp_path / "results").records()] == ["Pretrain"]
+
+
+def test_a_grid_of_one_cell_is_no_failure_and_a_larger_one_reuses_it(
+    command: Command, data: Path, tmp_path: Path
+) -> None:
+    common = ("sweep", data, *READING, *SET, "--store=results", "--workers=1")
+    assert command(*common, "--grid=fairness-weight=1").exit_code == 0
+    before = stamps(tmp_path / "results")
+    outcome = command(*common, "--grid=fairness-weight=1,2", "--json=comparison.json")
+    assert outcome.exit_code == 0, outcome.output
+    assert before.items() < stamps(tmp_path / "results").items()
+    contenders = json.loads((tmp_path / "comparison.json").read_text())["contenders"]
+    assert [contender["label"] for contender in contenders] == ["FADE fairness_weight=1.0", "FADE fairness_weight=2.0"]
+    assert all(record.config["n_resamples"] == 0 for record in Store.opened(tmp_path / "results").records())
+
+
+def test_a_plugin_is_imported_before_anything_else(command: Command, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise RuntimeError('imported')")
+    outcome = command("sweep", "nowhere", "--grid=nothing=1", "--plugin=mine.py")
+    assert "the plugin mine.py cannot be imported: RuntimeError: imported" in str(outcome.exception)
+
+
+def test_every_field_of_the_configuration_is_an_option_and_tuples_can_be_repeated() -> None:
+    class Wider(RunConfig):
+        metrics: tuple[str, ...] = Field((), description="More metrics.")
+        number_of_mine: float | None = Field(None, description="A number.")
+
+    configs: list[Wider] = []
+
+    @_with_config_options(Wider)
+    def command(data: str, *, options: dict[str, Any]) -> None:
+        configs.append(Wider(**options))
+
+    wider = typer.Typer()
+    wider.command()(command)
+    arguments = ["x", "--metric=a@5", "--metric=b@5", "--number-of-mine=0", "--method=retrain"]
+    assert CliRunner().invoke(wider, arguments).exit_code == 0
+    assert configs == [Wider(metrics=("a@5", "b@5"), number_of_mine=0.0, method="Retrain")]
+    assert CliRunner().invoke(wider, ["x"]).exit_code == 0
+    assert configs[1] == Wider()
+    assert set(inspect.signature(command).parameters) == {"data", *Wider.model_fields}
+
+
+def test_a_run_file_shows_the_tables_of_its_run(command: Command, data: Path, tmp_path: Path) -> None:
+    """Also where the seconds are gone: they are shown as not known."""
+    arguments = ("run", data, *READING, *OPTIONS, "--store=results", "--workers=1")
+    first = command(*arguments)
+    assert first.exit_code == 0
+    assert command(*arguments).output == first.output
+    for file in (tmp_path / "results" / "times").iterdir():
+        file.unlink()
+    (file,) = (tmp_path / "results" / "runs").iterdir()
+    assert Record.read(file).document["timing"] is None
+    without = command(*arguments)
+    assert without.exit_code == 0
+    assert without.output != first.output

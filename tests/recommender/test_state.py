@@ -1,0 +1,391 @@
+"""One immutable state, swapped whole: beside other threads, under interruptions, in other processes."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import fairstream
+from fairstream import Context, FairRecommender, ItemTable, Scorer, UserTable
+from fairstream.recommender.learning import Learning
+
+FAST: dict[str, Any] = {
+    "pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"
+}  # fmt: skip
+STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
+USERS = STREAM.users
+FIRST = STREAM.events.slice(0, 1200)
+PERIODS = [STREAM.events.slice(start, 100) for start in range(1200, 2000, 100)]
+EVERYBODY = pa.array([*sorted(set(STREAM.events["user_id"].to_pylist())), 10**6])
+
+
+class Biased(Scorer):
+    """A model that no compiled engine knows."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.user, self.item = UserTable(n_users, 1), ItemTable(n_items, 1)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor, context: Context) -> torch.Tensor:
+        return self.item(items).squeeze(-1) + self.user(users)
+
+
+MODELS = pytest.mark.parametrize("model", ["mf", "ncf", "popularity", Biased])
+
+
+def fitted(model: Any = "mf", **options: Any) -> FairRecommender:
+    log = fairstream.read_events(FIRST, users=USERS, group="community", advantaged="majority")
+    return FairRecommender(model, **{**FAST, **options}).fit(log)
+
+
+def lists(recommender: FairRecommender, k: int = 5) -> pa.Table:
+    return recommender.recommend(EVERYBODY, k=k)
+
+
+def contents(recommender: FairRecommender) -> dict[str, Any]:
+    """Everything a recommender is made of, as plain values, without marking the state as shared."""
+    state = recommender._state
+    assert state is not None
+    tensors = recommender._learning.tensors(state)
+    return {
+        "tensors": {name: value.tolist() for name, value in tensors.items()},
+        "ids": (state.user_ids.ids.to_pylist(), state.item_ids.ids.to_pylist()),
+        "events": (state.history.users.tolist(), state.history.items.tolist(), state.history.ends),
+        "groups": state.groups.codes.tolist(),
+        "trained": state.trained.tolist(),
+        "rest": (state.t, state.started_at, dict(state.memory), state.pending.tolist()),
+    }
+
+
+# ── states never change ──────────────────────────────────────────────────────────────────
+
+
+@MODELS
+def test_a_state_that_somebody_holds_is_what_it_was_after_any_later_change(model: Any) -> None:
+    recommender = fitted(model)
+    held, before = copy.deepcopy(recommender), contents(recommender)
+    recommender.update(PERIODS[0], users=USERS)
+    recommender.observe(PERIODS[1])
+    recommender.forget(EVERYBODY[:2])
+    recommender.update(PERIODS[2], users=USERS)
+    assert contents(held) == before
+
+
+@MODELS
+def test_an_update_in_place_and_one_into_a_copy_give_the_same(model: Any) -> None:
+    in_place, copied = fitted(model), fitted(model)
+    for period in PERIODS[:3]:
+        _ = copied.state  # whoever holds the state keeps its memory from being reused
+        in_place.update(period, users=USERS)
+        copied.update(period, users=USERS)
+    assert contents(in_place) == contents(copied)
+
+
+@MODELS
+def test_two_descendants_of_one_state_do_not_disturb_each_other(model: Any) -> None:
+    """Both grow: neither may write where the other has put its new rows."""
+    one = fitted(model)
+    other = copy.deepcopy(one)
+    alone_one, alone_other = fitted(model), fitted(model)
+    one.update(PERIODS[0], users=USERS)
+    other.update(PERIODS[4], users=USERS)
+    one.update(PERIODS[1], users=USERS)
+    other.update(PERIODS[5], users=USERS)
+    for period in (0, 1):
+        alone_one.update(PERIODS[period], users=USERS)
+        alone_other.update(PERIODS[period + 4], users=USERS)
+    assert contents(one) == contents(alone_one)
+    assert contents(other) == contents(alone_other)
+
+
+# ── threads ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", ["mf", Biased])
+def test_whoever_reads_while_another_thread_writes_sees_one_whole_state(model: Any, tmp_path: Path) -> None:
+    """Every list, checkpoint and evaluation is one that some state would give."""
+    recommender, undisturbed = fitted(model), fitted(model)
+    steps: list[Callable[[FairRecommender], object]] = [
+        *(lambda rec, part=part: rec.update(part, users=USERS) for part in PERIODS[:3]),
+        lambda rec: rec.observe(PERIODS[3]),
+        lambda rec: rec.forget(EVERYBODY[3:5]),
+        *(lambda rec, part=part: rec.update(part, users=USERS) for part in PERIODS[4:6]),
+    ]
+    later = PERIODS[7]
+    possible, values = [lists(undisturbed)], [_ndcg(undisturbed, later)]
+    for step in steps:
+        step(undisturbed)
+        possible.append(lists(undisturbed))
+        values.append(_ndcg(undisturbed, later))
+    is_over, seen, problems = threading.Event(), [], []
+
+    def watch(look: Callable[[int], object]) -> None:
+        turn = 0
+        try:
+            while not is_over.is_set() or turn == 0:
+                seen.append(look(turn))
+                turn += 1
+        except BaseException as error:
+            problems.append(error)
+
+    def saved(turn: int) -> pa.Table:
+        folder = tmp_path / str(turn)
+        recommender.save(folder)
+        return lists(fairstream.load(folder, model=model if callable(model) else None))
+
+    looks = [lambda turn: lists(recommender), lambda turn: _ndcg(recommender, later), saved]
+    watchers = [threading.Thread(target=watch, args=(look,)) for look in looks]
+    for watcher in watchers:
+        watcher.start()
+    for step in steps:
+        step(recommender)
+    is_over.set()
+    for watcher in watchers:
+        watcher.join()
+    assert problems == []
+    assert seen
+    for found in seen:
+        assert found in values if isinstance(found, float) else any(found.equals(table) for table in possible)
+    assert contents(recommender) == contents(undisturbed)
+
+
+def _ndcg(recommender: FairRecommender, events: pa.Table) -> float:
+    value = recommender.evaluate(events, users=USERS, n_resamples=0)["ndcg@20"].overall
+    assert value is not None
+    return value
+
+
+def test_updates_from_several_threads_come_one_after_the_other() -> None:
+    recommender = fitted()
+    threads = [threading.Thread(target=recommender.update, args=(part,), kwargs={"users": USERS}) for part in PERIODS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert recommender.state.t == len(PERIODS)
+    assert len(recommender.state.history) == len(STREAM.events)
+
+
+# ── interruptions ────────────────────────────────────────────────────────────────────────
+
+
+class _Interrupt:
+    """Raises KeyboardInterrupt at the n-th line that runs in the given files, as Ctrl-C might."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        name = frame.f_code.co_filename
+        if "/fairstream/" not in name or not any(part in name for part in ("recommender", "strategies", "training/")):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+def _n_lines(work: Callable[[], object]) -> int:
+    counter = _Interrupt(-1)
+    sys.settrace(counter)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return -1 - counter.left
+
+
+def _check_interruptions(model: Any, act: Callable[[FairRecommender], object], step: int) -> None:
+    untouched, finished = fitted(model), fitted(model)
+    before = contents(untouched)
+    n_lines = _n_lines(lambda: act(finished))
+    after = contents(finished)
+    recommender = fitted(model)
+    n_interrupted = 0
+    for at in range(1, n_lines + 1, step):
+        sys.settrace(_Interrupt(at))
+        try:
+            act(recommender)
+        except KeyboardInterrupt:
+            n_interrupted += 1
+        finally:
+            sys.settrace(None)
+        now = contents(recommender)
+        if now == after:  # the new state was in force already
+            recommender = fitted(model)
+        else:
+            assert now == before, f"line {at} of {n_lines} left something behind"
+    act(recommender)
+    assert contents(recommender) == after
+    assert n_interrupted > 10
+
+
+@pytest.mark.parametrize("model", ["mf", Biased])
+def test_an_interrupted_update_changes_nothing(model: Any) -> None:
+    _check_interruptions(model, lambda rec: rec.update(PERIODS[0], users=USERS), step=23)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mf", Biased])
+@pytest.mark.parametrize("action", ["update", "observe", "forget"])
+def test_interrupted_at_any_line_a_recommender_is_as_before_or_as_after(model: Any, action: str) -> None:
+    actions: dict[str, Callable[[FairRecommender], object]] = {
+        "update": lambda rec: rec.update(PERIODS[0], users=USERS),
+        "observe": lambda rec: rec.observe(PERIODS[0], users=USERS),
+        "forget": lambda rec: rec.forget(EVERYBODY[:3]),
+    }
+    _check_interruptions(model, actions[action], step=1)
+
+
+def test_a_forgetting_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    recommender = fitted()
+    before = contents(recommender)
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fairstream.History, "without", fail)
+        with pytest.raises(MemoryError):
+            recommender.forget(EVERYBODY[:1])
+    assert contents(recommender) == before
+
+
+# ── elsewhere ────────────────────────────────────────────────────────────────────────────
+
+
+def _updated_elsewhere(recommender: FairRecommender) -> bytes:
+    recommender.update(PERIODS[1], users=USERS)
+    return pickle.dumps(recommender)
+
+
+@MODELS
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda rec: pickle.loads(pickle.dumps(rec))])
+def test_a_copy_goes_on_as_the_original_does(model: Any, way: Callable[[Any], Any]) -> None:
+    recommender = fitted(model)
+    recommender.update(PERIODS[0], users=USERS)
+    twin = way(recommender)
+    assert contents(twin) == contents(recommender)
+    for each in (recommender, twin):
+        each.update(PERIODS[1], users=USERS)
+    assert contents(twin) == contents(recommender)
+
+
+@pytest.mark.slow
+def test_a_recommender_can_be_sent_to_another_process_and_back() -> None:
+    recommender = fitted()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        returned = pickle.loads(pool.apply(_updated_elsewhere, (recommender,)))
+    recommender.update(PERIODS[1], users=USERS)
+    assert contents(returned) == contents(recommender)
+
+
+def test_an_unfitted_recommender_can_be_copied() -> None:
+    twin = copy.deepcopy(FairRecommender(**FAST))
+    assert pickle.loads(pickle.dumps(twin)).config == twin.config
+
+
+# ── who has been trained on ──────────────────────────────────────────────────────────────
+
+
+def _events(users: list[int], items: list[int]) -> pa.Table:
+    return pa.table({"user_id": users, "item_id": items, "time": [9.0] * len(users)})
+
+
+def _sources(recommender: FairRecommender, users: list[int]) -> list[str]:
+    return recommender.recommend(users, k=1)["source"].to_pylist()
+
+
+def test_a_user_who_was_only_observed_is_not_served_as_trained() -> None:
+    recommender = fitted()
+    stranger, known = 5000, FIRST["user_id"][0].as_py()
+    recommender.observe(_events([stranger] * 3, [1, 2, 3]), learn_later=False)
+    assert _sources(recommender, [stranger, known]) == ["popularity", "model"]
+    recommender.update(_events([known], [7777]))  # others' events train nobody else's row
+    assert _sources(recommender, [stranger, known]) == ["popularity", "model"]
+    recommender.update(_events([stranger], [4]))
+    assert _sources(recommender, [stranger, known]) == ["model", "model"]
+
+
+def test_observed_events_are_learned_with_the_next_update() -> None:
+    recommender = fitted()
+    stranger, known = 5000, FIRST["user_id"][0].as_py()
+    recommender.observe(_events([stranger] * 3, [1, 2, 3]))
+    assert _sources(recommender, [stranger]) == ["popularity"]
+    recommender.update(_events([known], [7777]))
+    assert recommender.last_update.report.n_interactions == 4
+    assert _sources(recommender, [stranger]) == ["model"]
+    assert len(recommender.state.pending) == 0
+
+
+def test_newcomers_who_were_not_trained_on_are_evaluated_on_the_fallback() -> None:
+    """Their rows are still what they were initialised with: served from them they would get noise."""
+    recommender = fitted()
+    newcomers = [5000 + n for n in range(30)]
+    taste = FIRST["item_id"].to_pylist()[-3:]
+    recommender.observe(_events(newcomers * 2, [taste[0]] * 30 + [taste[1]] * 30), learn_later=False)
+    recommender.update(PERIODS[0], users=USERS)
+    tested = recommender.evaluate(_events(newcomers, [taste[2]] * 30), n_resamples=0, min_group_size=1)
+    popular = recommender.recommend(newcomers[:1], k=20)
+    assert set(popular["source"].to_pylist()) == {"popularity"}
+    expected = float(taste[2] in popular["item_id"].to_pylist())
+    assert tested["hit@20"].overall == expected
+
+
+def test_forgetting_moves_the_marks_of_who_was_trained_on() -> None:
+    recommender = fitted()
+    recommender.observe(_events([5000] * 2, [1, 2]), learn_later=False)
+    state = recommender.state
+    kept = np.delete(state.trained, [0, 3])
+    gone = state.user_ids.ids.take(pa.array([0, 3]))
+    assert recommender.forget(gone) == 2
+    assert recommender.state.trained.tolist() == kept.tolist()
+    assert not kept[-1]
+    assert _sources(recommender, [5000]) == ["popularity"]
+
+
+def test_forgotten_events_are_no_longer_pending() -> None:
+    recommender = fitted()
+    recommender.observe(_events([5000, 5001, 5000], [1, 2, 3]))
+    recommender.forget([5000])
+    history, pending = recommender.state.history, recommender.state.pending
+    assert recommender.state.user_ids.ids.take(pa.array(history.users_at(pending))).to_pylist() == [5001]
+
+
+# ── small things ─────────────────────────────────────────────────────────────────────────
+
+
+def test_k_may_be_any_integer() -> None:
+    recommender = fitted()
+    assert recommender.recommend([1], k=np.int64(5)).equals(recommender.recommend([1], k=5))
+
+
+def test_events_older_than_those_known_are_noted() -> None:
+    recommender = fitted()
+    recommender.update(pa.table({"user_id": [1], "item_id": [7777], "time": [-5.0]}))
+    assert any("older" in note for note in recommender.last_update.notes)
+    recommender.update(pa.table({"user_id": [1], "item_id": [7778], "time": [1e9]}))
+    assert recommender.last_update.notes == ()
+
+
+def test_learning_has_no_state_of_its_own() -> None:
+    recommender = fitted()
+    learning = recommender._learning
+    assert isinstance(learning, Learning)
+    before = dict(vars(learning))
+    recommender.update(PERIODS[0], users=USERS)
+    assert vars(learning) == before
