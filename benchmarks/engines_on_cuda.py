@@ -201,7 +201,15 @@ class Jobs:
         aim = Objective(**{"lambda_": 0.5, "n": 4, "mu": 4, **objective})
         sampler = NegativeSampler(history.seen, self._users[at], n_items=self.n_items, device=DEVICE)
         batches = (
-            cut_windows(history, positions, self._codes, length=model.reads.history, size=BATCH)
+            cut_windows(
+                history,
+                positions,
+                self._codes,
+                sampler,
+                n_drawn=aim.n_drawn,
+                length=model.reads.history,
+                size=BATCH,
+            )
             if isinstance(model, WindowScorer)
             else cut_batches(history, positions, self._codes, sampler, n_drawn=aim.n_drawn, size=BATCH)
         )

@@ -182,7 +182,7 @@ def job_of(
         scorer.train(),
         make_optimizer(optimizer, scorer, learning_rate=1e-3, l2=1e-4),
         aim,
-        cut_windows(history, events, codes, length=scorer.reads.history, size=BATCH)
+        cut_windows(history, events, codes, sampler, n_drawn=aim.n_drawn, length=scorer.reads.history, size=BATCH)
         if isinstance(scorer, WindowScorer)
         else cut_batches(history, events, codes, sampler, n_drawn=aim.n_drawn, size=BATCH),
         sampler,

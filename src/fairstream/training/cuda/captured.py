@@ -191,7 +191,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         number[is_target] = np.arange(counts.sum())
         places = np.full(shape, windows.size * length)  # behind the last place of a batch
         places[is_target] = window % windows.size * length + place
-        groups = np.full(shape, UNKNOWN, dtype=windows.codes.dtype)
+        groups = np.full(shape, UNKNOWN, dtype=np.int64)
         groups[is_target] = windows.codes[windows.users[window]]
         self._number, self._places, self._place_groups, self._counts = (
             torch.from_numpy(part).to(self._device) for part in (number, places, groups, counts)
