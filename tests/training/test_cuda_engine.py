@@ -13,64 +13,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairstream.data import SeenItems
-from fairstream.models import MatrixFactorization, Scorer, built_in_model
-from fairstream.objectives import Objective
-from fairstream.sampling import NegativeSampler
-from fairstream.training.batches import cut_batches
-from fairstream.training.cuda import applies, make_cuda_engine
-from fairstream.training.engine import Training
-from fairstream.training.optimizers import make_optimizer, state_tensors
+from engine_support import BATCH, job_of, tensors
+from fairstream.models import MatrixFactorization
+from fairstream.training import Engine, TrainingJob
+from fairstream.training.cuda import CapturedEngine, engines
 from fairstream.training.reference import ReferenceEngine
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+KINDS = pytest.mark.parametrize(("engine", "model"), [("kernels", "mf"), ("captured", "mf"), ("captured", "ncf")])
 
-N_STEPS, BATCH = 200, 64
-N_INTERACTIONS = 20 * BATCH - 13  # the last batch is short
+N_STEPS = 200
 TOLERANCE = 1e-5
+on_device = partial(job_of, device="cuda")
 
 
-def training_of(
-    model: str = "mf",
-    optimizer: Literal["row", "dense"] = "row",
-    *,
-    n_groups: int = 2,
-    unknown: bool = False,
-    one_group: bool = False,
-    embedding_dim: int = 64,
-    n_users: int = 90,
-    n_items: int = 300,
-    device: str = "cuda",
-    dtype: torch.dtype = torch.float32,
-    **objective: Any,
-) -> Training:
-    """A training on random events in an order in which users come in sessions, as they do in a log."""
-    rng = np.random.default_rng(0)
-    pairs = rng.permutation(n_users * n_items)[:N_INTERACTIONS].astype(np.int64)
-    pairs = pairs[np.argsort(pairs // n_items + rng.normal(0, 3, len(pairs)))]
-    users, items = pairs // n_items, pairs % n_items
-    codes = rng.integers(0, n_groups, n_users).astype(np.int16)
-    if unknown:
-        codes[rng.random(n_users) < 0.3] = -1
-    if one_group:
-        codes[users[: 7 * BATCH]] = 1
-    sampler = NegativeSampler(SeenItems.from_pairs(users, items), users, n_items=n_items, device=device)
-    options = {"lambda_": 0.5, "tau": 3.0, "n": 4, "mu": 4, **objective}
-    torch.manual_seed(0)
-    scorer = built_in_model(model, embedding_dim)(n_users, n_items)
-    if model == "mf":  # scores as far apart as those of a trained model; NCF would become chaotic
-        for parameter in scorer.parameters():
-            parameter.data.mul_(10)
-    scorer.to(device, dtype)
-    made = make_optimizer(optimizer, scorer, learning_rate=1e-3, l2=1e-4)
-    aim = Objective(**options)
-    batches = cut_batches(users, items, codes, sampler, n_drawn=aim.n_drawn, size=BATCH)
-    return Training(scorer, made, aim, batches, sampler, tuple(1.0 if g == 0 else -1.0 for g in range(n_groups)))
-
-
-def tensors(training: Training) -> dict[str, Tensor]:
-    parameters = {name: p.detach() for name, p in training.model.named_parameters()}
-    return {**parameters, **state_tensors(training.optimizer, training.model)}
+def make_engine(kind: str, job: TrainingJob) -> Engine:
+    """MF's kernels, or the recorded step of the reference."""
+    chosen = CapturedEngine if kind == "captured" else engines(job)[0]
+    assert chosen.unsupported(job) is None
+    assert (chosen is CapturedEngine) == (kind == "captured")
+    return chosen(job)
 
 
 def largest_gap_group(found: Tensor, expected: Tensor) -> float:
@@ -80,26 +42,28 @@ def largest_gap_group(found: Tensor, expected: Tensor) -> float:
     return float(((a - b).norm(dim=1) / b.norm(dim=1).clamp(min=1e-30)).max())
 
 
-def run_both(fused: Training, reference: Training, n_steps: int = N_STEPS) -> tuple[list[float], list[float]]:
+def run_both(
+    kind: str, fast: TrainingJob, reference: TrainingJob, n_steps: int = N_STEPS
+) -> tuple[list[float], list[float]]:
     """Epochs by both engines, two with each key, in orders of their own; the losses of each."""
-    engines = make_cuda_engine(fused), ReferenceEngine(reference)
+    both = make_engine(kind, fast), ReferenceEngine(reference)
     losses: tuple[list[float], list[float]] = ([], [])
-    n_batches = len(fused.batches)
+    n_batches = len(fast.batches)
     for epoch in range(n_steps // n_batches):
         order = np.random.default_rng(epoch).permutation(n_batches)
-        for engine, found in zip(engines, losses, strict=True):
-            assert engine is not None
-            found.append(engine.epoch(order, 1000 + epoch // 2))
+        for engine, seen in zip(both, losses, strict=True):
+            seen.append(engine.epoch(order, 1000 + epoch // 2))
+    assert kind == "kernels" or both[0].name == "captured"
     return losses
 
 
-def run_reference(training: Training, n_steps: int = N_STEPS) -> None:
+def run_reference(training: TrainingJob, n_steps: int = N_STEPS) -> None:
     engine = ReferenceEngine(training)
     for epoch in range(n_steps // len(training.batches)):
         engine.epoch(np.random.default_rng(epoch).permutation(len(training.batches)), 1000 + epoch // 2)
 
 
-def shaken(training: Training, seed: int) -> Training:
+def shaken(training: TrainingJob, seed: int) -> TrainingJob:
     """The same training, begun with the last digit of every parameter at random."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in training.model.parameters():
@@ -108,7 +72,7 @@ def shaken(training: Training, seed: int) -> Training:
     return training
 
 
-def sensitivity(make: Callable[..., Training], n_steps: int = N_STEPS) -> dict[str, float]:
+def sensitivity(make: Callable[..., TrainingJob], n_steps: int = N_STEPS) -> dict[str, float]:
     """How far the reference ends from float64, at the most, if its beginning is rounded in other ways.
 
     A ReLU that switches moves it by more than all other rounding, and half of the beginnings may
@@ -125,7 +89,7 @@ def sensitivity(make: Callable[..., Training], n_steps: int = N_STEPS) -> dict[s
     return furthest_of
 
 
-def assert_same(fused: Training, reference: Training, sensitive: Mapping[str, float] | None = None) -> None:
+def assert_same(fused: TrainingJob, reference: TrainingJob, sensitive: Mapping[str, float] | None = None) -> None:
     """Every tensor within 1e-5 of the reference's, or else within three times what rounding does to it."""
     found, expected = tensors(fused), tensors(reference)
     assert sorted(found) == sorted(expected)
@@ -162,82 +126,90 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+KERNELS = [case for case in CASES if case.get("surrogate") != "neural-ndcg"]
+RECORDED = [CASES[at] for at in (0, 4, 9)]  # it runs the code of the reference: shapes and groups are what can differ
+
+
 @on_cuda
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(f"{k}={v}" for k, v in case.items()) or "plain")
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
-@pytest.mark.parametrize("model", ["mf", "ncf"])
+@KINDS
 def test_200_steps_end_where_the_references_end(
-    model: str, optimizer: Literal["row", "dense"], case: dict[str, Any]
+    engine: str, model: str, optimizer: Literal["row", "dense"], case: dict[str, Any]
 ) -> None:
-    fused, reference = training_of(model, optimizer, **case), training_of(model, optimizer, **case)
-    losses, expected = run_both(fused, reference)
+    if case not in (RECORDED if engine == "captured" else KERNELS):
+        pytest.skip("a case for the other engine")
+    fast, reference = on_device(model, optimizer, **case), on_device(model, optimizer, **case)
+    losses, expected = run_both(engine, fast, reference)
     assert losses == pytest.approx(expected, rel=1e-5)
     # P̂'s logits are sums of μ differences, and Sinkhorn scaling is a hundred divisions.
     is_sensitive = model == "ncf" or case.get("mu") == 40 or case.get("surrogate") == "neural-ndcg"
-    allowed = sensitivity(partial(training_of, model, optimizer, **case)) if is_sensitive else None
-    assert_same(fused, reference, allowed)
+    allowed = sensitivity(partial(on_device, model, optimizer, **case)) if is_sensitive else None
+    assert_same(fast, reference, allowed)
 
 
 @on_cuda
-@pytest.mark.parametrize(("model", "embedding_dim"), [("mf", 8), ("mf", 128), ("ncf", 16), ("ncf", 128)])
-def test_other_widths(model: str, embedding_dim: int) -> None:
-    make = partial(training_of, model, embedding_dim=embedding_dim)
-    fused, reference = make(), make()
-    run_both(fused, reference, n_steps=40)
-    assert_same(fused, reference, sensitivity(make, n_steps=40) if model == "ncf" else None)
+@pytest.mark.parametrize(
+    ("engine", "model", "embedding_dim"),
+    [("kernels", "mf", 8), ("kernels", "mf", 128), ("captured", "mf", 24), ("captured", "ncf", 24)],
+)
+def test_other_widths(engine: str, model: str, embedding_dim: int) -> None:
+    make = partial(on_device, model, embedding_dim=embedding_dim)
+    fast, reference = make(), make()
+    run_both(engine, fast, reference, n_steps=40)
+    assert_same(fast, reference, sensitivity(make, n_steps=40) if model == "ncf" else None)
 
 
 @on_cuda
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
-@pytest.mark.parametrize("model", ["mf", "ncf"])
-def test_a_second_training_goes_on_where_the_first_ended(model: str, optimizer: Literal["row", "dense"]) -> None:
+@KINDS
+def test_a_second_training_goes_on_where_the_first_ended(
+    engine: str, model: str, optimizer: Literal["row", "dense"]
+) -> None:
     """The state is the optimizer's own: a new engine, and the reference after it, find it there."""
-    fused, reference = (training_of(model, optimizer) for _ in range(2))
-    run_both(fused, reference, n_steps=40)
-    run_both(fused, reference, n_steps=40)
-    order = np.arange(len(fused.batches))
-    assert ReferenceEngine(fused).epoch(order, 5) == pytest.approx(ReferenceEngine(reference).epoch(order, 5), rel=1e-5)
-    assert_same(fused, reference)
+    fast, reference = (on_device(model, optimizer) for _ in range(2))
+    run_both(engine, fast, reference, n_steps=40)
+    run_both(engine, fast, reference, n_steps=40)
+    order = np.arange(len(fast.batches))
+    assert ReferenceEngine(fast).epoch(order, 5) == pytest.approx(ReferenceEngine(reference).epoch(order, 5), rel=1e-5)
+    assert_same(fast, reference)
 
 
 @on_cuda
-@pytest.mark.parametrize("model", ["mf", "ncf"])
-def test_every_run_gives_the_same_bits(model: str) -> None:
-    one, other = training_of(model), training_of(model)
-    for training in (one, other):
-        engine = make_cuda_engine(training)
-        assert engine is not None
-        engine.epoch(np.arange(len(training.batches)), 3)
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+@KINDS
+def test_every_run_gives_the_same_bits(engine: str, model: str, optimizer: Literal["row", "dense"]) -> None:
+    one, other = on_device(model, optimizer), on_device(model, optimizer)
+    for job in (one, other):
+        make_engine(engine, job).epoch(np.arange(len(job.batches)), 3)
     assert all(torch.equal(a, b) for a, b in zip(tensors(one).values(), tensors(other).values(), strict=True))
 
 
 @on_cuda
-@pytest.mark.parametrize("model", ["mf", "ncf"])
-def test_garbage_does_not_break_a_capture(model: str) -> None:
+@KINDS
+def test_garbage_does_not_break_a_capture(engine: str, model: str) -> None:
     """Older graphs that only the garbage collector can free are not freed in the middle of a capture."""
     thresholds = gc.get_threshold()
     gc.set_threshold(5)
     try:
         for _ in range(20):
-            engine = make_cuda_engine(training_of(model))
-            assert engine is not None
-            engine.epoch(np.arange(2), 3)
-            ring: list[Any] = [engine]
+            made = make_engine(engine, on_device(model))
+            made.epoch(np.arange(5), 3)
+            ring: list[Any] = [made]
             ring.append(ring)
     finally:
         gc.set_threshold(*thresholds)
 
 
 @on_cuda
-def test_rows_that_no_batch_touches_stay_as_they_are() -> None:
-    training = training_of(n_users=500, n_items=3000)
-    before = {name: value.clone() for name, value in training.model.state_dict().items()}
-    engine = make_cuda_engine(training)
-    assert engine is not None
-    order = np.arange(3)
-    engine.epoch(order, 3)
-    users = np.unique(training.batches.users[: 3 * BATCH])
-    touched = (training.model.state_dict()["user.weight"] != before["user.weight"]).any(dim=1)
+@KINDS
+def test_rows_that_no_batch_touches_stay_as_they_are(engine: str, model: str) -> None:
+    job = on_device(model, n_users=500, n_items=3000)
+    before = tensors(job)
+    make_engine(engine, job).epoch(np.arange(6), 3)
+    users = np.unique(job.batches.users[: 6 * BATCH])
+    name = "user.weight" if model == "mf" else "user_mlp.weight"
+    touched = (tensors(job)[name] != before[name]).any(dim=1)
     assert touched.nonzero().flatten().tolist() == users.tolist()
 
 
@@ -246,35 +218,33 @@ def test_rows_that_no_batch_touches_stay_as_they_are() -> None:
 def test_negatives_are_those_of_the_sampler(n: int) -> None:
     from fairstream.training.cuda.batch_data import BatchData
 
-    training = training_of(n=n, mu=1, n_items=60)
-    data = BatchData(training, torch.device("cuda"))
-    on_cpu = training_of(n=n, mu=1, n_items=60, device="cpu").sampler
+    job = on_device(n=n, mu=1, n_items=60)
+    data = BatchData(job, torch.device("cuda"))
+    on_cpu = job_of(n=n, mu=1, n_items=60).sampler
     for key in (0, 2**63 - 1, 123456789):
         data.use(key)
-        drawn = on_cpu.draw(training.batches.users, n, key)
+        drawn = on_cpu.draw(job.batches.users, n, key)
         assert torch.equal(data.candidates[:, 1:].cpu(), drawn)
-        assert torch.equal(data.candidates[:, 0].cpu(), torch.from_numpy(training.batches.items))
+        assert torch.equal(data.candidates[:, 0].cpu(), torch.from_numpy(job.batches.items))
 
 
 @on_cuda
-def test_it_does_not_apply_to_what_it_has_no_kernels_for() -> None:
+def test_what_the_kernels_cannot_run() -> None:
     class Own(MatrixFactorization):
         pass
 
-    training = training_of()
-    assert applies(training)
-    own: Scorer = Own(90, 300).cuda()
-    assert not applies(replace(training, model=own))
-    assert not applies(training_of(embedding_dim=48))
-    assert not applies(training_of(n_groups=40))
-    assert applies(training_of(n=63))
-    assert not applies(training_of(n=64))
-    assert applies(training_of(mu=7, surrogate="neural-ndcg"))
-    assert not applies(training_of(mu=8, surrogate="neural-ndcg"))
-    assert applies(training_of(mu=8, surrogate="neural-ndcg", lambda_=0.0))
-    assert not applies(replace(training, optimizer=torch.optim.SGD(training.model.parameters(), lr=0.1)))
-    assert make_cuda_engine(training_of(n_groups=40)) is None
-
-
-def test_it_does_not_apply_on_the_cpu() -> None:
-    assert not applies(training_of(device="cpu"))
+    job = on_device()
+    kernels = engines(job)[0]
+    assert kernels.unsupported(job) is None
+    for other in (
+        replace(job, model=Own(90, 300).cuda()),
+        replace(job, extra_loss=lambda model, batch: batch.scores.mean()),
+        replace(job, optimizer=torch.optim.SGD(job.model.parameters(), lr=0.1)),
+        on_device(embedding_dim=48),
+        on_device(n_groups=40),
+        on_device(n=64),
+        on_device(surrogate="neural-ndcg"),
+    ):
+        assert kernels.unsupported(other) is not None
+    assert kernels.unsupported(on_device(n=63)) is None
+    assert kernels.unsupported(on_device(surrogate="neural-ndcg", lambda_=0.0)) is None

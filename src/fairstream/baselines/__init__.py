@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from fairstream.baselines.adversarial import AdversarialEngine
-from fairstream.baselines.captured import CapturedEngine, can_capture
+from fairstream.baselines.adversarial import AdversarialEngine, CapturedAdversarialEngine
 from fairstream.baselines.filtered import FilteredUserTable, filtered
 from fairstream.baselines.networks import Discriminator, Filter
 from fairstream.baselines.recovery import GroupProbe, group_recovery, user_embeddings
@@ -20,12 +19,12 @@ from fairstream.training.engine import Engine, TrainingJob
 
 def choose_adversarial_engine(name: EngineName, job: TrainingJob, *, gamma: float) -> Callable[[TrainingJob], Engine]:
     """Adver's engine of this name, for a model that `filtered` made."""
-    if name != "reference" and can_capture(job):
-        return partial(CapturedEngine, gamma=gamma)
+    reason = CapturedAdversarialEngine.unsupported(job)
+    if name != "reference" and reason is None:
+        return partial(CapturedAdversarialEngine, gamma=gamma)
     if name == "fused":
         raise ConfigurationError(
-            "engine='fused' was asked for, but Adver has it only for mf and ncf with the dense optimizer on cuda; "
-            "use auto or reference"
+            f"engine='fused' was asked for, but Adver has none here: {reason}; use auto or reference"
         )
     return partial(AdversarialEngine, gamma=gamma)
 
@@ -42,7 +41,7 @@ METHODS.register("Adver", Method("Adver", "fine-tune", wrap_model=filtered, engi
 # `rerank_exact` is imported from its own file: SciPy's optimizers take most of a second to import.
 __all__ = [
     "AdversarialEngine",
-    "CapturedEngine",
+    "CapturedAdversarialEngine",
     "Discriminator",
     "Filter",
     "FilteredUserTable",
@@ -50,7 +49,6 @@ __all__ = [
     "Program",
     "Rerank",
     "Reranking",
-    "can_capture",
     "choose_adversarial_engine",
     "filtered",
     "group_recovery",

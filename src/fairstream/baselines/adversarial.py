@@ -12,7 +12,8 @@ from torch import Tensor
 from fairstream.baselines.filtered import capture_outputs, discriminator_of
 from fairstream.data import UNKNOWN
 from fairstream.errors import ModelError
-from fairstream.models import NO_CONTEXT, Context
+from fairstream.models import Context
+from fairstream.training.cuda.captured import CapturedEngine
 from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
@@ -44,30 +45,22 @@ class AdversarialEngine(ReferenceEngine):
         # Decided on the host, once: asking the device at every step would make it wait.
         self._have_known = np.logical_or.reduceat(is_known, np.arange(0, len(is_known), batches.size))
 
-    def _step(self, candidates: Tensor, b: int) -> Tensor:
-        at = self.job.batches.span(b)
-        return self._learn(
-            self._users[at],
-            candidates[at],
-            self._groups[at],
-            has_two_groups=self._have_two_groups[b],
-            has_known=bool(self._have_known[b]),
-            context=self._context(at),
-        )
+    def _conditions(self, b: int) -> dict[str, bool]:
+        return {**super()._conditions(b), "has_known": bool(self._have_known[b])}
 
     def _learn(
         self,
         users: Tensor,
         candidates: Tensor,
         groups: Tensor,
+        context: Context,
         *,
-        has_two_groups: bool,
-        has_known: bool,
-        context: Context = NO_CONTEXT,
+        has_known: bool = True,
+        **conditions: bool,
     ) -> Tensor:
         """The steps on one batch. A batch in which nobody's group is known trains on L_rec alone."""
         with capture_outputs(self.job.model) as heard:
-            loss = self._loss(users, candidates, groups, has_two_groups=has_two_groups, context=context)
+            loss = self._loss(users, candidates, groups, context, **conditions)
         if not heard:
             raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")
         if has_known:
@@ -85,3 +78,7 @@ class AdversarialEngine(ReferenceEngine):
         optimizer.zero_grad(set_to_none=True)
         loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
         optimizer.step()
+
+
+class CapturedAdversarialEngine(CapturedEngine, AdversarialEngine):
+    """The same steps on CUDA, the eleven of a batch in one graph. Dropout draws from PyTorch's generator, as ever."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,50 @@ class Graph:
         degree = torch.bincount(at[0], minlength=n).clamp(min=1).float()
         weights = (degree[at[0]] * degree[at[1]]).rsqrt()
         return torch.sparse_coo_tensor(at, weights, (n, n), check_invariants=False).coalesce()
+
+    @cached_property
+    def _compressed_adjacency(self) -> Tensor:
+        with warnings.catch_warnings():  # PyTorch says once per process that this layout is new
+            warnings.simplefilter("ignore", UserWarning)
+            return self.normalized_adjacency.to_sparse_csr()
+
+    def propagate(self, rows: Tensor) -> Tensor:
+        """D^−½ A D^−½ rows: one step along the edges, as in LightGCN.
+
+        Faster than `torch.sparse.mm` with `normalized_adjacency`, forwards and backwards.
+
+        Parameters
+        ----------
+        rows
+            (n_users + n_items, d) those of the users first.
+
+        Returns
+        -------
+        Tensor
+            The same shape.
+
+        Examples
+        --------
+        >>> graph = Graph(torch.tensor([0, 1]), torch.tensor([0, 0]), n_users=2, n_items=1)
+        >>> graph.propagate(torch.tensor([[1.0], [3.0], [0.0]])).tolist()
+        [[0.0], [0.0], [2.8284270763397217]]
+
+        """
+        product: Tensor = _SymmetricProduct.apply(self._compressed_adjacency, rows)  # type: ignore[no-untyped-call]
+        return product
+
+
+class _SymmetricProduct(torch.autograd.Function):
+    """A X for a symmetric sparse A: the gradient is A again, where PyTorch would transpose it at every step."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, rows: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        return matrix @ rows
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.matrix @ grads[0]
 
 
 @dataclass(frozen=True, eq=False)

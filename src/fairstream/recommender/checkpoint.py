@@ -205,4 +205,4 @@ def _time_from_json(stored: dict[str, Any] | None) -> np.generic | None:
     if stored is None:
         return None
     moments: Any = np.array([stored["value"]]).astype(stored["dtype"])
-    return moments[0]  # type: ignore[no-any-return]
+    return moments[0]

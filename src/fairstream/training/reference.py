@@ -60,17 +60,18 @@ class ReferenceEngine(Engine):
 
     def _step(self, candidates: Tensor, b: int) -> Tensor:
         at = self.job.batches.span(b)
-        loss = self._loss(
-            self._users[at],
-            candidates[at],
-            self._groups[at],
-            has_two_groups=self._have_two_groups[b],
-            context=self._context(at),
-        )
-        return descend(self.job, loss)
+        return self._learn(self._users[at], candidates[at], self._groups[at], self._context(at), **self._conditions(b))
+
+    def _conditions(self, b: int) -> dict[str, bool]:
+        """What decides how a batch is learned."""
+        return {"has_two_groups": self._have_two_groups[b]}
+
+    def _learn(self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, **conditions: bool) -> Tensor:
+        """The step on one batch; returns its loss."""
+        return descend(self.job, self._loss(users, candidates, groups, context, **conditions))
 
     def _loss(
-        self, users: Tensor, candidates: Tensor, groups: Tensor, *, has_two_groups: bool, context: Context = NO_CONTEXT
+        self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, *, has_two_groups: bool
     ) -> Tensor:
         job, all_scores = self.job, None
         if job.objective.needs_all_items:

@@ -23,6 +23,9 @@ class RowAdam(torch.optim.Optimizer):
     Counting per row makes a newcomer's first update the same as anyone's first update. The cost
     follows the batch, not the table. Parameters with dense gradients (the layers of a network)
     have all rows touched, which is plain Adam.
+
+    With `capturable=True` in a parameter group a step has fixed shapes and asks the device nothing,
+    so that a CUDA graph can record it: the same result, at a cost that follows the table.
     """
 
     def __init__(
@@ -32,8 +35,11 @@ class RowAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        *,
+        capturable: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "capturable": capturable}
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -48,13 +54,17 @@ class RowAdam(torch.optim.Optimizer):
     def _step(self, parameter: Tensor, group: dict[str, Any]) -> None:
         grad = parameter.grad
         assert grad is not None
+        state = self.state[parameter]
+        if not state:
+            state.update(fresh_state(parameter))
+        if group["capturable"]:
+            dense, touched = _dense(grad)
+            touched_adam(parameter.data, state, dense, touched, group)
+            return
         rows: Any = ...
         if grad.is_sparse:
             grad = grad.coalesce()
             rows, grad = grad.indices()[0], grad.values()
-        state = self.state[parameter]
-        if not state:
-            state.update(fresh_state(parameter))
         beta1, beta2 = group["betas"]
         n = state["n_updates"][rows] + 1
         # In double precision: in single, 1 − 0.999 is wrong in its fifth digit.
@@ -66,6 +76,31 @@ class RowAdam(torch.optim.Optimizer):
         denominator = (v * scale2.to(v.dtype)).sqrt().add(group["eps"])
         parameter[rows] = weight - group["lr"] * (m * scale1.to(m.dtype)) / denominator
         state["n_updates"][rows], state["exp_avg"][rows], state["exp_avg_sq"][rows] = n, m, v
+
+
+def touched_adam(
+    weight: Tensor, state: dict[str, Tensor], grad: Tensor, touched: Tensor, group: dict[str, Any]
+) -> None:
+    """One step on whole tensors, in place; a row whose `touched` (n_rows, 1 …) is 0 stays exactly as it is."""
+    (beta1, beta2), exp_avg, exp_avg_sq = group["betas"], state["exp_avg"], state["exp_avg_sq"]
+    n = state["n_updates"].add_(touched).double().clamp(min=1)
+    step_size = touched * (group["lr"] / (1 - beta1**n)).to(weight.dtype)
+    scale = (1 / (1 - beta2**n)).to(weight.dtype)
+    grad = grad.add(weight, alpha=group["weight_decay"])
+    exp_avg.lerp_(grad, (1 - beta1) * touched)
+    exp_avg_sq.lerp_(grad * grad, (1 - beta2) * touched)
+    weight -= step_size * exp_avg / ((exp_avg_sq * scale).sqrt() + group["eps"])
+
+
+def _dense(grad: Tensor) -> tuple[Tensor, Tensor]:
+    """A gradient as a whole tensor, and 1 for each row that it has (n_rows, 1 …), else 0."""
+    shape = (len(grad), *(1,) * (grad.dim() - 1)) if grad.dim() else ()
+    if not grad.is_sparse:
+        return grad, grad.new_ones(shape)
+    rows, values = grad._indices()[0], grad._values()
+    # The backward pass of an embedding sums equal rows in a fixed order, which index_add_ on CUDA does not.
+    summed = torch.ops.aten.embedding_dense_backward(values, rows, len(grad), -1, False)
+    return summed, values.new_zeros(shape).index_fill_(0, rows, 1.0)
 
 
 def fresh_state(parameter: Tensor) -> dict[str, Tensor]:

@@ -41,3 +41,16 @@ class AdamState:
         """So many steps have been taken; row Adam has counted for itself."""
         if self._counts:
             torch._foreach_add_(self._counts, n_steps)
+
+
+def is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer does what the kernels do."""
+    groups = optimizer.param_groups
+    if type(optimizer) not in {RowAdam, torch.optim.Adam}:
+        return False
+    share_settings = all(group[name] == groups[0][name] for group in groups for name in ("lr", "betas", "eps"))
+    # Of PyTorch's, only the fused one keeps its count of steps on the device.
+    variants = ("amsgrad", "maximize", "decoupled_weight_decay")
+    return share_settings and not any(
+        not group.get("fused", True) or any(group.get(variant) for variant in variants) for group in groups
+    )

@@ -8,10 +8,9 @@ import torch
 import triton
 
 from fairstream.data import Rows
-from fairstream.models import MatrixFactorization
-from fairstream.objectives import DisparityLoss
-from fairstream.training.cuda import unsupported
-from fairstream.training.cuda.adam_state import AdamState
+from fairstream.models import ItemTable, MatrixFactorization, UserTable
+from fairstream.objectives import DisparityLoss, bpr_loss
+from fairstream.training.cuda.adam_state import AdamState, is_plain_adam
 from fairstream.training.cuda.batch_data import BatchData
 from fairstream.training.cuda.graph import Kernel, StepGraph
 from fairstream.training.cuda.kernels.mf import mf_scores, mf_update
@@ -30,7 +29,28 @@ class CudaMF(Engine):
 
     @staticmethod
     def unsupported(job: TrainingJob) -> str | None:
-        return unsupported(job)
+        model, objective, fairness = job.model, job.objective, job.objective.fairness
+        if type(model) is not MatrixFactorization:
+            return f"there are no kernels for {type(model).__name__}"
+        d = model.user.embedding_dim
+        reasons = {
+            "its parameters are not plain float32": not all(
+                p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() and p.requires_grad
+                for p in model.parameters()
+            ),
+            "its tables are not the usual ones": type(model.user) is not UserTable or type(model.item) is not ItemTable,
+            "its loss is not bpr": objective.loss is not bpr_loss,
+            "there is an extra loss": job.extra_loss is not None,
+            "its fairness loss is not the paper's": type(fairness) is not DisparityLoss
+            or (objective.is_fair and fairness.surrogate == "neural-ndcg"),
+            "its optimizer is not plain Adam": not is_plain_adam(job.optimizer),
+            # Tiles are powers of two; the widths of embeddings, candidates and groups are held in registers.
+            "its embeddings, candidates or groups are too many for the kernels": d & (d - 1) != 0
+            or d > 128
+            or objective.n_drawn > 63
+            or not 1 <= len(job.signs) <= 32,
+        }
+        return next((reason for reason, applies in reasons.items() if applies), None)
 
     def __init__(self, job: TrainingJob) -> None:
         super().__init__(job)
@@ -53,8 +73,6 @@ class CudaMF(Engine):
         shape |= {"N_REC": objective.n, "N_FAIR": objective.mu if objective.is_fair else 0}
         width = triton.next_power_of_2(c)
         n_rows, n_items, n_swept = (max(1, _ELEMENTS // n) for n in (width * d, _SLOTS * d, d))
-        if fairness.surrogate == "neural-ndcg":  # has width³ tangents a row
-            n_rows = max(1, min(n_rows, _ELEMENTS // width**3))
         n_tiles = sum(triton.cdiv(len(w), n_swept) for w in (p, q)) if adam.is_dense else 0
         scores = Kernel(
             mf_scores, (triton.cdiv(data.size, n_rows),), data.n, data.users, data.candidates, p, q, *between,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fairstream.training.cuda.kernels.surrogates import approx_ndcg, hit, neural_ndcg
+LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -31,11 +31,56 @@ def score_gradients(
         return ds_rec, tl.zeros_like(s), tl.zeros_like(l_rec), l_rec
     if SURROGATE == "hit":
         ddh, dh = hit(s, tau, N_FAIR, WIDTH)
-    elif SURROGATE == "approx-ndcg":
-        ddh, dh = approx_ndcg(s, tau, N_FAIR, WIDTH)
     else:
-        ddh, dh = neural_ndcg(s, tau, N_FAIR, WIDTH)
+        ddh, dh = approx_ndcg(s, tau, N_FAIR, WIDTH)
     return ds_rec, ddh, dh, l_rec
+
+
+@triton.jit
+def moved_to_0(s, N_FAIR: tl.constexpr, WIDTH: tl.constexpr):
+    """The scores less the largest, which changes no ranking: differences of huge ones are not rounded away."""
+    is_fair = tl.arange(0, WIDTH)[None, :] <= N_FAIR
+    return tl.where(is_fair, s - tl.max(tl.where(is_fair, s, float("-inf")), axis=1)[:, None], 0.0)
+
+
+@triton.jit
+def sign(x):
+    """sgn(x), 0 for 0."""
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+
+
+@triton.jit
+def hit(s, tau, N_FAIR: tl.constexpr, WIDTH: tl.constexpr):
+    """DH = P_0,  P = softmax(L / τ),  L_i = μ s_i − Σ_j |s_i − s_j|   (N = 1 + μ, first row of P̂)."""
+    column = tl.arange(0, WIDTH)[None, :]
+    is_positive, is_fair = column == 0, column <= N_FAIR
+    s = moved_to_0(s, N_FAIR, WIDTH)
+    other = tl.arange(0, WIDTH)[None, None, :] <= N_FAIR
+    difference = s[:, :, None] - s[:, None, :]  # (R, k, j)
+    logits = N_FAIR * s - tl.sum(tl.where(other, tl.abs(difference), 0.0), axis=2)
+    logits = tl.where(is_fair, logits / tau, float("-inf"))
+    p = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+    p = p / tl.sum(p, axis=1)[:, None]
+    dh = tl.sum(tl.where(is_positive, p, 0.0), axis=1)
+    # a_i = ∂P_0/∂L_i = P_0 (δ_0i − P_i) / τ;  ∂DH/∂s_k = μ a_k − Σ_j (a_k + a_j) sgn(s_k − s_j)
+    a = dh[:, None] * (tl.where(is_positive, 1.0, 0.0) - p) / tau
+    pairs = tl.where(other, (a[:, :, None] + a[:, None, :]) * sign(difference), 0.0)
+    return tl.where(is_fair, N_FAIR * a - tl.sum(pairs, axis=2), 0.0), dh
+
+
+@triton.jit
+def approx_ndcg(s, tau, N_FAIR: tl.constexpr, WIDTH: tl.constexpr):
+    """ApproxNDCG: v = 1 / log₂(1 + r),  r = 1 + Σ_j σ(x_j),  x_j = (s_j − s_0) / τ."""
+    column = tl.arange(0, WIDTH)[None, :]
+    is_positive, is_negative = column == 0, (column > 0) & (column <= N_FAIR)
+    x = (s - tl.sum(tl.where(is_positive, s, 0.0), axis=1)[:, None]) / tau
+    e = tl.exp(-tl.abs(x))
+    rank = 1.0 + tl.sum(tl.where(is_negative, tl.where(x >= 0, 1.0, e) / (1.0 + e), 0.0), axis=1)
+    log = tl.log(1.0 + rank)
+    # ∂v/∂s_j = −ln 2 / ((1 + r) ln²(1 + r)) · σ(x_j) σ(−x_j) / τ,  ∂v/∂s_0 = −Σ_j
+    by_rank = -LN_2 / ((1.0 + rank) * log * log)
+    pull = tl.where(is_negative, by_rank[:, None] * e / ((1.0 + e) * (1.0 + e)) / tau, 0.0)
+    return tl.where(is_positive, -tl.sum(pull, axis=1)[:, None], pull), LN_2 / log
 
 
 @triton.jit

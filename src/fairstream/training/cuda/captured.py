@@ -1,0 +1,298 @@
+"""The reference's step for any model, recorded once as a CUDA graph and replayed.
+
+Launched one by one, the hundred small kernels of a step keep the device waiting for the host. A graph
+starts them all at once. What it records must have fixed shapes and must not ask the device for
+anything. Whether the step of a model is like that shows when it is tried; where it is not, the
+steps are launched one by one after all.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairstream.data import UNKNOWN, Rows
+from fairstream.models import Context, WindowScorer
+from fairstream.objectives import bpr_loss, sampled_softmax_loss, softmax_loss
+from fairstream.training.batches import Batches, Windows
+from fairstream.training.cuda.capture import CaptureError, aside, captured
+from fairstream.training.engine import Engine, TrainingJob
+from fairstream.training.reference import ReferenceEngine, WindowEngine, check_scores, descend, positive_first
+from fairstream.training.row_adam import RowAdam
+
+_N_WARM_UPS: Final = 3
+_MOST_ROWS: Final = 1 << 20
+_MOST_HISTORY: Final = 1 << 28
+_EVENTS_AT_ONCE: Final = 1 << 16
+_MEANS: Final = (bpr_loss, sampled_softmax_loss, softmax_loss)
+"""Losses that are means over interactions, which padding can be taken out of again."""
+Kind = Hashable
+"""Batches of one kind have the same shapes and are learned in the same way: one graph does for all of them."""
+
+
+class Replayed(Engine):
+    """An engine whose steps are recorded and replayed; which batch is next is read on the device.
+
+    The first steps of each kind of batch are launched one by one, which sets up the libraries that
+    they use; the next is recorded. The host waits once an epoch, for the loss.
+    """
+
+    name = "captured"
+
+    def __init__(self, job: TrainingJob, **options: Any) -> None:
+        super().__init__(job, **options)
+        device, n = job.model.device, len(job.batches)
+        self._order = torch.zeros(n, dtype=torch.int64, device=device)
+        self._at = torch.zeros(1, dtype=torch.int64, device=device)
+        """How far in the order the epoch has come."""
+        self._losses = torch.zeros(n, dtype=_dtype(job), device=device)
+        self._kinds = [self._kind(b) for b in range(n)]
+        self._graphs: dict[Kind, torch.cuda.CUDAGraph] = {}
+        self._n_warm_ups: Counter[Kind] = Counter()
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._is_capturable = True
+
+    @abstractmethod
+    def _kind(self, b: int) -> Kind:
+        """The kind of a batch."""
+
+    @abstractmethod
+    def _draw(self, key: int) -> None:
+        """Put the negatives of `key` where the steps read them."""
+
+    @abstractmethod
+    def _step_on(self, b: Tensor, kind: Kind) -> Tensor:
+        """The step on batch b (1,); returns its loss."""
+
+    def epoch(self, order: Rows, key: int) -> float:
+        self._draw(key)
+        self._order[: len(order)].copy_(torch.from_numpy(order))
+        self._at.zero_()
+        for b in order.tolist():
+            kind = self._kinds[b]
+            if self._is_capturable and kind not in self._graphs and self._n_warm_ups[kind] == _N_WARM_UPS:
+                self._capture(kind)
+            if kind in self._graphs:
+                self._graphs[kind].replay()
+            elif self._is_capturable:
+                self._n_warm_ups[kind] += self._pool is not None  # without a CUDA device nothing is ever recorded
+                with aside(self.job.model.device), capturable(self.job.optimizer, is_recorded=False):
+                    self._next_step(kind)
+            else:
+                self._next_step(kind)
+        return float(self._losses[: len(order)].mean())
+
+    def _next_step(self, kind: Kind) -> None:
+        b = self._order.index_select(0, self._at)  # (1,)
+        loss = self._step_on(b, kind)
+        self._losses.index_copy_(0, self._at, loss.view(1))
+        self._at += 1
+
+    def _capture(self, kind: Kind) -> None:
+        model, optimizer = self.job.model, self.job.optimizer
+        before = _addresses(model)
+        optimizer.zero_grad(set_to_none=True)
+        try:
+            with capturable(optimizer, is_recorded=True), captured(model.device, self._pool) as graph:
+                self._next_step(kind)
+            moved = next((name for name, at in _addresses(model).items() if before.get(name) != at), None)
+            if moved is None:
+                self._graphs[kind] = graph
+            else:
+                self._give_up(f"{moved} is replaced at every step, not changed in place")
+        except CaptureError as error:
+            self._give_up(str(error))
+        finally:
+            optimizer.zero_grad(set_to_none=True)  # these gradients are the graph's own
+
+    def _give_up(self, reason: str) -> None:
+        self._is_capturable = False
+        self._graphs.clear()
+        self.name = f"reference (not capturable: {reason})"
+
+
+class CapturedEngine(Replayed, ReferenceEngine):
+    """The reference's step on interactions with sampled negatives."""
+
+    def __init__(self, job: TrainingJob, **options: Any) -> None:
+        super().__init__(job, **options)
+        batches = job.batches
+        assert isinstance(batches, Batches)
+        self._within = torch.arange(batches.size, device=self._device)
+        shape = (len(batches.users), 1 + job.objective.n_drawn)
+        self._drawn_here = torch.zeros(shape, dtype=torch.int64, device=self._device)
+        """The candidates of the epoch, in a tensor that stays where it is."""
+        self._contexts = self._all_contexts(batches)
+
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        if not isinstance(job.batches, Batches):
+            return "the batches are windows"
+        return not_capturable(job, n_places=len(job.batches.users))
+
+    def _all_contexts(self, batches: Batches) -> Context:
+        """The contexts of all interactions: row i is what was known before interaction i."""
+        if not self.job.model.reads.history:
+            return self._context(slice(0, 1))  # a graph is the same for all
+        spans = range(0, len(batches.users), _EVENTS_AT_ONCE)
+        parts = [self._context(slice(start, min(start + _EVENTS_AT_ONCE, len(batches.users)))) for start in spans]
+        history, n_events = (
+            torch.cat([part for part in column if part is not None])
+            for column in ([p.history for p in parts], [p.n_events for p in parts])
+        )
+        return Context(history, n_events, parts[0].graph)
+
+    def _kind(self, b: int) -> Kind:
+        at, conditions = self.job.batches.span(b), self._conditions(b)
+        if not self.job.objective.is_fair:
+            conditions["has_two_groups"] = False
+        return at.stop - at.start, tuple(conditions.items())
+
+    def _draw(self, key: int) -> None:
+        self._drawn_here.copy_(self._candidates(key))
+
+    def _step_on(self, b: Tensor, kind: Any) -> Tensor:
+        size, conditions = kind
+        rows = b * self.job.batches.size + self._within[:size]  # (B,)
+        users, candidates, groups = (
+            column.index_select(0, rows) for column in (self._users, self._drawn_here, self._groups)
+        )
+        history, n_events = (
+            None if column is None else column.index_select(0, rows)
+            for column in (self._contexts.history, self._contexts.n_events)
+        )
+        context = Context(history, n_events, self._contexts.graph)
+        return self._learn(users, candidates, groups, context, **dict(conditions))
+
+
+class CapturedWindowEngine(Replayed, WindowEngine):
+    """The reference's step on windows.
+
+    Batches differ in their number of targets, so each is filled up to the largest. A filler has
+    a positive far above its negatives, which adds 0 to the sum that the loss is the mean of, and
+    no known group, so it has no part in the fairness loss either.
+    """
+
+    def __init__(self, job: TrainingJob) -> None:
+        super().__init__(job)
+        windows, n_batches = self._windows, len(job.batches)
+        counts = np.diff(windows.first_target)
+        shape, length = (n_batches, int(counts.max())), windows.targets.shape[1]
+        is_target = np.arange(shape[1]) < counts[:, None]  # (batches, M)
+        window, place = np.nonzero(windows.targets >= 0)
+        number = np.zeros(shape, dtype=np.int64)
+        number[is_target] = np.arange(counts.sum())
+        places = np.full(shape, windows.size * length)  # behind the last place of a batch
+        places[is_target] = window % windows.size * length + place
+        groups = np.full(shape, UNKNOWN, dtype=np.int64)
+        groups[is_target] = windows.codes[windows.users[window]]
+        self._number, self._places, self._place_groups, self._counts = (
+            torch.from_numpy(part).to(self._device) for part in (number, places, groups, counts)
+        )
+        self._within = torch.arange(windows.size, device=self._device)
+        n_targets = len(self._target_items)
+        self._negatives = torch.zeros(n_targets, 1 + job.objective.n_drawn, dtype=torch.int64, device=self._device)
+
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        if not isinstance(job.batches, Windows):
+            return "the batches are single interactions"
+        if job.objective.loss not in _MEANS or job.extra_loss is not None:
+            return "a loss of your own on windows has a shape of its own in every batch"
+        return not_capturable(job)
+
+    def _kind(self, b: int) -> Kind:
+        at = self._windows.span(b)
+        return at.stop - at.start, self.job.objective.is_fair and self._have_two_groups[b]
+
+    def _draw(self, key: int) -> None:
+        drawn = self.job.sampler.draw(self._target_users, self.job.objective.n_drawn, key)
+        self._negatives.copy_(torch.cat([self._target_items[:, None], drawn], dim=1))
+
+    def _step_on(self, b: Tensor, kind: Any) -> Tensor:
+        size, has_two_groups = kind
+        job, model, objective = self.job, self.job.model, self.job.objective
+        assert isinstance(model, WindowScorer)
+        rows = b * self._windows.size + self._within[:size]  # (W,)
+        history = self._history.index_select(0, rows)  # (W, L)
+        number, places, groups, count = (
+            column.index_select(0, b)[0] for column in (self._number, self._places, self._place_groups, self._counts)
+        )
+        candidates = self._negatives.index_select(0, number)  # (M, 1 + n)
+        is_filler = (places == self._windows.size * history.shape[1])[:, None]
+        # In a short batch the fillers lie behind its last place as well.
+        places = places.clamp(max=history.numel())
+        all_scores = None
+        if objective.needs_all_items:
+            everything = model.forward_windows(history, None).flatten(0, 1)
+            everything = everything.index_select(0, places.clamp(max=len(everything) - 1))
+            scores, all_scores = everything.gather(1, candidates), positive_first(everything, candidates[:, 0])
+            all_scores = _filled(all_scores, is_filler)
+        else:
+            placed = candidates.new_zeros(history.numel() + 1, candidates.shape[1]).index_copy(0, places, candidates)
+            scores = model.forward_windows(history, placed[:-1].view(*history.shape, -1)).flatten(0, 1)
+            scores = scores.index_select(0, places.clamp(max=len(scores) - 1))
+        check_scores(scores, candidates)
+        scores = _filled(scores, is_filler)
+        l_rec = objective.loss(scores[:, : 1 + objective.n] if all_scores is None else all_scores)
+        loss = l_rec * (len(candidates) / count.to(l_rec.dtype))
+        if has_two_groups:
+            loss = loss + objective.lambda_ * objective.fairness(scores[:, : 1 + objective.mu], groups, self._signs)
+        return descend(job, loss)
+
+
+def not_capturable(job: TrainingJob, n_places: int = 0) -> str | None:
+    """Why the steps of a job cannot or should not be recorded, as far as it can be said beforehand."""
+    n_rows = sum(table.num_embeddings for table in job.model.tables())
+    reasons = {
+        "the model is not on a CUDA device": job.model.device.type != "cuda",
+        "the model says `capturable = False`": not getattr(job.model, "capturable", True),
+        "row Adam in a graph visits every row, and the tables have more than a million": isinstance(
+            job.optimizer, RowAdam
+        )
+        and n_rows > _MOST_ROWS,
+        "the histories of all interactions do not fit": n_places * job.model.reads.history > _MOST_HISTORY,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+@contextmanager
+def capturable(optimizer: torch.optim.Optimizer, *, is_recorded: bool) -> Iterator[None]:
+    """Let an optimizer take steps that a graph can record.
+
+    Row Adam has a form of its own for that, which the steps before have to use too. PyTorch's
+    optimizers warn of the setting where nothing is recorded.
+    """
+    groups = [group for group in optimizer.param_groups if "capturable" in group]
+    groups = groups if is_recorded or isinstance(optimizer, RowAdam) else []
+    before = [group["capturable"] for group in groups]
+    for group in groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group, value in zip(groups, before, strict=True):
+            group["capturable"] = value
+
+
+def _filled(scores: Tensor, is_filler: Tensor) -> Tensor:
+    """Scores (M, C) in which a filler's positive, column 0, is far above its negatives."""
+    filler = torch.zeros_like(scores[:1])
+    filler[:, 0] = 1e4
+    return torch.where(is_filler, filler, scores)
+
+
+def _addresses(model: torch.nn.Module) -> dict[str, int]:
+    """Where the parameters and buffers of a model lie."""
+    return {name: value.data_ptr() for name, value in (*model.named_parameters(), *model.named_buffers())}
+
+
+def _dtype(job: TrainingJob) -> torch.dtype:
+    return next(job.model.parameters()).dtype
