@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 
-from fairstream.models import MatrixFactorization
 from fairstream.training.cuda.captured import CapturedEngine, CapturedWindowEngine
 from fairstream.training.engine import Engine, TrainingJob
 
@@ -13,8 +12,9 @@ __all__ = ["CapturedEngine", "CapturedWindowEngine", "engines"]
 
 def engines(job: TrainingJob) -> tuple[type[Engine], ...]:
     """The engines for CUDA, fastest first."""
-    if isinstance(job.model, MatrixFactorization) and importlib.util.find_spec("triton") is not None:
+    if importlib.util.find_spec("triton") is not None:
         from fairstream.training.cuda.mf import CudaMF  # noqa: PLC0415, needs Triton
+        from fairstream.training.cuda.ncf import CudaNCF  # noqa: PLC0415, needs Triton
 
-        return CudaMF, CapturedEngine
+        return CudaMF, CudaNCF, CapturedEngine, CapturedWindowEngine
     return CapturedEngine, CapturedWindowEngine

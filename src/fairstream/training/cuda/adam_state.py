@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairstream.models import ItemTable, UserTable
+from fairstream.objectives import DisparityLoss, Objective, bpr_loss
+from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import ensure_state
 from fairstream.training.row_adam import RowAdam
 
@@ -41,6 +44,28 @@ class AdamState:
         """So many steps have been taken; row Adam has counted for itself."""
         if self._counts:
             torch._foreach_add_(self._counts, n_steps)
+
+
+def unsupported_by_kernels(job: TrainingJob, d: int, least: int = 1) -> str | None:
+    """Why the kernels cannot run a job of a model that they are made for, with embeddings of length d."""
+    model, objective, fairness = job.model, job.objective, job.objective.fairness
+    is_plain = all(
+        p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() and p.requires_grad for p in model.parameters()
+    )
+    is_neural = objective.is_fair and isinstance(fairness, DisparityLoss) and fairness.surrogate == "neural-ndcg"
+    # Tiles are powers of two; the widths of embeddings, candidates and groups are held in registers.
+    fits = d & (d - 1) == 0 and least <= d <= 128 and objective.n_drawn <= 63 and 1 <= len(job.signs) <= 32
+    reasons = {
+        "its parameters are not plain float32": not is_plain,
+        "its tables are not the usual ones": not all(type(table) in {UserTable, ItemTable} for table in model.tables()),
+        "its objective is not the usual one": type(objective) is not Objective,
+        "its loss is not bpr": objective.loss is not bpr_loss,
+        "there is an extra loss": job.extra_loss is not None,
+        "its fairness loss is not the paper's": type(fairness) is not DisparityLoss or is_neural,
+        "its optimizer is not plain Adam": not is_plain_adam(job.optimizer),
+        "its embeddings, candidates or groups are too many for the kernels": not fits,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def is_plain_adam(optimizer: torch.optim.Optimizer) -> bool:

@@ -8,9 +8,9 @@ import torch
 import triton
 
 from fairstream.data import Rows
-from fairstream.models import ItemTable, MatrixFactorization, UserTable
-from fairstream.objectives import DisparityLoss, bpr_loss
-from fairstream.training.cuda.adam_state import AdamState, is_plain_adam
+from fairstream.models import MatrixFactorization
+from fairstream.objectives import DisparityLoss
+from fairstream.training.cuda.adam_state import AdamState, unsupported_by_kernels
 from fairstream.training.cuda.batch_data import BatchData
 from fairstream.training.cuda.graph import Kernel, StepGraph
 from fairstream.training.cuda.kernels.mf import mf_scores, mf_update
@@ -29,28 +29,9 @@ class CudaMF(Engine):
 
     @staticmethod
     def unsupported(job: TrainingJob) -> str | None:
-        model, objective, fairness = job.model, job.objective, job.objective.fairness
-        if type(model) is not MatrixFactorization:
-            return f"there are no kernels for {type(model).__name__}"
-        d = model.user.embedding_dim
-        reasons = {
-            "its parameters are not plain float32": not all(
-                p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() and p.requires_grad
-                for p in model.parameters()
-            ),
-            "its tables are not the usual ones": type(model.user) is not UserTable or type(model.item) is not ItemTable,
-            "its loss is not bpr": objective.loss is not bpr_loss,
-            "there is an extra loss": job.extra_loss is not None,
-            "its fairness loss is not the paper's": type(fairness) is not DisparityLoss
-            or (objective.is_fair and fairness.surrogate == "neural-ndcg"),
-            "its optimizer is not plain Adam": not is_plain_adam(job.optimizer),
-            # Tiles are powers of two; the widths of embeddings, candidates and groups are held in registers.
-            "its embeddings, candidates or groups are too many for the kernels": d & (d - 1) != 0
-            or d > 128
-            or objective.n_drawn > 63
-            or not 1 <= len(job.signs) <= 32,
-        }
-        return next((reason for reason, applies in reasons.items() if applies), None)
+        if type(job.model) is not MatrixFactorization:
+            return f"there are no kernels for {type(job.model).__name__}"
+        return unsupported_by_kernels(job, job.model.user.embedding_dim)
 
     def __init__(self, job: TrainingJob) -> None:
         super().__init__(job)

@@ -32,7 +32,7 @@ def load_rows(w_at, m_at, v_at, n_at, row, is_mine, step, D: tl.constexpr, DENSE
 def store_adam(
     w_at, m_at, v_at, n_at, row, is_mine, w, m, v, n, grad, l2, lr, eps, betas_at, D: tl.constexpr, DENSE: tl.constexpr
 ):  # fmt: skip
-    """One step of Adam on rows that `load_rows` has loaded, with the gradient (R, D).
+    """One step of Adam on rows that `load_rows` has loaded, with the gradient (R, D); returns the new w.
 
         g ← g + l2 w,   m ← m + (1 − β₁)(g − m),   v ← β₂ v + (1 − β₂) g²
         w ← w − lr / (1 − β₁ⁿ) · m / (√v / √(1 − β₂ⁿ) + ε)
@@ -58,6 +58,7 @@ def store_adam(
     if not DENSE:
         tl.debug_barrier()  # several warps read a row's count: none may find it raised already
         tl.store(n_at + row, n, mask=is_mine)
+    return w
 
 
 @triton.jit
