@@ -112,7 +112,7 @@ def test_the_cutoff_of_a_name_cuts_the_lists() -> None:
         return float(lists.k)
 
     evaluation, _ = small({"length@2": length, "length": length, "length@5": length})
-    assert {name: score.overall for name, score in evaluation.metrics.items()} == {
+    assert {name: score.mean for name, score in evaluation.metrics.items()} == {
         "length@2": 2.0,
         "length@3": 3.0,
         "length@5": 5.0,
@@ -127,21 +127,21 @@ def test_a_number_for_all_is_computed_on_each_groups_users_and_has_no_interval()
     score = evaluation["users@3"]
     codes = events["groups"].codes
     sums = {name: float(np.flatnonzero(codes == code).sum()) for code, name in enumerate(events["groups"].names)}
-    assert score.overall == 28
+    assert score.mean == 28
     assert score.by_group == sums
     assert score.performance_disparity == sums["a"] - sums["b"]
     assert score.abs_performance_disparity == abs(sums["a"] - sums["b"])
     assert (score.interval, score.disparity.interval, score.disparity.p_value) == (None, None, None)
-    assert evaluation.slices["warm_users"]["users@3"].overall == sum(range(6))
-    assert evaluation.slices["cold_users"]["users@3"].overall == 6 + 7
-    assert evaluation.slices["no_group"]["users@3"].overall is None
-    assert evaluation.slices["cold_items"]["users@3"].overall == 5  # who alone has a positive that nobody had
+    assert evaluation.slices["warm_users"]["users@3"].mean == sum(range(6))
+    assert evaluation.slices["cold_users"]["users@3"].mean == 6 + 7
+    assert evaluation.slices["no_group"]["users@3"].mean is None
+    assert evaluation.slices["cold_items"]["users@3"].mean == 5  # who alone has a positive that nobody had
 
 
 def test_groups_with_too_few_users_have_no_number() -> None:
     evaluation, _ = small({"users": lambda lists, truth: float(len(truth.users))}, min_group_size=5)
     score = evaluation["users@3"]
-    assert score.overall == 8
+    assert score.mean == 8
     assert (score.by_group, score.gaps, score.performance_disparity) == ({"a": None, "b": None}, {}, None)
 
 
@@ -171,10 +171,10 @@ def test_a_name_that_there_is_not_is_one_clear_error(metrics: Any, log: EventLog
 
 
 def check(scores: Any) -> None:
-    assert 0 < scores["coverage@10"].overall <= 1
-    assert max(scores["coverage@10"].by_group.values()) <= scores["coverage@10"].overall
+    assert 0 < scores["coverage@10"].mean <= 1
+    assert max(scores["coverage@10"].by_group.values()) <= scores["coverage@10"].mean
     assert scores["coverage@10"].disparity.interval is None
-    assert scores["novelty@10"].overall > 0
+    assert scores["novelty@10"].mean > 0
     assert scores["novelty@10"].disparity.interval is not None
     assert np.isfinite(scores["novelty@10"].performance_disparity)
 
@@ -210,11 +210,11 @@ def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
     json.dumps(document, allow_nan=False)
     for name in ("my_coverage@10", "my_novelty@10", "ndcg@5"):
         scores = [result.tasks["next"][name] for result in results]
-        assert summary[name]["mean"] == pytest.approx(np.mean([score.overall for score in scores]))
+        assert summary[name]["mean"] == pytest.approx(np.mean([score.mean for score in scores]))
         gaps = [score.performance_disparity for score in scores]
         assert summary[name]["performance_disparity"] == pytest.approx(np.mean(gaps))
         assert summary[name]["abs_performance_disparity"] == pytest.approx(np.mean(np.abs(gaps)))
-        assert document["slices"]["next"]["warm_users"][name]["overall"] is not None
+        assert document["slices"]["next"]["warm_users"][name]["mean"] is not None
     stored = UserResults.from_dict(json.loads(json.dumps(document["periods"][0]["tasks"]["next"]["tested"])))
     assert stored.values["my_novelty@10"].tolist() == results[0].tasks["next"].tested.values["my_novelty@10"].tolist()
     assert stored.totals == results[0].tasks["next"].tested.totals

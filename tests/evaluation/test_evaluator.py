@@ -136,7 +136,7 @@ def test_a_model_that_knows_the_future_is_perfect(protocol: str) -> None:
 def test_a_model_that_cannot_tell_items_apart_scores_nothing(protocol: str) -> None:
     events = Events()
     found = evaluated(evaluator_of(protocol), Knowing(events.users[:0], events.items[:0]), events)
-    assert all(scores.overall == 0 for scores in found.metrics.values())
+    assert all(scores.mean == 0 for scores in found.metrics.values())
 
 
 def test_the_papers_ndcg_is_normalised_by_what_was_retrieved() -> None:
@@ -144,10 +144,10 @@ def test_the_papers_ndcg_is_normalised_by_what_was_retrieved() -> None:
     first = np.unique(events.users, return_index=True)[1]  # one positive per user is known, the others are not
     model = Knowing(events.users[first], events.items[first])
     paper, strict = (evaluated(evaluator_of(name), model, events) for name in ("paper", "strict"))
-    assert paper["ndcg@5"].overall == 1.0
-    assert paper["true_ndcg@5"].overall < 0.7
+    assert paper["ndcg@5"].mean == 1.0
+    assert paper["true_ndcg@5"].mean < 0.7
     # The one hit is at rank 1 among all items, too, so the true NDCG is the same.
-    assert strict["ndcg@5"].overall == pytest.approx(paper["true_ndcg@5"].overall)
+    assert strict["ndcg@5"].mean == pytest.approx(paper["true_ndcg@5"].mean)
     assert evaluated(evaluator_of("paper+ndcg"), model, events)["ndcg@5"] == paper["true_ndcg@5"]
 
 
@@ -184,10 +184,10 @@ def test_with_the_catalogue_known_ahead_items_are_found_that_nobody_has_had() ->
     shown, not_shown = (
         evaluated(evaluator_of("paper"), model, events, known=known, n_rankable=n) for n in (N_ITEMS, None)
     )
-    assert shown["true_ndcg@5"].overall == pytest.approx(1.0)
-    assert shown.slices["cold_items"]["recall@5"].overall > 0
-    assert not_shown["true_ndcg@5"].overall < 1.0
-    assert not_shown.slices["cold_items"]["recall@5"].overall == 0
+    assert shown["true_ndcg@5"].mean == pytest.approx(1.0)
+    assert shown.slices["cold_items"]["recall@5"].mean > 0
+    assert not_shown["true_ndcg@5"].mean < 1.0
+    assert not_shown.slices["cold_items"]["recall@5"].mean == 0
 
 
 @both_protocols
@@ -294,7 +294,7 @@ def test_where_everyone_is_cold_the_paper_has_nothing_to_say() -> None:
     found = evaluated(evaluator_of("paper", groups=groups_of(2 * N_USERS)), random_model(), events)
     assert (found.n_tested_users, found.n_cold_users) == (0, N_USERS)
     for scores in found.metrics.values():
-        assert (scores.overall, scores.performance_disparity) == (None, None)
+        assert (scores.mean, scores.performance_disparity) == (None, None)
     strict = evaluated(evaluator_of("strict", groups=groups_of(2 * N_USERS)), random_model(), events)
     assert (strict.n_tested_users, strict.n_cold_users) == (N_USERS, N_USERS)
     assert strict["ndcg@5"].mean is not None
@@ -341,7 +341,7 @@ def test_a_group_that_newcomers_bring_is_judged_with_them() -> None:
     groups = Groups.from_values("gender", ["M", "F"] * 10 + ["x"] * N_COLD + ["y"], advantaged="M")
     found = evaluated(evaluator_of("strict", groups=groups), random_model(), events)
     assert list(found["ndcg@5"].by_group) == ["M", "F", "x"]  # of y nobody has come yet
-    assert found["ndcg@5"].by_group["x"] == found.slices["cold_users"]["ndcg@5"].overall
+    assert found["ndcg@5"].by_group["x"] == found.slices["cold_users"]["ndcg@5"].mean
     before = evaluated(evaluator_of("paper", groups=groups), random_model(), events)
     assert list(before["ndcg@5"].by_group) == ["M", "F"]
 
@@ -349,7 +349,7 @@ def test_a_group_that_newcomers_bring_is_judged_with_them() -> None:
 def test_while_nobodys_group_is_known_the_overall_value_is_judged_alone() -> None:
     groups = Groups.from_values("gender", [None] * ALL + ["M", "F"], advantaged="M")
     found = evaluated(evaluator_of("strict", groups=groups), random_model(), Events())
-    assert found["ndcg@5"].overall is not None
+    assert found["ndcg@5"].mean is not None
     assert found["ndcg@5"].performance_disparity is None
     assert found.slices["no_group"].n_users == N_USERS
 
@@ -433,7 +433,7 @@ def test_the_seed_and_the_period_decide_the_permutations_and_not_the_numbers() -
     )
     for other in (other_seed, other_period):
         assert other.interval != first.interval
-        assert (other.overall, other.by_group) == (first.overall, first.by_group)
+        assert (other.mean, other.by_group) == (first.mean, first.by_group)
     assert evaluated(evaluator_of("strict"), model, events)["recall@5"].interval is None
 
 
@@ -545,7 +545,7 @@ def test_the_hits_are_read_off_the_lists_that_were_chosen(protocol: str) -> None
     longer = evaluated(evaluator_of(protocol, 2 * K), model, events).tested.hits
     found = evaluated(replace(evaluator_of(protocol), rerank=Choosing(*range(1, 2 * K, 2))), model, events)
     assert torch.equal(found.tested.hits, longer[:, 1::2])
-    assert 0 < found["recall@5"].overall < evaluated(evaluator_of(protocol), model, events)["recall@5"].overall
+    assert 0 < found["recall@5"].mean < evaluated(evaluator_of(protocol), model, events)["recall@5"].mean
 
 
 def test_the_items_of_the_slices_are_those_of_the_lists_that_were_chosen() -> None:

@@ -126,8 +126,8 @@ def test_every_method_runs_under_both_protocols(small: EventLog, method: str, mo
     for result in run.results:
         for judgement in result.tasks.values():
             for score in judgement.metrics.values():
-                assert score.overall is not None
-                assert 0 <= score.overall <= 1
+                assert score.mean is not None
+                assert 0 <= score.mean <= 1
     assert all(torch.isfinite(value).all() for value in run.state.model.state_dict().values())
 
 
@@ -422,7 +422,7 @@ def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, 
     rule = RestartOnDegradation()
     before = [run.pretrained, *run.results[:-1]]
     # by those the model knew: what newcomers get is the fallback's merit
-    known = [result.tasks["next"].slices["warm_users"]["ndcg@20"].overall for result in before]
+    known = [result.tasks["next"].slices["warm_users"]["ndcg@20"].mean for result in before]
     memory, expected = {}, []
     for t, quality in enumerate(known):
         plan = rule.plan(Period(t, run.state.history, range(0), quality, memory))

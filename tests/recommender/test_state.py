@@ -162,7 +162,7 @@ def test_whoever_reads_while_another_thread_writes_sees_one_whole_state(model: A
 
 
 def _ndcg(recommender: FairRecommender, events: pa.Table) -> float:
-    value = recommender.evaluate(events, users=USERS, n_resamples=0)["ndcg@20"].overall
+    value = recommender.evaluate(events, users=USERS, n_resamples=0)["ndcg@20"].mean
     assert value is not None
     return value
 
@@ -343,7 +343,7 @@ def test_newcomers_who_were_not_trained_on_are_evaluated_on_the_fallback() -> No
     popular = recommender.recommend(newcomers[:1], k=20)
     assert set(popular["source"].to_pylist()) == {"popularity"}
     expected = float(taste[2] in popular["item_id"].to_pylist())
-    assert tested["hit@20"].overall == expected
+    assert tested["hit@20"].mean == expected
 
 
 def test_forgetting_moves_the_marks_of_who_was_trained_on() -> None:
