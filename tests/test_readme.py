@@ -26,7 +26,7 @@ def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(blocks) >= 3
-    names = {"new_events": stream.events.slice(600)}
+    names = {"new_events": stream.events.slice(600, 150), "more_events": stream.events.slice(750)}
     for block in blocks:
         exec(block, names)
     assert names["rec"].config.model == "custom"

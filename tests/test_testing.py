@@ -423,7 +423,7 @@ def _remembers_in_place(period: fs.Period) -> fs.Plan:
     [
         ("not a strategy", "strategy must be one of"),
         (strategy_of(lambda period: None), "must return a fairstream.Plan, got NoneType"),
-        (strategy_of(lambda period: fs.Plan(events=np.array([0.0, 1.0]))), "integer positions"),
+        (strategy_of(lambda period: fs.Plan(events=np.array([0.0, 1.0]))), "whole numbers in ascending order"),
         (strategy_of(lambda period: fs.Plan(events=range(len(period.history) + 1))), "positions from 0 to"),
         (strategy_of(lambda period: fs.Plan(events=np.array([-1, 2]))), "positions from 0 to"),
         (strategy_of(lambda period: fs.Plan(events=np.array([2, 1]))), "ascending order"),

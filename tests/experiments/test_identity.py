@@ -15,13 +15,16 @@ from fairstream import METHODS, Run, RunConfig
 from fairstream.experiments.identity import pretraining_id, run_id
 from fairstream.experiments.jobs import Source
 from fairstream.experiments.run import resolved
-from fairstream.strategies import FineTune
 from stores import small, source_of, write_stream
 
 BASE: dict[str, Any] = {"fairness_weight": 1.0}
 OTHER: dict[str, Any] = {
     "model": "ncf",
     "embedding_dim": 4,
+    "loss": "sampled-softmax",
+    "strategy": "window",
+    "fairness": "absolute",
+    "metrics": ("mrr@2",),
     "fairness_weight": 2.0,
     "surrogate": "approx-ndcg",
     "temperature": 1.0,
@@ -48,9 +51,23 @@ OTHER: dict[str, Any] = {
     "n_resamples": 7,
 }
 """Each option that decides anything, and another value of it."""
-WITHOUT_EFFECT = {"device": ["auto", "cpu", "cuda"], "engine": ["auto", "reference", "fused"]}
+WITHOUT_EFFECT = {
+    "device": ["auto", "cpu", "cuda"],
+    "engine": ["auto", "reference", "fused"],
+    "plugins": [(), ("json",)],
+}
 OF_FAIRNESS = {"fairness_weight", "surrogate", "temperature", "n_fairness_negatives"}
-AFTER_PRETRAINING = {"update_epochs", "restart_every", "n_periods", "n_blocks", "k", "min_group_size", "n_resamples"}
+AFTER_PRETRAINING = {
+    "strategy",
+    "metrics",
+    "update_epochs",
+    "restart_every",
+    "n_periods",
+    "n_blocks",
+    "k",
+    "min_group_size",
+    "n_resamples",
+}
 
 
 def unused(method: str) -> set[str]:
@@ -63,7 +80,7 @@ def unused(method: str) -> set[str]:
 
 
 def fits(method: str, option: str) -> bool:
-    return not option.startswith("restart") or METHODS[method].strategy is FineTune
+    return not option.startswith("restart") or METHODS[method].strategy == "fine-tune"
 
 
 def id_of(source: Source, config: RunConfig) -> str:
@@ -164,6 +181,8 @@ def pairs(draw: st.DrawFn) -> tuple[RunConfig, RunConfig]:
     other = draw(st.sampled_from(kin))
     likely = [*sorted(AFTER_PRETRAINING | unused(other)), "period", "pretrain_events", "learning_rate"]
     names = draw(st.lists(st.sampled_from(likely), max_size=4, unique=True))
+    if "strategy" in names:  # decides itself when to restart
+        names = [name for name in names if not name.startswith("restart")]
     changes = {name: OTHER[name] for name in names if fits(other, name)}
     return config, small(other, **{**options, **changes})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,14 +216,11 @@ def test_nor_does_one_that_cannot_even_begin(
     assert contents(store) == {name_of(source, small("Finetune")): alone(source, small("Finetune"))}
 
 
-class WithPlugins(RunConfig):
-    plugins: tuple[str, ...] = ()
-
-
 def test_plugins_are_imported_by_whoever_does_the_job(source: Source, tmp_path_factory: pytest.TempPathFactory) -> None:
     """So that the names they register are known in worker processes too."""
-    config = WithPlugins(**small("Finetune").model_dump(), plugins=("no_such_module_of_mine",))
-    (job,) = jobs_for(store_in(tmp_path_factory), source, [config])
+    config = small("Finetune").model_copy(update={"plugins": ("no_such_module_of_mine",)})
+    (job,) = jobs_for(store_in(tmp_path_factory), source, [small("Finetune")])
+    job = replace(job, configs=(config,))
     with pytest.raises(FairstreamError, match="the plugin no_such_module_of_mine cannot be imported"):
         job.execute(store_in(tmp_path_factory), "cpu", lambda epoch: None)
     assert run_id(source.read(), config) == run_id(source.read(), small("Finetune"))

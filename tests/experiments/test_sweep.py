@@ -73,7 +73,7 @@ def test_a_model_of_ones_own_is_used(log: EventLog) -> None:
     run = fairstream.run(log, model=tiny, **options)
     list(run)
     assert without_times(record.document) == without_times(run.document())
-    with pytest.raises(ConfigurationError, match="register the model and give its name"):
+    with pytest.raises(ConfigurationError, match="register them and give their names"):
         run_seeds(log, [0], model=tiny, store="nowhere", **options)
     assert not Path("nowhere").exists()
 

@@ -239,7 +239,7 @@ def test_a_plugin_is_imported_before_its_names_are_looked_up(log: fs.EventLog, t
     run = fs.run(log, model="tiny-of-a-plugin", plugins=(str(plugin),), n_periods=2, n_resamples=0, **QUICK)
     assert run.begin() is not None
     assert run.state.model.item.embedding_dim == 3
-    with pytest.raises(fs.ConfigurationError, match="does not exist"):
+    with pytest.raises(fs.ConfigurationError, match="cannot be imported"):
         fs.run(log, plugins=("no_such_file.py",))
 
 

@@ -376,10 +376,49 @@ def test_k_may_be_any_integer() -> None:
 
 def test_events_older_than_those_known_are_noted() -> None:
     recommender = fitted()
-    recommender.update(pa.table({"user_id": [1], "item_id": [7777], "time": [-5.0]}))
+    recommender.update(pa.table({"user_id": [1], "item_id": [7777], "time": [-5.0]}), users=USERS)
     assert any("older" in note for note in recommender.last_update.notes)
-    recommender.update(pa.table({"user_id": [1], "item_id": [7778], "time": [1e9]}))
+    later = FIRST["time"][-1].as_py() + 1
+    recommender.update(pa.table({"user_id": [1], "item_id": [7778], "time": [later]}), users=USERS)
     assert recommender.last_update.notes == ()
+
+
+def test_another_kind_of_time_is_refused_and_changes_nothing() -> None:
+    recommender = fitted()
+    before = contents(recommender)
+    events = pa.table({"user_id": [1], "item_id": [7777], "time": pa.array([10**9], pa.timestamp("s"))})
+    with pytest.raises(fairstream.DataError, match="timestamps"):
+        recommender.update(events, users=USERS)
+    assert contents(recommender) == before
+
+
+def test_a_changed_group_is_kept_and_noted() -> None:
+    recommender = fitted()
+    user = FIRST["user_id"][0].as_py()
+    other = {"majority": "minority", "minority": "majority"}
+    changed = USERS.set_column(
+        1,
+        "community",
+        [[other[name] if at == user else name for at, name in enumerate(USERS["community"].to_pylist())]],
+    )
+    recommender.observe(pa.table({"user_id": [user], "item_id": [7777], "time": [1e9]}), users=changed)
+    assert any("another community" in note for note in recommender.notes)
+
+
+def test_the_last_time_survives_a_checkpoint(tmp_path: Path) -> None:
+    recommender = fitted()
+    recommender.save(tmp_path)
+    again = fairstream.load(tmp_path)
+    assert again.state.last_time == recommender.state.last_time
+    assert again.state.last_time.dtype == recommender.state.last_time.dtype
+
+
+def test_auto_that_cannot_decide_says_so() -> None:
+    log = fairstream.read_events(FIRST, users=USERS, group="community", advantaged="auto")
+    recommender = FairRecommender(**FAST).fit(log)
+    majority = [at for at, name in enumerate(USERS["community"].to_pylist()) if name == "majority"][:3]
+    recommender.update(pa.table({"user_id": majority, "item_id": [7777] * 3, "time": [1e9] * 3}), users=USERS)
+    assert any("could not be decided" in note for note in recommender.last_update.notes)
 
 
 def test_learning_has_no_state_of_its_own() -> None:

@@ -152,11 +152,12 @@ def test_what_it_says_it_cannot_run() -> None:
 
 @on_cuda
 def test_it_is_chosen_for_any_model_on_cuda() -> None:
-    for model in ("ncf", "gru", "lightgcn", "dropout"):
+    for model in ("gru", "lightgcn", "dropout"):
         assert choose_engine("auto", job_of(model, device="cuda")) is CapturedEngine
     assert choose_engine("auto", job_of("windows", device="cuda")) is CapturedWindowEngine
     assert choose_engine("auto", job_of("mf", device="cuda", surrogate="neural-ndcg")) is CapturedEngine
-    job = job_of("ncf", device="cuda")
+    assert choose_engine("auto", job_of("ncf", device="cuda")).name == "fused"
+    job = job_of("gru", device="cuda")
     job.model.capturable = False  # type: ignore[assignment]
     assert choose_engine("auto", job) is ReferenceEngine
 

@@ -86,7 +86,7 @@ def sensitivity(make: Callable[..., TrainingJob], n_steps: int = N_STEPS) -> dic
     exact = make(dtype=torch.float64)
     run_reference(exact, n_steps)
     truth, furthest_of = tensors(exact), dict[str, float]()
-    for seed in range(8):
+    for seed in range(24):
         training = shaken(make(), seed)
         run_reference(training, n_steps)
         for name, tensor in tensors(training).items():

@@ -17,6 +17,7 @@ from fairstream.training.cuda.captured import CapturedEngine
 from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
+from fairstream.training.row_adam import RowAdam
 
 N_DISCRIMINATOR_STEPS: Final = 10
 """Steps of the discriminator for one of the model's."""
@@ -82,3 +83,9 @@ class AdversarialEngine(ReferenceEngine):
 
 class CapturedAdversarialEngine(CapturedEngine, AdversarialEngine):
     """The same steps on CUDA, the eleven of a batch in one graph. Dropout draws from PyTorch's generator, as ever."""
+
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        if isinstance(job.optimizer, RowAdam):
+            return "row Adam moves the discriminator's rows otherwise when recorded; use the dense optimizer"
+        return CapturedEngine.unsupported(job)

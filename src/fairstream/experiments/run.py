@@ -244,7 +244,7 @@ class Run(Iterator[PeriodResult]):
     def about(self) -> dict[str, Any]:
         """The whole configuration, the data, and what computed it."""
         return {
-            "config": self.config.model_dump(),
+            "config": self.config.model_dump(mode="json"),
             "data": {
                 "name": self.dataset,
                 "sha256": self.log.fingerprint(),

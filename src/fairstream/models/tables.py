@@ -40,7 +40,7 @@ class Table(nn.Embedding):
         is_row = rows >= 0
         # Padding looks up a row of the same batch: a row that occurs nowhere else must not count as touched.
         filled = torch.where(is_row, rows, rows.amax().clamp(min=0))
-        return super().forward(filled) * is_row.unsqueeze(-1)
+        return super().forward(filled).masked_fill(~is_row.unsqueeze(-1), 0.0)
 
     def grow(self, n_rows: int) -> None:
         """Append freshly initialised rows; the existing rows keep their values.

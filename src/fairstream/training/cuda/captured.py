@@ -97,7 +97,10 @@ class Replayed(Engine):
 
     def _capture(self, kind: Kind) -> None:
         model, optimizer = self.job.model, self.job.optimizer
-        before = _addresses(model)
+        before, held = (
+            _addresses(model),
+            [(part, dict(part._parameters), dict(part._buffers)) for part in model.modules()],
+        )
         optimizer.zero_grad(set_to_none=True)
         try:
             with capturable(optimizer, is_recorded=True), captured(model.device, self._pool) as graph:
@@ -111,6 +114,10 @@ class Replayed(Engine):
             self._give_up(str(error))
         finally:
             optimizer.zero_grad(set_to_none=True)  # these gradients are the graph's own
+            if not self._is_capturable:  # a tensor that the step has replaced holds what was recorded, not computed
+                for part, parameters, buffers in held:
+                    part._parameters.update(parameters)
+                    part._buffers.update(buffers)
 
     def _give_up(self, reason: str) -> None:
         self._is_capturable = False
