@@ -23,7 +23,7 @@ import fairstream
 _N_USERS, _N_EVENTS = 600, 60_000
 
 
-def main(minutes: float) -> int:
+def main(minutes: float) -> int:  # noqa: PLR0915 (one story)
     """Run the soak and print what happened; returns 1 where anything went wrong."""
     stream = fairstream.synthetic_stream(n_users=_N_USERS, n_items=300, n_events=_N_EVENTS, seed=0)
     n_first = _N_EVENTS // 3

@@ -223,4 +223,5 @@ def test_plugins_are_imported_by_whoever_does_the_job(source: Source, tmp_path_f
     job = replace(job, configs=(config,))
     with pytest.raises(FairstreamError, match="the plugin no_such_module_of_mine cannot be imported"):
         job.execute(store_in(tmp_path_factory), "cpu", lambda epoch: None)
-    assert run_id(source.read(), config) == run_id(source.read(), small("Finetune"))
+    with_plugin = small("Finetune", plugins=("json",))
+    assert run_id(source.read(), with_plugin) == run_id(source.read(), small("Finetune"))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import pooch
 import typer
 from rich.console import Console
 
@@ -49,7 +47,6 @@ def get(
     Events with a rating above 2 are kept, one per user and item, in chronological order. The
     result is compared with the paper's counts. The data sets are for research; their terms are shown.
     """
-    pooch.get_logger().setLevel(logging.WARNING)  # it announces each download, which the progress bar shows
     with DownloadProgress(name, quiet=quiet) as progress:
         prepared = get_dataset(name, to=to, url=url, sha256=sha256, archive=from_, force=force, progressbar=progress)
     console = make_console(quiet=quiet)

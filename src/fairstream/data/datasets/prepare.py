@@ -121,7 +121,7 @@ def _download(source: Source, url: str, path: Path, progressbar: Any) -> None:
         raise ConfigurationError(f"an address must begin with http:// or https://, got {url!r}")
     downloader = pooch.HTTPDownloader(progressbar=progressbar or False, timeout=_TIMEOUT_S)
     try:
-        pooch.retrieve(url, known_hash=None, fname=path.name, path=path.parent, downloader=downloader)
+        downloader(url, str(path), None)  # without pooch.retrieve, which logs to the terminal
     except (OSError, ValueError) as error:  # every exception of requests is one of these
         reason = " ".join(str(error).split())
         raise DataError(
