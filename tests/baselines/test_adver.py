@@ -18,6 +18,8 @@ from fairstream.experiments import pooled
 from fairstream.training.optimizers import state_tensors
 from support import Recorder
 
+pytestmark = pytest.mark.slow
+
 FAST: dict[str, Any] = {
     "pretrain_epochs": 1,
     "update_epochs": 1,

@@ -12,6 +12,8 @@ from fairstream.baselines import group_recovery, user_embeddings
 from fairstream.baselines.recovery import N_FOLDS
 from fairstream.models import MatrixFactorization, Popularity
 
+pytestmark = pytest.mark.slow
+
 N, D = 600, 16
 
 

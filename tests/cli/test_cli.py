@@ -102,6 +102,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ── version and help ─────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_version_is_printed_by_a_process_started_from_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "from fairstream.cli import main; main()", "--version"],

@@ -11,6 +11,8 @@ from fairstream.cli import app
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.experiments.store import Store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:

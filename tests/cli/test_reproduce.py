@@ -19,6 +19,8 @@ from fairstream.paper.settings import DATASETS
 from fairstream.paper.timing import TIMED
 from stores import contents
 
+pytestmark = pytest.mark.slow
+
 OTHER_VALUE = {"movielens-1m": "F", "modcloth": "Large"}
 PART = ("--quick", "--only", "trend", "--model", "mf", "--dataset", "modcloth", "--device", "cpu", "--workers", 1)
 Command = Callable[..., tuple[int, str, str]]

@@ -116,6 +116,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(event_tables(), st.sampled_from(sorted(FORMS)), st.sampled_from(OPTIONS))
 def test_what_is_ingested_in_pieces_is_what_is_read_at_once(
@@ -350,6 +351,7 @@ def test_a_frame_that_arrow_cannot_read_is_refused(tmp_path: Path) -> None:
     refused(lambda: ingest(tmp_path / "none.csv", tmp_path / "log"), "no file")
 
 
+@pytest.mark.slow
 def test_more_events_than_the_memory_limit_are_sorted_and_deduplicated_on_disk(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     n = 1_500_000

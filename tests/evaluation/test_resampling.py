@@ -477,6 +477,7 @@ def who_was_there(generator: np.random.Generator, n_users: int, n_periods: int) 
     return is_defined
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n_users", [pytest.param(LARGE, id="300 and 80"), pytest.param(SMALL, id="20 and 200", marks=pytest.mark.slow)]
 )

@@ -194,6 +194,7 @@ def begun(source: Source, config: RunConfig) -> tuple[dict[str, torch.Tensor], A
     return run.learned(), report
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(pair=pairs())
 def test_runs_of_one_beginning_have_bit_equal_models(source: Source, pair: tuple[RunConfig, RunConfig]) -> None:

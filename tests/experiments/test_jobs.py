@@ -17,6 +17,8 @@ from fairstream.experiments.jobs import Epoch, Source, finish, jobs_for
 from fairstream.experiments.store import Store
 from stores import DIVERGING, alone, complete, contents, small, source_of
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = [
     small("Finetune"),
     small("Rerank"),

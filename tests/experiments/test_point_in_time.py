@@ -238,6 +238,7 @@ worlds = {
 futures = st.sampled_from([replaced, reordered])
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(**worlds, t=st.integers(0, 3), change=futures, min_group_size=st.sampled_from([1, 3]))
 def test_the_future_changes_nothing_before_it(
@@ -264,6 +265,7 @@ def test_the_future_changes_nothing_before_it(
         assert theirs == ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repairs", ["", "+cold-users+ndcg+optimizer", "+ranking"])
 @settings(max_examples=4)
 @given(**{**worlds, "options": st.sampled_from([{"method": "FADE"}, {"method": "Finetune"}])}, t=st.integers(1, 3))
@@ -339,6 +341,7 @@ def test_where_the_pretraining_data_know_no_group_the_future_does_not_name_one(a
     assert past(there, 2) == past(here, 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=9)
 @given(**worlds)
 def test_a_recommender_that_is_given_one_period_at_a_time_arrives_at_the_same_model(

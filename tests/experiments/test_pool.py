@@ -21,6 +21,8 @@ from fairstream.experiments.store import Store
 from store_command import CONFIGS
 from stores import DIVERGING, complete, contents, small
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def undisturbed(source: Source, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:

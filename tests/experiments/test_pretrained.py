@@ -16,6 +16,8 @@ from fairstream.experiments.jobs import Source
 from fairstream.experiments.pretrained import Pretrained
 from stores import small, stored
 
+pytestmark = pytest.mark.slow
+
 DONORS = {
     "Finetune": "Rerank",
     "Pretrain": "Retrain",

@@ -10,6 +10,8 @@ import pytest
 
 import fairstream
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "modcloth-fade-quick.json"
 GROUPS = {"movielens-1m": ("gender", "M"), "modcloth": ("body_shape", "Small")}
 

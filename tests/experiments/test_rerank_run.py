@@ -10,6 +10,8 @@ import fairstream
 from fairstream import ConfigurationError, EventLog, FairRecommender, Record, Run, read_events
 from fairstream.cli.tables import period_table
 
+pytestmark = pytest.mark.slow
+
 FAST = {
     "pretrain_epochs": 4,
     "update_epochs": 2,

@@ -10,6 +10,8 @@ from fairstream import METHODS, ConfigurationError, Run
 from fairstream.experiments.jobs import Source
 from stores import small, source_of
 
+pytestmark = pytest.mark.slow
+
 RETRAINING = ("Retrain", "Retrain-Fair")
 
 

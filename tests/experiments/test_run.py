@@ -117,6 +117,7 @@ def test_progress_is_told_epoch_by_epoch(small: EventLog, protocol: str) -> None
 # ── methods and protocols ────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(("method", "model"), [*((method, "mf") for method in METHODS), ("FADE", "ncf")])
 def test_every_method_runs_under_both_protocols(small: EventLog, method: str, model: str, protocol: str) -> None:

@@ -59,6 +59,7 @@ def test_there_is_one_writer_at_a_time(store: Store) -> None:
             assert is_refused(Store(store.folder))
 
 
+@pytest.mark.slow
 def test_also_among_processes_and_a_killed_one_lets_go(store: Store) -> None:
     with held(store) as process:
         assert is_refused(store)

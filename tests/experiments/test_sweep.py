@@ -14,6 +14,8 @@ from fairstream.experiments import Store
 from fairstream.models import MatrixFactorization
 from stores import DIVERGING
 
+pytestmark = pytest.mark.slow
+
 FAST = {
     "pretrain_epochs": 2,
     "update_epochs": 1,

@@ -17,6 +17,8 @@ from fairstream.paper.findings import Choice
 from fairstream.paper.settings import FULL, JUDGED, METRICS, QUICK, Setting
 from paper_stores import CODES, PaperStore, always
 
+pytestmark = pytest.mark.slow
+
 FINETUNE, FADE = Setting.of("Finetune"), Setting.of("FADE", fairness_weight=1.0)
 BEFORE, AFTER = [16, 16, 16, 8, 8], [14, 14, 14, 10, 10]
 ALL_PERIODS = range(JUDGED.stop)

@@ -18,6 +18,8 @@ from fairstream.paper.findings import published_numbers
 from fairstream.paper.settings import EXPERIMENTS, QUICK, Setting
 from paper_stores import PaperStore, always, name_of
 
+pytestmark = pytest.mark.slow
+
 PLANNED: list[Entry] = [
     (dataset, "MF", setting, seed)
     for dataset in ("movielens-1m", "modcloth")

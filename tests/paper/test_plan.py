@@ -18,6 +18,8 @@ from fairstream.paper.reproduce import Reproduction
 from fairstream.paper.settings import QUICK, Setting, named
 from stores import LONG, contents, source_of, write_stream
 
+pytestmark = pytest.mark.slow
+
 ML = "movielens-1m"
 
 

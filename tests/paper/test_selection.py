@@ -15,6 +15,8 @@ from fairstream.paper.catalogue import KEPT, Entry, all_choices, best, choose
 from fairstream.paper.settings import METRICS, QUICK, Setting
 from paper_stores import CODES, PaperStore, always
 
+pytestmark = pytest.mark.slow
+
 shares = st.integers(0, 10).map(lambda tenth: tenth / 10)
 FADE = next(family for family in QUICK.families("modcloth") if family.name == "FADE")
 

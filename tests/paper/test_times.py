@@ -17,6 +17,8 @@ from fairstream.paper.findings import TIMES, Claim
 from fairstream.paper.settings import QUICK
 from fairstream.paper.timing import PRICES, RATIOS, TIMED, measured_seconds, seconds_table, time_claims, time_methods
 
+pytestmark = pytest.mark.slow
+
 seconds = st.lists(st.floats(0.5, 900), min_size=1, max_size=6)
 OPTIONS = {"FADE": {"fairness_weight": 1.0}, "FADE[NeuralNDCG]": {"surrogate": "neural-ndcg"}}
 NewStore = Callable[[], Store]

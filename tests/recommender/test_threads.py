@@ -11,6 +11,8 @@ import torch
 
 from fairstream import EventLog, FairRecommender, SyntheticStream, read_events
 
+pytestmark = pytest.mark.slow
+
 FAST: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 4, "batch_size": 256, "device": "cpu"}
 
 

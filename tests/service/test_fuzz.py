@@ -26,6 +26,8 @@ from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import N_USERS, PATIENCE_SECONDS, add_model, make_keys, running
 
+pytestmark = pytest.mark.slow
+
 Maker = Callable[..., Workspace]
 LIMITS = Limits(max_k=10, max_users=20, max_body_bytes=1 << 20, requests_per_second=10**6)
 STILL = (schema.models, schema.service, schema.periods, schema.keys, schema.audit, schema.forgotten)

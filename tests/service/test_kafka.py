@@ -25,6 +25,8 @@ from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 Maker = Callable[..., Workspace]
 QUICK = {"session.timeout.ms": "6000", "log_level": "0"}
 """The mock cluster waits for a member that is gone until its session has ended."""

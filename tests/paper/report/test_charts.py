@@ -26,6 +26,8 @@ from fairstream.paper.report.figures import (
 from fairstream.paper.report.page import page_of
 from report_findings import findings, without_runs
 
+pytestmark = pytest.mark.slow
+
 FIGURES = figures_of(findings().points)
 EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.anchor)
 

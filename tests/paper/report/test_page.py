@@ -23,6 +23,8 @@ from fairstream.paper.report.figures import figures_of
 from fairstream.paper.report.page import page_of
 from report_findings import HOSTILE, findings, without_runs
 
+pytestmark = pytest.mark.slow
+
 _VOID = {"meta", "br", "col", "input", "link", "img", "hr"}
 
 

@@ -32,6 +32,8 @@ from live_services import (
     wait_until,
 )
 
+pytestmark = pytest.mark.slow
+
 Maker = Callable[..., tuple[Workspace, Running]]
 SMALL = {
     "learning": Learning(pretrain_epochs=1, update_epochs=1),

@@ -18,6 +18,8 @@ from fairstream.service.settings import Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 from live_services import Running, add_model, make_keys, running
 
+pytestmark = pytest.mark.slow
+
 load_all_checks()
 # A time that the schema allows may be ahead of the clock, and a model's id may be none that there is.
 _LEFT_OUT = {"positive_data_acceptance"}
