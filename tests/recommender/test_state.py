@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import pickle
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -272,9 +272,11 @@ def test_a_forgetting_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch
 # ── elsewhere ────────────────────────────────────────────────────────────────────────────
 
 
-def _updated_elsewhere(recommender: FairRecommender) -> bytes:
-    recommender.update(PERIODS[1], users=USERS)
-    return pickle.dumps(recommender)
+_ELSEWHERE = """
+import pickle, sys
+recommender, events, users = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps(recommender.update(events, users=users)))
+"""
 
 
 @MODELS
@@ -292,8 +294,9 @@ def test_a_copy_goes_on_as_the_original_does(model: Any, way: Callable[[Any], An
 @pytest.mark.slow
 def test_a_recommender_can_be_sent_to_another_process_and_back() -> None:
     recommender = fitted()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        returned = pickle.loads(pool.apply(_updated_elsewhere, (recommender,)))
+    sent = pickle.dumps((recommender, PERIODS[1], USERS))
+    done = subprocess.run([sys.executable, "-c", _ELSEWHERE], input=sent, capture_output=True, check=True)
+    returned = pickle.loads(done.stdout)
     recommender.update(PERIODS[1], users=USERS)
     assert contents(returned) == contents(recommender)
 
