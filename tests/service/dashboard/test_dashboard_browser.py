@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,11 @@ def test_a_chart_tells_its_numbers_when_pointed_at(page: Browser, address: str) 
 
 def source(page: Browser) -> str:
     """The page as it stands, whether or not scripts run in it."""
-    root = page.ask("DOM.getDocument", depth=-1)["root"]["nodeId"]
-    return str(page.ask("DOM.getOuterHTML", nodeId=root)["outerHTML"])
+    for _ in range(20):  # while a page is being replaced, the document asked for may be gone already
+        root = page.ask("DOM.getDocument", depth=-1)["root"]["nodeId"]
+        with suppress(AssertionError):
+            return str(page.ask("DOM.getOuterHTML", nodeId=root)["outerHTML"])
+    raise AssertionError("the page never settled")
 
 
 def test_without_scripts_every_number_is_there(page: Browser, address: str) -> None:
