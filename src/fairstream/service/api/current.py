@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import select
 
-from fairstream.errors import FairstreamError
+from fairstream.errors import CheckpointError, FairstreamError
 from fairstream.service.api.answering import Answering, warm
 from fairstream.service.api.logs import Logs
 from fairstream.service.event_store import EventStore
@@ -64,7 +64,12 @@ class Current:
         if wanted is None or wanted == self._taken:
             return
         begin = time.perf_counter()
-        served = Served.load(self._workspace.model_folder(wanted.model), wanted.model)
+        try:
+            served = Served.load(self._workspace.model_folder(wanted.model), wanted.model)
+        except CheckpointError:
+            if in_service(self._workspace.engine) == wanted:
+                raise
+            return  # another was put into service and this one removed meanwhile; the next round takes that one
         recent = Recent(served, self._first_seq(wanted.model) - 1)
         recent.catch_up(self._store)
         self.answering = warm(served, recent, self.answering)
