@@ -117,16 +117,8 @@ class Windowed(WindowScorer):
         self.item = ItemTable(n_items, embedding_dim, padding=True)
         self.gru = nn.GRU(embedding_dim, embedding_dim, batch_first=True)
 
-    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
-        assert context.history is not None
-        hidden, _ = self.gru(self.item(context.history))
-        return (self.item(items) @ hidden[:, -1, :, None]).squeeze(-1)
-
-    def forward_windows(self, history: Tensor, items: Tensor | None) -> Tensor:
-        hidden, _ = self.gru(self.item(history))  # (B, L, d)
-        if items is None:
-            return hidden @ self.item.weight.T
-        return (self.item(items) @ hidden.unsqueeze(-1)).squeeze(-1)
+    def states(self, history: Tensor) -> Tensor:
+        return self.gru(self.item(history))[0]  # (B, L, d)
 
 
 OWN: dict[str, type[Scorer]] = {

@@ -156,29 +156,28 @@ class Window(fs.WindowScorer):
         super().__init__()
         self.item = fs.ItemTable(n_items, 4, padding=True)
 
-    def means(self, history: Tensor) -> Tensor:
+    def states(self, history: Tensor) -> Tensor:
         n = (history >= 0).cumsum(dim=1).clamp(min=1)
         return self.item(history).cumsum(dim=1) / n.unsqueeze(-1)
 
-    def forward(self, users: Tensor, items: Tensor, context: fs.Context) -> Tensor:
-        assert context.history is not None
-        return (self.item(items) * self.means(context.history)[:, -1:]).sum(-1)
-
-    def forward_windows(self, history: Tensor, items: Tensor | None) -> Tensor:
-        means = self.means(history)
-        if items is None:
-            return means @ self.item.weight.T
-        return (self.item(items) * means.unsqueeze(2)).sum(-1)
-
 
 class LooksAhead(Window):
-    def means(self, history: Tensor) -> Tensor:
-        return super().means(history)[:, -1:].expand(-1, history.shape[1], -1)
+    def states(self, history: Tensor) -> Tensor:
+        return super().states(history)[:, -1:].expand(-1, history.shape[1], -1)
 
 
 class ServesOtherwise(Window):
     def forward(self, users: Tensor, items: Tensor, context: fs.Context) -> Tensor:
         return -super().forward(users, items, context)
+
+    def block_scorer(self, users: Tensor, context: fs.Context) -> Any:
+        score = super().block_scorer(users, context)
+        return lambda start, stop: -score(start, stop)
+
+
+class TwoWays(Small):
+    def block_scorer(self, users: Tensor, context: fs.Context) -> Any:
+        return lambda start, stop: torch.zeros(len(users), stop - start)
 
 
 class Caches(Window):
@@ -261,6 +260,7 @@ class RowForPadding(Small):
         (Detached, "no finite gradient reaches user.weight"),
         (LooksAhead, "depend on later items"),
         (ServesOtherwise, "served otherwise than it is trained"),
+        (TwoWays, "block_scorer"),
         (Caches, "context of an earlier call"),
         (Unseeded, "two fits with the same seed differ"),
         (ScoresNobody, "can_score is False for every user"),
@@ -303,11 +303,16 @@ def _in_place(scores: Tensor) -> Tensor:
     return value
 
 
-def _over_all(scores: Tensor) -> Tensor:
+def _over_all(scores: Tensor, positives: Tensor, weights: Tensor) -> Tensor:
     return bpr(scores) + 0 * scores.sum()
 
 
+def _unweighted(scores: Tensor, positives: Tensor, weights: Tensor) -> Tensor:
+    return F.cross_entropy(scores, positives)
+
+
 _over_all.candidates = "all"  # type: ignore[attr-defined]
+_unweighted.candidates = "all"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -323,6 +328,7 @@ _over_all.candidates = "all"  # type: ignore[attr-defined]
         (lambda scores: bpr(scores) * torch.rand(()), "another value the second time"),
         (lambda scores: bpr(scores[:, [0, 4]]), "failed with IndexError"),
         (_over_all, "−∞"),
+        (_unweighted, "weight 0"),
     ],
 )
 def test_a_broken_loss_is_told_what_is_wrong(loss: Callable[[Tensor], Tensor], sentence: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Metric, Reranker
-from fairstream.models import ModelFactory, model_factory
+from fairstream.models import ModelFactory, model_defaults, model_factory
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Loss, Objective
 from fairstream.registry import Registry
 from fairstream.strategies import STRATEGIES, RestartEvery, RestartOnDegradation, Strategy
@@ -127,28 +127,35 @@ class Parts:
     metrics: dict[str, Metric] = field(default_factory=dict)
 
     @classmethod
-    def split(cls, **given: Any) -> tuple[dict[str, Any], Parts]:
+    def split(
+        cls,
+        *,
+        model: str | ModelFactory,
+        loss: str | Loss | None,
+        fairness: str | FairnessLoss | None,
+        strategy: str | Strategy | None,
+        metrics: Sequence[str] | Mapping[str, Metric] | None = None,
+        **options: Any,
+    ) -> tuple[dict[str, Any], Parts]:
         """Tell names, which a configuration can hold, from objects of the caller's own.
-
-        Parameters
-        ----------
-        given
-            model, loss, fairness, strategy: a registered name, None, or an object; metrics: names, or
-            functions by name.
 
         Returns
         -------
-        names
-            Options of a configuration; "custom" stands for an object.
+        options
+            What is given of a configuration, or wanted by a model of the caller's own; "custom" stands
+            for an object.
         parts
             The objects.
 
         """
-        metrics = given.pop("metrics", None) or ()
-        names = {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
+        given: dict[str, Any] = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
         objects = {name: None if isinstance(part, str) else part for name, part in given.items()}
-        is_custom = isinstance(metrics, Mapping)
-        return {**names, "metrics": tuple(metrics)}, cls(**objects, metrics=dict(metrics) if is_custom else {})
+        options |= {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
+        if metrics is not None:
+            options["metrics"] = tuple(metrics)
+        wanted = {} if isinstance(model, str) else model_defaults(model)
+        options = {**wanted, **{name: value for name, value in options.items() if value is not None}}
+        return options, cls(**objects, metrics=dict(metrics) if isinstance(metrics, Mapping) else {})
 
     def check(self, config: MethodConfig) -> None:
         """Raise a `ConfigurationError` where the configuration needs an object that is not here."""

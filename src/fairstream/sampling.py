@@ -73,6 +73,32 @@ class NegativeSampler:
         return torch.from_numpy(keys).to(self._device), torch.from_numpy(self.bounds).to(self._device)
 
 
+class SharedNegatives:
+    """Items that all interactions of a batch are compared with, drawn with replacement.
+
+    Half of them uniformly from the catalogue, half in proportion to the items' events. A draw is a
+    pure function of (key, batch).
+
+    >>> shared = SharedNegatives(np.array([3, 1, 0]), n=2)
+    >>> items, log_expected = shared.draw(key=7, batch=0)
+    >>> tuple(items.shape), log_expected.exp().sum() > 0
+    ((2,), tensor(True))
+    """
+
+    def __init__(self, n_events: Rows, n: int, device: torch.device | str = "cpu") -> None:
+        share = 0.5 / len(n_events) + 0.5 * n_events / max(1, n_events.sum())
+        self.n, self._device = n, device
+        self._cumulative = torch.from_numpy(np.cumsum(share)).to(device)
+        self._log_expected = torch.from_numpy(np.log(n * share)).float().to(device)
+
+    def draw(self, key: int, batch: int | Tensor) -> tuple[Tensor, Tensor]:
+        """(n,) items, and the log of how often each is expected among n draws."""
+        counter = batch * self.n + torch.arange(self.n, device=self._device)
+        at = uniform(key, counter) * self._cumulative[-1]
+        items = torch.searchsorted(self._cumulative, at, right=True).clamp(max=len(self._cumulative) - 1)
+        return items, self._log_expected[items]
+
+
 def _distinct_rows(rows: Rows) -> Rows:
     """Sorted. A few are sorted themselves; of many, which may be a mapped file, it is ticked off which are there."""
     return np.unique(rows) if len(rows) < _MANY else np.flatnonzero(np.bincount(rows))

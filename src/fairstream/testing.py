@@ -137,6 +137,9 @@ def _check_scores(factory: ModelFactory) -> None:
         "score_range(users, 2, 9) must give the scores that forward gives the items 2 … 8; leave score_range out "
         "unless it is faster",
     )
+    with _explained("block_scorer"):
+        again = _no_grad(lambda: model.block_scorer(users, context)(2, 9))
+    _require(_close(again, block), "block_scorer(users, context) must give the scores that score_range gives")
 
 
 def _check_growth(factory: ModelFactory) -> None:
@@ -192,7 +195,7 @@ def _check_gradient(factory: ModelFactory) -> None:
     with _explained("the backward pass"):
         if isinstance(model, WindowScorer):
             assert context.history is not None
-            scores = model.forward_windows(context.history, None)[:, -1]
+            scores = model.score_states(model.states(context.history)[:, -1], None)
         else:
             scores = model(users, _all_items(_N_USERS), context)
         (scores * torch.linspace(-1, 1, scores.numel()).view_as(scores)).sum().backward()  # type: ignore[no-untyped-call]
@@ -223,24 +226,29 @@ def _check_windows(factory: ModelFactory) -> None:
     context = _contexts(model, _history()).at(users.numpy())
     window = context.history
     assert window is not None
-    length = window.shape[1]
-    candidates = items[:, None].expand(-1, length, -1)  # (B, L, n_items)
-    with _explained("forward_windows"):
-        scores = _no_grad(model.forward_windows, window, candidates)
-        everything = _no_grad(model.forward_windows, window, None)
+    with _explained("states"):
+        states = _no_grad(model.states, window)
     _require(
-        scores.shape == candidates.shape and _close(everything, scores),
-        "forward_windows must give scores (B, L, C) for items (B, L, C), and (B, L, n_items) for items=None",
+        states.dim() == 3 and states.shape[:2] == window.shape,
+        f"states must give one vector for each place, (B, L, d) for histories (B, L); it gave {tuple(states.shape)}",
+    )
+    last = states[:, -1]
+    with _explained("score_states"):
+        scores = _no_grad(model.score_states, last, items)
+        alike = _no_grad(model.score_states, last, items[0]), _no_grad(model.score_states, last, None)
+    _require(
+        scores.shape == items.shape and all(_close(part, scores) for part in alike),
+        "score_states must give the same scores (M, C) for items (M, C), for items (C,) and for all items (None)",
     )
     _require(
-        _close(_no_grad(model, users, items, context), scores[:, -1]),
-        "forward and the last place of forward_windows differ; the model would be served otherwise than it is trained",
+        _close(_no_grad(model, users, items, context), scores),
+        "forward and the last state of a window differ; the model would be served otherwise than it is trained",
     )
     changed = window.clone()
     changed[:, -1] = (changed[:, -1] + 1) % _N_ITEMS
     _require(
-        _close(_no_grad(model.forward_windows, changed, candidates)[:, :-1], scores[:, :-1]),
-        "the scores at one place of a window depend on later items; mask what comes after each place",
+        _close(_no_grad(model.states, changed)[:, :-1], states[:, :-1]),
+        "the states of a window depend on later items; mask what comes after each place",
     )
 
 
@@ -388,7 +396,8 @@ def check_loss(loss: str | Loss) -> None:
     >>> check_loss("bpr")
 
     """
-    loss = LOSSES[loss] if isinstance(loss, str) else loss
+    given = LOSSES[loss] if isinstance(loss, str) else loss
+    loss = _positive_first(given) if getattr(given, "candidates", "sampled") == "all" else given
     _check_scalar(loss, "the loss")
     scores = _random(16, 5)
     higher = scores + torch.tensor([1.0, 0, 0, 0, 0])
@@ -398,12 +407,26 @@ def check_loss(loss: str | Loss) -> None:
     )
     if not _close(loss(scores), loss(scores[:, [0, 4, 2, 1, 3]])):
         warnings.warn("the loss depends on the order of the negatives, which are drawn at random", stacklevel=2)
-    if getattr(loss, "candidates", "sampled") == "all":
+    if loss is not given:
         scores[:, 3] = -torch.inf
         _require(
             bool(loss(scores).isfinite()),
-            "a loss over all items finds −∞ where the positive would be a second time; it must stay finite",
+            "a loss over all items finds −∞ for an item that must not count; it must stay finite",
         )
+        weights = torch.zeros(16).index_fill(0, torch.arange(8), 2.0)
+        _require(
+            _close(given(scores, torch.zeros(16, dtype=torch.long), weights), loss(scores[:8])),
+            "an interaction of weight 0 has a part in the loss; multiply by the weights before averaging",
+        )
+
+
+def _positive_first(loss: Loss) -> Loss:
+    """A loss over all items as a function of scores with the positive in column 0."""
+
+    def of_scores(scores: Tensor) -> Tensor:
+        return loss(scores, torch.zeros(len(scores), dtype=torch.long), torch.ones(len(scores), dtype=scores.dtype))
+
+    return of_scores
 
 
 def check_fairness(fairness: str | FairnessLoss) -> None:

@@ -255,16 +255,9 @@ class Positions(fs.WindowScorer):
         super().__init__()
         self.item, self.position = fs.ItemTable(n_items, 4, padding=True), fs.Table(8, 4)
 
-    def forward(self, users: Tensor, items: Tensor, context: fs.Context) -> Tensor:
-        assert context.history is not None
-        return self.forward_windows(context.history, items[:, None].expand(-1, 8, -1))[:, -1]
-
-    def forward_windows(self, history: Tensor, items: Tensor | None) -> Tensor:
+    def states(self, history: Tensor) -> Tensor:
         known = self.item(history) + self.position.weight * (history >= 0).unsqueeze(-1)
-        state = known.cumsum(dim=1)
-        if items is None:
-            return state @ self.item.weight.T
-        return (self.item(items) * state.unsqueeze(2)).sum(-1)
+        return known.cumsum(dim=1)
 
 
 def test_a_table_of_positions_does_not_grow(stream: fs.SyntheticStream, first: fs.EventLog, later: Any) -> None:

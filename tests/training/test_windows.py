@@ -15,7 +15,7 @@ from torch import Tensor
 from fairstream.data import History
 from fairstream.errors import DataError, ModelError
 from fairstream.models import Context, ContextBuilder, ItemTable, Reads, Scorer, WindowScorer
-from fairstream.objectives import DisparityLoss, Loss, Objective, bpr_loss, softmax_loss
+from fairstream.objectives import AmongAll, DisparityLoss, Loss, Objective, bpr_loss, softmax_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training import Batch, Batches, TrainingJob, Windows, choose_engine, cut_windows, make_optimizer
 from fairstream.training.reference import ReferenceEngine, WindowEngine
@@ -144,11 +144,8 @@ class Summed(WindowScorer):
         assert context.history is not None
         return (self.item(items) @ self.item(context.history).sum(dim=1).unsqueeze(-1)).squeeze(-1)
 
-    def forward_windows(self, history: Tensor, items: Tensor | None) -> Tensor:
-        so_far = self.item(history).cumsum(dim=1)  # (B, L, d)
-        if items is None:
-            return so_far @ self.item.weight.T
-        return (self.item(items) @ so_far.unsqueeze(-1)).squeeze(-1)
+    def states(self, history: Tensor) -> Tensor:
+        return self.item(history).cumsum(dim=1)  # (B, L, d)
 
 
 def job_of(*, loss: Loss = bpr_loss, lambda_: float = 0.7, size: int = 9, learning_rate: float = 1e-2) -> TrainingJob:
@@ -195,14 +192,14 @@ def by_hand(job: TrainingJob, order: list[int], key: int) -> float:
                 groups.append(int(CODES[user[0]]))
                 at += 1
         codes = torch.tensor(groups)
-        needs_all = job.objective.needs_all_items
+        needs_all, zeros = job.objective.needs_all_items, torch.zeros(len(scores), dtype=torch.long)
         losses.append(
             job.objective(
                 torch.stack(scores),
                 codes,
                 torch.tensor(job.signs),
                 has_two_groups=len(set(groups) - {-1}) > 1,
-                all_scores=torch.stack(everything) if needs_all else None,
+                among_all=AmongAll(torch.stack(everything), zeros, torch.ones(len(scores))) if needs_all else None,
             )
         )
     return float(torch.stack(losses).detach().mean())
@@ -253,8 +250,8 @@ def test_windows_go_to_their_engine_and_interactions_to_theirs() -> None:
 
 def test_scores_of_another_shape_are_refused() -> None:
     class Narrow(Summed):
-        def forward_windows(self, history: Tensor, items: Tensor | None) -> Tensor:
-            return super().forward_windows(history, items)[..., :1]
+        def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
+            return super().score_states(states, items)[:, :1]
 
     job = job_of()
     model = Narrow(N_USERS, N_ITEMS)

@@ -72,9 +72,9 @@ def score_blocks(
     model: Scorer, users: Tensor, context: Context, blocks: Iterable[range]
 ) -> Iterator[tuple[int, Tensor]]:
     """The scores of the users, block by block."""
+    score = model.block_scorer(users, context)
     for block in blocks:
-        scores = model.score_range(users, block.start, block.stop, context)
-        yield block.start, check_shape(scores, (len(users), len(block)))
+        yield block.start, check_shape(score(block.start, block.stop), (len(users), len(block)))
 
 
 def decode(scores: Floats, codes: Rows, n_items: int) -> Lists:

@@ -315,7 +315,7 @@ def run(
     method: str = "FADE",
     *,
     model: str | ModelFactory = "mf",
-    loss: str | Loss = "bpr",
+    loss: str | Loss | None = None,
     fairness: str | FairnessLoss | None = None,
     strategy: str | Strategy | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
@@ -336,6 +336,8 @@ def run(
     """
     if not isinstance(log, EventLog):
         raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")
-    names, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics)
-    config = RunConfig(method=method, **names, **options)
+    given, parts = Parts.split(
+        model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics, method=method, **options
+    )
+    config = RunConfig(**given)
     return Run(log, config, parts=parts, on_progress=on_progress)

@@ -35,7 +35,7 @@ def run_seeds(
     seeds: Sequence[int],
     *,
     model: str | ModelFactory = "mf",
-    loss: str | Loss = "bpr",
+    loss: str | Loss | None = None,
     fairness: str | FairnessLoss | None = None,
     strategy: str | Strategy | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
@@ -95,13 +95,13 @@ def run_seeds(
     """
     if not seeds:
         raise ConfigurationError("run_seeds needs at least one seed, got none")
-    names, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics)
+    given, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics, **options)
     if parts != Parts() and store is not None:
         raise ConfigurationError(
             "a store names runs by their configuration, which objects of your own are not part of; register them and "
             "give their names, or leave out store"
         )
-    configs = [RunConfig(**names, seed=seed, **options) for seed in seeds]
+    configs = [RunConfig(**given, seed=seed) for seed in seeds]
     Run(log, configs[0], parts=parts)  # raises what cannot be honoured before any process is started
     with ExitStack() as stack:
         if store is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from fairstream.models.context import NO_CONTEXT, Context, ContextBuilder, Graph, Mask, Reads
 from fairstream.models.mf import MatrixFactorization
@@ -18,6 +19,7 @@ from fairstream.models.scorer import (
     copy_model,
     make_model,
 )
+from fairstream.models.sequence import GRU4Rec, SASRec
 from fairstream.models.tables import ItemTable, Table, UserTable
 from fairstream.registry import Registry
 
@@ -26,10 +28,18 @@ MODELS: Registry[type[Scorer] | ModelFactory] = Registry("model")
 for _name, _model in {
     "mf": MatrixFactorization,
     "ncf": NeuralCollaborativeFiltering,
+    "gru": GRU4Rec,
+    "sasrec": SASRec,
     "popularity": Popularity,
     "recent-popularity": RecentPopularity,
 }.items():
     MODELS.register(_name, _model)
+
+
+def model_defaults(model: str | ModelFactory) -> Mapping[str, Any]:
+    """Options of training that a model wants otherwise than the paper: its attribute `defaults`."""
+    found: Mapping[str, Any] = getattr(MODELS.get(model) if isinstance(model, str) else model, "defaults", {})
+    return found
 
 
 def model_factory(name: str, embedding_dim: int) -> ModelFactory:
@@ -46,6 +56,7 @@ __all__ = [
     "ClosedFormScorer",
     "Context",
     "ContextBuilder",
+    "GRU4Rec",
     "Graph",
     "ItemTable",
     "Mask",
@@ -55,11 +66,13 @@ __all__ = [
     "Popularity",
     "Reads",
     "RecentPopularity",
+    "SASRec",
     "Scorer",
     "Table",
     "UserTable",
     "WindowScorer",
     "copy_model",
     "make_model",
+    "model_defaults",
     "model_factory",
 ]

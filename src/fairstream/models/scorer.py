@@ -17,6 +17,8 @@ from fairstream.errors import ModelError
 from fairstream.models.context import Context, Reads
 from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 
+BlockScorer = Callable[[int, int], Tensor]
+"""(start, stop) → the scores of the items from `start` to `stop`."""
 _SCORES_AT_ONCE = 1 << 18
 
 
@@ -58,6 +60,13 @@ class Scorer(nn.Module, ABC):
         width = max(1, _SCORES_AT_ONCE // max(1, len(users)))
         parts = torch.split(torch.arange(start, stop, device=users.device), width)
         return torch.cat([self(users, part.expand(len(users), -1), context) for part in parts], dim=1)
+
+    def block_scorer(self, users: Tensor, context: Context) -> BlockScorer:
+        """A function (start, stop) → the scores of these items (B, stop − start), called for one block after another.
+
+        Extend it where much of the work is the same for every block.
+        """
+        return lambda start, stop: self.score_range(users, start, stop, context)
 
     def can_score(self, context: Context) -> Tensor:
         """(B,) whether the model has something to say of each user; the others get the popularity fallback.
@@ -119,19 +128,44 @@ class Scorer(nn.Module, ABC):
 
 
 class WindowScorer(Scorer):
-    """A model that scores the next item at every position of a sequence in one pass.
+    """A model that reads a sequence of items and can say at every place of it what comes next.
 
     It is trained on windows of users' sequences instead of single interactions: one pass over a
-    window of L items gives L predictions.
+    window of L items gives L predictions. Define `states`; scores are ⟨state, item⟩ + bias with the
+    tables `item` and, if there is one, `bias` of the model, unless `score_states` says otherwise.
     """
 
-    @abstractmethod
-    def forward_windows(self, history: Tensor, items: Tensor | None) -> Tensor:
-        """History (B, L) padded with −1 at the front, items (B, L, C) → scores (B, L, C).
+    item: ItemTable
 
-        `items[b, l]` are candidates for what follows `history[b, : l + 1]`; the scores must not
-        depend on anything later. None stands for all items.
+    @abstractmethod
+    def states(self, history: Tensor) -> Tensor:
+        """History (B, L) padded with −1 at the front → (B, L, d) what is known after each place.
+
+        Nothing may depend on later places.
         """
+
+    def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
+        """States (M, d), items (M, C) or (C,) for all alike, or None for all there are → scores (M, C)."""
+        rows = self.item.weight if items is None else self.item(items)
+        scores = states @ rows.T if rows.dim() == 2 else (rows @ states.unsqueeze(-1)).squeeze(-1)
+        bias: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
+        if bias is None:
+            return scores
+        return scores + (bias.weight if items is None else bias(items)).squeeze(-1)
+
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        return self.score_states(self._last_states(context), items)
+
+    def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
+        return self.block_scorer(users, context)(start, stop)
+
+    def block_scorer(self, users: Tensor, context: Context) -> BlockScorer:
+        states = self._last_states(context)  # once for all blocks
+        return lambda start, stop: self.score_states(states, torch.arange(start, stop, device=states.device))
+
+    def _last_states(self, context: Context) -> Tensor:
+        assert context.history is not None
+        return self.states(context.history)[:, -1]
 
 
 class ClosedFormScorer(Scorer):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Table(nn.Embedding):
-    """A matrix of learned rows, initialised from N(0, 0.01²).
+    """A matrix of learned rows, initialised from N(0, std²).
 
     Use `UserTable` and `ItemTable` for what grows with the users and items, and `Table` itself
     for anything else (positions, categories): it never grows.
@@ -22,16 +22,20 @@ class Table(nn.Embedding):
         Whether L2 regularisation applies to the table (it does not to the biases of NCF).
     padding
         Whether the row −1 may be looked up; it is a zero vector that is never trained.
+    std
+        How far the rows are from 0 at first.
 
     """
 
-    def __init__(self, n_rows: int, n_columns: int, *, decayed: bool = True, padding: bool = False) -> None:
+    def __init__(
+        self, n_rows: int, n_columns: int, *, decayed: bool = True, padding: bool = False, std: float = 0.01
+    ) -> None:
         super().__init__(n_rows, n_columns, _weight=grow_rows(torch.empty(0, n_columns), n_rows))
-        self.decayed, self.padding = decayed, padding
+        self.decayed, self.padding, self.std = decayed, padding, std
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=0.01)
+        nn.init.normal_(self.weight, std=self.std)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Rows (...) → embeddings (..., d)."""
@@ -50,7 +54,7 @@ class Table(nn.Embedding):
         n_before, n_new = self.num_embeddings, n_rows - self.num_embeddings
         if n_new > 0:
             fresh = torch.empty(n_new, self.embedding_dim, dtype=self.weight.dtype)
-            nn.init.normal_(fresh, std=0.01)
+            nn.init.normal_(fresh, std=self.std)
             self.weight.data = grow_rows(self.weight, n_rows)
             self.weight.data[n_before:] = fresh.to(self.weight.device)
             self.num_embeddings = n_rows

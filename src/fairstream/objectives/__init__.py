@@ -10,11 +10,12 @@ from fairstream.objectives.neural_ndcg import neural_ndcg, positive_neural_ndcg
 from fairstream.objectives.neural_sort import relaxed_permutation
 from fairstream.objectives.sinkhorn import doubly_stochastic
 from fairstream.objectives.softmax import sampled_softmax_loss, softmax_loss
-from fairstream.objectives.total import LOSSES, Loss, Objective
+from fairstream.objectives.total import LOSSES, AmongAll, Loss, Objective
 
 __all__ = [
     "FAIRNESS_LOSSES",
     "LOSSES",
+    "AmongAll",
     "Disparity",
     "DisparityLoss",
     "FairnessLoss",

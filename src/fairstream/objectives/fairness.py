@@ -14,16 +14,20 @@ from fairstream.objectives.approx_ndcg import positive_approx_ndcg
 from fairstream.objectives.disparity import Disparity, differentiable_disparity
 from fairstream.objectives.hit import positive_hit
 from fairstream.objectives.neural_ndcg import positive_neural_ndcg
+from fairstream.objectives.softmax import positive_log_likelihood, positive_probability
 from fairstream.registry import Registry
 
 Kind = Literal["signed", "absolute"]
-Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg"]
+Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg", "log-likelihood", "probability"]
 FairnessLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""scores (B, 1 + μ) with the positive in column 0, groups (B,) of codes, signs (G,) → scalar."""
+"""scores (B, 1 + μ) with the positive in column 0, groups (B,) of codes, signs (G,) → scalar.
+
+With an attribute `candidates = "all"` the scores are (B, 2): the positive's, and log Σ e^s of all other items."""
 
 LEAST_TEMPERATURE = 1e-6
 """Below it 1 / τ is too large for single precision."""
 _SURROGATES = {"hit": positive_hit, "neural-ndcg": positive_neural_ndcg, "approx-ndcg": positive_approx_ndcg}
+_AMONG_ALL = {"log-likelihood": positive_log_likelihood, "probability": positive_probability}
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class DisparityLoss:
         "signed" (FADE) or "absolute" (FADE-Abs).
     surrogate
         What stands for the quality of a user's ranking: "hit" (the paper's Differentiable Hit),
-        "neural-ndcg" or "approx-ndcg".
+        "neural-ndcg" or "approx-ndcg", among μ negatives; "log-likelihood" or "probability" of the
+        positive, among all items.
     temperature
-        τ of the relaxed ranking.
+        τ of the relaxed ranking; a likelihood has none.
 
     Examples
     --------
@@ -56,13 +61,22 @@ class DisparityLoss:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
-        if self.surrogate not in _SURROGATES:
-            raise ConfigurationError(f"surrogate must be one of {', '.join(_SURROGATES)}, got {self.surrogate!r}")
+        if self.surrogate not in get_args(Surrogate):
+            known = ", ".join(get_args(Surrogate))
+            raise ConfigurationError(f"surrogate must be one of {known}, got {self.surrogate!r}")
         if not self.temperature >= LEAST_TEMPERATURE:
             raise ConfigurationError(f"temperature must be >= {LEAST_TEMPERATURE:g}, got {self.temperature}")
 
+    @property
+    def candidates(self) -> Literal["sampled", "all"]:
+        """What a positive is compared with."""
+        return "all" if self.surrogate in _AMONG_ALL else "sampled"
+
     def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
-        quality = _SURROGATES[self.surrogate](scores, tau=self.temperature)  # (B,)
+        if self.surrogate in _AMONG_ALL:
+            quality = _AMONG_ALL[self.surrogate](scores)  # (B,)
+        else:
+            quality = _SURROGATES[self.surrogate](scores, tau=self.temperature)
         return fairness_loss(differentiable_disparity(quality, groups, len(signs)), signs, self.kind)
 
 

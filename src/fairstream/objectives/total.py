@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
 from fairstream.errors import ModelError
 from fairstream.objectives.bpr import bpr_loss
 from fairstream.objectives.fairness import DisparityLoss, FairnessLoss
-from fairstream.objectives.softmax import sampled_softmax_loss, softmax_loss
+from fairstream.objectives.softmax import against_all_others, sampled_softmax_loss, softmax_loss
 from fairstream.registry import Registry
 
-Loss = Callable[[Tensor], Tensor]
+Loss = Callable[..., Tensor]
 """scores (B, 1 + n) with the positive in column 0 → scalar.
 
-A loss with an attribute `candidates = "all"` is given all items instead of n sampled negatives."""
+A loss with an attribute `candidates = "all"` is given (scores (B, n_items), positives (B,), weights (B,)) instead:
+the scores of all items, which of them is the positive, and how much each interaction counts (1 on average)."""
 
 LOSSES: Registry[Loss] = Registry("loss")
 """Recommendation losses by name."""
-for _name, _loss in {"bpr": bpr_loss, "sampled-softmax": sampled_softmax_loss, "softmax": softmax_loss}.items():
-    LOSSES.register(_name, _loss)
+LOSSES.register("bpr", bpr_loss)
+LOSSES.register("sampled-softmax", sampled_softmax_loss)
+LOSSES.register("softmax", softmax_loss)
+
+
+class AmongAll(NamedTuple):
+    """Each interaction among all items, or among a weighted sample of them that stands for all."""
+
+    scores: Tensor
+    """(B, C)"""
+    positives: Tensor
+    """(B,) the column of the positive."""
+    weights: Tensor
+    """(B,) how much each interaction counts; 1 on average."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,9 @@ class Objective:
     @property
     def n_drawn(self) -> int:
         """Negatives to draw for each interaction."""
-        return max(self.n, self.mu)
+        for_loss = 0 if _ranks_all_items(self.loss) else self.n
+        is_used = self.is_fair or for_loss > 0  # the draws of a sampled loss do not depend on λ
+        return max(for_loss, self.mu if is_used and not _ranks_all_items(self.fairness) else 0)
 
     @property
     def is_fair(self) -> bool:
@@ -49,9 +65,14 @@ class Objective:
         return self.lambda_ > 0
 
     @property
+    def is_weighted(self) -> bool:
+        """Whether the recommendation loss takes weights of the interactions."""
+        return _ranks_all_items(self.loss)
+
+    @property
     def needs_all_items(self) -> bool:
-        """Whether the recommendation loss ranks the positive among all items."""
-        return getattr(self.loss, "candidates", "sampled") == "all"
+        """Whether the positive is ranked among all items."""
+        return _ranks_all_items(self.loss) or (self.is_fair and _ranks_all_items(self.fairness))
 
     def __call__(
         self,
@@ -60,27 +81,42 @@ class Objective:
         signs: Tensor,
         *,
         has_two_groups: bool,
-        all_scores: Tensor | None = None,
+        among_all: AmongAll | None = None,
     ) -> Tensor:
         """The loss of B interactions.
 
         Parameters
         ----------
         scores
-            (B, 1 + max(n, μ)) with the positive in column 0.
+            (B, 1 + n_drawn) with the positive in column 0.
         groups
             (B,) codes.
         signs
             (G,) +1 for a group that is ahead, −1 for one that is behind.
         has_two_groups
             Whether the batch has users of two groups; one that has not trains on L_rec alone.
-        all_scores
-            (B, 1 + n_items) likewise over all items, for a loss that needs them.
+        among_all
+            The scores of all items, where a loss needs them.
 
         """
-        l_rec = self.loss(scores[:, : 1 + self.n] if all_scores is None else all_scores)
+        if _ranks_all_items(self.loss):
+            assert among_all is not None
+            l_rec = self.loss(*among_all)
+        else:
+            l_rec = self.loss(scores[:, : 1 + self.n])
         if l_rec.dim() != 0:
             raise ModelError(f"a loss must return one number, got a tensor of shape {tuple(l_rec.shape)}")
         if not (self.is_fair and has_two_groups):
             return l_rec
-        return l_rec + self.lambda_ * self.fairness(scores[:, : 1 + self.mu], groups, signs)
+        return l_rec + self.lambda_ * self.fairness_of(scores, groups, signs, among_all)
+
+    def fairness_of(self, scores: Tensor, groups: Tensor, signs: Tensor, among_all: AmongAll | None = None) -> Tensor:
+        """L_fair alone."""
+        if _ranks_all_items(self.fairness):
+            assert among_all is not None
+            return self.fairness(against_all_others(among_all.scores, among_all.positives), groups, signs)
+        return self.fairness(scores[:, : 1 + self.mu], groups, signs)
+
+
+def _ranks_all_items(part: object) -> bool:
+    return getattr(part, "candidates", "sampled") == "all"

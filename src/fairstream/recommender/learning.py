@@ -28,13 +28,14 @@ from fairstream.models import (
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.state import NewEvents, State
-from fairstream.sampling import NegativeSampler
+from fairstream.sampling import NegativeSampler, SharedNegatives
 from fairstream.strategies import Period, Plan, Strategy
 from fairstream.training import (
     Batches,
     Engine,
     EngineName,
     OnEpoch,
+    Schedule,
     Tensors,
     TrainingJob,
     TrainingReport,
@@ -49,11 +50,16 @@ from fairstream.training.optimizers import (
     drop_state_rows,
     grow_state,
     restore_state,
+    set_learning_rate,
     share_state,
     state_tensors,
 )
 
 Trained = tuple[Scorer, torch.optim.Optimizer | None]
+MOST_ITEMS = 5_000
+"""Up to so many items, sequence models rank each positive among all of them while they are trained …"""
+N_SHARED = 1_024
+"""… beyond, among so many that are drawn for each batch."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +271,10 @@ class Learning:
             model.learn(history, plan.events)  # replaces its tensors, so older states keep theirs
             return _Result(model, None, None, None)
         assert optimizer is not None
+        is_fresh = plan.start == "fresh"
+        config, epochs = self.config, plan.epochs
+        rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
+        epochs = epochs or (config.pretrain_epochs if is_fresh else config.update_epochs)
         job = self._job(plan, model.train(), optimizer, history, groups)
         make_engine = self.parts.engine_choice(self.config)(self.engine, job)
         works_on_copy = base is not None and job.same_batches_every_epoch and _works_on_copy(make_engine, job)
@@ -272,18 +282,22 @@ class Learning:
             model, optimizer = self._copied(model, optimizer)
             assert optimizer is not None
             job = replace(job, model=model.train(), optimizer=optimizer)
+        set_learning_rate(job.optimizer, rate)
+        if is_fresh and config.schedule == "cosine":
+            job = replace(job, schedule=Schedule(job.optimizer, rate, epochs * len(job.batches)))
         engine = make_engine(job)
-        is_fresh = plan.start == "fresh"
         report = train(
             job,
             engine,
             n_interactions=len(plan.events),
             t=t,
-            epochs=plan.epochs or (self.config.pretrain_epochs if is_fresh else self.config.update_epochs),
+            epochs=epochs,
             randomness=self.randomness,
-            learning_rate=self.config.learning_rate,
+            learning_rate=rate,
             on_epoch=on_epoch,
         )
+        if job.schedule is not None:
+            job.schedule.finish()
         if works_on_copy:
             return _Result(model, optimizer, report, engine)
         engine.finish(in_place=True)  # the model is nobody else's
@@ -305,6 +319,7 @@ class Learning:
                 n_drawn=self.objective.n_drawn,
                 length=model.reads.history,
                 size=config.batch_size,
+                activity_exponent=config.activity_exponent,
             )
         else:
             batches = cut_batches(
@@ -321,7 +336,14 @@ class Learning:
             ContextBuilder(model.reads, history, None, self.device),
             same_batches_every_epoch=not shuffle,
             extra_loss=plan.extra_loss,
+            shared_negatives=self._shared_negatives(model, history, rows.n_items),
         )
+
+    def _shared_negatives(self, model: Scorer, history: History, n_items: int) -> SharedNegatives | None:
+        """What stands for all items of a catalogue that is too large to be scored at every step."""
+        if not (isinstance(model, WindowScorer) and self.objective.needs_all_items and n_items > MOST_ITEMS):
+            return None
+        return SharedNegatives(np.bincount(history.items, minlength=n_items), N_SHARED, self.device)
 
     def new_model(self, history: History, t: int) -> Scorer:
         """A freshly initialised model for the users and items of a history."""

@@ -33,7 +33,7 @@ from fairstream.recommender.checkpoint import (
 from fairstream.recommender.learning import Candidate, Learning, Update
 from fairstream.recommender.state import NewEvents, State
 from fairstream.strategies import Strategy
-from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig
+from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
 _FIXED = ("model", "embedding_dim", "optimizer")
@@ -71,7 +71,7 @@ class FairRecommender:
     seed, device, engine
         Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
 
-    The remaining options are the fields of `MethodConfig`.
+    The remaining options are the fields of `MethodConfig`; None stands for what the model wants by default.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class FairRecommender:
         model: str | ModelFactory = "mf",
         *,
         method: str = "FADE",
-        loss: str | Loss = "bpr",
+        loss: str | Loss | None = None,
         fairness: str | FairnessLoss | None = None,
         strategy: str | Strategy | None = None,
         metrics: Metrics | None = None,
@@ -103,17 +103,20 @@ class FairRecommender:
         seed: int = 0,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         engine: EngineName = "auto",
-        embedding_dim: int = 64,
+        embedding_dim: int | None = None,
         surrogate: Surrogate = "hit",
         temperature: float = 3.0,
-        n_negatives: int = 4,
+        n_negatives: int | None = None,
         n_fairness_negatives: int = 4,
-        pretrain_epochs: int = 100,
-        update_epochs: int = 10,
-        batch_size: int = 256,
-        learning_rate: float = 1e-3,
-        l2: float = 1e-4,
-        optimizer: Literal["row", "dense"] = "row",
+        pretrain_epochs: int | None = None,
+        update_epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        update_learning_rate: float | None = None,
+        schedule: ScheduleName | None = None,
+        activity_exponent: float | None = None,
+        l2: float | None = None,
+        optimizer: Literal["row", "dense"] | None = None,
         restart: Literal["never", "on-degradation"] = "never",
         restart_every: int | None = None,
         adversary_weight: float = 10.0,
@@ -123,9 +126,11 @@ class FairRecommender:
                 f"{METHODS.canonical(method)} chooses the lists of all users together, so it is a method of "
                 f"experiments (fairstream.run, `fairstream run`); give a recommender another method"
             )
-        names, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy)
-        self.config = MethodConfig(
-            **{name: part for name, part in names.items() if name != "metrics"},
+        options, parts = Parts.split(
+            model=model,
+            loss=loss,
+            fairness=fairness,
+            strategy=strategy,
             method=method,
             fairness_weight=fairness_weight,
             embedding_dim=embedding_dim,
@@ -137,12 +142,16 @@ class FairRecommender:
             update_epochs=update_epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
+            update_learning_rate=update_learning_rate,
+            schedule=schedule,
+            activity_exponent=activity_exponent,
             l2=l2,
             optimizer=optimizer,
             restart=restart,
             restart_every=restart_every,
             adversary_weight=adversary_weight,
         )
+        self.config = MethodConfig(**options)
         runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
         self._learning = Learning(
             self.config, parts, Randomness(runtime.seed), runtime.torch_device(), engine=runtime.engine

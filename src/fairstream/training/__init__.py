@@ -5,6 +5,7 @@ from fairstream.training.config import CUSTOM, EngineName, Hyperparameters, Runt
 from fairstream.training.engine import Batch, Engine, ExtraLoss, TrainingJob
 from fairstream.training.optimizers import Tensors, make_optimizer
 from fairstream.training.row_adam import RowAdam
+from fairstream.training.schedule import Schedule, ScheduleName
 from fairstream.training.train import EngineChoice, OnEpoch, TrainingReport, choose_engine, train
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "OnEpoch",
     "RowAdam",
     "RuntimeConfig",
+    "Schedule",
+    "ScheduleName",
     "Tensors",
     "TrainingJob",
     "TrainingReport",

@@ -15,6 +15,7 @@ from fairstream.data.history import Positions
 from fairstream.errors import DataError
 from fairstream.sampling import NegativeSampler
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 _INTERACTIONS_AT_ONCE = 1 << 20
 
 
@@ -100,6 +101,8 @@ class Windows:
     """The group of every user row."""
     size: int
     """Windows per batch."""
+    weights: Floats
+    """(W,) how much each target of a window counts; 1 on average over all targets."""
 
     @property
     def n_interactions(self) -> int:
@@ -136,8 +139,11 @@ def cut_windows(
     n_drawn: int,
     length: int,
     size: int,
+    activity_exponent: float = 0.0,
 ) -> Windows:
     """Windows of `length` that end with the events to learn, as many as `size` events in a batch.
+
+    An event counts (the number of its user's events to learn)^−`activity_exponent` times.
 
     A user's first event has nothing before it to be predicted from and is left out, and so are
     the events of users without `n_drawn` items left to draw negatives from.
@@ -171,5 +177,7 @@ def cut_windows(
     if not len(useful):
         raise DataError("no event to learn has an earlier event of the same user; a sequence model needs longer logs")
     windows, targets, owners = windows[useful], targets[useful], owners[useful]
-    per_window = (targets >= 0).sum() / len(targets)
-    return Windows(windows, targets, owners, codes, max(1, round(size / per_window)))
+    n_targets = (targets >= 0).sum(axis=1)
+    weights = np.bincount(owners, n_targets)[owners] ** -activity_exponent
+    weights *= n_targets.sum() / (weights * n_targets).sum()
+    return Windows(windows, targets, owners, codes, max(1, round(size / n_targets.mean())), weights)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
-from fairstream.models import MODELS
+from fairstream.models import MODELS, model_defaults
 from fairstream.objectives import LOSSES, Surrogate
 from fairstream.objectives.fairness import LEAST_TEMPERATURE
+from fairstream.training.schedule import ScheduleName
 
 EngineName = Literal["auto", "reference", "fused"]
 CUSTOM = "custom"
@@ -22,8 +23,9 @@ class Hyperparameters(Configuration):
     """The model, the loss and the optimisation. Device and seed are in `RuntimeConfig`."""
 
     model: str = "mf"
-    """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), popularity, \
-recent-popularity, or a registered model."""
+    """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), gru and sasrec (they \
+read the user's latest items), popularity, recent-popularity, or a registered model. Models have defaults \
+of their own for some of the options below."""
     embedding_dim: int = Field(64, ge=1)
     """Length of the embeddings."""
     loss: str = "bpr"
@@ -32,7 +34,8 @@ recent-popularity, or a registered model."""
     """λ, the weight of the fairness loss; 0 switches it off."""
     surrogate: Surrogate = "hit"
     """What stands for the quality of a user's ranking in the fairness loss: hit (the paper's Differentiable Hit), \
-neural-ndcg or approx-ndcg, which the paper compares with it."""
+neural-ndcg or approx-ndcg, which the paper compares with it; log-likelihood or probability of the \
+item among all items."""
     temperature: float = Field(3.0, ge=LEAST_TEMPERATURE)
     """τ, how soft the relaxed ranking is; towards 0 it becomes the exact one."""
     n_negatives: int = Field(4, ge=1)
@@ -47,11 +50,26 @@ neural-ndcg or approx-ndcg, which the paper compares with it."""
     """Interactions per batch."""
     learning_rate: float = Field(1e-3, gt=0)
     """Adam's learning rate."""
+    update_learning_rate: float | None = Field(None, gt=0)
+    """Adam's learning rate in fine-tuning; by default the same."""
+    schedule: ScheduleName = "constant"
+    """Learning rate of training from scratch: constant, or cosine (up at first, then down to 0)."""
+    activity_exponent: float = Field(0.0, ge=0)
+    """An event counts (the number of its user's events)^−exponent times, in sequence models with the softmax \
+loss: 0 lets heavy users decide, 1 gives every user the same weight."""
     l2: float = Field(1e-4, ge=0)
     """L2 regularisation, inside Adam's gradient."""
     optimizer: Literal["row", "dense"] = "row"
     """row: Adam on the rows that a batch touches; dense: on every row at every step, as in the paper \
 (the default under its protocol)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_model(cls, given: Any) -> Any:
+        """What is not given is what the model wants."""
+        if not isinstance(given, dict) or not isinstance(given.get("model"), str):
+            return given
+        return {**model_defaults(given["model"]), **{name: value for name, value in given.items() if value is not None}}
 
     @field_validator("model")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,8 +13,9 @@ from torch import Tensor
 from fairstream.data import Rows
 from fairstream.models import Context, ContextBuilder, Scorer
 from fairstream.objectives import Objective
-from fairstream.sampling import NegativeSampler
+from fairstream.sampling import NegativeSampler, SharedNegatives
 from fairstream.training.batches import Batches, Windows
+from fairstream.training.schedule import Schedule
 
 
 class Batch(NamedTuple):
@@ -48,6 +49,10 @@ class TrainingJob:
     same_batches_every_epoch: bool = False
     """Whether every epoch has all batches, in chronological order, with the same negatives."""
     extra_loss: ExtraLoss | None = None
+    shared_negatives: SharedNegatives | None = None
+    """What stands for all items, where there are too many to score at every step."""
+    schedule: Schedule | None = None
+    """How the learning rate changes from step to step; None: it does not."""
 
 
 class Engine(ABC):
@@ -67,6 +72,15 @@ class Engine(ABC):
     def works_on_copy(job: TrainingJob) -> bool:
         """Whether nothing of the model is touched before `finish`, so that it may share memory with older states."""
         return False
+
+    def _mean_loss(self, losses: Iterable[Tensor]) -> float:
+        """Take the steps that yield these losses, and return their mean."""
+        taken = []
+        for loss in losses:
+            taken.append(loss)
+            if self.job.schedule is not None:
+                self.job.schedule.advance()
+        return float(torch.stack(taken).mean())
 
     @abstractmethod
     def epoch(self, order: Rows, key: int) -> float:

@@ -40,6 +40,12 @@ def _parameters(model: Scorer) -> list[tuple[nn.Parameter, bool]]:
     return [(p, id(p) not in undecayed) for p in model.parameters()]
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Let all parameters be learned at this rate from now on."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
 def ensure_state(optimizer: torch.optim.Optimizer) -> None:
     """Make the state that the first step would make, for those who work on it themselves."""
     for group in optimizer.param_groups:

@@ -9,6 +9,7 @@ from torch import Tensor
 from fairstream.data import Rows
 from fairstream.errors import ModelError
 from fairstream.models import NO_CONTEXT, Context, WindowScorer
+from fairstream.objectives import AmongAll
 from fairstream.training.batches import Batches, Windows
 from fairstream.training.engine import Batch, Engine, TrainingJob
 
@@ -36,7 +37,7 @@ class ReferenceEngine(Engine):
 
     def epoch(self, order: Rows, key: int) -> float:
         candidates = self._candidates(key)
-        return float(torch.stack([self._step(candidates, b) for b in order.tolist()]).mean())
+        return self._mean_loss(self._step(candidates, b) for b in order.tolist())
 
     def _candidates(self, key: int) -> Tensor:
         """(N, 1 + max(n, μ)) each positive and its negatives."""
@@ -73,14 +74,17 @@ class ReferenceEngine(Engine):
     def _loss(
         self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, *, has_two_groups: bool
     ) -> Tensor:
-        job, all_scores = self.job, None
+        job, among_all = self.job, None
         if job.objective.needs_all_items:
             everything = job.model.score_range(users, 0, job.sampler.n_items, context)
-            scores, all_scores = everything.gather(1, candidates), positive_first(everything, candidates[:, 0])
+            scores, among_all = (
+                everything.gather(1, candidates),
+                AmongAll(everything, candidates[:, 0], everything.new_ones(len(users))),
+            )
         else:
             scores = job.model(users, candidates, context)  # (B, 1 + max(n, μ))
         check_scores(scores, candidates)
-        loss = job.objective(scores, groups, self._signs, has_two_groups=has_two_groups, all_scores=all_scores)
+        loss = job.objective(scores, groups, self._signs, has_two_groups=has_two_groups, among_all=among_all)
         if job.extra_loss is not None:
             loss = loss + job.extra_loss(job.model, Batch(users, candidates, scores, context))
         return loss
@@ -101,15 +105,17 @@ class WindowEngine(Engine):
         self._signs = torch.tensor(job.signs, device=self._device)
         self._have_two_groups = windows.have_two_groups.tolist()
         is_target = windows.targets >= 0
-        self._target_users = windows.users.repeat(is_target.sum(axis=1))
+        counts = is_target.sum(axis=1)
+        self._target_users = windows.users.repeat(counts)
         self._target_items = torch.tensor(windows.targets[is_target], device=self._device)
+        self._weights = torch.tensor(windows.weights.repeat(counts), dtype=torch.float32, device=self._device)
 
     @staticmethod
     def unsupported(job: TrainingJob) -> str | None:
         return None if isinstance(job.batches, Windows) else "the batches are single interactions"
 
     def epoch(self, order: Rows, key: int) -> float:
-        return float(torch.stack([self._step(b, key) for b in order.tolist()]).mean())
+        return self._mean_loss(self._step(b, key) for b in order.tolist())
 
     def _step(self, b: int, key: int) -> Tensor:
         job, at = self.job, self._windows.span(b)
@@ -119,20 +125,16 @@ class WindowEngine(Engine):
         users = self._target_users[begin:end]
         negatives = job.sampler.draw(users, job.objective.n_drawn, key, begin)
         candidates = torch.cat([self._target_items[begin:end, None], negatives], dim=1)  # (M, 1 + n)
-        history, is_target = self._history[at], self._targets[at] >= 0
+        is_target = self._targets[at] >= 0
         groups = self._groups[at, None].expand_as(is_target)[is_target]
-        all_scores = None
+        states = model.states(self._history[at])[is_target]  # (M, d)
+        among_all = None
         if job.objective.needs_all_items:
-            everything = model.forward_windows(history, None)[is_target]
-            scores, all_scores = everything.gather(1, candidates), positive_first(everything, candidates[:, 0])
-        else:
-            placed = candidates.new_zeros(*is_target.shape, candidates.shape[1])
-            placed[is_target] = candidates
-            scores = model.forward_windows(history, placed)[is_target]
+            shared = None if job.shared_negatives is None else job.shared_negatives.draw(key, b)
+            among_all = among_all_items(model, states, candidates[:, 0], self._weights[begin:end], shared)
+        scores = model.score_states(states, candidates)
         check_scores(scores, candidates)
-        loss = job.objective(
-            scores, groups, self._signs, has_two_groups=self._have_two_groups[b], all_scores=all_scores
-        )
+        loss = job.objective(scores, groups, self._signs, has_two_groups=self._have_two_groups[b], among_all=among_all)
         if job.extra_loss is not None:
             rows = torch.from_numpy(users).to(self._device)
             loss = loss + job.extra_loss(model, Batch(rows, candidates, scores, NO_CONTEXT))
@@ -147,10 +149,21 @@ def descend(job: TrainingJob, loss: Tensor) -> Tensor:
     return loss.detach()
 
 
-def positive_first(scores: Tensor, positives: Tensor) -> Tensor:
-    """Scores (B, n_items), positives (B,) → (B, 1 + n_items) with the positive in column 0 and nowhere else."""
-    others = scores.scatter(1, positives[:, None], float("-inf"))
-    return torch.cat([scores.gather(1, positives[:, None]), others], dim=1)
+def among_all_items(
+    model: WindowScorer, states: Tensor, positives: Tensor, weights: Tensor, shared: tuple[Tensor, Tensor] | None
+) -> AmongAll:
+    """M places of windows among all items, or among the `shared` ones that stand for all: (items, log expected number).
+
+    In a sample an item's score is lowered by the log of how often it is expected in it, so that
+    Σ e^s estimates the sum over all items.
+    """
+    if shared is None:
+        return AmongAll(model.score_states(states, None), positives, weights)
+    items, log_expected = shared  # (S,)
+    others = model.score_states(states, items) - log_expected
+    others = others.masked_fill(items == positives[:, None], -torch.inf)
+    scores = torch.cat([model.score_states(states, positives[:, None]), others], dim=1)
+    return AmongAll(scores, torch.zeros_like(positives), weights)
 
 
 def check_scores(scores: Tensor, candidates: Tensor) -> None:

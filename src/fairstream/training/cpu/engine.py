@@ -47,7 +47,7 @@ class FusedEngine(Engine):
     def unsupported(job: TrainingJob) -> str | None:
         model, objective = job.model, job.objective
         is_float32 = all(p.dtype == torch.float32 and p.requires_grad for p in model.parameters())
-        tables = list(model.tables())
+        tables, surrogate = list(model.tables()), getattr(objective.fairness, "surrogate", "")
         reasons = {
             "the fused CPU engine needs os.sched_yield": not hasattr(os, "sched_yield"),
             # A class derived from it, or one with tables of another kind, may score otherwise.
@@ -57,9 +57,9 @@ class FusedEngine(Engine):
             "its objective has a formula of its own": type(objective) is not Objective,
             "its loss is not bpr": objective.loss is not bpr_loss,
             "there is an extra loss": job.extra_loss is not None,
+            "its learning rate changes from step to step": job.schedule is not None,
             "its fairness loss is not the paper's": objective.is_fair and type(objective.fairness) is not DisparityLoss,
-            "the surrogate neural-ndcg is not compiled": objective.is_fair
-            and getattr(objective.fairness, "surrogate", "") == "neural-ndcg",
+            f"the surrogate {surrogate} is not compiled": objective.is_fair and surrogate not in ("hit", "approx-ndcg"),
         }
         return next((reason for reason, applies in reasons.items() if applies), None)
 

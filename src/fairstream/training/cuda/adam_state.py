@@ -52,7 +52,7 @@ def unsupported_by_kernels(job: TrainingJob, d: int, least: int = 1) -> str | No
     is_plain = all(
         p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() and p.requires_grad for p in model.parameters()
     )
-    is_neural = objective.is_fair and isinstance(fairness, DisparityLoss) and fairness.surrogate == "neural-ndcg"
+    is_other = isinstance(fairness, DisparityLoss) and fairness.surrogate not in ("hit", "approx-ndcg")
     # Tiles are powers of two; the widths of embeddings, candidates and groups are held in registers.
     fits = d & (d - 1) == 0 and least <= d <= 128 and objective.n_drawn <= 63 and 1 <= len(job.signs) <= 32
     reasons = {
@@ -61,7 +61,8 @@ def unsupported_by_kernels(job: TrainingJob, d: int, least: int = 1) -> str | No
         "its objective is not the usual one": type(objective) is not Objective,
         "its loss is not bpr": objective.loss is not bpr_loss,
         "there is an extra loss": job.extra_loss is not None,
-        "its fairness loss is not the paper's": type(fairness) is not DisparityLoss or is_neural,
+        "its learning rate changes from step to step": job.schedule is not None,
+        "its fairness loss is not the paper's": type(fairness) is not DisparityLoss or (objective.is_fair and is_other),
         "its optimizer is not plain Adam": not is_plain_adam(job.optimizer),
         "its embeddings, candidates or groups are too many for the kernels": not fits,
     }

@@ -24,7 +24,7 @@ from fairstream.objectives import bpr_loss, sampled_softmax_loss, softmax_loss
 from fairstream.training.batches import Batches, Windows
 from fairstream.training.cuda.capture import CaptureError, aside, captured
 from fairstream.training.engine import Engine, TrainingJob
-from fairstream.training.reference import ReferenceEngine, WindowEngine, check_scores, descend, positive_first
+from fairstream.training.reference import ReferenceEngine, WindowEngine, among_all_items, check_scores, descend
 from fairstream.training.row_adam import RowAdam
 
 _N_WARM_UPS: Final = 3
@@ -87,6 +87,8 @@ class Replayed(Engine):
                     self._next_step(kind)
             else:
                 self._next_step(kind)
+            if self.job.schedule is not None:
+                self.job.schedule.advance()
         return float(self._losses[: len(order)].mean())
 
     def _next_step(self, kind: Kind) -> None:
@@ -194,7 +196,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         shape, length = (n_batches, int(counts.max())), windows.targets.shape[1]
         is_target = np.arange(shape[1]) < counts[:, None]  # (batches, M)
         window, place = np.nonzero(windows.targets >= 0)
-        number = np.zeros(shape, dtype=np.int64)
+        number = np.repeat(windows.first_target[:-1, None], shape[1], axis=1)  # a filler names items of its own batch
         number[is_target] = np.arange(counts.sum())
         places = np.full(shape, windows.size * length)  # behind the last place of a batch
         places[is_target] = window % windows.size * length + place
@@ -204,6 +206,10 @@ class CapturedWindowEngine(Replayed, WindowEngine):
             torch.from_numpy(part).to(self._device) for part in (number, places, groups, counts)
         )
         self._within = torch.arange(windows.size, device=self._device)
+        weights = np.zeros(shape, dtype=np.float32)  # a filler's is 0
+        weights[is_target] = windows.weights[window]
+        self._place_weights = torch.from_numpy(weights).to(self._device)
+        self._shared = self._draw_shared(0)
         n_targets = len(self._target_items)
         self._negatives = torch.zeros(n_targets, 1 + job.objective.n_drawn, dtype=torch.int64, device=self._device)
 
@@ -222,6 +228,16 @@ class CapturedWindowEngine(Replayed, WindowEngine):
     def _draw(self, key: int) -> None:
         drawn = self.job.sampler.draw(self._target_users, self.job.objective.n_drawn, key)
         self._negatives.copy_(torch.cat([self._target_items[:, None], drawn], dim=1))
+        for held, fresh in zip(self._shared, self._draw_shared(key), strict=True):
+            held.copy_(fresh)
+
+    def _draw_shared(self, key: int) -> tuple[Tensor, ...]:
+        """(batches, S) the shared negatives of all batches and the log of their expected numbers, if there are any."""
+        shared = self.job.shared_negatives
+        if shared is None:
+            return ()
+        drawn = [shared.draw(key, b) for b in range(len(self.job.batches))]
+        return tuple(torch.stack(column) for column in zip(*drawn, strict=True))
 
     def _step_on(self, b: Tensor, kind: Any) -> Tensor:
         size, has_two_groups = kind
@@ -229,29 +245,31 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         assert isinstance(model, WindowScorer)
         rows = b * self._windows.size + self._within[:size]  # (W,)
         history = self._history.index_select(0, rows)  # (W, L)
-        number, places, groups, count = (
-            column.index_select(0, b)[0] for column in (self._number, self._places, self._place_groups, self._counts)
+        number, places, groups, weights, count = (
+            column.index_select(0, b)[0]
+            for column in (self._number, self._places, self._place_groups, self._place_weights, self._counts)
         )
         candidates = self._negatives.index_select(0, number)  # (M, 1 + n)
         is_filler = (places == self._windows.size * history.shape[1])[:, None]
-        # In a short batch the fillers lie behind its last place as well.
-        places = places.clamp(max=history.numel())
-        all_scores = None
+        # In a short batch the fillers lie behind its last place as well; they all get the state of some place.
+        states = model.states(history).flatten(0, 1).index_select(0, places.clamp(max=history.numel() - 1))
+        among_all = None
         if objective.needs_all_items:
-            everything = model.forward_windows(history, None).flatten(0, 1)
-            everything = everything.index_select(0, places.clamp(max=len(everything) - 1))
-            scores, all_scores = everything.gather(1, candidates), positive_first(everything, candidates[:, 0])
-            all_scores = _filled(all_scores, is_filler)
-        else:
-            placed = candidates.new_zeros(history.numel() + 1, candidates.shape[1]).index_copy(0, places, candidates)
-            scores = model.forward_windows(history, placed[:-1].view(*history.shape, -1)).flatten(0, 1)
-            scores = scores.index_select(0, places.clamp(max=len(scores) - 1))
+            shared = tuple(column.index_select(0, b)[0] for column in self._shared)
+            among_all = among_all_items(
+                model, states, candidates[:, 0], weights, (shared[0], shared[1]) if shared else None
+            )
+        scores = model.score_states(states, candidates)
         check_scores(scores, candidates)
         scores = _filled(scores, is_filler)
-        l_rec = objective.loss(scores[:, : 1 + objective.n] if all_scores is None else all_scores)
+        if objective.loss is softmax_loss:
+            assert among_all is not None
+            l_rec = objective.loss(*among_all)
+        else:
+            l_rec = objective.loss(scores[:, : 1 + objective.n])
         loss = l_rec * (len(candidates) / count.to(l_rec.dtype))
         if has_two_groups:
-            loss = loss + objective.lambda_ * objective.fairness(scores[:, : 1 + objective.mu], groups, self._signs)
+            loss = loss + objective.lambda_ * objective.fairness_of(scores, groups, self._signs, among_all)
         return descend(job, loss)
 
 
