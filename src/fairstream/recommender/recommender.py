@@ -318,9 +318,7 @@ class FairRecommender:
                 if chosen.any():
                     model = state.fallback if is_fallback else state.model
                     contexts = ContextBuilder(Reads(), history) if is_fallback else state.contexts
-                    scores[chosen], items[chosen] = best_items(
-                        model, rows[chosen], history.seen, contexts=contexts, n_items=history.n_items, k=k
-                    )
+                    scores[chosen], items[chosen] = best_items(model, rows[chosen], history, contexts=contexts, k=k)
             is_item = np.isfinite(scores)
             user, rank = np.nonzero(is_item)
             return pa.table(
