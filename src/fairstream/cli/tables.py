@@ -12,11 +12,20 @@ from fairstream.evaluation import Interval
 from fairstream.evaluation.by_group import SIGNIFICANCE
 from fairstream.experiments import Comparison
 
-TASK_NAMES = {"remain": "everything after the period (Task-R)", "next": "the next period (Task-N)"}
+TASK_NAMES = {
+    "event": "each event of the next period (next event)",
+    "next": "the next period (Task-N)",
+    "remain": "everything after the period (Task-R)",
+}
 _SLICES = {
     "warm_users": "users seen before",
-    "cold_users": "users not seen before (fallback)",
+    "cold_users": "users not seen before",
     "no_group": "users without a group",
+    "history_0": "first event of a user (fallback)",
+    "history_1": "after 1 event of the user",
+    "history_2_4": "after 2 to 4 events",
+    "history_5_19": "after 5 to 19 events",
+    "history_20_plus": "after 20 events or more",
     "new_items": "items first seen in the last period",
     "cold_items": "items nobody has had yet",
 }

@@ -1,7 +1,7 @@
 """Ranking → metrics → statistics by group → uncertainty; the protocols `paper` and `strict`."""
 
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
-from fairstream.evaluation.evaluator import Evaluation, Evaluator
+from fairstream.evaluation.evaluator import Evaluation, Evaluator, check_by_event
 from fairstream.evaluation.lists import ItemLists, Lists, Truth
 from fairstream.evaluation.metrics import METRICS, Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.paired import Interval, Paired
@@ -33,6 +33,7 @@ __all__ = [
     "Truth",
     "UserResults",
     "best_items",
+    "check_by_event",
     "group_statistics",
     "resolve_metrics",
     "stack_periods",

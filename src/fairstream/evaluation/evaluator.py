@@ -151,7 +151,7 @@ class Evaluator:
 
         """
         if by_event:
-            self._check_by_event()
+            check_by_event(self.protocol, reranks=self.rerank is not None)
         if not 1 <= self.depth <= history.n_items:
             raise ConfigurationError(
                 f"k must be between 1 and the number of known items, {history.n_items}, got {self.depth}"
@@ -290,20 +290,19 @@ class Evaluator:
                 key=self.randomness.key(f"candidates{of_whom}", *draw),
             )
 
-    def _check_by_event(self) -> None:
-        if self.rerank is not None:
-            raise ConfigurationError(
-                "a method that reranks chooses the lists of all users together, and at an event there is one user; "
-                "leave out the task event"
-            )
-        if not (self.protocol.full_ranking and self.protocol.true_ndcg):
-            raise ConfigurationError(EVENT_NEEDS)
 
-
-EVENT_NEEDS = (
-    "the task event ranks all known items by the true NDCG; use the protocol strict, or repair the paper's by "
-    "paper+ranking+ndcg"
-)
+def check_by_event(protocol: Protocol, *, reranks: bool) -> None:
+    """Raise a `ConfigurationError` where lists of single events cannot be evaluated."""
+    if reranks:
+        raise ConfigurationError(
+            "the task event makes a list for one user at a time, and a method that reranks chooses the lists of all "
+            "users together; evaluate it on the tasks next and remain"
+        )
+    if not (protocol.full_ranking and protocol.true_ndcg):
+        raise ConfigurationError(
+            "the task event ranks all known items and needs the true NDCG; use the protocol strict, or at least "
+            "paper+ranking+ndcg"
+        )
 
 
 def _n_distinct(rows: Rows) -> int:

@@ -92,7 +92,7 @@ def compare(
     runs: Iterable[Runs] | Runs,
     *,
     metric: str | None = None,
-    task: str = "remain",
+    task: str | None = None,
     part: str = "all",
     n_resamples: int = 2000,
 ) -> Comparison:
@@ -108,7 +108,8 @@ def compare(
     metric
         Such as `recall@20`; by default NDCG at the runs' k.
     task
-        Such as `remain` (everything after each period) or `next` (the next period).
+        `event` (each event of the next period), `next` (one list for it) or `remain` (one for everything
+        after it); by default `remain` where all runs have it, else the first that all of them have.
     part
         Users to compare on: `all`, `warm` (seen before) or `cold` (new).
     n_resamples
@@ -145,6 +146,7 @@ def compare(
     _need_one_test(records)
     like = records[0][0]
     metric = metric or f"ndcg@{like.config['k']}"
+    task = _shared_task([record for group in records for record in group], task)
     names = like.about["data"]["groups"]
     panel = _panel(records, metric, task, part, len(names))
     paired = Paired(panel, len(seeds), n_resamples)
@@ -276,9 +278,6 @@ def _panel(records: Sequence[Sequence[Record]], metric: str, task: str, part: st
     measures = {f"{name}@{like.config['k']}": measure for name, measure in like.protocol.metrics.items()}
     if metric not in measures:
         raise ConfigurationError(f"metric must be one of {', '.join(measures)}, got {metric!r}")
-    tasks = like.about["periods"][0]["tasks"]
-    if task not in tasks:
-        raise ConfigurationError(f"task must be one of {', '.join(tasks)}, got {task!r}")
     tested = [
         stack_periods([_part_of(test, part) for test in record.tested(task)], [measures[metric]])
         for group in records
@@ -288,6 +287,19 @@ def _panel(records: Sequence[Sequence[Record]], metric: str, task: str, part: st
     if len(codes) == 0:
         raise DataError(f"no {part} users were tested")
     return GroupPanel(values, codes, n_groups, like.config["min_group_size"])
+
+
+def _shared_task(records: Sequence[Record], task: str | None) -> str:
+    """The task to compare on, which all runs must have been evaluated on."""
+    first, *others = (record.about["periods"][0]["tasks"] for record in records)
+    shared = [name for name in first if all(name in tasks for tasks in others)]
+    if not shared:
+        raise ConfigurationError("the runs share no task that they were evaluated on; evaluate them on the same one")
+    if task is None:
+        return "remain" if "remain" in shared else shared[0]
+    if task not in shared:
+        raise ConfigurationError(f"task must be one of {', '.join(shared)}, got {task!r}")
+    return task
 
 
 def _part_of(tested: UserResults, part: str) -> UserResults:

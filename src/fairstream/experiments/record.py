@@ -1,7 +1,7 @@
 """A finished run as a file: Parquet in a store, JSON as its export.
 
-A row for each tested user of each period and task; everything else is JSON in the file's metadata,
-the results compressed.
+A row for each tested user of each period and task, in the task `event` for each event; everything
+else is JSON in the file's metadata, the results compressed.
 A store keeps seconds in a file of their own: they are never the same twice, and a run that is
 repeated must give the same file, byte for byte.
 """
@@ -65,7 +65,7 @@ class Record:
     ...     pass
     >>> record = Record.from_document(finished.document())
     >>> record.seed, record.config["method"], sorted(record.document["summary"])
-    (0, 'Finetune', ['next', 'remain'])
+    (0, 'Finetune', ['event', 'next', 'remain'])
 
     """
 
@@ -172,7 +172,7 @@ class Record:
         return [self.tests[result["t"], task] for result in self.about["periods"]]
 
     def table(self) -> pa.Table:
-        """One row for each tested user of each period and task."""
+        """One row for each tested user of each period and task; in the task `event` for each event."""
         parts = [_rows(t, task, tested) for (t, task), tested in self.tests.items()]
         return pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
 
@@ -255,7 +255,7 @@ def _read_tests(path: Path, about: Mapping[str, Any]) -> Tests:
     spans = {(int(t[start]), str(task[start])): (start, stop) for start, stop in pairwise([*starts, len(t)])}
     k = about["config"]["k"]
     return {
-        (result["t"], name): _tested(columns, *spans.get((result["t"], name), (0, 0)), k)
+        (result["t"], name): _tested(columns, *spans.get((result["t"], name), (0, 0)), k, by_event=name == "event")
         for result in _results(about)
         for name in result["tasks"]
     }
@@ -266,23 +266,24 @@ def _not_a_run(path: Path) -> DataError:
 
 
 def _rows(t: int, task: str, tested: UserResults) -> pa.Table:
-    n = len(tested.users)
+    n = len(tested.hits)
+    n_lists = 1 if tested.n_lists is None else tested.n_lists
     row, place = np.nonzero(tested.hits.numpy())
     ends = np.cumsum(np.bincount(row, minlength=n))
     ranks = pa.ListArray.from_arrays(pa.array(np.r_[0, ends], pa.int32()), pa.array(place + 1, pa.int16()))
     columns = [
         pa.array(np.full(n, t), pa.int16()),
         pa.array([task] * n, pa.string()),
-        pa.array(tested.users, pa.int32()),
-        pa.array(tested.codes, pa.int16()),
-        pa.array(tested.is_cold),
+        pa.array(np.repeat(tested.users, n_lists), pa.int32()),
+        pa.array(np.repeat(tested.codes, n_lists), pa.int16()),
+        pa.array(np.repeat(tested.is_cold, n_lists)),
         pa.array(tested.n_positives.numpy().astype(np.int32)),
         ranks,
     ]
     return pa.table(columns, schema=_SCHEMA)
 
 
-def _tested(columns: Mapping[str, Any], start: int, stop: int, k: int) -> UserResults:
+def _tested(columns: Mapping[str, Any], start: int, stop: int, k: int, *, by_event: bool) -> UserResults:
     n = stop - start
     lists = columns["hit_ranks"].slice(start, n)
     offsets = lists.offsets.to_numpy()
@@ -293,10 +294,14 @@ def _tested(columns: Mapping[str, Any], start: int, stop: int, k: int) -> UserRe
     def column(name: str, dtype: Any) -> Any:
         return columns[name].slice(start, n).to_numpy(zero_copy_only=False).astype(dtype)
 
+    first, n_lists = np.arange(n), None
+    if by_event:
+        _, first, n_lists = np.unique(column("user", np.int64), return_index=True, return_counts=True)
     return UserResults(
-        column("user", np.int64),
-        column("group", np.int16),
-        column("is_cold", np.bool_),
+        column("user", np.int64)[first],
+        column("group", np.int16)[first],
+        column("is_cold", np.bool_)[first],
         hits,
         torch.from_numpy(column("n_positives", np.float64)),
+        n_lists=n_lists,
     )

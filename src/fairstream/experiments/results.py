@@ -26,9 +26,6 @@ from fairstream.files import replace_file
 from fairstream.randomness import Randomness
 from fairstream.recommender import Update
 
-TASKS = ("remain", "next")
-"""Task-R: everything after D_t; Task-N: D_{t+1}   (Section 4.1)."""
-
 
 @dataclass(frozen=True)
 class PeriodResult:
