@@ -175,7 +175,8 @@ class Run(Iterator[PeriodResult]):
         if before is None:
             return None
         tested = before.tasks["next"].tested
-        evaluator = replace(self._evaluator, metrics=("ndcg",))  # whatever metrics were asked for
+        # Whatever metrics were asked for, and whatever they are called.
+        evaluator, tested = replace(self._evaluator, metrics=("ndcg",)), replace(tested, values={}, totals={})
         (main,) = evaluator.scores([tested.where(~tested.is_cold)], len(self._names()))[0].values()
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
