@@ -147,8 +147,10 @@ class Parts:
         metrics = given.pop("metrics", None) or ()
         names = {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
         objects = {name: None if isinstance(part, str) else part for name, part in given.items()}
-        is_custom = isinstance(metrics, Mapping)
-        return {**names, "metrics": tuple(metrics)}, cls(**objects, metrics=dict(metrics) if is_custom else {})
+        functions = dict(metrics) if isinstance(metrics, Mapping) else {}
+        return {**names, "metrics": (metrics,) if isinstance(metrics, str) else tuple(metrics)}, cls(
+            **objects, metrics=functions
+        )
 
     def check(self, config: MethodConfig) -> None:
         """Raise a `ConfigurationError` where the configuration needs an object that is not here."""

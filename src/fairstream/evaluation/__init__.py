@@ -9,7 +9,7 @@ from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
 from fairstream.evaluation.reranking import Reranker, RerankReport
 from fairstream.evaluation.resampling import GroupPanel, Statistics
-from fairstream.evaluation.user_results import Slice, UserResults, stack_periods
+from fairstream.evaluation.user_results import Slice, Total, UserResults, score_periods, stack_periods
 
 __all__ = [
     "METRICS",
@@ -30,11 +30,13 @@ __all__ = [
     "Reranker",
     "Slice",
     "Statistics",
+    "Total",
     "Truth",
     "UserResults",
     "best_items",
     "check_by_event",
     "group_statistics",
     "resolve_metrics",
+    "score_periods",
     "stack_periods",
 ]

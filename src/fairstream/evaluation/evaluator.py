@@ -13,7 +13,7 @@ import torch
 from fairstream.data import Groups, History, Rows, SeenItems
 from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation.by_group import GroupScores, group_statistics
+from fairstream.evaluation.by_group import GroupScores
 from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.protocol import Protocol
@@ -22,15 +22,7 @@ from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.reranking import N_RERANKED, Reranker, RerankReport, rerank_hits
 from fairstream.evaluation.resampling import Array, GroupPanel
 from fairstream.evaluation.top_k import top_k_of_all
-from fairstream.evaluation.user_results import (
-    Slice,
-    Total,
-    UserResults,
-    cut_slices,
-    stack_periods,
-    total_scores,
-    user_means,
-)
+from fairstream.evaluation.user_results import Slice, Total, UserResults, cut_slices, score_periods, user_means
 from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer
 from fairstream.randomness import Randomness
 
@@ -204,32 +196,19 @@ class Evaluator:
         self, tested: Sequence[UserResults], n_groups: int, rng: np.random.Generator | None = None
     ) -> tuple[dict[str, GroupScores], GroupPanel]:
         """Each metric averaged over the given tests; with a generator, also its uncertainty."""
-        totals = {
-            metric.name: [part.totals[metric.name] for part in tested if metric.name in part.totals]
-            for metric in self.resolved_metrics
-            if any(metric.name in part.totals for part in tested)
-        }
         names = self.groups.names[:n_groups]
-        by_user = [metric for metric in self.resolved_metrics if metric.name not in totals]
-        # With numbers for all users alone, the panel still has to hold who was tested.
-        values, codes = stack_periods(tested, by_user or [self.protocol.metrics["ndcg"]])
-        panel = GroupPanel(values, codes, n_groups, self.min_group_size)
-        statistics = group_statistics(panel, names, rng, self.n_resamples if by_user else 0)
-        scores = dict(zip((metric.name for metric in by_user), statistics, strict=False))
-        scores |= {name: total_scores(parts, names) for name, parts in totals.items()}
-        return {metric.name: scores[metric.name] for metric in self.resolved_metrics}, panel
+        return score_periods(tested, self.resolved_metrics, names, self.min_group_size, rng, self.n_resamples)
 
     def _results(self, lists: Lists, truth: Truth, is_cold: Mask, n_groups: int) -> UserResults:
-        """What is kept of a test: the hits, and the values of metrics that these do not determine."""
+        """What is kept of a test: the hits, and the values of metrics that these and a name do not determine."""
         codes, users, n_lists = self.groups.codes[truth.users], truth.users, None
         if truth.before is not None:
             users, first, n_lists = np.unique(users, return_index=True, return_counts=True)
             is_cold = is_cold[first]
         values, totals = dict[str, Array](), dict[str, Total]()
-        for metric in self.resolved_metrics:
-            if metric.is_from_hits:
-                continue
-            value = metric(lists, truth) if len(codes) else np.empty(0)
+        stored = [metric for metric in self.resolved_metrics if metric != self.protocol.built_in(metric.name)]
+        for metric in stored if len(codes) else ():
+            value = metric(lists, truth)
             if value.ndim:
                 values[metric.name] = user_means(value, n_lists)
             else:

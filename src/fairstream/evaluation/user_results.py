@@ -12,10 +12,10 @@ import torch
 from fairstream.data import UNKNOWN, History, Rows
 from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation.by_group import Estimate, GroupScores
+from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
 from fairstream.evaluation.lists import Lists, Mask, Truth
-from fairstream.evaluation.metrics import HitCounts, Metric, MetricAtK
-from fairstream.evaluation.resampling import Array
+from fairstream.evaluation.metrics import HitCounts, Metric, MetricAtK, hit
+from fairstream.evaluation.resampling import Array, GroupPanel
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Total:
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {"overall": self.overall, "by_group": list(self.by_group), "rest": list(self.rest)}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Total:
+        """The inverse of `to_dict`."""
+        return cls(stored["overall"], tuple(stored["by_group"]), tuple(stored["rest"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +54,7 @@ class UserResults:
     n_positives: torch.Tensor
     """(R,)"""
     values: Mapping[str, Array] = field(default_factory=dict)
-    """NAME@K → (U,) values of metrics that the hits do not determine."""
+    """NAME@K → (U,) values of metrics that the hits and the name do not determine; none where nobody was tested."""
     totals: Mapping[str, Total] = field(default_factory=dict)
     """NAME@K → metrics that are one number for all users."""
     n_lists: Rows | None = None
@@ -58,12 +63,16 @@ class UserResults:
     def values_of(self, metric: str | Metric | MetricAtK) -> Array:
         """(U,) the values of a stored metric by its name, or of a built-in one computed from the hits."""
         name = metric.name if isinstance(metric, MetricAtK) else metric
+        if len(self.users) == 0:
+            return np.empty(0)
         if isinstance(name, str) and name in self.values:
             return self.values[name]
         if isinstance(metric, MetricAtK) and metric.is_from_hits:
             return user_means(metric.from_hits(self.hits.numpy() > 0, self.n_positives.numpy()), self.n_lists)
         if isinstance(metric, str | MetricAtK):
-            raise ConfigurationError(f"there are no users' values of the metric {name} in these results")
+            raise ConfigurationError(
+                f"there are no users' values of the metric {name} in these results; compute them again with this metric"
+            )
         stored = HitCounts(self.hits.numpy() > 0, self.n_positives.numpy())
         return user_means(np.asarray(metric(stored, stored), dtype=np.float64), self.n_lists)
 
@@ -117,10 +126,7 @@ class UserResults:
             hits,
             torch.tensor(stored["n_positives"], dtype=torch.float64),
             {name: np.array(values, dtype=np.float64) for name, values in stored.get("values", {}).items()},
-            {
-                name: Total(total["overall"], tuple(total["by_group"]), tuple(total["rest"]))
-                for name, total in stored.get("totals", {}).items()
-            },
+            {name: Total.from_dict(total) for name, total in stored.get("totals", {}).items()},
             np.array(stored["n_lists"], dtype=np.int64) if "n_lists" in stored else None,
         )
 
@@ -148,6 +154,42 @@ def stack_periods(tested: Sequence[UserResults], metrics: Sequence[str | Metric 
         for m, metric in enumerate(metrics):
             values[at, p, m] = part.values_of(metric)
     return values, codes
+
+
+def score_periods(
+    tested: Sequence[UserResults],
+    metrics: Sequence[str | MetricAtK],
+    names: Sequence[str],
+    min_size: int,
+    rng: np.random.Generator | None = None,
+    n_resamples: int = 0,
+) -> tuple[dict[str, GroupScores], GroupPanel]:
+    """Each metric averaged over the given tests, and who was tested; with a generator, also its uncertainty.
+
+    Parameters
+    ----------
+    tested
+        The results of each period.
+    metrics
+        Built-in metrics, and names NAME@K of stored ones.
+    names
+        The groups' names, in the order of their codes.
+    min_size
+        The fewest tested users with which a group is compared.
+    rng, n_resamples
+        As for `group_statistics`.
+
+    """
+    by_name = {metric if isinstance(metric, str) else metric.name: metric for metric in metrics}
+    totals = {name: found for name in by_name if (found := [t.totals[name] for t in tested if name in t.totals])}
+    by_user = {name: metric for name, metric in by_name.items() if name not in totals}
+    # With numbers for all users alone, the panel still has to hold who was tested.
+    values, codes = stack_periods(tested, list(by_user.values()) or [hit])
+    panel = GroupPanel(values, codes, len(names), min_size)
+    statistics = group_statistics(panel, names, rng, n_resamples if by_user else 0)
+    scores = dict(zip(by_user, statistics, strict=False))
+    scores |= {name: total_scores(parts, names) for name, parts in totals.items()}
+    return {name: scores[name] for name in by_name}, panel
 
 
 def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:

@@ -83,6 +83,11 @@ none is)."""
             load_plugins(tuple(given["plugins"]))
         return given
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_or_several(cls, metrics: Any) -> Any:
+        return (metrics,) if isinstance(metrics, str) else metrics
+
     @field_validator("protocol")
     @classmethod
     def _known_protocol(cls, name: str) -> str:

@@ -174,9 +174,10 @@ class Run(Iterator[PeriodResult]):
         """
         if before is None or not (self._learning.strategy.needs_quality or self.groups.choice == "auto"):
             return None
-        evaluator = replace(self._evaluator, metrics=("ndcg",), n_resamples=0)  # whatever was asked for
+        # Whatever metrics were asked for, and whatever they are called.
+        evaluator = replace(self._evaluator, metrics=("ndcg",), n_resamples=0)
         result = before.tasks.get("next") or self._evaluate("next", t, evaluator)
-        tested = result.tested
+        tested = replace(result.tested, values={}, totals={})
         (main,) = evaluator.scores([tested.where(~tested.is_cold)], len(self._names()))[0].values()
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
