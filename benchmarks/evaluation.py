@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import movielens
 from benchmarks.timing import in_turns, table
-from fairstream.data import EventLog, History, SeenItems
+from fairstream.data import EventLog, History
 from fairstream.evaluation import Evaluator, Protocol, best_items
 from fairstream.models import ContextBuilder, MatrixFactorization
 from fairstream.randomness import Randomness
@@ -55,6 +55,7 @@ def _recommending(device: str) -> Callable[[], object]:
     torch.manual_seed(0)
     model = MatrixFactorization(N_USERS, N_ITEMS, embedding_dim=64).to(device)
     rng = np.random.default_rng(0)
-    seen = SeenItems.from_pairs(rng.integers(N_USERS, size=50 * N_USERS), rng.integers(N_ITEMS, size=50 * N_USERS))
-    contexts = ContextBuilder(model.reads, History.empty(), None, device)
-    return lambda: best_items(model, np.arange(N_USERS), seen, contexts=contexts, n_items=N_ITEMS, k=20)
+    users, items = rng.integers(N_USERS, size=50 * N_USERS), rng.integers(N_ITEMS, size=50 * N_USERS)
+    history = History.of(users, items, n_items=N_ITEMS)
+    contexts = ContextBuilder(model.reads, history, None, device)
+    return lambda: best_items(model, np.arange(N_USERS), history, contexts=contexts, k=20)

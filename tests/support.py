@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.data import Groups, History, Rows, SeenItems
-from fairstream.evaluation import Lists, UserResults
+from fairstream.evaluation import ItemLists, Lists, UserResults
+from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.experiments import RunConfig
 from fairstream.models import (
@@ -98,7 +100,14 @@ NO_CONTEXTS = ContextBuilder(Reads(), History.empty())
 
 def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, *, n_items: int, k: int) -> Lists:
     """Ranked lists of all items by a model that reads no context."""
-    return top_k_of_all(model, users, seen, positives, contexts=NO_CONTEXTS, n_items=n_items, k=k)
+    wanted = ItemLists(*positives.lists(users))
+    requests = Requests(users, wanted, had(seen, n_items), NO_CONTEXTS)
+    return top_k_of_all(model, requests, n_items=n_items, k=k)
+
+
+def had(seen: SeenItems, n_items: int) -> History:
+    """A history in which these pairs have been seen, and so many items are known."""
+    return replace(History.of(seen.users, seen.items), n_items=n_items)
 
 
 def made_run(

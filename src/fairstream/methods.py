@@ -152,7 +152,7 @@ class Parts:
         objects = {name: None if isinstance(part, str) else part for name, part in given.items()}
         options |= {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
         if metrics is not None:
-            options["metrics"] = tuple(metrics)
+            options["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         wanted = {} if isinstance(model, str) else model_defaults(model)
         options = {**wanted, **{name: value for name, value in options.items() if value is not None}}
         return options, cls(**objects, metrics=dict(metrics) if isinstance(metrics, Mapping) else {})

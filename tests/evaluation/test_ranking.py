@@ -22,7 +22,7 @@ from fairstream.evaluation import Lists, ranking, top_k
 from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES
 from fairstream.evaluation.top_k import TopKBackend, chunks, topk_cpu, topk_torch
 from fairstream.models import Context
-from support import NO_CONTEXTS, Given, Pairs, items_of, pairs_of, rank_all, rows
+from support import NO_CONTEXTS, Given, Pairs, had, items_of, pairs_of, rank_all, rows
 
 best_items = partial(ranking.best_items, contexts=NO_CONTEXTS)
 rank_sampled = partial(ranking.rank_sampled, contexts=NO_CONTEXTS)
@@ -114,7 +114,7 @@ def test_the_best_items_are_those_with_the_highest_scores_that_were_not_had(
 ) -> None:
     table, _, seen, users, n_items, k = task
     with way:
-        scores, items = best_items(Given(table), rows(*users), pairs_of(seen), n_items=n_items, k=k)
+        scores, items = best_items(Given(table), rows(*users), had(pairs_of(seen), n_items), k=k)
     for user, found, ranked in zip(users, scores.tolist(), items.tolist(), strict=True):
         candidates = sorted(set(range(n_items)) - items_of(seen, user))
         best = sorted(table[user, candidates].tolist(), reverse=True)[:k]
@@ -189,7 +189,7 @@ def test_leaving_out_what_one_user_had_touches_neither_the_others_nor_the_model(
     model = Popularity(torch.zeros(2, 5))
     before = model.item.weight.clone()
     with going(rank):
-        scores, items = best_items(model, rows(0, 1), pairs_of({(0, 3)}), n_items=5, k=5)
+        scores, items = best_items(model, rows(0, 1), had(pairs_of({(0, 3)}), 5), k=5)
     assert torch.equal(model.item.weight, before)
     assert [sorted(row) for row in items.tolist()][1] == [0, 1, 2, 3, 4]
     assert sorted(items[0, :4].tolist()) == [0, 1, 2, 4]
@@ -296,7 +296,7 @@ def test_what_is_not_a_number_is_not_ranked(
         with pytest.raises(ModelError, match="NaN or infinite"):
             rank_all(Given(scores), rows(0, 1), positives, pairs_of({(1, at)}), n_items=300, k=2)
         with pytest.raises(ModelError, match="NaN or infinite"):
-            best_items(Given(scores), rows(0, 1), pairs_of(set()), n_items=300, k=2)
+            best_items(Given(scores), rows(0, 1), had(pairs_of(set()), 300), k=2)
         task = (Given(scores), rows(0, 1), positives, pairs_of(set()))
         with pytest.raises(ModelError, match="NaN or infinite"):
             rank_sampled(*task, n_items=300, n_rankable=300, k=2, key=0)
@@ -307,7 +307,7 @@ def test_what_is_not_a_number_is_not_ranked(
 def test_the_largest_numbers_are_numbers(rank: Callable[..., Any], largest: float) -> None:
     """Though the sum of a row of them is not."""
     with going(rank):
-        scores, _ = best_items(Given(torch.full((3, 1000), largest)), rows(0, 1, 2), pairs_of(set()), n_items=1000, k=4)
+        scores, _ = best_items(Given(torch.full((3, 1000), largest)), rows(0, 1, 2), had(pairs_of(set()), 1000), k=4)
     assert (scores == largest).all()
 
 
@@ -324,6 +324,8 @@ RANKING = """
 import resource, sys
 import numpy as np
 import torch
+from fairstream.evaluation import ItemLists
+from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.data import History, SeenItems
 from fairstream.models import ContextBuilder, MatrixFactorization, Reads
@@ -334,15 +336,11 @@ model = MatrixFactorization(100_000, 100_000, embedding_dim=64)
 pairs = np.random.default_rng(0).integers(100_000, size=(4, 30 * n_tested))
 pairs[[0, 2]] %= n_tested
 with torch.no_grad():
-    top_k_of_all(
-        model,
-        np.arange(n_tested),
-        SeenItems.from_pairs(pairs[0], pairs[1]),
-        SeenItems.from_pairs(pairs[2], pairs[3]),
-        contexts=ContextBuilder(Reads(), History.empty()),
-        n_items=100_000,
-        k=20,
-    )
+    users, positives = np.arange(n_tested), SeenItems.from_pairs(pairs[2], pairs[3])
+    history = History.of(pairs[0], pairs[1])
+    contexts = ContextBuilder(Reads(), history)
+    requests = Requests(users, ItemLists(*positives.lists(users)), history, contexts)
+    top_k_of_all(model, requests, n_items=100_000, k=20)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # KiB
 """
 

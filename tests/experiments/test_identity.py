@@ -25,6 +25,7 @@ OTHER: dict[str, Any] = {
     "strategy": "window",
     "fairness": "absolute",
     "metrics": ("mrr@2",),
+    "tasks": ("next",),
     "fairness_weight": 2.0,
     "surrogate": "approx-ndcg",
     "temperature": 1.0,
@@ -60,6 +61,7 @@ OF_FAIRNESS = {"fairness_weight", "surrogate", "temperature", "n_fairness_negati
 AFTER_PRETRAINING = {
     "strategy",
     "metrics",
+    "tasks",
     "update_epochs",
     "restart_every",
     "n_periods",

@@ -19,7 +19,7 @@ from fairstream import ConfigurationError, EventLog, Run
 from fairstream.experiments import write_json
 from fairstream.experiments.results import mean_of
 
-TASKS = ("remain", "next")
+TASKS = {"strict": ("event", "next", "remain"), "paper": ("remain", "next")}
 FAST = {
     "pretrain_epochs": 1,
     "update_epochs": 1,
@@ -31,6 +31,7 @@ FAST = {
 }
 METRICS = ["ndcg@20", "recall@20", "precision@20", "f1@20", "hit@20", "mrr@20"]
 SLICES = {"warm_users", "cold_users", "no_group", "cold_items", "new_items"}
+HISTORY_SLICES = {"history_0", "history_1", "history_2_4", "history_5_19", "history_20_plus"}
 ESTIMATE = {"value", "interval", "p_value", "null_mean"}
 
 
@@ -68,17 +69,18 @@ def test_the_document_has_the_agreed_layout(finished: Run) -> None:
     assert [period["t"] for period in document["periods"]] == [1, 2, 3]
     assert document["pretrained"]["t"] == 0
     for period in (document["pretrained"], *document["periods"]):
-        assert set(period["tasks"]) == set(TASKS)
+        assert tuple(period["tasks"]) == TASKS[finished.config.protocol]
         assert period["advantaged"] == ["majority"]
     expected = METRICS if finished.config.protocol == "strict" else [*METRICS, "true_ndcg@20"]
-    for _, judgement in judged(document):
+    for task, judgement in judged(document):
         assert [name for name in judgement if "@" in name] == expected
         assert {"n_tested_users", "n_cold_users", "excluded_groups", "slices", "tested"} <= set(judgement)
-        assert set(judgement["tested"]) == {"k", "users", "groups", "cold", "n_positives", "hit_ranks"}
+        of_events = {"n_lists"} if task == "event" else set()
+        assert set(judgement["tested"]) == {"k", "users", "groups", "cold", "n_positives", "hit_ranks"} | of_events
         assert len(judgement["tested"]["users"]) == judgement["n_tested_users"]
-    for task in TASKS:
+    for task in TASKS[finished.config.protocol]:
         assert list(document["summary"][task]) == expected
-        assert set(document["slices"][task]) == SLICES
+        assert set(document["slices"][task]) == SLICES | (HISTORY_SLICES if task == "event" else set())
     assert set(document["timing"]) == {"pretrain_s", "update_s"}
     assert len(document["timing"]["update_s"]) == 3
     assert all(seconds > 0 for seconds in (document["timing"]["pretrain_s"], *document["timing"]["update_s"]))
@@ -87,7 +89,7 @@ def test_the_document_has_the_agreed_layout(finished: Run) -> None:
 def test_every_gap_comes_with_its_uncertainty(finished: Run) -> None:
     document = stored(finished.document())
     scores = [score for _, judgement in judged(document) for name, score in judgement.items() if "@" in name]
-    scores += [score for task in TASKS for score in document["summary"][task].values()]
+    scores += [score for task in TASKS[finished.config.protocol] for score in document["summary"][task].values()]
     for score in scores:
         by_group, disparity = score["by_group"], score["disparity"]
         assert list(by_group) == ["majority", "minority"]
@@ -107,7 +109,7 @@ def test_without_resamples_there_is_no_uncertainty_and_the_same_numbers(finished
     run = Run(finished.log, finished.config.with_options(n_resamples=0))
     list(run)
     ours, theirs = stored(run.document()), stored(finished.document())
-    for task in TASKS:
+    for task in TASKS[finished.config.protocol]:
         for metric, score in ours["summary"][task].items():
             other = theirs["summary"][task][metric]
             assert (score["interval"], score["disparity"]["interval"], score["disparity"]["p_value"]) == (None,) * 3
@@ -176,7 +178,7 @@ def test_a_run_can_be_stored_before_it_has_begun_and_half_way(small: EventLog) -
 
 def test_the_summary_follows_from_the_periods(finished: Run) -> None:
     document = stored(finished.document())
-    for task in TASKS:
+    for task in TASKS[finished.config.protocol]:
         for metric, summary in document["summary"][task].items():
             scores = [period["tasks"][task][metric] for period in document["periods"]]
             assert summary["mean"] == pytest.approx(sum(score["mean"] for score in scores) / 3, rel=1e-12)
@@ -189,7 +191,7 @@ def test_the_summary_follows_from_the_periods(finished: Run) -> None:
 
 def test_the_slices_are_averaged_over_the_periods(finished: Run) -> None:
     document = stored(finished.document())
-    for task in TASKS:
+    for task in TASKS[finished.config.protocol]:
         for name, part in document["slices"][task].items():
             own = [period["tasks"][task]["slices"][name] for period in document["periods"]]
             assert part["n_users"] == pytest.approx(sum(other["n_users"] for other in own) / 3)

@@ -190,6 +190,7 @@ def test_metrics_follow_the_protocol(small: EventLog) -> None:
 
 def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> None:
     options = {**FAST, "batch_size": 40, "n_resamples": 10}  # a block of the rest is two batches, as under strict
+    options["tasks"] = ("event", "next", "remain")
     repaired = finished(small, protocol="+".join(["paper", *REPAIRS, "optimizer"]), **options)
     strict = finished(small, protocol="strict", **options)
     assert repaired.periods == strict.periods

@@ -17,7 +17,13 @@ from fairstream.experiments import compare as compare_runs
 Metric = Annotated[
     str | None, typer.Option(metavar="NAME@K", help="Metric to compare by.", show_default="ndcg at the runs' k")
 ]
-Task = Annotated[str, typer.Option(help="remain: everything after each period; next: the next period.")]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        help="event: each event of the next period; next: one list for it; remain: one for everything after it.",
+        show_default="remain, or what all runs have",
+    ),
+]
 
 
 def compare(
@@ -25,10 +31,10 @@ def compare(
         list[Path], typer.Argument(help="Stores (`--store`), their run files, JSON files (`--json`), in any mix.")
     ],
     metric: Metric = None,
-    task: Task = "remain",
+    task: Task = None,
     part: Annotated[
         Literal["all", "warm", "cold"],
-        typer.Option(help="Users to compare on: all, warm (seen before) or cold (served by the fallback)."),
+        typer.Option(help="Users to compare on: all, warm (seen before) or cold (not seen before)."),
     ] = "all",
     against: Annotated[
         str | None, typer.Option(help="Method that the others are compared with.", show_default="the first")

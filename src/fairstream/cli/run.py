@@ -198,10 +198,11 @@ def _files(json: str | None, seeds: Sequence[int]) -> dict[int, str]:
 def _show(document: Document, console: Console) -> None:
     for task in document["summary"]:
         console.print(period_table(document, task))
+    main = next(iter(document["summary"]))
     if len(document["data"]["groups"]) > 2:
-        console.print(group_table(document, "remain"))
-    console.print(metric_table(document, "remain"))
-    console.print(slice_table(document, "remain"))
+        console.print(group_table(document, main))
+    console.print(metric_table(document, main))
+    console.print(slice_table(document, main))
     if (probe := document.get("group_recovery")) is not None:
         console.print(recovery_line(probe), highlight=False)
 

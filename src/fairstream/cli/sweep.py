@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -72,7 +73,7 @@ def sweep(
     seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     seeds: Seeds = 1,
     metric: Metric = None,
-    task: Task = "remain",
+    task: Task = None,
     store: Annotated[Path, typer.Option(help="Results folder; an existing one is resumed.")] = Path("sweep"),
     plugin: Plugins = None,
     device: DeviceOption = "auto",
@@ -97,6 +98,7 @@ def sweep(
     configs = combinations(
         dict(map(parsed, grid)), range(seed, seed + seeds), **{"device": device, "n_resamples": 0, **fixed_values}
     )
+    _check_task(task, configs)
     source = Source.of(
         data,
         users=users and str(users),
@@ -130,6 +132,16 @@ def sweep(
         what = "one combination" if records else "no combination"
         console.print(f"{what} finished: there is nothing to compare; runs are in {store}", highlight=False)
     exit_on_failures(errors)
+
+
+def _check_task(task: str | None, configs: Sequence[RunConfig]) -> None:
+    """Say now, and not after the runs, that they cannot be compared on this task."""
+    for config in configs:
+        if task is not None and task not in config.resolved_tasks:
+            raise ConfigurationError(
+                f"task must be one that every run is evaluated on, for {config.method} under {config.protocol} one of "
+                f"{', '.join(config.resolved_tasks)}, got {task!r}; choose one of these, or --set tasks={task}"
+            )
 
 
 def _only(name: str, values: list[Any]) -> Any:

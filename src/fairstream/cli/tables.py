@@ -11,12 +11,22 @@ from rich.table import Table
 from fairstream.evaluation import Interval
 from fairstream.evaluation.by_group import SIGNIFICANCE
 from fairstream.experiments import Comparison
+from fairstream.experiments.measured import PointValue
 
-TASK_NAMES = {"remain": "everything after the period (Task-R)", "next": "the next period (Task-N)"}
+TASK_NAMES = {
+    "event": "each event of the next period (next event)",
+    "next": "the next period (Task-N)",
+    "remain": "everything after the period (Task-R)",
+}
 _SLICES = {
     "warm_users": "users seen before",
-    "cold_users": "users not seen before (fallback)",
+    "cold_users": "users not seen before",
     "no_group": "users without a group",
+    "history_0": "first event of a user (fallback)",
+    "history_1": "after 1 event of the user",
+    "history_2_4": "after 2 to 4 events",
+    "history_5_19": "after 5 to 19 events",
+    "history_20_plus": "after 20 events or more",
     "new_items": "items first seen in the last period",
     "cold_items": "items nobody has had yet",
 }
@@ -231,9 +241,11 @@ def contender_table(comparison: Comparison) -> Table:
     """Every contender by itself."""
     n_seeds = len(comparison.seeds)
     seeds, over = (f"{n_seeds} seeds", "users and seeds") if n_seeds > 1 else ("1 seed", "users")
+    is_point = isinstance(comparison.contenders[0].performance, PointValue)
+    intervals = "one number for all users: no intervals" if is_point else f"95 % intervals over {over}"
     table = new_table(
         f"{comparison.metric} on {TASK_NAMES[comparison.task]}, {comparison.n_users:,} users, {seeds}",
-        caption=f"95 % intervals over {over}; ● on the Pareto front\n"
+        caption=f"{intervals}; ● on the Pareto front\n"
         "|PD| is above 0 by chance alone: see the run's own table for its size under permutation",
     )
     table.add_column("", no_wrap=True, min_width=1)
@@ -272,5 +284,5 @@ def difference_table(comparison: Comparison, against: str) -> Table:
     return table
 
 
-def _interval_cells(part: Interval, form: Callable[[float | None], str]) -> tuple[str, str]:
-    return form(part.value), f"{form(part.low)} … {form(part.high)}"
+def _interval_cells(part: Interval | PointValue, form: Callable[[float | None], str]) -> tuple[str, str]:
+    return form(part.value), "–" if part.low is None else f"{form(part.low)} … {form(part.high)}"

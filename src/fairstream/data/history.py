@@ -193,6 +193,25 @@ class History:
             _fill_latest(run.by_user, first, users, limit, latest, counts)
         return latest, counts
 
+    def items_of(self, users: Rows, before: Rows | None = None) -> tuple[Rows, Rows]:
+        """The sorted items of each of `users`: those of `users[i]` are `items[bounds[i] : bounds[i + 1]]`.
+
+        With `before` (B,) only events before these positions count.
+        """
+        if before is None:
+            return self.seen.lists(users)
+        bounds = np.zeros(len(users) + 1, dtype=np.int64)
+        starts = np.cumsum([0, *map(len, self.runs)])
+        limits = [np.clip(before - start, 0, len(run)) for start, run in zip(starts, self.runs, strict=False)]
+        for run, limit in zip(self.runs, limits, strict=True):
+            _count_before(run.by_user, users, limit, bounds[1:])
+        np.cumsum(bounds, out=bounds)
+        items, ends = np.empty(bounds[-1], dtype=np.int64), bounds[:-1].copy()
+        for run, limit in zip(self.runs, limits, strict=True):
+            _add_before(run.by_user, run.items, users, limit, ends, items)
+        _sort_each(bounds, items)
+        return bounds, items
+
     @cached_property
     def recent_popularity(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events."""
@@ -222,6 +241,31 @@ def _fill_latest(by_user: Any, first: int, users: Any, limit: Any, latest: Any, 
             at -= 1
             latest[b, place] = first + (by_user[at] & 0xFFFFFFFF)
         counts[b] += end - begin
+
+
+@njit
+def _count_before(by_user: Any, users: Any, limit: Any, counts: Any) -> None:
+    """Add how many events before `limit` each user has in one run."""
+    for b in range(len(users)):
+        begin = np.searchsorted(by_user, users[b] << 32)
+        counts[b] += np.searchsorted(by_user[begin:], (users[b] << 32) | limit[b])
+
+
+@njit
+def _add_before(by_user: Any, run_items: Any, users: Any, limit: Any, ends: Any, items: Any) -> None:
+    """Add the items of these events at each user's end, which moves on."""
+    for b in range(len(users)):
+        begin = np.searchsorted(by_user, users[b] << 32)
+        n = np.searchsorted(by_user[begin:], (users[b] << 32) | limit[b])
+        for at in range(n):
+            items[ends[b] + at] = run_items[by_user[begin + at] & 0xFFFFFFFF]
+        ends[b] += n
+
+
+@njit
+def _sort_each(bounds: Any, items: Any) -> None:
+    for b in range(len(bounds) - 1):
+        items[bounds[b] : bounds[b + 1]].sort()
 
 
 @njit

@@ -1,7 +1,7 @@
 """Ranking → metrics → statistics by group → uncertainty; the protocols `paper` and `strict`."""
 
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
-from fairstream.evaluation.evaluator import Evaluation, Evaluator
+from fairstream.evaluation.evaluator import Evaluation, Evaluator, check_by_event
 from fairstream.evaluation.lists import ItemLists, Lists, Truth
 from fairstream.evaluation.metrics import METRICS, Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.paired import Interval, Paired
@@ -9,7 +9,7 @@ from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
 from fairstream.evaluation.reranking import Reranker, RerankReport
 from fairstream.evaluation.resampling import GroupPanel, Statistics
-from fairstream.evaluation.user_results import Slice, UserResults, stack_periods
+from fairstream.evaluation.user_results import Slice, Total, UserResults, score_periods, stack_periods
 
 __all__ = [
     "METRICS",
@@ -30,10 +30,13 @@ __all__ = [
     "Reranker",
     "Slice",
     "Statistics",
+    "Total",
     "Truth",
     "UserResults",
     "best_items",
+    "check_by_event",
     "group_statistics",
     "resolve_metrics",
+    "score_periods",
     "stack_periods",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,16 @@ import torch
 from fairstream.data import Groups, History, Rows, SeenItems
 from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation.by_group import GroupScores, group_statistics
-from fairstream.evaluation.lists import ItemLists, Lists, Mask, Truth
+from fairstream.evaluation.by_group import GroupScores
+from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.protocol import Protocol
 from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, evaluating, rank_sampled
+from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.reranking import N_RERANKED, Reranker, RerankReport, rerank_hits
 from fairstream.evaluation.resampling import Array, GroupPanel
 from fairstream.evaluation.top_k import top_k_of_all
-from fairstream.evaluation.user_results import Slice, Total, UserResults, cut_slices, stack_periods, total_scores
+from fairstream.evaluation.user_results import Slice, Total, UserResults, cut_slices, score_periods, user_means
 from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer
 from fairstream.randomness import Randomness
 
@@ -33,7 +34,7 @@ class Evaluation:
     metrics: Mapping[str, GroupScores]
     n_tested_users: int
     n_cold_users: int
-    """Users without history; `strict` tests them too, on the fallback."""
+    """Users without history; `strict` tests them too, on the fallback (in the task `event` until they have one)."""
     excluded_groups: Mapping[str, int]
     """Groups with too few tested users to compare, and their numbers of tested users."""
     slices: Mapping[str, Slice]
@@ -105,6 +106,7 @@ class Evaluator:
         contexts: ContextBuilder,
         t: int,
         n_rankable: int | None = None,
+        by_event: bool = False,
     ) -> Evaluation:
         """Test a model on events that it has not been trained on.
 
@@ -113,7 +115,7 @@ class Evaluator:
         model
             The model to test.
         users, items
-            The test events.
+            The test events, in chronological order.
         history
             All events before them.
         contexts
@@ -122,6 +124,11 @@ class Evaluator:
             The period, which decides the random draws.
         n_rankable
             The number of items that the model has rows for, if that is not the number of known items.
+        by_event
+            False: one list for each user, made after `history` and tested on all of the user's events
+            (the tasks `next` and `remain`). True: one list for each event, made from everything that
+            the user did before it and tested on its item; a user's value is the mean over the user's
+            events (the task `event`).
 
         Returns
         -------
@@ -131,56 +138,53 @@ class Evaluator:
         Raises
         ------
         ConfigurationError
-            If k exceeds the number of known items, or a metric returns something else than one value
-            a user or one number.
+            If k exceeds the number of known items, a metric returns something else than one value
+            a list or one number, or lists of single events cannot be tested in this way.
 
         """
+        if by_event:
+            check_by_event(self.protocol, reranks=self.rerank is not None)
         if not 1 <= self.depth <= history.n_items:
             raise ConfigurationError(
                 f"k must be between 1 and the number of known items, {history.n_items}, got {self.depth}"
             )
-        positives = SeenItems.from_pairs(users, items)
-        present = positives.distinct_users()
-        is_cold = present >= history.n_users
-        n_cold = int(is_cold.sum())
-        by_model = contexts.can_score(model, present)
+        make_requests = Requests.of_events if by_event else Requests.of_period
+        requests = make_requests(users, items, history, contexts)
+        is_cold = requests.users >= history.n_users
+        n_cold = _n_distinct(requests.users[is_cold])
+        by_model = requests.can_score(model)
         if not self.protocol.cold_users:
-            present, is_cold = present[~is_cold], is_cold[~is_cold]
-            by_model = np.ones(len(present), np.bool_)
-        draw = (t, len(users))
-        truth = Truth.of(present, ItemLists(*positives.lists(present)), history)
-        rank = partial(
-            self._rank,
-            device=model.device,
-            positives=positives,
-            contexts=contexts,
-            history=history,
-            n_rankable=n_rankable or history.n_items,
-            draw=draw,
-        )
-        scored, reranking = present[by_model], None
+            requests, is_cold = requests.where(~is_cold), is_cold[~is_cold]
+            by_model = np.ones(len(requests), np.bool_)
+        n_rankable, draw = n_rankable or history.n_items, (t, len(users))
+        truth = requests.truth(history)
+        scored, reranking = requests.where(by_model), None
         if self.rerank is None:
-            lists = rank(model, scored, self.depth)
+            lists = self._rank(model, scored, self.depth, history, n_rankable, draw)
         else:
-            lists = rank(model, scored, self._n_candidates(truth.n_positives[by_model], history.n_items))
-            lists, reranking = rerank_hits(self.rerank, lists, self.groups.codes[scored], self.depth)
+            n_candidates = self._n_candidates(scored.positives.counts, history.n_items)
+            lists = self._rank(model, scored, n_candidates, history, n_rankable, draw)
+            lists, reranking = rerank_hits(self.rerank, lists, self.groups.codes[scored.users], self.depth)
         if not by_model.all():
-            lists = lists.merge(rank(None, present[~by_model], self.depth), by_model)
-        codes = self.groups.codes[present]
+            fallback = RecentPopularity.of(history, n_rankable).eval().to(model.device)
+            others = replace(requests.where(~by_model), contexts=ContextBuilder(Reads(), history))
+            of_fallback = self._rank(fallback, others, self.depth, history, n_rankable, draw, " of newcomers")
+            lists = lists.merge(of_fallback, by_model)
+        codes = self.groups.codes[requests.users]
         n_groups = max(self.groups.n_groups_among(history.n_users), int(codes.max(initial=-1)) + 1)
         tested = self._results(lists, truth, is_cold, n_groups)
         scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", *draw))
         few = zip(self.groups.names, panel.n_tested[:, 0], panel.judged[:, 0], strict=False)
         slices = {}
-        for name, mask, part_lists, part_truth in cut_slices(lists, truth, codes, is_cold, history):
+        for name, mask, part_lists, part_truth in cut_slices(lists, truth, codes, is_cold, history, requests.n_earlier):
             part = self._results(part_lists, part_truth, is_cold[mask], n_groups)
-            of_users = name in ("warm_users", "cold_users")  # slices of items rest on too few users each
+            of_users = name in ("warm_users", "cold_users")  # the other slices rest on too few users each
             rng = self.randomness.numpy(f"resampling of {name}", *draw) if of_users else None
             n_positives = int(part_truth.n_positives.sum())
             slices[name] = Slice(len(part.users), n_positives, self.scores([part], n_groups, rng)[0])
         return Evaluation(
             metrics=scores,
-            n_tested_users=len(present),
+            n_tested_users=len(tested.users),
             n_cold_users=n_cold,
             excluded_groups={name: int(n) for name, n, is_compared in few if n and not is_compared},
             slices=slices,
@@ -192,41 +196,32 @@ class Evaluator:
         self, tested: Sequence[UserResults], n_groups: int, rng: np.random.Generator | None = None
     ) -> tuple[dict[str, GroupScores], GroupPanel]:
         """Each metric averaged over the given tests; with a generator, also its uncertainty."""
-        totals = {
-            metric.name: [part.totals[metric.name] for part in tested if metric.name in part.totals]
-            for metric in self.resolved_metrics
-            if any(metric.name in part.totals for part in tested)
-        }
         names = self.groups.names[:n_groups]
-        by_user = [metric for metric in self.resolved_metrics if metric.name not in totals]
-        # With numbers for all users alone, the panel still has to hold who was tested.
-        values, codes = stack_periods(tested, by_user or [self.protocol.metrics["ndcg"]])
-        panel = GroupPanel(values, codes, n_groups, self.min_group_size)
-        statistics = group_statistics(panel, names, rng, self.n_resamples if by_user else 0)
-        scores = dict(zip((metric.name for metric in by_user), statistics, strict=False))
-        scores |= {name: total_scores(parts, names) for name, parts in totals.items()}
-        return {metric.name: scores[metric.name] for metric in self.resolved_metrics}, panel
+        return score_periods(tested, self.resolved_metrics, names, self.min_group_size, rng, self.n_resamples)
 
     def _results(self, lists: Lists, truth: Truth, is_cold: Mask, n_groups: int) -> UserResults:
-        """What is kept of a test: the hits, and the values of metrics that these do not determine."""
-        codes = self.groups.codes[truth.users]
+        """What is kept of a test: the hits, and the values of metrics that these and a name do not determine."""
+        codes, users, n_lists = self.groups.codes[truth.users], truth.users, None
+        if truth.before is not None:
+            users, first, n_lists = np.unique(users, return_index=True, return_counts=True)
+            is_cold = is_cold[first]
         values, totals = dict[str, Array](), dict[str, Total]()
-        for metric in self.resolved_metrics:
-            if metric.is_from_hits:
-                continue
-            value = metric(lists, truth) if len(codes) else np.empty(0)
+        stored = [metric for metric in self.resolved_metrics if metric != self.protocol.built_in(metric.name)]
+        for metric in stored if len(codes) else ():
+            value = metric(lists, truth)
             if value.ndim:
-                values[metric.name] = value
+                values[metric.name] = user_means(value, n_lists)
             else:
                 totals[metric.name] = self._total(float(value), metric, lists, truth, codes, n_groups)
         hits, n_positives = torch.from_numpy(lists.hits).double(), torch.from_numpy(truth.n_positives).double()
-        return UserResults(truth.users, codes, is_cold, hits, n_positives, values, totals)
+        return UserResults(users, self.groups.codes[users], is_cold, hits, n_positives, values, totals, n_lists)
 
     def _total(
         self, overall: float, metric: MetricAtK, lists: Lists, truth: Truth, codes: Codes, n_groups: int
     ) -> Total:
         """A number for all users, of each group's users, and of the users of all other compared groups."""
-        sizes = np.bincount(codes[codes >= 0], minlength=n_groups)
+        of_users = self.groups.codes[np.unique(truth.users)]
+        sizes = np.bincount(of_users[of_users >= 0], minlength=n_groups)
         compared = np.flatnonzero(sizes >= max(1, self.min_group_size))
 
         def of(groups: Rows) -> float | None:
@@ -249,34 +244,46 @@ class Evaluator:
     @torch.no_grad()
     def _rank(
         self,
-        model: Scorer | None,
-        users: Rows,
+        model: Scorer,
+        requests: Requests,
         k: int,
-        *,
-        device: torch.device,
-        positives: SeenItems,
-        contexts: ContextBuilder,
         history: History,
         n_rankable: int,
         draw: tuple[int, int],
+        of_whom: str = "",
     ) -> Lists:
-        """Rank by the model, or by the fallback where there is none for these users."""
-        name = "candidates" if model is not None else "candidates of newcomers"
-        if model is None:
-            model = RecentPopularity.of(history, n_rankable).eval().to(device)
-            contexts = ContextBuilder(Reads(), history)
-        n_items, seen = history.n_items, history.seen
+        """The lists of a model; `of_whom` keeps the sampled candidates of two models apart."""
         with evaluating(model):
             if self.protocol.full_ranking:
-                return top_k_of_all(model, users, seen, positives, contexts=contexts, n_items=n_items, k=k)
+                return top_k_of_all(model, requests, n_items=history.n_items, k=k)
+            positives = requests.positives
             return rank_sampled(
                 model,
-                users,
-                positives,
-                seen,
-                contexts=contexts,
-                n_items=n_items,
+                requests.users,
+                SeenItems.from_pairs(requests.users[positives.positions], positives.items),
+                history.seen,
+                contexts=requests.contexts,
+                n_items=history.n_items,
                 n_rankable=n_rankable,
                 k=k,
-                key=self.randomness.key(name, *draw),
+                key=self.randomness.key(f"candidates{of_whom}", *draw),
             )
+
+
+def check_by_event(protocol: Protocol, *, reranks: bool) -> None:
+    """Raise a `ConfigurationError` where lists of single events cannot be evaluated."""
+    if reranks:
+        raise ConfigurationError(
+            "the task event makes a list for one user at a time, and a method that reranks chooses the lists of all "
+            "users together; evaluate it on the tasks next and remain"
+        )
+    if not (protocol.full_ranking and protocol.true_ndcg):
+        raise ConfigurationError(
+            "the task event ranks all known items and needs the true NDCG; use the protocol strict, or at least "
+            "paper+ranking+ndcg"
+        )
+
+
+def _n_distinct(rows: Rows) -> int:
+    """How many different ones are among sorted rows."""
+    return int(np.count_nonzero(np.diff(rows, prepend=-1)))

@@ -51,9 +51,14 @@ class ItemLists:
         position, column = np.nonzero(mask)
         return cls(np.searchsorted(position, np.arange(len(mask) + 1)), column)
 
-    def where(self, mask: Mask) -> ItemLists:
-        """The lists of the users that the mask (U,) selects."""
-        return ItemLists(np.concatenate([[0], np.cumsum(self.counts[mask])]), self.items[np.repeat(mask, self.counts)])
+    def where(self, users: slice | Mask) -> ItemLists:
+        """The lists of some users: of a slice of them, or of those that a mask (U,) selects."""
+        if isinstance(users, slice):
+            first, last, _ = users.indices(len(self))
+            bounds = self.bounds[first : last + 1]
+            return ItemLists(bounds - bounds[0], self.items[bounds[0] : bounds[-1]])
+        counts = self.counts
+        return ItemLists(np.concatenate([[0], np.cumsum(counts[users])]), self.items[np.repeat(users, counts)])
 
     def only(self, mask: Mask) -> ItemLists:
         """The items that the mask over `items` selects."""
@@ -103,10 +108,10 @@ class Lists:
 
 
 class _Past:
-    """The history at the moment of the test, with what is computed from it at most once."""
+    """The history that the model has been trained on, and what has been observed since."""
 
-    def __init__(self, history: History) -> None:
-        self.history = history
+    def __init__(self, history: History, observed: History) -> None:
+        self.history, self.observed = history, observed
 
     @cached_property
     def popularity(self) -> Rows:
@@ -115,7 +120,11 @@ class _Past:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What the lists of U users are tested on, and what was known at that moment."""
+    """What the lists of U users are tested on, and what was known at that moment.
+
+    In the task `event` there is a list for each event: U counts the events, and a user who has
+    several of them is there several times.
+    """
 
     users: Rows
     """(U,) user rows."""
@@ -124,10 +133,20 @@ class Truth:
     n_items: int
     """The number of known items."""
     past: _Past
+    before: Rows | None = None
+    """(U,) in the task `event`, the position of each event among those that have been observed."""
 
     @classmethod
-    def of(cls, users: Rows, positives: ItemLists, history: History) -> Truth:
-        return cls(users, positives, history.n_items, _Past(history))
+    def of(
+        cls,
+        users: Rows,
+        positives: ItemLists,
+        history: History,
+        *,
+        observed: History | None = None,
+        before: Rows | None = None,
+    ) -> Truth:
+        return cls(users, positives, history.n_items, _Past(history, observed or history), before)
 
     @property
     def n_positives(self) -> Rows:
@@ -136,8 +155,8 @@ class Truth:
 
     @cached_property
     def history(self) -> ItemLists:
-        """The items that each user had interacted with before the test."""
-        return ItemLists(*self.past.history.seen.lists(self.users))
+        """The known items that each user had interacted with before the test, or before the event that is tested."""
+        return ItemLists(*self.past.observed.items_of(self.users, self.before))
 
     @property
     def popularity(self) -> Rows:
@@ -146,7 +165,8 @@ class Truth:
 
     def where(self, mask: Mask) -> Truth:
         """The part of the users that the mask (U,) selects."""
-        return Truth(self.users[mask], self.positives.where(mask), self.n_items, self.past)
+        before = None if self.before is None else self.before[mask]
+        return Truth(self.users[mask], self.positives.where(mask), self.n_items, self.past, before)
 
     def only(self, mask: Mask) -> Truth:
         """With only the positives that the mask over `positives.items` selects."""

@@ -89,7 +89,7 @@ def f1(lists: HasHits, truth: HasPositives) -> Floats:
     return np.asarray(2 * lists.hits.sum(axis=1) / (lists.hits.shape[1] + truth.n_positives))
 
 
-for _name, _metric in {
+BUILT_IN: Mapping[str, Metric] = {
     "ndcg": true_ndcg,
     "recall": recall,
     "precision": precision,
@@ -98,9 +98,11 @@ for _name, _metric in {
     "mrr": mrr,
     "true_ndcg": true_ndcg,
     "retrieved_ndcg": retrieved_ndcg,
-}.items():
+}
+"""The metrics that read nothing but the hits, by name."""
+for _name, _metric in BUILT_IN.items():
     METRICS.register(_name, _metric)
-_FROM_HITS = frozenset({true_ndcg, retrieved_ndcg, recall, precision, f1, hit, mrr})
+_FROM_HITS = frozenset(BUILT_IN.values())
 
 
 @dataclass(frozen=True)

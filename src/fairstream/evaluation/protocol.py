@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from fairstream.evaluation.metrics import Metric, f1, hit, mrr, precision, recall, retrieved_ndcg, true_ndcg
+from fairstream.evaluation.metrics import (
+    BUILT_IN,
+    Metric,
+    MetricAtK,
+    f1,
+    hit,
+    mrr,
+    precision,
+    recall,
+    retrieved_ndcg,
+    true_ndcg,
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,16 @@ class Protocol:
         if self.true_ndcg:
             return {"ndcg": true_ndcg, **rest}
         return {"ndcg": retrieved_ndcg, **rest, "true_ndcg": true_ndcg}
+
+    def built_in(self, name: str) -> MetricAtK | None:
+        """The metric that stored hits give under the name NAME@K; None: only stored values can.
+
+        >>> Protocol.named("paper").built_in("ndcg@5").metric is retrieved_ndcg
+        True
+        """
+        base, _, k = name.rpartition("@")
+        metric = {**BUILT_IN, **self.metrics}.get(base)
+        return None if metric is None else MetricAtK(name, metric, int(k))
 
 
 REPAIRS = dict(zip(("leak", "ranking", "ndcg", "cold-users"), (field.name for field in fields(Protocol)), strict=True))

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from fairstream.data import Rows, SeenItems
+from fairstream.data import History, Rows, SeenItems
 from fairstream.evaluation.lists import Floats, ItemLists, Lists
+from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.top_k import backend_for, check_shape, chunks, decode, top_k_of_all
 from fairstream.models import ContextBuilder, Scorer
 from fairstream.sampling import NegativeSampler
@@ -58,12 +59,15 @@ def rank_sampled(
 
 
 def best_items(
-    model: Scorer, users: Rows, seen: SeenItems, *, contexts: ContextBuilder, n_items: int, k: int
+    model: Scorer, users: Rows, history: History, *, contexts: ContextBuilder, k: int
 ) -> tuple[Floats, Rows]:
-    """(U, k) scores and item rows, best first; −∞ and −1 behind the end of a short list."""
+    """(U, k) scores and rows of the items of `history`, best first; −∞ and −1 behind the end of a short list.
+
+    Items that the user has had are left out.
+    """
+    nothing = ItemLists(np.zeros(len(users) + 1, np.int64), np.empty(0, np.int64))
     with evaluating(model):
-        no_positives = SeenItems.from_pairs(users[:0], users[:0])
-        lists = top_k_of_all(model, users, seen, no_positives, contexts=contexts, n_items=n_items, k=k)
+        lists = top_k_of_all(model, Requests(users, nothing, history, contexts), n_items=history.n_items, k=k)
     return lists.scores, lists.items
 
 

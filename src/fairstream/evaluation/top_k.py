@@ -21,10 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairstream.compiled import njit, parallel_ranges
-from fairstream.data import Rows, SeenItems
+from fairstream.data import Rows
 from fairstream.errors import ModelError
 from fairstream.evaluation.lists import Floats, ItemLists, Lists
-from fairstream.models import Context, ContextBuilder, Scorer
+from fairstream.evaluation.requests import Requests
+from fairstream.models import Context, Scorer
 
 Blocks = Iterable[tuple[int, Tensor]]
 """(first item, scores (B, W) of the W items from it on) for the same B users, block after block."""
@@ -43,28 +44,19 @@ class TopKBackend(NamedTuple):
 
 
 @torch.no_grad()
-def top_k_of_all(
-    model: Scorer,
-    users: Rows,
-    seen: SeenItems,
-    positives: SeenItems,
-    *,
-    contexts: ContextBuilder,
-    n_items: int,
-    k: int,
-) -> Lists:
-    """The k best of the first `n_items` items that are not `seen`; among equals the `positives` come last."""
+def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int) -> Lists:
+    """The k best of the first `n_items` items that the user has not had; among equals the positives come last."""
     device = model.device
     backend = backend_for(device)
     # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
-    scores, codes = np.empty((len(users), k)), np.empty((len(users), k), np.int64)
+    scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
     blocks = list(chunks(n_items, at_once=backend.items_at_once))
-    for chunk in chunks(len(users), width=blocks[0].stop, at_once=backend.scores_at_once):
+    for chunk in chunks(len(requests), width=blocks[0].stop, at_once=backend.scores_at_once):
         at = slice(chunk.start, chunk.stop)
-        seen_lists, positive_lists = (ItemLists(*pairs.lists(users[at])) for pairs in (seen, positives))
-        rows, context = torch.from_numpy(users[at]).to(device), contexts.at(users[at])
-        scored = score_blocks(model, rows, context, blocks)
-        scores[at], codes[at] = backend.top_k(scored, seen_lists, positive_lists, n_items, k)
+        part = requests.where(at)
+        users = torch.from_numpy(part.users).to(device)
+        scored = score_blocks(model, users, part.context(), blocks)
+        scores[at], codes[at] = backend.top_k(scored, part.seen(), part.positives, n_items, k)
     return decode(scores, codes, n_items)
 
 

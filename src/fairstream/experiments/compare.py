@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import GroupPanel, UserResults, stack_periods
-from fairstream.evaluation.paired import Interval, Paired
+from fairstream.evaluation import Interval, UserResults
 from fairstream.evaluation.resampling import Array
+from fairstream.experiments.measured import PointValue, measure
 from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store
 
+DEFAULT_TASK = "remain"
 PARTS = ("all", "warm", "cold")
 """Users to compare on: all tested users, those seen before, or new ones."""
 Runs = Record | Run | Store | Path | str
@@ -29,8 +30,8 @@ class Contender:
     """One method with its settings."""
 
     label: str
-    performance: Interval
-    disparity: Interval
+    performance: Interval | PointValue
+    disparity: Interval | PointValue
     """The mean over periods and seeds of |PD|; with more than two groups, of the largest gap."""
     by_group: dict[str, float | None]
     is_on_front: bool
@@ -43,8 +44,8 @@ class Difference:
 
     label: str
     against: str
-    performance: Interval
-    disparity: Interval
+    performance: Interval | PointValue
+    disparity: Interval | PointValue
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ class Comparison:
             self._verdict("disparity", fairest),
             f"On the Pareto front of the two: {front}.",
         ]
-        if len(self.seeds) == 1:
+        if isinstance(best.performance, PointValue):
+            verdicts.append(f"{self.metric} is one number for all users: its differences have no intervals.")
+        elif len(self.seeds) == 1:
             verdicts.append("One seed only: what another would change is not in these intervals; try --seeds 5.")
         return verdicts
 
@@ -92,7 +95,7 @@ def compare(
     runs: Iterable[Runs] | Runs,
     *,
     metric: str | None = None,
-    task: str = "remain",
+    task: str | None = None,
     part: str = "all",
     n_resamples: int = 2000,
 ) -> Comparison:
@@ -106,9 +109,11 @@ def compare(
     runs
         Finished runs in any mix: records, runs, stores or their folders, run files, JSON exports.
     metric
-        Such as `recall@20`; by default NDCG at the runs' k.
+        Such as `recall@20`, or any other that the runs have computed; by default NDCG at the runs' k.
+        One that is a single number for all users is compared without intervals.
     task
-        Such as `remain` (everything after each period) or `next` (the next period).
+        `event` (each event of the next period), `next` (one list for it) or `remain` (one for everything
+        after it); by default `remain` where all runs have it, else the first that all of them have.
     part
         Users to compare on: `all`, `warm` (seen before) or `cold` (new).
     n_resamples
@@ -139,44 +144,40 @@ def compare(
         raise ConfigurationError(f"the users compared must be {', '.join(PARTS)}, got {part!r}")
     if n_resamples < 1:
         raise ConfigurationError(f"n_resamples must be >= 1, got {n_resamples}; without draws there are no intervals")
-    grouped = _by_settings(read_runs(runs))
+    grouped = _by_settings(read_runs(runs), task or DEFAULT_TASK, metric)
     seeds = _shared_seeds(grouped)
     records = [[record for record in group if record.seed in seeds] for group in grouped]
     _need_one_test(records)
     like = records[0][0]
     metric = metric or f"ndcg@{like.config['k']}"
-    names = like.about["data"]["groups"]
-    panel = _panel(records, metric, task, part, len(names))
-    paired = Paired(panel, len(seeds), n_resamples)
-    performance = paired.of("mean")
-    disparity = paired.of("largest")[0]
-    if np.isnan(disparity).any():
-        raise DataError("no disparity can be compared: too few users of the groups were tested")
+    task = _shared_task([record for group in records for record in group], task)
+    tests = _tests(records, metric, task, part)
+    if not any(len(tested.users) for periods in tests for tested in periods):
+        raise DataError(f"no {part} users were tested")
+    groups = [record.about["data"]["groups"] for group in records for record in group]
+    measured = measure(tests, like.metric(metric), groups, like.config["min_group_size"], len(seeds), n_resamples)
     labels = _labels([group[0] for group in records])
-    points = np.stack([performance[0], -disparity], axis=1)
-    by_group = paired.of("by_group")[0]
+    each = range(len(labels))
+    performance, disparity = ([of(c) for c in each] for of in (measured.performance, measured.disparity))
+    points = np.array([[p.value, -d.value] for p, d in zip(performance, disparity, strict=True)])
     contenders = tuple(
         Contender(
-            label,
-            Interval.of(*(part[..., c] for part in performance)),
-            paired.largest_gap(c),
-            {name: None if np.isnan(by_group[g, c]) else float(by_group[g, c]) for g, name in enumerate(names)},
+            labels[c],
+            performance[c],
+            disparity[c],
+            measured.by_group(c),
             not _is_dominated(points, c),
         )
-        for c, label in enumerate(labels)
+        for c in each
     )
     differences = tuple(
-        Difference(
-            labels[a],
-            labels[b],
-            Interval.of(*(part[..., a] - part[..., b] for part in performance)),
-            paired.largest_gap(a, minus=b),
-        )
-        for a in range(len(labels))
-        for b in range(len(labels))
+        Difference(labels[a], labels[b], measured.performance(a, b), measured.disparity(a, b))
+        for a in each
+        for b in each
         if a != b
     )
-    return Comparison(metric, task, part, tuple(seeds), len(panel.codes), len(names), contenders, differences)
+    n_users = len(np.unique(np.concatenate([tested.users for tested in tests[0]])))
+    return Comparison(metric, task, part, tuple(seeds), n_users, len(groups[0]), contenders, differences)
 
 
 def read_runs(runs: Iterable[Runs] | Runs) -> list[Record]:
@@ -214,18 +215,24 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _by_settings(records: Iterable[Record]) -> list[list[Record]]:
-    """The records in groups that differ in nothing but the seed, each in the order of its seeds."""
+def _by_settings(records: Iterable[Record], task: str, metric: str | None) -> list[list[Record]]:
+    """The records in groups that differ in nothing but the seed, each in the order of its seeds.
+
+    Of two records of one run, which may have been evaluated on other tasks and by other metrics, the
+    one that has the task and the metric is kept.
+    """
     groups: dict[str, dict[int, Record]] = {}
     for record in records:
         about = [record.about["data"]["sha256"], record.settings]
         group = groups.setdefault(json.dumps(about, sort_keys=True), {})
-        if record.seed in group and not group[record.seed].table().equals(record.table()):
+        other = group.setdefault(record.seed, record)
+        shared = set(record.tasks) & set(other.tasks)
+        if other is not record and not other.hits(shared).equals(record.hits(shared)):
             raise DataError(
                 f"two runs of {record.config['method']} with seed {record.seed} differ in nothing but their results; "
                 f"leave one of them out"
             )
-        group.setdefault(record.seed, record)
+        group[record.seed] = max(other, record, key=lambda run: (task in run.tasks, metric in run.metrics))
     return [[group[seed] for seed in sorted(group)] for group in groups.values()]
 
 
@@ -270,28 +277,37 @@ def _how_tested(record: Record) -> tuple[bool, ...]:
     return protocol.full_ranking, protocol.true_ndcg, protocol.cold_users
 
 
-def _panel(records: Sequence[Sequence[Record]], metric: str, task: str, part: str, n_groups: int) -> GroupPanel:
-    """(U, P, C · S): each contender and seed is a metric of its own."""
-    like = records[0][0]
-    measures = {f"{name}@{like.config['k']}": measure for name, measure in like.protocol.metrics.items()}
-    if metric not in measures:
-        raise ConfigurationError(f"metric must be one of {', '.join(measures)}, got {metric!r}")
-    tasks = like.about["periods"][0]["tasks"]
-    if task not in tasks:
-        raise ConfigurationError(f"task must be one of {', '.join(tasks)}, got {task!r}")
-    tested = [
-        stack_periods([_part_of(test, part) for test in record.tested(task)], [measures[metric]])
-        for group in records
-        for record in group
-    ]
-    values, codes = np.concatenate([values for values, _ in tested], axis=2), tested[0][1]
-    if len(codes) == 0:
-        raise DataError(f"no {part} users were tested")
-    return GroupPanel(values, codes, n_groups, like.config["min_group_size"])
+def _shared_task(records: Sequence[Record], task: str | None) -> str:
+    """The task to compare on, which all runs must have been evaluated on."""
+    first, *others = (record.tasks for record in records)
+    shared = [name for name in first if all(name in tasks for tasks in others)]
+    if not shared:
+        raise ConfigurationError("the runs share no task that they were evaluated on; evaluate them on the same one")
+    if task is None:
+        return DEFAULT_TASK if DEFAULT_TASK in shared else shared[0]
+    if task not in shared:
+        raise ConfigurationError(f"task must be one of {', '.join(shared)}, got {task!r}")
+    return task
 
 
-def _part_of(tested: UserResults, part: str) -> UserResults:
-    return tested if part == "all" else tested.where(tested.is_cold == (part == "cold"))
+def _tests(records: Sequence[Sequence[Record]], metric: str, task: str, part: str) -> list[list[UserResults]]:
+    """The tested users of each period, of each contender and seed."""
+    flat = [record for group in records for record in group]
+    metrics = [name for name in _metrics(flat[0]) if all(name in _metrics(record) for record in flat)]
+    if metric not in metrics:
+        raise ConfigurationError(f"metric must be one of {', '.join(metrics)}, got {metric!r}")
+    tests = [record.tested(task) for record in flat]
+    if part == "all":
+        return tests
+    if any(metric in tested.totals for periods in tests for tested in periods):
+        raise ConfigurationError(f"{metric} is one number for all users, not for {part} users; compare part='all'")
+    return [[tested.where(tested.is_cold == (part == "cold")) for tested in periods] for periods in tests]
+
+
+def _metrics(record: Record) -> list[str]:
+    """What a run can be compared by: the protocol's metrics, which the hits give, and those of its results."""
+    built_in = [f"{name}@{record.config['k']}" for name in record.protocol.metrics]
+    return list(dict.fromkeys([*built_in, *record.metrics]))
 
 
 def _is_dominated(points: Array, c: int) -> bool:

@@ -6,12 +6,15 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fairstream.evaluation import REPAIRS, Protocol
-from fairstream.methods import MethodConfig
+from fairstream.evaluation import REPAIRS, Protocol, check_by_event
+from fairstream.methods import METHODS, MethodConfig
 from fairstream.periods import check_length
 from fairstream.registry import load_plugins
 from fairstream.training import RuntimeConfig
 
+TASKS = ("event", "next", "remain")
+"""The next event; Task-N: D_{t+1}; Task-R: everything after D_t   (the last two: Section 4.1 of the paper)."""
+PAPER_TASKS = ("remain", "next")
 _ROW_UPDATES = "optimizer"
 """The repair of the paper's protocol that is none of the evaluation: only the rows that a batch touches move."""
 
@@ -41,6 +44,10 @@ class RunConfig(MethodConfig, RuntimeConfig):
 
     metrics: tuple[str, ...] = ()
     """Metrics to compute, as NAME@K; by default those of the protocol at k."""
+    tasks: tuple[str, ...] = ()
+    """What is evaluated after each update: event (at each event of the next period, from everything \
+before it), next (one list a user for the next period), remain (for everything after it); by default all \
+of them under strict, and next and remain under the paper's protocol and for methods that rerank."""
     plugins: tuple[str, ...] = ()
     """Modules, or .py files, that register models, losses, metrics and strategies of your own."""
     protocol: str = "strict"
@@ -76,11 +83,24 @@ none is)."""
             load_plugins(tuple(given["plugins"]))
         return given
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _one_or_several(cls, metrics: Any) -> Any:
+        return (metrics,) if isinstance(metrics, str) else metrics
+
     @field_validator("protocol")
     @classmethod
     def _known_protocol(cls, name: str) -> str:
         evaluation_protocol(name)
         return name
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _known_tasks(cls, names: Any) -> Any:
+        names = (names,) if isinstance(names, str) else tuple(names)
+        if unknown := [name for name in names if name not in TASKS]:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}, got {unknown[0]!r}")
+        return tuple(dict.fromkeys(names))
 
     @field_validator("period")
     @classmethod
@@ -97,6 +117,19 @@ none is)."""
         optimizer = "row" if _ROW_UPDATES in protocol.split("+") else "dense"
         defaults: dict[str, Any] = {"optimizer": optimizer, "min_group_size": 1}
         return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+
+    @property
+    def resolved_tasks(self) -> tuple[str, ...]:
+        """The tasks in force."""
+        if self.tasks:
+            return self.tasks
+        return TASKS if self.protocol == "strict" and METHODS[self.method].reranker is None else PAPER_TASKS
+
+    @model_validator(mode="after")
+    def _events_fit(self) -> Self:
+        if "event" in self.tasks:
+            check_by_event(evaluation_protocol(self.protocol), reranks=METHODS[self.method].reranker is not None)
+        return self
 
     @model_validator(mode="after")
     def _periods_fit(self) -> Self:

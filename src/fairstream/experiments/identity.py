@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairstream.data import EventLog
-from fairstream.experiments.config import RunConfig
+from fairstream.experiments.config import PAPER_TASKS, RunConfig
 from fairstream.experiments.run import resolved
 from fairstream.methods import METHODS
 
-_OF_THE_REPORT = ("n_resamples", "metrics")
+_OF_THE_REPORT = ("n_resamples", "metrics", "tasks")
 """What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
 _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_THE_REPORT)
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
@@ -60,6 +60,8 @@ def run_id(log: EventLog, config: RunConfig) -> str:
     """
     options = resolved(log, config)[0].model_dump()
     reported = {name: options[name] for name in _OF_THE_REPORT if name in options}
+    if options["tasks"] == PAPER_TASKS:  # runs that were stored before there were other tasks keep their ids
+        del reported["tasks"]
     return _digest(log, {**used_settings(options), **reported, "seed": config.seed})
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import GroupPanel, UserResults, group_statistics, stack_periods
+from fairstream.evaluation import MetricAtK, Total, UserResults, score_periods
 from fairstream.experiments.record import Record
 from fairstream.experiments.results import mean_of
 from fairstream.randomness import Randomness
@@ -74,16 +75,13 @@ def _scores_over_seeds(
     like: Record, tests: Sequence[Sequence[UserResults]], scores: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Each metric of the seeds' mean, with the standard deviation between seeds."""
-    metrics = like.protocol.metrics
-    stacks = [stack_periods(test, list(metrics.values())) for test in tests]
-    values, codes = np.mean([values for values, _ in stacks], axis=0), stacks[0][1]
-    names = like.about["data"]["groups"]
+    metrics = {name: like.metric(name) for name in like.metrics}
+    averaged = [_mean_results(results, metrics) for results in zip(*tests, strict=True)]
     rng = Randomness(0).numpy("resampling of several seeds")
-    panel = GroupPanel(values, codes, len(names), like.config["min_group_size"])
-    statistics = group_statistics(panel, names, rng, like.config["n_resamples"])
+    names, config = like.about["data"]["groups"], like.config
+    statistics, _ = score_periods(averaged, list(metrics), names, config["min_group_size"], rng, config["n_resamples"])
     result = {}
-    for name, score in zip(metrics, statistics, strict=True):
-        metric = f"{name}@{like.config['k']}"
+    for metric, score in statistics.items():
         # |PD| of the mean is smaller than the mean |PD|, which is what each run reports.
         sizes = [part[metric]["abs_performance_disparity"] for part in scores]
         result[metric] = {
@@ -97,6 +95,17 @@ def _scores_over_seeds(
             },
         }
     return result
+
+
+def _mean_results(results: Sequence[UserResults], metrics: Mapping[str, MetricAtK | str]) -> UserResults:
+    """The values of every metric, averaged over the seeds, which test the same users."""
+    values, totals = {}, {}
+    for name, metric in metrics.items():
+        if name in results[0].totals:
+            totals[name] = Total.from_dict(mean_of([result.totals[name].to_dict() for result in results]))
+        else:
+            values[name] = np.mean([result.values_of(metric) for result in results], axis=0)
+    return replace(results[0], values=values, totals=totals)
 
 
 def _sd(values: Sequence[float | None]) -> float | None:

@@ -1,7 +1,8 @@
 """A finished run as a file: Parquet in a store, JSON as its export.
 
-A row for each tested user of each period and task; everything else is JSON in the file's metadata,
-the results compressed.
+A row for each tested user of each period and task, in the task `event` for each event, with a column
+for each metric that the hits do not determine; everything else is JSON in the file's metadata, the
+results compressed.
 A store keeps seconds in a file of their own: they are never the same twice, and a run that is
 repeated must give the same file, byte for byte.
 """
@@ -12,7 +13,7 @@ import base64
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -25,10 +26,10 @@ import pyarrow.parquet as pq
 import torch
 
 from fairstream.errors import DataError
-from fairstream.evaluation import Protocol, UserResults
+from fairstream.evaluation import MetricAtK, Protocol, Total, UserResults
 from fairstream.experiments.config import evaluation_protocol
 from fairstream.experiments.identity import used_settings
-from fairstream.experiments.results import summarise_periods
+from fairstream.experiments.results import reported_metrics, stored_metric, summarise_periods
 
 FORMAT = 2
 Tests = dict[tuple[int, str], UserResults]
@@ -48,6 +49,9 @@ _SCHEMA = pa.schema(
         ("hit_ranks", pa.list_(pa.int16())),
     ]
 )
+"""The columns of every run; those of metrics, NAME@K, come after them."""
+_TOTALS = "totals"
+"""Where metrics that are one number for all users stand: [t, task, NAME@K → number]."""
 _SECTIONS = {"config", "data", "pretrained", "periods", "summary", "slices"}
 
 
@@ -65,7 +69,7 @@ class Record:
     ...     pass
     >>> record = Record.from_document(finished.document())
     >>> record.seed, record.config["method"], sorted(record.document["summary"])
-    (0, 'Finetune', ['next', 'remain'])
+    (0, 'Finetune', ['event', 'next', 'remain'])
 
     """
 
@@ -167,13 +171,34 @@ class Record:
         """The results of all periods, pre-training (t = 0) first, without the tested users."""
         return list(_results(self.about))
 
+    @property
+    def tasks(self) -> list[str]:
+        """What the run was evaluated on."""
+        return list(self.about["periods"][0]["tasks"])
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """NAME@K of the metrics in the results, the main one first."""
+        return reported_metrics(self.about)
+
+    def metric(self, name: str) -> MetricAtK | str:
+        """Return a metric of the results, in the form in which `UserResults.values_of` takes it."""
+        return stored_metric(name, self.protocol)
+
     def tested(self, task: str) -> list[UserResults]:
         """Of each period after pre-training, the tested users."""
         return [self.tests[result["t"], task] for result in self.about["periods"]]
 
     def table(self) -> pa.Table:
-        """One row for each tested user of each period and task."""
-        parts = [_rows(t, task, tested) for (t, task), tested in self.tests.items()]
+        """One row for each tested user of each period and task; in the task `event` for each event."""
+        schema = _with_values(name for tested in self.tests.values() for name in tested.values)
+        parts = [_rows(t, task, tested, schema) for (t, task), tested in self.tests.items()]
+        return pa.concat_tables([schema.empty_table(), *parts]).combine_chunks()
+
+    def hits(self, tasks: Container[str]) -> pa.Table:
+        """The rows of some tasks, without the metrics' columns: the same for all records of one run."""
+        ordered = sorted((at, tested) for at, tested in self.tests.items() if at[1] in tasks)
+        parts = [_rows(*at, tested, _SCHEMA) for at, tested in ordered]
         return pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
 
     def content(self) -> bytes:
@@ -181,9 +206,12 @@ class Record:
         buffer = io.BytesIO()
         description = {name: self.about[name] for name in _DESCRIPTION if name in self.about}
         results = {name: part for name, part in self.about.items() if name not in _DESCRIPTION}
+        if any(tested.totals for tested in self.tests.values()):
+            results[_TOTALS] = [[*at, tested.to_dict()["totals"]] for at, tested in self.tests.items() if tested.totals]
+        table = self.table()
         packed = base64.b64encode(zlib.compress(json.dumps(results, allow_nan=False).encode(), 9))
-        with pq.ParquetWriter(buffer, _SCHEMA, compression="zstd", compression_level=9) as writer:
-            writer.write_table(self.table())
+        with pq.ParquetWriter(buffer, table.schema, compression="zstd", compression_level=9) as writer:
+            writer.write_table(table)
             # Not in the schema, which would keep a second copy of it.
             writer.add_key_value_metadata(
                 {_KEY: json.dumps({"format": FORMAT, **description}, allow_nan=False), _RESULTS_KEY: packed}
@@ -228,8 +256,13 @@ def _read_parquet(path: Path) -> Record:
         schema = pq.read_schema(path)
         metadata = pq.read_metadata(path).metadata
         about = json.loads(metadata[_KEY])
-        is_run = about.pop("format") == FORMAT and schema.names == _SCHEMA.names
+        own, of_metrics = schema.names[: len(_SCHEMA)], schema.names[len(_SCHEMA) :]
+        is_run = about.pop("format") == FORMAT and own == _SCHEMA.names and all("@" in name for name in of_metrics)
         about |= json.loads(zlib.decompress(base64.b64decode(metadata[_RESULTS_KEY])))
+        totals = {
+            (t, task): {name: Total.from_dict(total) for name, total in by_name.items()}
+            for t, task, by_name in about.pop(_TOTALS, [])
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, pa.ArrowException):
         is_run = False
     if not is_run:
@@ -240,24 +273,24 @@ def _read_parquet(path: Path) -> Record:
             about["timing"] = json.loads(seconds.read_bytes())
         except (OSError, ValueError):
             raise DataError(f"{seconds} is damaged; remove it: only the run's seconds are lost") from None
-    return Record(about, lambda: _read_tests(path, about))
+    return Record(about, lambda: _read_tests(path, about, totals))
 
 
-def _read_tests(path: Path, about: Mapping[str, Any]) -> Tests:
+def _read_tests(path: Path, about: Mapping[str, Any], totals: Mapping[tuple[int, str], Mapping[str, Total]]) -> Tests:
     try:
-        table = pq.read_table(path).cast(_SCHEMA)
+        table = pq.read_table(path)
+        table = table.cast(_with_values(table.column_names[len(_SCHEMA) :]))
     except (OSError, pa.ArrowException):
         raise _not_a_run(path) from None
-    columns = {name: table[name].combine_chunks() for name in _SCHEMA.names}
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
     t, task = columns["t"].to_numpy(), columns["task"].to_numpy(zero_copy_only=False)
     is_start = np.r_[True, (t[1:] != t[:-1]) | (task[1:] != task[:-1])][: len(t)]
     starts = np.flatnonzero(is_start).tolist()
     spans = {(int(t[start]), str(task[start])): (start, stop) for start, stop in pairwise([*starts, len(t)])}
     k = about["config"]["k"]
+    tests = [(result["t"], name) for result in _results(about) for name in result["tasks"]]
     return {
-        (result["t"], name): _tested(columns, *spans.get((result["t"], name), (0, 0)), k)
-        for result in _results(about)
-        for name in result["tasks"]
+        at: _tested(columns, *spans.get(at, (0, 0)), k, totals.get(at, {}), by_event=at[1] == "event") for at in tests
     }
 
 
@@ -265,24 +298,34 @@ def _not_a_run(path: Path) -> DataError:
     return DataError(f"{path} is not a run of a store (format {FORMAT}); remove it, and it is computed again")
 
 
-def _rows(t: int, task: str, tested: UserResults) -> pa.Table:
-    n = len(tested.users)
+def _with_values(names: Iterable[str]) -> pa.Schema:
+    """The schema of runs with these metrics."""
+    return pa.schema([*_SCHEMA, *((name, pa.float64()) for name in dict.fromkeys(names))])
+
+
+def _rows(t: int, task: str, tested: UserResults, schema: pa.Schema) -> pa.Table:
+    n = len(tested.hits)
+    n_lists = 1 if tested.n_lists is None else tested.n_lists
+    values = {name: np.repeat(values, n_lists) for name, values in tested.values.items()}
     row, place = np.nonzero(tested.hits.numpy())
     ends = np.cumsum(np.bincount(row, minlength=n))
     ranks = pa.ListArray.from_arrays(pa.array(np.r_[0, ends], pa.int32()), pa.array(place + 1, pa.int16()))
     columns = [
         pa.array(np.full(n, t), pa.int16()),
         pa.array([task] * n, pa.string()),
-        pa.array(tested.users, pa.int32()),
-        pa.array(tested.codes, pa.int16()),
-        pa.array(tested.is_cold),
+        pa.array(np.repeat(tested.users, n_lists), pa.int32()),
+        pa.array(np.repeat(tested.codes, n_lists), pa.int16()),
+        pa.array(np.repeat(tested.is_cold, n_lists)),
         pa.array(tested.n_positives.numpy().astype(np.int32)),
         ranks,
+        *(pa.array(values.get(name, [None] * n), pa.float64()) for name in schema.names[len(_SCHEMA) :]),
     ]
-    return pa.table(columns, schema=_SCHEMA)
+    return pa.table(columns, schema=schema)
 
 
-def _tested(columns: Mapping[str, Any], start: int, stop: int, k: int) -> UserResults:
+def _tested(
+    columns: Mapping[str, Any], start: int, stop: int, k: int, totals: Mapping[str, Total], *, by_event: bool
+) -> UserResults:
     n = stop - start
     lists = columns["hit_ranks"].slice(start, n)
     offsets = lists.offsets.to_numpy()
@@ -293,10 +336,19 @@ def _tested(columns: Mapping[str, Any], start: int, stop: int, k: int) -> UserRe
     def column(name: str, dtype: Any) -> Any:
         return columns[name].slice(start, n).to_numpy(zero_copy_only=False).astype(dtype)
 
+    def is_there(name: str) -> bool:
+        return columns[name].slice(start, n).null_count == 0
+
+    first, n_lists = np.arange(n), None
+    if by_event:
+        _, first, n_lists = np.unique(column("user", np.int64), return_index=True, return_counts=True)
     return UserResults(
-        column("user", np.int64),
-        column("group", np.int16),
-        column("is_cold", np.bool_),
+        column("user", np.int64)[first],
+        column("group", np.int16)[first],
+        column("is_cold", np.bool_)[first],
         hits,
         torch.from_numpy(column("n_positives", np.float64)),
+        {name: column(name, np.float64)[first] for name in columns if "@" in name and n and is_there(name)},
+        totals,
+        n_lists,
     )

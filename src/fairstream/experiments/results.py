@@ -15,19 +15,16 @@ from fairstream._version import __version__
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import (
     Evaluation,
-    GroupPanel,
+    MetricAtK,
+    Protocol,
     Slice,
     UserResults,
-    group_statistics,
-    stack_periods,
+    score_periods,
 )
 from fairstream.experiments.config import evaluation_protocol
 from fairstream.files import replace_file
 from fairstream.randomness import Randomness
 from fairstream.recommender import Update
-
-TASKS = ("remain", "next")
-"""Task-R: everything after D_t; Task-N: D_{t+1}   (Section 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -102,18 +99,28 @@ def _mean_slices(periods: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str
     )
 
 
+def reported_metrics(about: Mapping[str, Any]) -> list[str]:
+    """NAME@K of the metrics in a document's results, the main one first."""
+    scores = next(iter(about["periods"][0]["tasks"].values()))
+    return [name for name in scores if "@" in name]
+
+
+def stored_metric(name: str, protocol: Protocol) -> MetricAtK | str:
+    """A metric of stored results: computed from the hits, or by the name of its stored values, registered or not."""
+    return protocol.built_in(name) or name
+
+
 def summarise_periods(about: Mapping[str, Any], tests: Mapping[tuple[int, str], UserResults]) -> dict[str, Any]:
     """`summary` and `slices` of a document whose periods were computed apart: those of `Run.document()`."""
     config, periods = about["config"], about["periods"]
     protocol, names = evaluation_protocol(config["protocol"]), about["data"]["groups"]
-    metrics = protocol.metrics
+    metrics = [stored_metric(name, protocol) for name in reported_metrics(about)]
     summary = {}
     for task in periods[0]["tasks"]:
-        stacked = stack_periods([tests[result["t"], task] for result in periods], list(metrics.values()))
-        panel = GroupPanel(*stacked, len(names), config["min_group_size"])
+        tested = [tests[result["t"], task] for result in periods]
         rng = Randomness(config["seed"]).numpy("resampling of the mean", len(periods))
-        scores = group_statistics(panel, names, rng, config["n_resamples"])
-        summary[task] = {f"{name}@{config['k']}": score.to_dict() for name, score in zip(metrics, scores, strict=True)}
+        scores, _ = score_periods(tested, metrics, names, config["min_group_size"], rng, config["n_resamples"])
+        summary[task] = {name: score.to_dict() for name, score in scores.items()}
     slices = {task: _mean_slices([result["tasks"][task]["slices"] for result in periods]) for task in summary}
     return {"summary": summary, "slices": slices}
 

@@ -12,9 +12,9 @@ from fairstream.baselines import GroupProbe, group_recovery, require_two_groups,
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.published import recognise
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluator, Metric
+from fairstream.evaluation import Evaluation, Evaluator, Metric
 from fairstream.experiments.config import RunConfig, evaluation_protocol
-from fairstream.experiments.results import TASKS, PeriodResult, mean_slices, versions
+from fairstream.experiments.results import PeriodResult, mean_slices, versions
 from fairstream.methods import METHODS, Parts
 from fairstream.models import ModelFactory
 from fairstream.objectives import FairnessLoss, Loss
@@ -152,7 +152,7 @@ class Run(Iterator[PeriodResult]):
             if t == 0:
                 candidate = self._learning.fit(self._events(0), self._on_epoch(0))
             else:
-                quality = self._quality(before)
+                quality = self._quality(t - 1, before)
                 candidate = self._learning.update(self.state, self._events(t), quality, self._on_epoch(t))
             try:
                 self._state, self._unjudged = candidate.commit(in_place=True)
@@ -167,35 +167,39 @@ class Run(Iterator[PeriodResult]):
         self._unjudged = None
         return result
 
-    def _quality(self, before: PeriodResult | None) -> float | None:
-        """How W_{t−1} did on D_t: known by the time that D_t is there to be learned from.
+    def _quality(self, t: int, before: PeriodResult | None) -> float | None:
+        """How W_t did on D_{t+1}: known by the time that D_{t+1} is there to be learned from.
 
-        For those it knew: what newcomers get is the fallback's merit.
+        For those it knew: what newcomers get is the fallback's merit. None where nobody asks.
         """
-        if before is None:
+        if before is None or not (self._learning.strategy.needs_quality or self.groups.choice == "auto"):
             return None
-        tested = before.tasks["next"].tested
-        evaluator = replace(self._evaluator, metrics=("ndcg",))  # whatever metrics were asked for
+        # Whatever metrics were asked for, and whatever they are called.
+        evaluator = replace(self._evaluator, metrics=("ndcg",), n_resamples=0)
+        result = before.tasks.get("next") or self._evaluate("next", t, evaluator)
+        tested = replace(result.tested, values={}, totals={})
         (main,) = evaluator.scores([tested.where(~tested.is_cold)], len(self._names()))[0].values()
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
         return main.mean
 
     def _evaluated(self, t: int, update: Update) -> PeriodResult:
-        spans = {"remain": self.periods.remaining(t), "next": self.periods.span(t + 1)}
-        tasks = {
-            task: self._evaluator.evaluate(
-                self.state.model,
-                self.log.users[span],
-                self.log.items[span],
-                history=self.state.history,
-                contexts=self.state.contexts,
-                t=t,
-                n_rankable=None if self._oracle is None else self._oracle.n_items,
-            )
-            for task, span in spans.items()
-        }
+        tasks = {task: self._evaluate(task, t, self._evaluator) for task in self.config.tasks}
         return PeriodResult(t, update, tuple(self.groups.names[code] for code in self.groups.ahead), tasks)
+
+    def _evaluate(self, task: str, t: int, evaluator: Evaluator) -> Evaluation:
+        """Test W_t, which is in service, on one task."""
+        span = self.periods.remaining(t) if task == "remain" else self.periods.span(t + 1)
+        return evaluator.evaluate(
+            self.state.model,
+            self.log.users[span],
+            self.log.items[span],
+            history=self.state.history,
+            contexts=self.state.contexts,
+            t=t,
+            n_rankable=None if self._oracle is None else self._oracle.n_items,
+            by_event=task == "event",
+        )
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Task → metric → means over the periods so far, as the paper averages, with their uncertainty."""
@@ -209,7 +213,7 @@ class Run(Iterator[PeriodResult]):
                     Randomness(self.config.seed).numpy("resampling of the mean", len(self.results)),
                 )[0].items()
             }
-            for task in TASKS
+            for task in self.config.tasks
             if self.results
         }
 
@@ -238,7 +242,8 @@ class Run(Iterator[PeriodResult]):
 
     def _rerank_seconds(self) -> dict[str, list[float]]:
         """What choosing the lists of Task-R took in each period, which the paper counts as running time."""
-        reports = [result.tasks["remain"].reranking for result in self.results]
+        task = "remain" if "remain" in self.config.tasks else self.config.tasks[0]
+        reports = [result.tasks[task].reranking for result in self.results]
         return {} if self._evaluator.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
 
     def about(self) -> dict[str, Any]:
@@ -270,7 +275,9 @@ class Run(Iterator[PeriodResult]):
             "pretrained": before[0].to_dict() if before else None,
             "periods": [result.to_dict() for result in self.results],
             "summary": self.summary(),
-            "slices": {task: mean_slices([result.tasks[task].slices for result in self.results]) for task in TASKS},
+            "slices": {
+                task: mean_slices([result.tasks[task].slices for result in self.results]) for task in self.config.tasks
+            },
             "timing": {
                 "pretrain_s": before[0].update.seconds if before else None,
                 "update_s": [result.update.seconds for result in self.results],
@@ -295,7 +302,8 @@ def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
         ratio = config.pretrain_events / len(log)
     periods = _cut(log, config, ratio)
     share = ratio if config.pretrain_events is None else None
-    return config.with_options(pretrain_ratio=share, n_periods=periods.last), periods
+    options = {"pretrain_ratio": share, "n_periods": periods.last, "tasks": config.resolved_tasks}
+    return config.with_options(**options), periods
 
 
 def _cut(log: EventLog, config: RunConfig, ratio: float) -> Periods:
@@ -331,8 +339,8 @@ def run(
     >>> log = read_events(stream.events, users=stream.users)
     >>> for result in run(log, "finetune", pretrain_epochs=2, update_epochs=1, n_periods=3, device="cpu"):
     ...     print(result.t, result.update.step, sorted(result.tasks))
-    1 fine-tune ['next', 'remain']
-    2 fine-tune ['next', 'remain']
+    1 fine-tune ['event', 'next', 'remain']
+    2 fine-tune ['event', 'next', 'remain']
     """
     if not isinstance(log, EventLog):
         raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")

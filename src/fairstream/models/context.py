@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,6 +139,7 @@ class ContextBuilder:
         self, reads: Reads, history: History, trained: Mask | None = None, device: torch.device | str = "cpu"
     ) -> None:
         self.reads, self._history, self._trained, self._device = reads, history, trained, device
+        self._observed = history
         self._reads_nothing = not reads.history and not reads.graph
 
     @cached_property
@@ -148,13 +150,24 @@ class ContextBuilder:
     def _edges(self) -> tuple[Rows, Rows]:
         return self._history.users, self._history.items
 
+    def observing(self, history: History) -> ContextBuilder:
+        """The builder of users whose latest items come from a longer history; graph and trained users stay the same.
+
+        What happens after an update is known and not learned: the model reads it, and nothing else has changed.
+        """
+        if self.reads.graph:
+            _ = self._graph  # made once for both
+        builder = copy.copy(self)
+        builder._observed = history
+        return builder
+
     def at(self, users: Rows, before: Rows | None = None) -> Context:
         """The context of each of `users`, as of the event at position `before` (None: as of now)."""
         if self._reads_nothing:
             return NO_CONTEXT
         history = n_events = None
         if self.reads.history:
-            latest, counts = self._history.latest(users, self.reads.history, before)
+            latest, counts = self._observed.latest(users, self.reads.history, before)
             history, n_events = (torch.as_tensor(part, device=self._device) for part in (latest, counts))
         return Context(history, n_events, self._graph if self.reads.graph else None)
 
@@ -166,11 +179,11 @@ class ContextBuilder:
             mask[known] = self._trained[users[known]]
         return mask
 
-    def can_score(self, model: Scorer, users: Rows) -> Mask:
-        """For which of `users` the model has something to say; the others get the fallback."""
+    def can_score(self, model: Scorer, users: Rows, before: Rows | None = None) -> Mask:
+        """For which of `users` the model has something to say, as `at`; the others get the fallback."""
         n_events = None
         if self.reads.history:
-            n_events = torch.from_numpy(self._history.latest(users, 1)[1])
+            n_events = torch.from_numpy(self._observed.latest(users, 1, before)[1])
         context = Context(n_events=n_events, is_trained=torch.from_numpy(self.is_trained(users)))
         mask: Mask = model.can_score(context).cpu().numpy()
         return mask

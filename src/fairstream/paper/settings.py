@@ -102,6 +102,7 @@ class Scale:
             seed=seed,
             n_periods=self.n_periods,
             n_resamples=0,
+            tasks=("remain", "next"),
             pretrain_epochs=epochs.get((dataset, model), 100),
             **dict(setting.options),
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from fairstream.strategies import Strategy
 from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
+Task = Literal["event", "next"]
 _FIXED = ("model", "embedding_dim", "optimizer")
 """Options that the tensors of a checkpoint depend on."""
 
@@ -327,9 +328,7 @@ class FairRecommender:
                 if chosen.any():
                     model = state.fallback if is_fallback else state.model
                     contexts = ContextBuilder(Reads(), history) if is_fallback else state.contexts
-                    scores[chosen], items[chosen] = best_items(
-                        model, rows[chosen], history.seen, contexts=contexts, n_items=history.n_items, k=k
-                    )
+                    scores[chosen], items[chosen] = best_items(model, rows[chosen], history, contexts=contexts, k=k)
             is_item = np.isfinite(scores)
             user, rank = np.nonzero(is_item)
             return pa.table(
@@ -342,16 +341,43 @@ class FairRecommender:
                 }
             )
 
+    @overload
     def evaluate(
         self,
         events: Any,
         *,
         users: Any = None,
+        tasks: Task | None = None,
         k: int = 20,
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
-    ) -> Evaluation:
+    ) -> Evaluation: ...
+
+    @overload
+    def evaluate(
+        self,
+        events: Any,
+        *,
+        users: Any = None,
+        tasks: list[Task] | tuple[Task, ...],
+        k: int = 20,
+        metrics: Metrics | None = None,
+        min_group_size: int = 20,
+        n_resamples: int = 1000,
+    ) -> dict[Task, Evaluation]: ...
+
+    def evaluate(
+        self,
+        events: Any,
+        *,
+        users: Any = None,
+        tasks: Task | list[Task] | tuple[Task, ...] | None = None,
+        k: int = 20,
+        metrics: Metrics | None = None,
+        min_group_size: int = 20,
+        n_resamples: int = 1000,
+    ) -> Evaluation | dict[Task, Evaluation]:
         """Quality by group on events that have not been learned yet, with its uncertainty (protocol `strict`).
 
         Evaluate before `update`: events that the model has learned from cannot test it.
@@ -360,6 +386,10 @@ class FairRecommender:
         ----------
         events, users
             As for `update`.
+        tasks
+            "next": one list for each user, made now and tested on all of the user's events.
+            "event": one list for each event, made from everything that the user did before it.
+            A list of names: each of them. By default "next".
         k
             Length of the lists.
         metrics
@@ -369,14 +399,25 @@ class FairRecommender:
         n_resamples
             Bootstrap samples and permutations; 0: no intervals and no p-values.
 
+        Returns
+        -------
+        Evaluation or dict of Evaluation
+            Of one task; with a list of tasks, the evaluation of each by its name.
+
         """
+        names = _task_names(tasks)
         with self._reading() as state:
             new = self._align(state, events, users)
             if len(new.users) == 0:
                 raise DataError("the model has learned from every one of these events already; evaluate it on new ones")
-            return self._evaluate(
-                state, new, k=k, min_group_size=min_group_size, n_resamples=n_resamples, metrics=metrics
-            )
+            options: dict[str, Any] = {
+                "k": k,
+                "min_group_size": min_group_size,
+                "n_resamples": n_resamples,
+                "metrics": metrics,
+            }
+            found = {name: self._evaluate(state, new, by_event=name == "event", **options) for name in names}
+        return found if isinstance(tasks, list | tuple) else found[names[0]]
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────
 
@@ -548,6 +589,7 @@ class FairRecommender:
         min_group_size: int = 1,
         n_resamples: int = 0,
         metrics: Metrics | None = None,
+        by_event: bool = False,
     ) -> Evaluation:
         evaluator = Evaluator(
             Protocol.named("strict"),
@@ -559,8 +601,23 @@ class FairRecommender:
             metrics=metrics or self._metrics or None,
         )
         return evaluator.evaluate(
-            state.model, new.users, new.items, history=state.history, contexts=state.contexts, t=state.t
+            state.model,
+            new.users,
+            new.items,
+            history=state.history,
+            contexts=state.contexts,
+            t=state.t,
+            by_event=by_event,
         )
+
+
+def _task_names(tasks: Any) -> list[Task]:
+    """The names of the tasks to evaluate."""
+    names: list[Any] = list(tasks) if isinstance(tasks, list | tuple) else ["next" if tasks is None else tasks]
+    if not names or (unknown := [name for name in names if name not in get_args(Task)]):
+        found = repr(unknown[0]) if names else "no name"
+        raise ConfigurationError(f"tasks must be 'next', 'event' or a list of them, got {found}")
+    return names
 
 
 _STRATEGY = ("method", "strategy", "restart", "restart_every")
