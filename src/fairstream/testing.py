@@ -527,7 +527,7 @@ def check_metric(metric: str | Metric) -> None:
     data = _data()
     with _explained("evaluate with this metric"):
         rec = FairRecommender("popularity", metrics={"own@5": metric}, **_OPTIONS).fit(data.first)
-        rec.evaluate(data.second, k=5, n_resamples=0)
+        rec.evaluate(data.second, tasks=["next", "event"], k=5, n_resamples=0)
 
 
 def _measured(metric: Metric, lists: Lists, truth: Truth) -> np.ndarray[Any, np.dtype[np.float64]]:
