@@ -289,7 +289,7 @@ def _check_recommender(model: str | ModelFactory, loss: str | Loss) -> None:
         "nn.init, dropout), and set random_forward = True if forward draws without nn.Dropout",
     )
     _require("model" in lists["source"].to_pylist(), "can_score is False for every user after fit; nobody is served")
-    rec.evaluate(data.second, n_resamples=0, k=5)
+    rec.evaluate(data.second, tasks=["next", "event"], n_resamples=0, k=5)
     _require(
         lists.equals(data.lists(rec)) and _same(before, _tensors(rec.model)),
         "recommending or evaluating changes the model or its lists; scoring must not change anything",

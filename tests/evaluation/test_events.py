@@ -297,6 +297,15 @@ def test_slices_are_cut_by_the_length_of_the_history_at_each_event(stream: Strea
         assert part[main].mean == (pytest.approx(np.mean(means)) if means else None)
 
 
+def test_the_bounds_of_the_slices() -> None:
+    """A user who has had one item has 24 more."""
+    stream = stream_of(np.array([(1, item) for item in range(25)] + [(0, item) for item in range(25)]), 26)
+    slices = evaluated(Reader(2, 25), stream).slices
+    n_events = {name: part.n_positives for name, part in slices.items() if name.startswith("history")}
+    expected = {"history_0": 0, "history_1": 1, "history_2_4": 3, "history_5_19": 15, "history_20_plus": 5}
+    assert n_events == expected
+
+
 @given(streams)
 def test_newcomers_are_those_who_were_not_known_before_the_period(stream: Stream) -> None:
     evaluation = evaluated(Reader(stream.past.n_users, stream.past.n_items), stream)
