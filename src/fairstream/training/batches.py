@@ -32,11 +32,8 @@ class Batches:
     size: int
     positions: Positions
     """Where each interaction is in the history."""
-
-    @property
-    def n_interactions(self) -> int:
-        """Interactions to learn from."""
-        return len(self.users)
+    n_without_negatives: int = 0
+    """Events left out because their user has too few items left to draw negatives from."""
 
     def __len__(self) -> int:
         """How many batches there are; the last one may be short."""
@@ -64,11 +61,11 @@ def cut_batches(
     history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
 ) -> Batches:
     """The events whose user has `n_drawn` items left to draw negatives from, cut into batches."""
-    events = _with_negatives(history, events, sampler, n_drawn)
+    n_before, events = len(events), _with_negatives(history, events, sampler, n_drawn)
     users, items = history.users_at(events), history.items_at(events)
     if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read beyond the end
         raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
-    return Batches(users, items, codes, min(size, len(users)), events)
+    return Batches(users, items, codes, min(size, len(users)), events, n_before - len(events))
 
 
 def _with_negatives(history: History, events: Positions, sampler: NegativeSampler, n_drawn: int) -> Positions:
@@ -100,11 +97,8 @@ class Windows:
     """The group of every user row."""
     size: int
     """Windows per batch."""
-
-    @property
-    def n_interactions(self) -> int:
-        """Interactions to learn from."""
-        return int((self.targets >= 0).sum())
+    n_without_negatives: int = 0
+    """Events left out because their user has too few items left to draw negatives from."""
 
     def __len__(self) -> int:
         return math.ceil(len(self.users) / self.size)
@@ -142,7 +136,7 @@ def cut_windows(
     A user's first event has nothing before it to be predicted from and is left out, and so are
     the events of users without `n_drawn` items left to draw negatives from.
     """
-    events = np.asarray(_with_negatives(history, events, sampler, n_drawn))
+    n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = history.users_at(events)
     learned = np.zeros(len(history), dtype=np.bool_)
     learned[events] = True
@@ -172,4 +166,4 @@ def cut_windows(
         raise DataError("no event to learn has an earlier event of the same user; a sequence model needs longer logs")
     windows, targets, owners = windows[useful], targets[useful], owners[useful]
     per_window = (targets >= 0).sum() / len(targets)
-    return Windows(windows, targets, owners, codes, max(1, round(size / per_window)))
+    return Windows(windows, targets, owners, codes, max(1, round(size / per_window)), n_before - len(events))
