@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from fairstream.evaluation import Evaluation, Evaluator, Protocol, UserResults
+from fairstream.experiments.config import PAPER_TASKS as TASKS
 from fairstream.experiments.record import Record
-from fairstream.experiments.results import TASKS, PeriodResult
+from fairstream.experiments.results import PeriodResult
 from fairstream.experiments.store import Store
 from fairstream.paper.catalogue import Catalogue, Entry, row_of
 from fairstream.paper.settings import QUICK

@@ -297,7 +297,7 @@ def _check_recommender(model: str | ModelFactory, loss: str | Loss) -> None:
         "nn.init, dropout), and set random_forward = True if forward draws without nn.Dropout",
     )
     _require("model" in lists["source"].to_pylist(), "can_score is False for every user after fit; nobody is served")
-    rec.evaluate(data.second, n_resamples=0, k=5)
+    rec.evaluate(data.second, tasks=["next", "event"], n_resamples=0, k=5)
     _require(
         lists.equals(data.lists(rec)) and _same(before, _tensors(rec.model)),
         "recommending or evaluating changes the model or its lists; scoring must not change anything",
@@ -550,7 +550,7 @@ def check_metric(metric: str | Metric) -> None:
     data = _data()
     with _explained("evaluate with this metric"):
         rec = FairRecommender("popularity", metrics={"own@5": metric}, **_OPTIONS).fit(data.first)
-        rec.evaluate(data.second, k=5, n_resamples=0)
+        rec.evaluate(data.second, tasks=["next", "event"], k=5, n_resamples=0)
 
 
 def _measured(metric: Metric, lists: Lists, truth: Truth) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -185,10 +185,12 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
                 assert f"{value:.4f}" in outcome.out
             assert f"{score['performance_disparity']:+.4f}" in outcome.out
             assert f"{low:+.4f} … {high:+.4f}" in outcome.out
-    for metric, score in document["summary"]["remain"].items():  # every metric, averaged
+    assert list(document["summary"]) == ["event", "next", "remain"]
+    for metric, score in document["summary"]["event"].items():  # every metric of the first task, averaged
         assert re.search(rf"^ *{metric} +{score['mean']:.4f} ", outcome.out, flags=re.MULTILINE)
-    for name, shown in (("warm_users", "users seen before"), ("cold_users", "users not seen before")):
-        part = document["slices"]["remain"][name]
+    slices = {"warm_users": "users seen before", "cold_users": "users not seen before", "history_0": "first event"}
+    for name, shown in slices.items():
+        part = document["slices"]["event"][name]
         assert re.search(rf"{shown}.* {part['ndcg@20']['mean']:.4f} ", outcome.out)
     assert "users without a group" not in outcome.out  # there are none
 
@@ -215,8 +217,8 @@ def test_what_cannot_be_told_from_chance_is_marked(command: Command, data: Path,
     arguments = (f"--group={group}", "--method=finetune", "--pretrain-epochs=100", "--learning-rate=0.02")
     outcome = command("run", data / "unequal", *FAST, *arguments, "--n-resamples=200", "--json=result.json")
     document = json.loads((outcome.folder / "result.json").read_text())
-    results = [period["tasks"]["remain"] for period in (document["pretrained"], *document["periods"])]
-    p_values = [score["ndcg@20"]["disparity"]["p_value"] for score in (*results, document["summary"]["remain"])]
+    results = [period["tasks"]["event"] for period in (document["pretrained"], *document["periods"])]
+    p_values = [score["ndcg@20"]["disparity"]["p_value"] for score in (*results, document["summary"]["event"])]
     assert marks(outcome.out) == ["~" if p_value >= 0.05 else " " for p_value in p_values]
     assert (p_values[-1] >= 0.05) == is_chance
     assert "~ not significant (permutation p ≥ 0.05)" in " ".join(outcome.out.split())
@@ -238,7 +240,7 @@ def test_seven_groups_have_a_table_of_their_own(command: Command, data: Path) ->
     assert f"age: 25 (advantaged) against {others}" in " ".join(outcome.out.split())
     document = json.loads((outcome.folder / "result.json").read_text())
     assert (document["data"]["groups"][0], len(document["data"]["groups"])) == ("25", 7)
-    score = document["summary"]["remain"]["ndcg@20"]
+    score = document["summary"]["event"]["ndcg@20"]
     table = outcome.out.partition("ndcg@20 by age")[2].partition("All metrics")[0]
     rows = re.findall(r"^ *(\d+) +(\d\.\d{4}) +([+-]\d\.\d{4})([~ ])", table, flags=re.MULTILINE)
     assert [int(age) for age, *_ in rows] == list(AGES)  # numbers in the order of numbers

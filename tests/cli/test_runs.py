@@ -148,3 +148,34 @@ def test_a_run_file_shows_the_tables_of_its_run(command: Command, data: Path, tm
     without = command(*arguments)
     assert without.exit_code == 0
     assert without.output != first.output
+
+
+# ── tasks ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_task_is_named_alike_in_run_and_compare(command: Command, data: Path, tmp_path: Path) -> None:
+    for method in ("finetune", "fade"):
+        arguments = (f"--method={method}", "--task=next", "--task=event", "--store=results", "--workers=1")
+        outcome = command("run", data, *READING, *OPTIONS, *arguments)
+        assert outcome.exit_code == 0, outcome.output
+        assert "evaluated on the next period (Task-N)" in outcome.output
+        assert "Task-R" not in outcome.output
+    for task, named in (((), "next"), (("--task=event",), "event")):
+        outcome = command("compare", "results", *task, "--json=compared.json")
+        assert outcome.exit_code == 0, outcome.output
+        assert json.loads((tmp_path / "compared.json").read_text())["task"] == named
+    outcome = command("compare", "results", "--task=remain")
+    assert "task must be one of next, event, got 'remain'" in str(outcome.exception)
+
+
+def test_a_sweep_says_before_it_starts_that_its_runs_lack_the_task(
+    command: Command, data: Path, tmp_path: Path
+) -> None:
+    arguments = ("sweep", data, *READING, *SET, "--grid=method=FADE,Rerank", "--workers=1", "--store=results")
+    outcome = command(*arguments, "--task=event")
+    assert "for Rerank under strict one of remain, next, got 'event'" in str(outcome.exception)
+    assert not (tmp_path / "results").exists()
+    outcome = command(*arguments, "--set=tasks=next", "--json=compared.json")
+    assert outcome.exit_code == 0, outcome.output
+    assert json.loads((tmp_path / "compared.json").read_text())["task"] == "next"
+    assert all(record.tasks == ["next"] for record in Store("results").records())

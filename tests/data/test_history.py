@@ -79,6 +79,30 @@ def test_what_was_known_is_left_as_it_was_by_what_comes_later(before: Pairs, aft
     assert facts(history) == expected
 
 
+# ── what users had ───────────────────────────────────────────────────────────────────────
+
+
+@given(
+    pieces=st.lists(PAIRS, min_size=1, max_size=3),
+    users=st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_the_items_of_a_user_up_to_a_position_are_those_of_a_slow_search(
+    pieces: list[Pairs], users: list[int], data: st.DataObject
+) -> None:
+    pairs = [pair for piece in pieces for pair in piece]
+    before = [data.draw(st.integers(0, len(pairs) + 1)) for _ in users]
+    history = known(*pieces)
+    bounds, items = history.items_of(rows(*users), rows(*before))
+    expected = [
+        sorted(item for user, item in pairs[:end] if user == wanted) for wanted, end in zip(users, before, strict=True)
+    ]
+    assert [items[start:end].tolist() for start, end in itertools.pairwise(bounds)] == expected
+    bounds, items = history.items_of(rows(*users))
+    everything = [sorted({item for user, item in pairs if user == wanted}) for wanted in users]
+    assert [items[start:end].tolist() for start, end in itertools.pairwise(bounds)] == everything
+
+
 # ── latest events ────────────────────────────────────────────────────────────────────────
 
 PIECES = st.lists(PAIRS, min_size=1, max_size=5)

@@ -21,24 +21,34 @@ METRICS = Protocol.named("paper").metrics
 
 @st.composite
 def user_results(draw: st.DrawFn, k: int | None = None) -> UserResults:
-    """Any users, each with its hits and at least as many positives; a user's group never changes."""
+    """Any users with one list or several, each with its hits and at least as many positives."""
     k = draw(st.integers(1, 6)) if k is None else k
     users = sorted(draw(st.sets(st.integers(0, 12), max_size=8)))
-    hits = [draw(st.lists(st.integers(0, 1), min_size=k, max_size=k)) for _ in users]
+    n_lists = [draw(st.integers(1, 3)) for _ in users] if draw(st.booleans()) else None
+    n_rows = len(users) if n_lists is None else sum(n_lists)
+    hits = [draw(st.lists(st.integers(0, 1), min_size=k, max_size=k)) for _ in range(n_rows)]
     n_positives = [max(1, sum(row)) + draw(st.integers(0, 5)) for row in hits]
     return UserResults(
         np.array(users, dtype=np.int64),
         np.array([user % 4 - 1 for user in users], dtype=np.int16),
         np.array([draw(st.booleans()) for _ in users], dtype=np.bool_),
-        torch.tensor(hits, dtype=torch.float64).reshape(len(users), k),
+        torch.tensor(hits, dtype=torch.float64).reshape(n_rows, k),
         torch.tensor(n_positives, dtype=torch.float64),
         {"novelty@3": np.array(users) * 0.5} if draw(st.booleans()) else {},
         {"coverage@3": Total(0.5, (0.25, None), (0.75, None))} if draw(st.booleans()) else {},
+        None if n_lists is None else np.array(n_lists, dtype=np.int64),
     )
 
 
+def rows_of(tested: UserResults) -> list[list[int]]:
+    """The rows of the lists of each user."""
+    ends = np.cumsum(np.ones(len(tested.users), np.int64) if tested.n_lists is None else tested.n_lists).tolist()
+    return [list(range(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
+
+
 def assert_the_same(one: UserResults, other: UserResults) -> None:
-    for name in ("users", "codes", "is_cold"):
+    assert (one.n_lists is None) == (other.n_lists is None)
+    for name in ("users", "codes", "is_cold", *(() if one.n_lists is None else ("n_lists",))):
         found, expected = getattr(one, name), getattr(other, name)
         assert found.dtype == expected.dtype
         assert found.tolist() == expected.tolist()
@@ -64,7 +74,9 @@ def test_every_metric_can_be_computed_from_what_was_stored(tested: UserResults) 
     again = UserResults.from_dict(tested.to_dict())
     stored = HitCounts(tested.hits.numpy() > 0, tested.n_positives.numpy())
     for metric in METRICS.values():
-        assert again.values_of(metric).tolist() == metric(stored, stored).tolist()
+        of_lists = metric(stored, stored)
+        expected = [of_lists[rows].mean() for rows in rows_of(tested)]
+        assert again.values_of(metric).tolist() == pytest.approx(expected, abs=1e-15)
     if len(again.users) == 0:
         assert again.values_of("mine@3").shape == (0,)  # where nobody was tested, every metric has no values
         return
@@ -95,8 +107,11 @@ def test_choosing_users_keeps_what_belongs_to_them(tested: UserResults, data: st
     places = np.flatnonzero(chosen).tolist()
     assert part.users.tolist() == [stored["users"][place] for place in places]
     assert part.to_dict()["groups"] == [stored["groups"][place] for place in places]
-    assert part.to_dict()["hit_ranks"] == [stored["hit_ranks"][place] for place in places]
-    assert part.to_dict()["n_positives"] == [stored["n_positives"][place] for place in places]
+    rows = [row for place in places for row in rows_of(tested)[place]]
+    assert part.to_dict()["hit_ranks"] == [stored["hit_ranks"][row] for row in rows]
+    assert part.to_dict()["n_positives"] == [stored["n_positives"][row] for row in rows]
+    if tested.n_lists is not None:
+        assert part.to_dict()["n_lists"] == [stored["n_lists"][place] for place in places]
     assert [values.tolist() for values in part.values.values()] == [(part.users * 0.5).tolist() for _ in tested.values]
     assert not part.totals
     assert part.is_cold.tolist() == [place in stored["cold"] for place in places]

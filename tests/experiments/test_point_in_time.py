@@ -211,7 +211,10 @@ def past(carried: Carried, t: int, *, learned: int | None = None) -> dict[str, A
         "ahead": [result.advantaged for result in carried.results[: last + 1]],
         "models": {s: state for s, state in carried.states.items() if s <= last},
         "updates": [(update.t, update.step, update.report) for update in updates],
-        "judged": [result.tasks["next"].to_dict() for result in carried.results[:t]],
+        "judged": [
+            {task: evaluation.to_dict() for task, evaluation in result.tasks.items() if task != "remain"}
+            for result in carried.results[:t]
+        ],
     }
 
 

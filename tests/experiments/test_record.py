@@ -46,10 +46,13 @@ def as_json(document: Any) -> Any:
 
 
 def same(one: UserResults, other: UserResults) -> bool:
-    arrays = [(getattr(one, name), getattr(other, name)) for name in ("users", "codes", "is_cold")]
+    names = ("users", "codes", "is_cold", *(() if one.n_lists is None else ("n_lists",)))
+    arrays = [(getattr(one, name), getattr(other, name)) for name in names]
     tensors = [(one.hits, other.hits), (one.n_positives, other.n_positives)]
-    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in arrays) and all(
-        torch.equal(a, b) for a, b in tensors
+    return (
+        (one.n_lists is None) == (other.n_lists is None)
+        and all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in arrays)
+        and all(torch.equal(a, b) for a, b in tensors)
     )
 
 

@@ -22,6 +22,7 @@ from fairstream import (
     Run,
     RunConfig,
     Scorer,
+    State,
     UserTable,
 )
 from fairstream.data import UNKNOWN
@@ -63,6 +64,24 @@ def numbers(run: Run) -> dict[str, Any]:
 
 def weights(run: Run) -> dict[str, list[Any]]:
     return {name: value.tolist() for name, value in run.state.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("method", ["FADE", "Pretrain", "Retrain"])
+@pytest.mark.parametrize("optimizer", ["row", "dense"])
+def test_a_state_that_somebody_holds_never_changes(small: EventLog, method: str, optimizer: str) -> None:
+    def contents(state: State) -> dict[str, Any]:
+        return {**state.model.state_dict(), "trained": torch.from_numpy(state.trained)}
+
+    run = fairstream.run(small, method, **{**FAST, "optimizer": optimizer})
+    run.begin()
+    held = [run.state]
+    before = [{name: value.clone() for name, value in contents(held[0]).items()}]
+    for _ in run:
+        held.append(run.state)
+        before.append({name: value.clone() for name, value in contents(run.state).items()})
+    for state, expected in zip(held, before, strict=True):
+        assert all(torch.equal(value, expected[name]) for name, value in contents(state).items())
+    assert numbers(run) == numbers(finished(small, method, optimizer=optimizer))  # who looks on changes nothing
 
 
 # ── periods ──────────────────────────────────────────────────────────────────────────────
@@ -343,12 +362,20 @@ class Asked(MatrixFactorization):
 @pytest.mark.parametrize("method", ["Pretrain", "Finetune"])
 def test_a_model_ranks_for_nobody_whom_it_has_not_learned_from(small: EventLog, method: str) -> None:
     run = fairstream.run(small, method, model=Asked, **FAST)
+    trained: set[int] = set()
     for result in run:
         model = run.state.model
         assert isinstance(model, Asked)
         learned = small.n_users_after(run.periods.ends[0 if method == "Pretrain" else result.t])
         assert max(model.ranked_for) < learned
-        assert run.state.trained.tolist() == [row < learned for row in range(run.state.history.n_users)]
+        for t in (0, *(() if method == "Pretrain" else (result.t,))):
+            # But for those who have had nearly everything, and leave no negatives to draw.
+            n_had = np.bincount(small.users[: run.periods.ends[t]], minlength=small.n_users)
+            n_left = small.n_items_after(run.periods.ends[t]) - n_had
+            at = small.users[run.periods.span(t)]
+            trained |= set(at[n_left[at] >= run.config.n_negatives].tolist())
+        assert run.state.trained.tolist() == [row in trained for row in range(run.state.history.n_users)]
+        assert 0 < len(trained) < learned
     assert small.n_users_after(run.periods.ends[0]) < small.n_users_after(run.periods.ends[-2])
 
 

@@ -37,6 +37,7 @@ from fairstream.models import (
     scorer,
 )
 from fairstream.models.tables import grow_rows
+from fairstream.training import RowAdam
 
 N_USERS, N_ITEMS = 40, 60
 
@@ -417,6 +418,37 @@ def test_padding_is_a_zero_vector_that_is_never_trained() -> None:
     grad = table.weight.grad.coalesce()
     assert grad.indices()[0].tolist() == [2, 4]  # no row that is not in the batch counts as touched
     assert grad.values()[:, 0].tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_batch_of_nothing_but_padding_moves_no_row(capturable: bool) -> None:
+    """Not even by the momentum of earlier steps, or by weight decay; what else is looked up learns as ever."""
+    torch.manual_seed(0)
+    table, alone = ItemTable(5, 3, padding=True), ItemTable(5, 3, padding=True)
+    alone.load_state_dict(table.state_dict())
+    optimizers = []
+    for each in (table, alone):
+        each.sparse = True
+        optimizers.append(RowAdam([each.weight], weight_decay=0.1, capturable=capturable))
+
+    def step(which: int, *lookups: list[int]) -> None:
+        each, optimizer = (table, alone)[which], optimizers[which]
+        optimizer.zero_grad()
+        sum(each(torch.tensor(rows)).square().sum() for rows in lookups).backward()
+        optimizer.step()
+
+    def assert_equal() -> None:
+        assert torch.equal(table.weight, alone.weight)
+        states = (optimizer.state[each.weight] for optimizer, each in zip(optimizers, (table, alone), strict=True))
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(*(s.values() for s in states), strict=True))
+
+    for which in (0, 1):
+        step(which, [0, 1, -1, 4])
+    step(0, [-1, -1])
+    assert_equal()
+    step(0, [-1, -1], [3])
+    step(1, [3])
+    assert_equal()
 
 
 @given(st.sets(st.integers(0, 5), max_size=5))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairstream.experiments.results import TASKS
+from fairstream.experiments.config import PAPER_TASKS as TASKS
 from fairstream.paper.catalogue import KEPT, Entry, best
 from fairstream.paper.cells import FEW, PAST, Cell, Cells, difference, gain, reduction
 from fairstream.paper.findings import Choice

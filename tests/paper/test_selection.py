@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairstream.experiments.results import TASKS
+from fairstream.experiments.config import PAPER_TASKS as TASKS
 from fairstream.paper.catalogue import KEPT, Entry, all_choices, best, choose
 from fairstream.paper.settings import METRICS, QUICK, Setting
 from paper_stores import CODES, PaperStore, always

@@ -328,6 +328,44 @@ def test_a_user_who_was_only_observed_is_not_served_as_trained() -> None:
     assert _sources(recommender, [stranger, known]) == ["model", "model"]
 
 
+def test_a_user_who_leaves_no_negatives_to_draw_is_not_served_as_trained(tmp_path: Path) -> None:
+    """Also in a state that was read from a checkpoint, and until there are items enough to learn from the user."""
+    items, hungry = FIRST["item_id"].unique().to_pylist(), 5000
+    events = pa.concat_tables([FIRST, _events([hungry] * (len(items) - 2), items[2:])])
+    recommender = FairRecommender(**FAST).fit(events, users=USERS)
+    recommender.save(tmp_path)
+    for each in (recommender, fairstream.load(tmp_path)):
+        assert _sources(each, [hungry, FIRST["user_id"][0].as_py()]) == ["popularity", "model"]
+    new = [7000 + n for n in range(5)]
+    recommender.update(_events([hungry, *EVERYBODY[:5].to_pylist()], [items[0], *new]))
+    assert _sources(recommender, [hungry]) == ["model"]
+
+
+def test_the_period_is_that_of_the_last_update_however_often_events_were_observed() -> None:
+    watching, plain = (fitted(restart_every=2) for _ in range(2))
+    steps = []
+    for t, period in enumerate(PERIODS[:4], start=1):
+        watching.observe(_events([6000 + 2 * t], [1]), learn_later=False)
+        watching.observe(_events([6001 + 2 * t], [1]), learn_later=False)
+        assert watching.state.t == t - 1
+        for recommender in (watching, plain):
+            recommender.update(period, users=USERS)
+            assert recommender.state.t == recommender.last_update.t == t
+        steps.append((watching.last_update.step, plain.last_update.step))
+    assert steps == [("fine-tune", "fine-tune"), ("retrain", "retrain")] * 2
+
+
+def test_rows_that_come_in_several_goes_of_one_period_differ() -> None:
+    recommender = fitted()
+    strangers = [6000, 6001, 6002]
+    for stranger in strangers[:2]:
+        recommender.observe(_events([stranger], [1]), learn_later=False)
+    known = FIRST["user_id"][0].as_py()
+    recommender.update(_events([known, strangers[2]], [7777, 1]))
+    rows = recommender.model.get_parameter("user.weight")[recommender.state.user_ids.lookup(strangers)]
+    assert all((rows[a] - rows[b]).abs().max() > 5e-3 for a, b in ((0, 1), (0, 2), (1, 2)))
+
+
 def test_observed_events_are_learned_with_the_next_update() -> None:
     recommender = fitted()
     stranger, known = 5000, FIRST["user_id"][0].as_py()

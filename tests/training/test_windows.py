@@ -74,7 +74,14 @@ def test_every_event_to_learn_is_a_target_once_behind_what_came_before_it(
             learned.append((int(user), target))
     expected = [log[at] for at in chosen if log[at][0] in {user for user, _ in log[:at]}]
     assert sorted(learned) == sorted(expected)
-    assert windows.n_interactions == len(expected)
+    assert windows.n_without_negatives == 0  # a first event is left out, but not for want of negatives
+
+
+def test_events_of_users_without_enough_free_items_are_left_out_and_counted() -> None:
+    crowded = [(0, item) for item in range(N_ITEMS - 1)]  # one item left, where two are drawn
+    windows = windows_of(history_of([[*crowded, (1, 3), (1, 4), (2, 5)]]), range(len(crowded) + 3))
+    assert windows.n_without_negatives == len(crowded)
+    assert windows.users.tolist() == [1]
 
 
 @given(PIECES, st.integers(1, 4))
@@ -234,7 +241,7 @@ def test_an_extra_loss_sees_every_target() -> None:
     more = WindowEngine(replace(job_of(), extra_loss=extra))
     order = np.arange(len(plain.job.batches))
     assert more.epoch(order, 1) == pytest.approx(plain.epoch(order, 1) + 2)
-    assert sum(len(batch.users) for batch in batches) == plain.job.batches.n_interactions
+    assert sum(len(batch.users) for batch in batches) == int(plain.job.batches.first_target[-1])
     assert all(batch.scores.shape == batch.items.shape for batch in batches)
 
 

@@ -37,7 +37,9 @@ def demo(
         f"{log.n_items} items, drifting taste.",
         highlight=False,
     )
-    runs = [Run(log, RunConfig(method=method, seed=seed, device=device, **SETTINGS)) for method in METHODS]
+    runs = [
+        Run(log, RunConfig(method=method, tasks=(TASK,), seed=seed, device=device, **SETTINGS)) for method in METHODS
+    ]
     with RunProgress(quiet=quiet) as progress:
         for job in runs:
             progress.follow(job)

@@ -140,7 +140,7 @@ def _check_task(task: str | None, configs: Sequence[RunConfig]) -> None:
         if task is not None and task not in config.resolved_tasks:
             raise ConfigurationError(
                 f"task must be one that every run is evaluated on, for {config.method} under {config.protocol} one of "
-                f"{', '.join(config.resolved_tasks)}, got {task!r}; choose one of these, or --set tasks={task}"
+                f"{', '.join(config.resolved_tasks)}, got {task!r}; choose one of these, or --set tasks=NAME"
             )
 
 

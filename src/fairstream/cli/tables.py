@@ -78,7 +78,8 @@ def metric_table(document: Document, task: str) -> Table:
 def group_table(document: Document, task: str) -> Table:
     """Each group's value and gap to the rest, averaged over the periods."""
     main, score = next(iter(document["summary"][task].items()))
-    table = new_table(f"{main} by {document['data']['group']}, mean over the periods", caption=_LEGEND)
+    title = f"{main} by {document['data']['group']} on {TASK_NAMES[task]}, mean over the periods"
+    table = new_table(title, caption=_LEGEND)
     table.add_column("group", no_wrap=True)
     for heading in (main, "gap to the rest", "95 % interval", "p", "null"):
         table.add_column(heading, justify="right", no_wrap=True)

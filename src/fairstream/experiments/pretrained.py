@@ -9,7 +9,7 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 
-from fairstream.experiments.run import Run
+from fairstream.experiments.run import TRAINED, Run
 from fairstream.files import replace_file
 from fairstream.recommender import Update
 from fairstream.training import Tensors, TrainingReport
@@ -40,6 +40,7 @@ class Pretrained:
             with safetensors.safe_open(path, "pt") as file:
                 kept = json.loads(file.metadata()[_KEY])
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            _ = weights[TRAINED]
             report = None if kept["report"] is None else TrainingReport(**kept["report"])
             return cls(weights, Update(kept["t"], kept["step"], kept["seconds"], report))
         except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any, Self
 
 import numpy as np
+import torch
 
 from fairstream.baselines import GroupProbe, group_recovery, require_two_groups, user_embeddings
 from fairstream.data import EventLog, History
@@ -27,6 +28,8 @@ from fairstream.training import Tensors
 OnProgress = Callable[[int, int, int], None]
 """Called after each epoch with (period t, epochs done, epochs in all)."""
 
+TRAINED = "users/trained"
+"""The name of the tensor that tells whom a pre-trained model has been trained on."""
 _PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
 
 
@@ -104,15 +107,15 @@ class Run(Iterator[PeriodResult]):
         events = self._events(0)
         history = History.of(events.users, events.items)
         model, optimizer = self._learning.restored(history, weights, started_at=0)
-        trained = np.zeros(history.n_users, np.bool_)
-        trained[history.users] = True
+        trained = weights[TRAINED].cpu().numpy()
         self._state = State(model, optimizer, history, self.groups, self.log.user_ids, self.log.item_ids, trained, 0, 0)
         self._unjudged = update
         return self.begin()
 
     def learned(self) -> Tensors:
-        """The model and the optimizer as they are now."""
-        return self._learning.tensors(self.state)
+        """The model and the optimizer as they are now, and whom the model has been trained on."""
+        state = self._begun()
+        return {**self._learning.tensors(state), TRAINED: torch.from_numpy(state.trained)}
 
     def retrain_at(self, t: int) -> PeriodResult:
         """W_t of a method that retrains, and its judgement, without the periods before it: it owes them nothing."""
@@ -130,7 +133,11 @@ class Run(Iterator[PeriodResult]):
 
     @property
     def state(self) -> State:
-        """W_t and everything known with it."""
+        """W_t and everything known with it: immutable, and valid for as long as you keep it."""
+        return self._begun().share()
+
+    def _begun(self) -> State:
+        """The state, whose memory the next update may reuse unless somebody else holds it, too."""
         if self._state is None:
             raise ConfigurationError("this run has not begun yet; call begin() or iterate over it")
         return self._state
@@ -153,9 +160,10 @@ class Run(Iterator[PeriodResult]):
                 candidate = self._learning.fit(self._events(0), self._on_epoch(0))
             else:
                 quality = self._quality(t - 1, before)
-                candidate = self._learning.update(self.state, self._events(t), quality, self._on_epoch(t))
+                candidate = self._learning.update(self._begun(), self._events(t), quality, self._on_epoch(t))
+            is_shared = self._state is not None and self._state.is_shared
             try:
-                self._state, self._unjudged = candidate.commit(in_place=True)
+                self._state, self._unjudged = candidate.commit(in_place=not is_shared)
             except BaseException:
                 candidate.undo()
                 raise
@@ -189,13 +197,14 @@ class Run(Iterator[PeriodResult]):
 
     def _evaluate(self, task: str, t: int, evaluator: Evaluator) -> Evaluation:
         """Test W_t, which is in service, on one task."""
+        state = self._begun()
         span = self.periods.remaining(t) if task == "remain" else self.periods.span(t + 1)
         return evaluator.evaluate(
-            self.state.model,
+            state.model,
             self.log.users[span],
             self.log.items[span],
-            history=self.state.history,
-            contexts=self.state.contexts,
+            history=state.history,
+            contexts=state.contexts,
             t=t,
             n_rankable=None if self._oracle is None else self._oracle.n_items,
             by_event=task == "event",
@@ -225,7 +234,7 @@ class Run(Iterator[PeriodResult]):
         """
         if self.pretrained is None:
             return None
-        state = self.state
+        state = self._begun()
         rows = np.flatnonzero(state.trained[: state.model.n_users])
         rng = Randomness(self.config.seed).numpy("group recovery", state.t)
         return group_recovery(user_embeddings(state.model, rows), self.groups.codes[rows], rng=rng)

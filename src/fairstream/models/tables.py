@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +42,10 @@ class Table(nn.Embedding):
         """Rows (...) → embeddings (..., d)."""
         if not self.padding or rows.numel() == 0:
             return super().forward(rows)
-        is_row = rows >= 0
-        # Padding looks up a row of the same batch: a row that occurs nowhere else must not count as touched.
-        filled = torch.where(is_row, rows, rows.amax().clamp(min=0))
-        return super().forward(filled).masked_fill(~is_row.unsqueeze(-1), 0.0)
+        if self.sparse:
+            found: Tensor = _SparsePadded.apply(self.weight, rows)  # type: ignore[no-untyped-call]
+            return found
+        return super().forward(rows.clamp(min=0)).masked_fill((rows < 0).unsqueeze(-1), 0.0)
 
     def grow(self, n_rows: int) -> None:
         """Append freshly initialised rows; the existing rows keep their values.
@@ -63,6 +64,25 @@ class Table(nn.Embedding):
         """Remove rows; the later ones move up."""
         self.weight.data = without_rows(self.weight.data, rows)
         self.num_embeddings = len(self.weight)
+
+
+class _SparsePadded(torch.autograd.Function):
+    """Rows (...) → embeddings, with a sparse gradient in which no row counts as touched that is not looked up."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor) -> Tensor:
+        is_padding = (rows < 0).unsqueeze(-1)
+        # In the gradient padding is a zero for another row of the lookup. Where there is none it is one for the row
+        # −1, which `RowAdam` leaves out: its shape must not depend on the rows, or no CUDA graph could record it.
+        ctx.save_for_backward(torch.where(rows < 0, rows.amax(), rows), is_padding)
+        ctx.shape = weight.shape
+        return nn.functional.embedding(rows.clamp(min=0), weight).masked_fill(is_padding, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        rows, is_padding = ctx.saved_tensors
+        values = grads[0].masked_fill(is_padding, 0.0).reshape(-1, ctx.shape[1])
+        return torch.sparse_coo_tensor(rows.reshape(1, -1), values, ctx.shape, check_invariants=False), None
 
 
 class UserTable(Table):

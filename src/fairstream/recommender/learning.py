@@ -84,6 +84,8 @@ class _Result(NamedTuple):
     report: TrainingReport | None
     engine: Engine | None
     """Holds the result until it is finished, where it worked on a copy."""
+    users: Rows
+    """Whom it was trained on."""
 
 
 @dataclass(eq=False)
@@ -160,7 +162,7 @@ class Learning:
         plan = Plan.retrain(period)
         result = self._train(plan, None, history, events.groups, t, on_epoch)
         trained = np.zeros(history.n_users, np.bool_)
-        trained[history.users] = True
+        trained[result.users] = True
         state = State(
             result.model,
             result.optimizer,
@@ -188,7 +190,7 @@ class Learning:
         plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
         following = self._following(state, events, history, t)
         if plan.events is None:
-            model, optimizer = self._grown(state, history, t)
+            model, optimizer = self._grown(state, history)
             following = replace(
                 following,
                 model=model,
@@ -200,10 +202,10 @@ class Learning:
         if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
             raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
-        base = None if is_fresh else self._grown(state, history, t, always=True)
+        base = None if is_fresh else self._grown(state, history, always=True)
         result = self._train(plan, base, history, events.groups, t, on_epoch)
         trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
-        trained[history.users_at(plan.events)] = True
+        trained[result.users] = True
         following = replace(
             following,
             model=result.model,
@@ -219,8 +221,8 @@ class Learning:
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Know of events without learning from them yet; they belong to the period that the next update ends."""
         history = state.history.after(events.users, events.items, ends_period=False)
-        following = self._following(state, events, history, state.t + 1)
-        model, optimizer = self._grown(state, history, following.t)
+        following = self._following(state, events, history, state.t)
+        model, optimizer = self._grown(state, history)
         pending = state.pending
         if learn_later:
             pending = np.concatenate([pending, np.arange(len(state.history), len(history))])
@@ -269,7 +271,7 @@ class Learning:
             model, optimizer = base
         if isinstance(model, ClosedFormScorer):
             model.learn(history, plan.events)  # replaces its tensors, so older states keep theirs
-            return _Result(model, None, None, None)
+            return _Result(model, None, None, None, history.users_at(plan.events))
         assert optimizer is not None
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
@@ -299,9 +301,9 @@ class Learning:
         if job.schedule is not None:
             job.schedule.finish()
         if works_on_copy:
-            return _Result(model, optimizer, report, engine)
+            return _Result(model, optimizer, report, engine, job.batches.users)
         engine.finish(in_place=True)  # the model is nobody else's
-        return _Result(model, optimizer, report, None)
+        return _Result(model, optimizer, report, None, job.batches.users)
 
     def _job(
         self, plan: Plan, model: Scorer, optimizer: torch.optim.Optimizer, history: History, groups: Groups
@@ -365,7 +367,7 @@ class Learning:
             copy_state(optimizer, model, its_optimizer, twin)
         return twin, its_optimizer
 
-    def _grown(self, state: State, history: History, t: int, *, always: bool = False) -> Trained:
+    def _grown(self, state: State, history: History, *, always: bool = False) -> Trained:
         """The model with rows for the users and items that have appeared, over the same memory.
 
         Where nobody has, the model itself, unless a copy is `always` needed.
@@ -380,15 +382,13 @@ class Learning:
                 share_state(state.optimizer, model, optimizer, twin)
         except RuntimeError:  # PyTorch refuses to copy activations that a model has cached
             twin, optimizer = self._copied(model, state.optimizer)
-        self._grow(twin, optimizer, history, t)
-        return twin, optimizer
-
-    def _grow(self, model: Scorer, optimizer: torch.optim.Optimizer | None, history: History, t: int) -> None:
-        rows = self.oracle or history
-        with self.randomness.seeded("growth", t):
-            model.grow(rows.n_users, rows.n_items)
+        # A period can bring rows in several goes, which must not begin with the same draws.
+        n_observed = len(state.history) - state.history.ends[-1]
+        with self.randomness.seeded("growth", state.t + 1, *([n_observed] if n_observed else [])):
+            twin.grow(rows.n_users, rows.n_items)
         if optimizer is not None:
             grow_state(optimizer)
+        return twin, optimizer
 
     def _period(self, t: int, history: History, new: Positions, quality: float | None, memory: Any) -> Period:
         return Period(t, history, new, quality, memory, self.randomness)

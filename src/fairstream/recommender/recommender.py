@@ -477,6 +477,19 @@ class FairRecommender:
         ConfigurationError
             If an option is wrong, or cannot change.
 
+        Examples
+        --------
+        >>> import tempfile
+        >>> from fairstream import load, read_events, synthetic_stream
+        >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
+        >>> rec = FairRecommender(pretrain_epochs=1, device="cpu").fit(stream.events, users=stream.users)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rec.save(folder)
+        ...     again = load(folder)
+        >>> users = stream.events["user_id"][:3]
+        >>> again.recommend(users) == rec.recommend(users)
+        True
+
         """
         manifest, tensors = read_checkpoint(Path(path))
         runtime = RuntimeConfig(device=device or manifest.get("device", "auto"))
@@ -694,37 +707,4 @@ def _constructor_options(
     return {**options, "seed": seed, "engine": engine, "device": device}
 
 
-def load(
-    path: str | Path,
-    *,
-    model: ModelFactory | None = None,
-    loss: str | Loss | None = None,
-    fairness: str | FairnessLoss | None = None,
-    strategy: str | Strategy | None = None,
-    metrics: Metrics | None = None,
-    device: Literal["auto", "cpu", "cuda"] | None = None,
-    **changed: Any,
-) -> FairRecommender:
-    """Read what `FairRecommender.save` wrote; see `FairRecommender.load`.
-
-    >>> import tempfile
-    >>> from fairstream import read_events, synthetic_stream
-    >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
-    >>> rec = FairRecommender(pretrain_epochs=1, device="cpu").fit(stream.events, users=stream.users)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     rec.save(folder)
-    ...     again = load(folder)
-    >>> users = stream.events["user_id"][:3]
-    >>> again.recommend(users) == rec.recommend(users)
-    True
-    """
-    return FairRecommender.load(
-        path,
-        model=model,
-        loss=loss,
-        fairness=fairness,
-        strategy=strategy,
-        metrics=metrics,
-        device=device,
-        **changed,
-    )
+load = FairRecommender.load

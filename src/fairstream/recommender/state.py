@@ -32,9 +32,12 @@ class State:
     user_ids: Vocabulary
     item_ids: Vocabulary
     trained: Mask
-    """(n_users,) the users whom the model has been trained on; of the others it has at most made room for a row."""
+    """(n_users,) the users whom the model has been trained on; of the others it has at most made room for a row.
+
+    Users whose events had to be left out, for want of items to draw negatives from, are not among them.
+    """
     t: int
-    """The period of the last update."""
+    """The period of the last update; events observed since then belong to the next one."""
     started_at: int
     """The period in which the model was trained from scratch."""
     memory: Memory = field(default_factory=dict)

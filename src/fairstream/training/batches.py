@@ -33,11 +33,8 @@ class Batches:
     size: int
     positions: Positions
     """Where each interaction is in the history."""
-
-    @property
-    def n_interactions(self) -> int:
-        """Interactions to learn from."""
-        return len(self.users)
+    n_without_negatives: int = 0
+    """Events left out because their user has too few items left to draw negatives from."""
 
     def __len__(self) -> int:
         """How many batches there are; the last one may be short."""
@@ -65,11 +62,11 @@ def cut_batches(
     history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
 ) -> Batches:
     """The events whose user has `n_drawn` items left to draw negatives from, cut into batches."""
-    events = _with_negatives(history, events, sampler, n_drawn)
+    n_before, events = len(events), _with_negatives(history, events, sampler, n_drawn)
     users, items = history.users_at(events), history.items_at(events)
     if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read beyond the end
         raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
-    return Batches(users, items, codes, min(size, len(users)), events)
+    return Batches(users, items, codes, min(size, len(users)), events, n_before - len(events))
 
 
 def _with_negatives(history: History, events: Positions, sampler: NegativeSampler, n_drawn: int) -> Positions:
@@ -103,11 +100,8 @@ class Windows:
     """Windows per batch."""
     weights: Floats
     """(W,) how much each target of a window counts; 1 on average over all targets."""
-
-    @property
-    def n_interactions(self) -> int:
-        """Interactions to learn from."""
-        return int((self.targets >= 0).sum())
+    n_without_negatives: int = 0
+    """Events left out because their user has too few items left to draw negatives from."""
 
     def __len__(self) -> int:
         return math.ceil(len(self.users) / self.size)
@@ -148,7 +142,7 @@ def cut_windows(
     A user's first event has nothing before it to be predicted from and is left out, and so are
     the events of users without `n_drawn` items left to draw negatives from.
     """
-    events = np.asarray(_with_negatives(history, events, sampler, n_drawn))
+    n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = history.users_at(events)
     learned = np.zeros(len(history), dtype=np.bool_)
     learned[events] = True
@@ -180,4 +174,5 @@ def cut_windows(
     n_targets = (targets >= 0).sum(axis=1)
     weights = np.bincount(owners, n_targets)[owners] ** -activity_exponent
     weights *= n_targets.sum() / (weights * n_targets).sum()
-    return Windows(windows, targets, owners, codes, max(1, round(size / n_targets.mean())), weights)
+    size = max(1, round(size / n_targets.mean()))
+    return Windows(windows, targets, owners, codes, size, weights, n_before - len(events))

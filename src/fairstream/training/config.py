@@ -90,8 +90,8 @@ class RuntimeConfig(Configuration):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes a CUDA device if there is one."""
     engine: EngineName = "auto"
-    """How to compute: reference is plain PyTorch, fused does the same much faster where it can, auto \
-takes fused there."""
+    """How to compute: reference is plain PyTorch; fused does the same much faster, by kernels for some models or, \
+on CUDA, by recording the step of any other and replaying it; auto takes fused where it can."""
 
     def torch_device(self) -> torch.device:
         """The device to compute on."""

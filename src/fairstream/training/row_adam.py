@@ -65,6 +65,8 @@ class RowAdam(torch.optim.Optimizer):
         if grad.is_sparse:
             grad = grad.coalesce()
             rows, grad = grad.indices()[0], grad.values()
+            if len(rows) and rows[0] < 0:  # a lookup of nothing but padding
+                rows, grad = rows[1:], grad[1:]
         beta1, beta2 = group["betas"]
         n = state["n_updates"][rows] + 1
         # In double precision: in single, 1 − 0.999 is wrong in its fifth digit.
@@ -94,13 +96,14 @@ def touched_adam(
 
 def _dense(grad: Tensor) -> tuple[Tensor, Tensor]:
     """A gradient as a whole tensor, and 1 for each row that it has (n_rows, 1 …), else 0."""
-    shape = (len(grad), *(1,) * (grad.dim() - 1)) if grad.dim() else ()
+    ones = (1,) * (grad.dim() - 1)
     if not grad.is_sparse:
-        return grad, grad.new_ones(shape)
+        return grad, grad.new_ones((len(grad), *ones) if grad.dim() else ())
     rows, values = grad._indices()[0], grad._values()
     # The backward pass of an embedding sums equal rows in a fixed order, which index_add_ on CUDA does not.
-    summed = torch.ops.aten.embedding_dense_backward(values, rows, len(grad), -1, False)
-    return summed, values.new_zeros(shape).index_fill_(0, rows, 1.0)
+    summed = torch.ops.aten.embedding_dense_backward(values, rows.clamp(min=0), len(grad), -1, False)
+    behind = torch.where(rows < 0, len(grad), rows)  # the row −1, of padding, has a gradient of 0 and touches none
+    return summed, values.new_zeros(len(grad) + 1, *ones).index_fill_(0, behind, 1.0)[:-1]
 
 
 def fresh_state(parameter: Tensor) -> dict[str, Tensor]:

@@ -74,7 +74,7 @@ def train(
         n_interactions=n_interactions,
         n_batches=len(batches),
         n_one_group_batches=int((~batches.have_two_groups).sum()),
-        n_without_negatives=n_interactions - batches.n_interactions,
+        n_without_negatives=batches.n_without_negatives,
         loss=loss,
         engine=engine.name,
     )

@@ -1,0 +1,247 @@
+"""The task `event` in a run: popularity by hand, what is stored, pooled and compared, and where it is left out."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fairstream
+from fairstream import ConfigurationError, EventLog, FairRecommender, Record, Run, RunConfig, compare
+from fairstream.experiments import pooled
+from fairstream.experiments.identity import run_id
+
+FAST: dict[str, Any] = {
+    "pretrain_epochs": 2,
+    "update_epochs": 2,
+    "embedding_dim": 8,
+    "batch_size": 64,
+    "n_periods": 4,
+    "min_group_size": 1,
+    "n_resamples": 0,
+    "device": "cpu",
+}
+LISTS = ("next", "remain")
+
+
+def finished(log: EventLog, method: str = "finetune", **options: Any) -> Run:
+    run = fairstream.run(log, method, **{**FAST, **options})
+    list(run)
+    return run
+
+
+def by_hand(users: Any, items: Any, start: int, stop: int, k: int = 20) -> dict[int, float]:
+    """NDCG of the next event by popularity: plain NumPy, one event at a time."""
+    n_items = items[:start].max() + 1
+    counts = np.bincount(items[:start], minlength=n_items)
+    recent = np.bincount(items[:start], 0.5 ** (np.arange(start)[::-1] / (0.1 * start)), n_items)
+    had: dict[int, set[int]] = defaultdict(set)
+    for user, item in zip(users[:start].tolist(), items[:start].tolist(), strict=True):
+        had[user].add(item)
+    values = defaultdict(list)
+    for user, item in zip(users[start:stop].tolist(), items[start:stop].tolist(), strict=True):
+        value = 0.0
+        if item < n_items:
+            scores = (counts if had[user] else recent).astype(float)
+            mine = scores[item]
+            scores[[other for other in had[user] if other < n_items]] = -1
+            rank = (scores >= mine).sum()  # the item itself is among them, and so is every tie
+            value = 1 / np.log2(rank + 1) if rank <= k else 0.0
+        values[user].append(value)
+        had[user].add(item)
+    return {user: float(np.mean(own)) for user, own in values.items()}
+
+
+def assert_as_by_hand(run: Run, t: int) -> None:
+    result = run.pretrained if t == 0 else run.results[t - 1]
+    assert result is not None
+    found, groups = result.tasks["event"], run.groups
+    span = run.periods.span(t + 1)
+    expected = by_hand(run.log.users, run.log.items, span.start, span.stop)
+    assert found.tested.users.tolist() == sorted(expected)
+    values = found.tested.values_of(run._evaluator.protocol.metrics["ndcg"])
+    assert values.tolist() == pytest.approx([expected[user] for user in sorted(expected)], abs=1e-12)
+    assert found["ndcg@20"].mean == pytest.approx(np.mean(list(expected.values())))
+    for code, name in enumerate(groups.names):
+        own = [value for user, value in expected.items() if groups.codes[user] == code]
+        assert found["ndcg@20"].by_group[name] == pytest.approx(np.mean(own))
+    n_known = run.log.n_users_after(span.start)
+    for part, is_new in (("cold_users", True), ("warm_users", False)):
+        own = [value for user, value in expected.items() if (user >= n_known) == is_new]
+        assert found.slices[part]["ndcg@20"].mean == (pytest.approx(np.mean(own)) if own else None)
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_popularity_at_each_event_is_what_a_few_lines_of_numpy_say(log: EventLog) -> None:
+    run = finished(log, model="popularity", tasks="event")
+    assert run.config.tasks == ("event",)
+    for t in range(4):
+        assert_as_by_hand(run, t)
+
+
+@pytest.mark.slow
+def test_popularity_on_the_first_period_of_movielens(paper_data: Path) -> None:
+    log = fairstream.read_events(paper_data / "movielens-1m", group="gender", advantaged="M")
+    run = fairstream.run(log, "finetune", model="popularity", tasks=["event"], n_resamples=0, device="cpu")
+    run.begin()
+    assert_as_by_hand(run, 0)
+
+
+def test_a_recommender_evaluates_the_same_events_alike(stream: Any, log: EventLog) -> None:
+    run = finished(log, model="mf")
+    end, stop = run.periods.ends[0], run.periods.ends[1]
+    options = {
+        name: FAST[name] for name in ("pretrain_epochs", "update_epochs", "embedding_dim", "batch_size", "device")
+    }
+    rec = FairRecommender(method="finetune", **options)
+    first, later = stream.events.slice(0, end), stream.events.slice(end, stop - end)
+    rec.fit(fairstream.read_events(first, users=stream.users, group="community", advantaged="majority"))
+    found = rec.evaluate(later, users=stream.users, tasks=["event", "next"], min_group_size=1, n_resamples=0)
+    assert list(found) == ["event", "next"]
+    assert run.pretrained is not None
+    for task in ("event", "next"):
+        assert found[task]["ndcg@20"] == run.pretrained.tasks[task]["ndcg@20"]
+        alone = rec.evaluate(later, users=stream.users, tasks=task, min_group_size=1, n_resamples=0)
+        assert alone["ndcg@20"] == found[task]["ndcg@20"]
+    assert rec.evaluate(later, users=stream.users, n_resamples=0).n_tested_users == found["next"].n_tested_users
+    for wrong in ("remain", ["event", "later"], []):
+        with pytest.raises(ConfigurationError, match="tasks must be 'next', 'event' or a list of them"):
+            rec.evaluate(later, users=stream.users, tasks=wrong)
+
+
+# ── which tasks ──────────────────────────────────────────────────────────────────────────
+
+
+def test_the_tasks_of_a_run_are_those_of_its_protocol_unless_they_are_named(log: EventLog) -> None:
+    assert Run(log, RunConfig()).config.tasks == ("event", "next", "remain")
+    assert Run(log, RunConfig(protocol="paper", batch_size=64)).config.tasks == ("remain", "next")
+    assert Run(log, RunConfig(method="Rerank")).config.tasks == ("remain", "next")
+    run = finished(log, tasks=["remain", "event"])
+    document = json.loads(json.dumps(run.document(), allow_nan=False))
+    assert list(document["summary"]) == list(document["slices"]) == ["remain", "event"]
+    for period in (document["pretrained"], *document["periods"]):
+        assert list(period["tasks"]) == ["remain", "event"]
+    assert document["config"]["tasks"] == ["remain", "event"]
+
+
+def test_what_was_not_asked_for_changes_no_number(log: EventLog) -> None:
+    everything = finished(log).document()
+    for tasks in (("event",), ("next",), ("remain",)):
+        alone = finished(log, tasks=tasks).document()
+        for task in tasks:
+            assert alone["summary"][task] == everything["summary"][task]
+            assert alone["slices"][task] == everything["slices"][task]
+
+
+@pytest.mark.parametrize("options", [{"protocol": "paper"}, {"protocol": "paper+ranking+leak"}])
+def test_under_sampled_candidates_or_the_papers_ndcg_it_is_refused_before_anything_is_trained(options: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"needs the true NDCG; use the protocol strict"):
+        RunConfig(tasks=("event",), **options)
+    assert RunConfig(tasks=("event",), protocol="paper+ranking+ndcg").tasks == ("event",)
+
+
+def test_reranking_and_unknown_names_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="reranks chooses the lists of all users together"):
+        RunConfig(method="Rerank", tasks=("event",))
+    with pytest.raises(ConfigurationError, match="task must be one of event, next, remain, got 'later'"):
+        RunConfig(tasks=("event", "later"))
+
+
+def test_a_run_under_a_repaired_protocol_leaves_out_newcomers(log: EventLog) -> None:
+    run = finished(log, tasks=("event",), protocol="paper+ranking+ndcg")
+    for result in run.results:
+        assert not result.tasks["event"].tested.is_cold.any()
+        assert result.tasks["event"].slices["history_0"].n_users == 0
+
+
+@pytest.mark.parametrize("advantaged", ["majority", "auto"])
+@pytest.mark.parametrize("restart", ["never", "on-degradation"])
+def test_what_is_learned_does_not_depend_on_what_is_evaluated(stream: Any, restart: str, advantaged: str) -> None:
+    """A restart and who is ahead are decided by how well the period before was predicted: Task-N."""
+    log = fairstream.read_events(stream.events, users=stream.users, group="community", advantaged=advantaged)
+    options = {"restart": restart, "learning_rate": 0.05, "n_periods": 7}
+    only_events, lists = (finished(log, "FADE", tasks=tasks, **options) for tasks in (("event",), LISTS))
+    assert bool(lists.state.memory) == (restart == "on-degradation")  # the quality that later ones are measured by
+    assert only_events.state.memory == lists.state.memory
+    for one, other in zip(only_events.results, lists.results, strict=True):
+        assert (one.update.step, one.advantaged) == (other.update.step, other.advantaged)
+    weights = ({name: value.tolist() for name, value in run.learned().items()} for run in (only_events, lists))
+    assert next(weights) == next(weights)
+
+
+# ── stored ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_ids_follow_the_tasks_and_those_of_the_papers_runs_stay(log: EventLog) -> None:
+    def name(**options: Any) -> str:
+        return run_id(log, RunConfig(**{**FAST, **options}))
+
+    ids = [name(), name(tasks=("event",)), name(tasks=LISTS), name(tasks=("remain", "next"))]
+    assert len(set(ids)) == 4
+    assert name(protocol="paper") == name(protocol="paper", tasks=("remain", "next"))
+
+
+def test_a_run_comes_back_from_parquet_and_json_with_every_event(log: EventLog, tmp_path: Path) -> None:
+    run = finished(log, tasks=("event", "next"), metrics={"n@20": lambda lists, truth: truth.history.counts * 1.0})
+    (tmp_path / "run.json").write_text(json.dumps(run.document(), allow_nan=False))
+    (tmp_path / "run.parquet").write_bytes(Record.from_document(run.document()).content())
+    for path in tmp_path.iterdir():
+        record = Record.read(path)
+        assert record.document == json.loads(json.dumps(run.document()))
+        for result in run.results:
+            ours, theirs = record.tests[result.t, "event"], result.tasks["event"].tested
+            assert theirs.n_lists is not None
+            assert ours.n_lists.tolist() == theirs.n_lists.tolist()
+            assert ours.hits.tolist() == theirs.hits.tolist()
+            assert ours.values["n@20"].tolist() == theirs.values["n@20"].tolist()
+            assert record.tests[result.t, "next"].n_lists is None
+
+
+@pytest.fixture(scope="module")
+def seeds(log: EventLog) -> dict[str, list[Record]]:
+    """Two methods from two seeds."""
+    return {
+        method: fairstream.run_seeds(log, [0, 1], method=method, n_workers=1, **FAST) for method in ("finetune", "fade")
+    }
+
+
+def test_seeds_are_pooled_user_by_user(seeds: dict[str, list[Record]]) -> None:
+    summary = pooled(seeds["fade"])["summary"]["event"]["ndcg@20"]
+    each = [record.about["summary"]["event"]["ndcg@20"] for record in seeds["fade"]]
+    assert summary["mean"] == pytest.approx(np.mean([part["mean"] for part in each]))
+    sizes = [part["abs_performance_disparity"] for part in each]
+    assert summary["abs_performance_disparity"] == pytest.approx(np.mean(sizes))
+
+
+def test_methods_are_compared_on_the_events_that_all_have(seeds: dict[str, list[Record]], log: EventLog) -> None:
+    records = [record for part in seeds.values() for record in part]
+    comparison = compare(records, task="event", n_resamples=50)
+    assert comparison.task == "event"
+    for contender, method in zip(comparison.contenders, seeds, strict=True):
+        means = [record.about["summary"]["event"]["ndcg@20"]["mean"] for record in seeds[method]]
+        assert contender.performance.value == pytest.approx(np.mean(means))
+    warm = compare(records, task="event", part="warm", n_resamples=50)
+    assert warm.n_users < comparison.n_users
+    assert compare(records, n_resamples=50).task == "remain"
+
+
+def test_runs_are_compared_on_a_task_that_they_share(log: EventLog) -> None:
+    def runs(first: Any, second: Any) -> list[Run]:
+        return [finished(log, "finetune", tasks=first), finished(log, "fade", tasks=second)]
+
+    assert compare(runs(("event", "next"), ("next", "event")), n_resamples=50).task == "event"
+    assert compare(runs(("event", "next"), ("next",)), n_resamples=50).task == "next"
+    with pytest.raises(ConfigurationError, match="task must be one of next, got 'event'"):
+        compare(runs(("event", "next"), ("next",)), task="event")
+    with pytest.raises(ConfigurationError, match="share no task"):
+        compare(runs(("event",), ("next",)))
+    # the same runs in two records, each with a task of its own
+    both = [*runs(("event",), ("event",)), *runs(("next",), ("next",))]
+    for task in ("event", "next"):
+        assert compare(both, task=task, n_resamples=50).task == task
