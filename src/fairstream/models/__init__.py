@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fairstream.models.context import NO_CONTEXT, Context, ContextBuilder, Graph, Mask, Reads
+from fairstream.models.item_item import ItemItem
 from fairstream.models.mf import MatrixFactorization
 from fairstream.models.ncf import NeuralCollaborativeFiltering
 from fairstream.models.popularity import Popularity, RecentPopularity
@@ -14,6 +15,7 @@ from fairstream.models.scorer import (
     ClosedFormScorer,
     ModelFactory,
     Scorer,
+    UserWeights,
     WindowScorer,
     copy_model,
     make_model,
@@ -28,6 +30,7 @@ for _name, _model in {
     "ncf": NeuralCollaborativeFiltering,
     "popularity": Popularity,
     "recent-popularity": RecentPopularity,
+    "item-item": ItemItem,
 }.items():
     MODELS.register(_name, _model)
 
@@ -40,6 +43,16 @@ def model_factory(name: str, embedding_dim: int) -> ModelFactory:
     return model
 
 
+def may_be_closed_form(name: str) -> bool:
+    """Whether a model is computed in closed form, as far as its name tells.
+
+    >>> may_be_closed_form("item-item"), may_be_closed_form("mf")
+    (True, False)
+    """
+    model = MODELS.get(name)
+    return not isinstance(model, type) or issubclass(model, ClosedFormScorer)
+
+
 __all__ = [
     "MODELS",
     "NO_CONTEXT",
@@ -47,6 +60,7 @@ __all__ = [
     "Context",
     "ContextBuilder",
     "Graph",
+    "ItemItem",
     "ItemTable",
     "Mask",
     "MatrixFactorization",
@@ -58,8 +72,10 @@ __all__ = [
     "Scorer",
     "Table",
     "UserTable",
+    "UserWeights",
     "WindowScorer",
     "copy_model",
     "make_model",
+    "may_be_closed_form",
     "model_factory",
 ]

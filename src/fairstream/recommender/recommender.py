@@ -36,7 +36,7 @@ from fairstream.strategies import Strategy
 from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig
 
 Metrics = Sequence[str] | Mapping[str, Metric]
-_FIXED = ("model", "embedding_dim", "optimizer")
+_FIXED = ("model", "embedding_dim", "optimizer", "group_weight")
 """Options that the tensors of a checkpoint depend on."""
 
 
@@ -50,7 +50,7 @@ class FairRecommender:
     Parameters
     ----------
     model
-        A registered name ("mf", "ncf", "popularity", …), or a `Scorer` class or function
+        A registered name ("mf", "ncf", "item-item", "popularity", …), or a `Scorer` class or function
         (n_users, n_items) → `Scorer` of your own.
     method
         Which method of the paper: "FADE" (fine-tuning with the fairness loss), "Finetune",
@@ -113,6 +113,7 @@ class FairRecommender:
         batch_size: int = 256,
         learning_rate: float = 1e-3,
         l2: float = 1e-4,
+        group_weight: float = 1.0,
         optimizer: Literal["row", "dense"] = "row",
         restart: Literal["never", "on-degradation"] = "never",
         restart_every: int | None = None,
@@ -138,6 +139,7 @@ class FairRecommender:
             batch_size=batch_size,
             learning_rate=learning_rate,
             l2=l2,
+            group_weight=group_weight,
             optimizer=optimizer,
             restart=restart,
             restart_every=restart_every,

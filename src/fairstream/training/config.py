@@ -23,7 +23,7 @@ class Hyperparameters(Configuration):
 
     model: str = "mf"
     """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), popularity, \
-recent-popularity, or a registered model."""
+recent-popularity, item-item (regression on the user's items in closed form), or a registered model."""
     embedding_dim: int = Field(64, ge=1)
     """Length of the embeddings."""
     loss: str = "bpr"
@@ -49,6 +49,8 @@ neural-ndcg or approx-ndcg, which the paper compares with it."""
     """Adam's learning rate."""
     l2: float = Field(1e-4, ge=0)
     """L2 regularisation, inside Adam's gradient."""
+    group_weight: float = Field(1.0, gt=0)
+    """How many times an event of a group that is behind counts in models computed in closed form."""
     optimizer: Literal["row", "dense"] = "row"
     """row: Adam on the rows that a batch touches; dense: on every row at every step, as in the paper \
 (the default under its protocol)."""
