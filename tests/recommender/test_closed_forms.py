@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import fairstream
 from fairstream import FairRecommender, Period, Plan, Strategy, read_events, synthetic_stream
 from fairstream.data import History
 from fairstream.errors import ConfigurationError
-from fairstream.models import ModelFactory, Popularity
+from fairstream.models import ItemItem, ModelFactory, Popularity
+from fairstream.testing import check_model
 
 STREAM = synthetic_stream(n_users=60, n_items=50, n_events=1200, seed=3)
 EVENTS, USERS = STREAM.events, STREAM.users
@@ -189,3 +191,17 @@ def test_a_model_of_ones_own_need_not_know_weights_unless_there_are_any() -> Non
     assert_close(fitted(Unweighted), fitted("popularity"))
     with pytest.raises(ConfigurationError, match="learn takes weights, and that of Unweighted does not; add"):
         fitted(Unweighted, group_weight=2.0)
+
+
+def test_a_catalogue_too_large_for_the_model_is_noted() -> None:
+    rec = fitted(partial(ItemItem, max_items=20))
+    n_items = rec.model.n_items
+    assert rec.notes == (f"item-item knows the 20 most popular of {n_items} items; all others score 0",)
+    rec.update(LATER, users=USERS)
+    assert rec.last_update is not None
+    assert rec.last_update.notes == rec.notes
+    assert fitted("item-item").notes == ()
+
+
+def test_a_catalogue_too_large_for_the_model_passes_all_checks() -> None:
+    check_model(partial(ItemItem, max_items=10))

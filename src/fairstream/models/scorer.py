@@ -84,6 +84,11 @@ class Scorer(nn.Module, ABC):
                 table.drop(users)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence for each thing worth knowing about the model as it is."""
+        return ()
+
+    @property
     def n_users(self) -> int:
         """Rows of the user tables (0 in a model without any)."""
         return max((table.num_embeddings for table in self.tables() if isinstance(table, UserTable)), default=0)

@@ -169,7 +169,7 @@ class Learning:
             last_time=events.last_time,
             **about,
         )
-        return Candidate(state, plan.step, result.report, (), result.engine, began)
+        return Candidate(state, plan.step, result.report, result.model.notes, result.engine, began)
 
     def update(
         self, state: State, events: NewEvents, quality: float | None = None, on_epoch: OnEpoch | None = None
@@ -194,7 +194,7 @@ class Learning:
                 memory=plan.memory,
                 unlearned=unlearned,
             )
-            return Candidate(following, plan.step, None, (), None, began)
+            return Candidate(following, plan.step, None, model.notes, None, began)
         if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
             raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
@@ -214,7 +214,7 @@ class Learning:
             unlearned=_without(unlearned, plan.events),
             is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
         )
-        return Candidate(following, plan.step, result.report, (), result.engine, began)
+        return Candidate(following, plan.step, result.report, result.model.notes, result.engine, began)
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Know of events without learning from them yet; they belong to the period that the next update ends."""

@@ -155,7 +155,7 @@ class FairRecommender:
         self.last_update: Update | None = None
         """What the last `fit` or `update` did."""
         self.notes: tuple[str, ...] = ()
-        """What was unusual about the events of the last `fit`, `update` or `observe`: one sentence each."""
+        """What was unusual about the last `fit`, `update` or `observe`: one sentence each."""
         self._locks()
 
     def _locks(self) -> None:
@@ -193,8 +193,9 @@ class FairRecommender:
             log.times[-1],
         )
         with self._writing:
-            self._commit(self._learning.fit(first, on_epoch, columns=log.columns), None)
-            self.notes = log.notes
+            candidate = self._learning.fit(first, on_epoch, columns=log.columns)
+            self._commit(candidate, None)
+            self.notes = (*log.notes, *candidate.notes)
         return self
 
     def update(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Self:
@@ -231,7 +232,7 @@ class FairRecommender:
                         notes.append(_undecided(main.not_compared))
                     new = new._replace(groups=groups)
             candidate = self._learning.update(state, new, quality, on_epoch)
-            candidate.notes = self.notes = tuple(notes)
+            candidate.notes = self.notes = (*notes, *candidate.notes)
             self._commit(candidate, state)
         return self
 
