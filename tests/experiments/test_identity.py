@@ -36,6 +36,7 @@ OTHER: dict[str, Any] = {
     "batch_size": 24,
     "learning_rate": 1e-2,
     "l2": 0.0,
+    "group_weight": 2.0,
     "optimizer": "dense",
     "adversary_weight": 1.0,
     "restart": "on-degradation",
@@ -78,6 +79,7 @@ def unused(method: str) -> set[str]:
         (OF_FAIRNESS if METHODS[method].fairness is None else set())
         | (set() if method == "Rerank" else {"rerank_tolerance"})
         | (set() if method == "Adver" else {"adversary_weight"})
+        | {"group_weight"}  # of models trained by gradient descent
     )
 
 
@@ -115,6 +117,11 @@ def test_an_option_changes_the_id_where_it_is_used_and_only_there(source: Source
     assert same == unused(method)
     ids = [id_of(source, config) for name, config in changed.items() if name not in same]
     assert len(set(ids)) == len(ids)
+
+
+def test_the_weight_of_groups_counts_for_models_in_closed_form(source: Source) -> None:
+    ids = [id_of(source, small(model="item-item", group_weight=weight)) for weight in (1.0, 2.0)]
+    assert ids[0] != ids[1]
 
 
 @pytest.mark.parametrize("method", ["Finetune", "FADE"])

@@ -279,7 +279,7 @@ def test_the_fallback_knows_nothing_of_items_without_events() -> None:
 
 
 def test_registered_models_are_made_by_name_in_any_case() -> None:
-    assert {"mf", "ncf", "popularity", "recent-popularity"} <= set(MODELS)
+    assert {"mf", "ncf", "popularity", "recent-popularity", "item-item"} <= set(MODELS)
     assert type(model_factory("NCF", 3)(4, 5)) is NeuralCollaborativeFiltering
     assert model_factory("popularity", 3)(4, 5).n_items == 5  # takes no embedding_dim
     with pytest.raises(ConfigurationError, match=r"model must be one of mf, ncf, .* got 'lstm'"):

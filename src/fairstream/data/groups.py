@@ -148,6 +148,15 @@ class Groups:
         """Return +1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others."""
         return [1.0 if code in self.ahead else -1.0 for code in range(n_groups)]
 
+    def weights(self, weight: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return `weight` for each user of a group that is behind, 1 for all others.
+
+        >>> Groups.from_values("gender", ["M", "F", None], advantaged="M").weights(2.0).tolist()
+        [1.0, 2.0, 1.0]
+        """
+        is_behind = (self.codes != UNKNOWN) & ~np.isin(self.codes, self.ahead)
+        return np.where(is_behind, weight, 1.0)
+
     def with_ahead(self, names: Iterable[str], judged: Iterable[str] | None = None) -> Groups:
         """Return the same groups with `names` ahead of the rest; the same object where none is.
 

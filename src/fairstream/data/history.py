@@ -15,6 +15,7 @@ from fairstream.data.vocabulary import Rows
 
 Positions = range | Rows
 """Where events are in the log, in ascending order."""
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 _HALF_LIFE = 0.1
 _EVENTS_AT_ONCE = 1 << 20
 
@@ -119,6 +120,18 @@ class History:
         )
         return shorter, kept
 
+    def only(self, positions: Positions) -> History:
+        """The history of the events at these positions alone; all users and items stay known."""
+        if len(positions) == len(self):
+            return self
+        return History.of(
+            self.users_at(positions),
+            self.items_at(positions),
+            n_items_before=self.n_items_before,
+            n_users=self.n_users,
+            n_items=self.n_items,
+        )
+
     def __len__(self) -> int:
         return sum(map(len, self.runs))
 
@@ -213,17 +226,24 @@ class History:
         return bounds, items
 
     @cached_property
-    def recent_popularity(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def recent_popularity(self) -> Floats:
         """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events."""
+        popularity = self.faded_counts()
+        popularity.flags.writeable = False
+        return popularity
+
+    def faded_counts(self, weights: Floats | None = None) -> Floats:
+        """The same sums with the events of each user counted `weights` (n_users,) times; None: once."""
         n = len(self)
         half_life, popularity = max(1.0, _HALF_LIFE * n), np.zeros(self.n_items)
         for run in self.runs:
             for start in range(0, len(run), _EVENTS_AT_ONCE):
-                items = run.items[start : start + _EVENTS_AT_ONCE]
+                at = slice(start, start + _EVENTS_AT_ONCE)
+                items = run.items[at]
                 age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
-                _add(popularity, items, np.exp2(-age / half_life))
+                faded = np.exp2(-age / half_life)
+                _add(popularity, items, faded if weights is None else faded * weights[run.users[at]])
                 n -= len(items)
-        popularity.flags.writeable = False
         return popularity
 
 

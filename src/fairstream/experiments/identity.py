@@ -11,6 +11,7 @@ from fairstream.data import EventLog
 from fairstream.experiments.config import PAPER_TASKS, RunConfig
 from fairstream.experiments.run import resolved
 from fairstream.methods import METHODS
+from fairstream.models import may_be_closed_form
 
 _OF_THE_REPORT = ("n_resamples", "metrics", "tasks")
 """What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
@@ -18,6 +19,7 @@ _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
+_OF_CLOSED_FORMS = ("group_weight",)
 _OUTSIDE_PRETRAINING = (
     "method",
     "strategy",
@@ -44,6 +46,8 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         unused += _OF_RERANKING
     if method.engine is None:
         unused += _OF_THE_ADVERSARY
+    if not may_be_closed_form(config["model"]):
+        unused += _OF_CLOSED_FORMS
     return {name: value for name, value in config.items() if name not in unused}
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from fairstream.models.context import NO_CONTEXT, Context, ContextBuilder, Graph, Mask, Reads
+from fairstream.models.item_item import ItemItem
 from fairstream.models.mf import MatrixFactorization
 from fairstream.models.ncf import NeuralCollaborativeFiltering
 from fairstream.models.popularity import Popularity, RecentPopularity
@@ -15,6 +16,7 @@ from fairstream.models.scorer import (
     ClosedFormScorer,
     ModelFactory,
     Scorer,
+    UserWeights,
     WindowScorer,
     copy_model,
     make_model,
@@ -32,6 +34,7 @@ for _name, _model in {
     "sasrec": SASRec,
     "popularity": Popularity,
     "recent-popularity": RecentPopularity,
+    "item-item": ItemItem,
 }.items():
     MODELS.register(_name, _model)
 
@@ -50,6 +53,16 @@ def model_factory(name: str, embedding_dim: int) -> ModelFactory:
     return model
 
 
+def may_be_closed_form(name: str) -> bool:
+    """Whether a model is computed in closed form, as far as its name tells.
+
+    >>> may_be_closed_form("item-item"), may_be_closed_form("mf")
+    (True, False)
+    """
+    model = MODELS.get(name)
+    return not isinstance(model, type) or issubclass(model, ClosedFormScorer)
+
+
 __all__ = [
     "MODELS",
     "NO_CONTEXT",
@@ -58,6 +71,7 @@ __all__ = [
     "ContextBuilder",
     "GRU4Rec",
     "Graph",
+    "ItemItem",
     "ItemTable",
     "Mask",
     "MatrixFactorization",
@@ -70,9 +84,11 @@ __all__ = [
     "Scorer",
     "Table",
     "UserTable",
+    "UserWeights",
     "WindowScorer",
     "copy_model",
     "make_model",
+    "may_be_closed_form",
     "model_defaults",
     "model_factory",
 ]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairstream.data import History
 from fairstream.data.history import Positions
 from fairstream.models.context import NO_CONTEXT, Context
-from fairstream.models.scorer import ClosedFormScorer
+from fairstream.models.scorer import ClosedFormScorer, UserWeights
 
 
 class Popularity(ClosedFormScorer):
-    """s_ui = Σ_e w_e over the events e of item i, the same for every user; w_e = 1.
+    """s_ui = Σ_e w_e over the events e of item i, the same for every user; w_e = 1 but for weighted users.
 
-    >>> import numpy as np
     >>> model = Popularity(2, 3)
     >>> model.learn(History.of(np.array([0, 0, 1]), np.array([0, 1, 1])), np.arange(3))
     >>> model(torch.tensor([7]), torch.tensor([[1, 0, 2]]))
@@ -34,9 +34,10 @@ class Popularity(ClosedFormScorer):
     def grow(self, n_users: int, n_items: int) -> None:
         self.popularity = torch.cat([self.popularity, self.popularity.new_zeros(n_items - len(self.popularity))])
 
-    def learn(self, history: History, new: Positions) -> None:
-        counts = torch.from_numpy(history.items_at(new).copy()).bincount(minlength=self.n_items)
-        self.popularity = self.popularity + counts.to(self.popularity)
+    def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
+        per_event = None if weights is None else weights[history.users_at(new)]
+        counts = np.bincount(history.items_at(new), per_event, minlength=self.n_items)
+        self.popularity = self.popularity + torch.from_numpy(counts).to(self.popularity)
 
     def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         return self.popularity[items]
@@ -46,7 +47,7 @@ class Popularity(ClosedFormScorer):
 
 
 class RecentPopularity(Popularity):
-    """s_ui = Σ_e 2^(−age_e / h) over the events e of item i, the same for every user.
+    """s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i, the same for every user.
 
     The age counts the events since e, and the half-life h is a tenth of all events so far: free
     of the unit of time and of the size of the log. This is what users get whom a model cannot
@@ -60,8 +61,8 @@ class RecentPopularity(Popularity):
         model.learn(history, range(0))
         return model
 
-    def learn(self, history: History, new: Positions) -> None:
+    def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
         popularity = torch.zeros_like(self.popularity)
-        recent = history.recent_popularity
+        recent = history.recent_popularity if weights is None else history.faded_counts(weights)
         popularity[: len(recent)] = torch.tensor(recent).to(popularity)
         self.popularity = popularity

@@ -6,8 +6,9 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,9 @@ from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 BlockScorer = Callable[[int, int], Tensor]
 """(start, stop) → the scores of the items from `start` to `stop`."""
 _SCORES_AT_ONCE = 1 << 18
+
+UserWeights = np.ndarray[Any, np.dtype[np.float64]]
+"""(n_users,) how many times the events of each user count."""
 
 
 class Scorer(nn.Module, ABC):
@@ -87,6 +91,11 @@ class Scorer(nn.Module, ABC):
         for table in self.tables():
             if isinstance(table, UserTable):
                 table.drop(users)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence for each thing worth knowing about the model as it is."""
+        return ()
 
     @property
     def n_users(self) -> int:
@@ -171,12 +180,28 @@ class WindowScorer(Scorer):
 class ClosedFormScorer(Scorer):
     """A model that is computed from the events, not trained by gradient descent.
 
-    A closed-form model has no loss, so no fairness loss either. Its tensors are buffers.
+    A closed-form model has no loss, so no fairness loss either: a group that is behind is helped by
+    letting its events count more. Its tensors are buffers. To forget users it is computed again from the
+    events of the others.
     """
 
     @abstractmethod
-    def learn(self, history: History, new: Positions) -> None:
-        """Add the events at the positions `new` of `history` exactly, as if they had been there from the start."""
+    def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
+        """Add events exactly, as if they had been there from the start.
+
+        The tensors are replaced, not changed: states before this one go on using theirs.
+
+        Parameters
+        ----------
+        history
+            All events that the model is computed from, each (user, item) pair once.
+        new
+            The positions of those that it does not hold yet.
+        weights
+            How many times the events of each user count, the same for the events that the model holds
+            already; None: once.
+
+        """
 
 
 ModelFactory = Callable[[int, int], Scorer]

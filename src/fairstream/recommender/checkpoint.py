@@ -148,6 +148,7 @@ def state_all_tensors(state: State, learning: Learning) -> Tensors:
         "events/users": state.history.users,
         "events/items": state.history.items,
         "events/pending": state.pending,
+        "events/unlearned": state.unlearned,
         "groups/codes": state.groups.codes,
         "users/trained": state.trained,
     }
@@ -188,6 +189,7 @@ def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -
         int(manifest["started_at"]),
         manifest["memory"],
         pending,
+        tensors.get("events/unlearned", tensors["events/pending"]).numpy(),  # 0.2.0 kept the pending ones alone
         Columns(**manifest["columns"]),
         _time_from_json(manifest["last_time"]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -160,7 +161,7 @@ class Learning:
         began = time.perf_counter()
         period = self._period(t, history, range(len(history)), None, {})
         plan = Plan.retrain(period)
-        result = self._train(plan, None, history, events.groups, t, on_epoch)
+        result = self._train(plan, None, history, events.groups, t, on_epoch, np.arange(len(history)))
         trained = np.zeros(history.n_users, np.bool_)
         trained[result.users] = True
         state = State(
@@ -176,7 +177,7 @@ class Learning:
             last_time=events.last_time,
             **about,
         )
-        return Candidate(state, plan.step, result.report, (), result.engine, began)
+        return Candidate(state, plan.step, result.report, result.model.notes, result.engine, began)
 
     def update(
         self, state: State, events: NewEvents, quality: float | None = None, on_epoch: OnEpoch | None = None
@@ -185,8 +186,10 @@ class Learning:
         began, t = time.perf_counter(), state.t + 1
         history = state.history.after(events.users, events.items)
         new: Positions = range(len(state.history), len(history))
+        arrived = np.arange(len(state.history), len(history))
         if len(state.pending):  # np.asarray of an empty range would be of floats
-            new = np.concatenate([state.pending, np.arange(len(state.history), len(history))])
+            new = np.concatenate([state.pending, arrived])
+        unlearned = np.concatenate([state.unlearned, arrived])
         plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
         following = self._following(state, events, history, t)
         if plan.events is None:
@@ -197,13 +200,15 @@ class Learning:
                 optimizer=optimizer,
                 trained=_resized(state.trained, history),
                 memory=plan.memory,
+                unlearned=unlearned,
             )
-            return Candidate(following, plan.step, None, (), None, began)
+            return Candidate(following, plan.step, None, model.notes, None, began)
         if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
             raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
+        unlearned = np.arange(len(history)) if is_fresh else unlearned
         base = None if is_fresh else self._grown(state, history, always=True)
-        result = self._train(plan, base, history, events.groups, t, on_epoch)
+        result = self._train(plan, base, history, events.groups, t, on_epoch, unlearned)
         trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
         trained[result.users] = True
         following = replace(
@@ -214,29 +219,61 @@ class Learning:
             started_at=t if is_fresh else state.started_at,
             memory=plan.memory,
             pending=state.pending[:0],
+            unlearned=_without(unlearned, plan.events),
             is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
         )
-        return Candidate(following, plan.step, result.report, (), result.engine, began)
+        return Candidate(following, plan.step, result.report, result.model.notes, result.engine, began)
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Know of events without learning from them yet; they belong to the period that the next update ends."""
         history = state.history.after(events.users, events.items, ends_period=False)
         following = self._following(state, events, history, state.t)
         model, optimizer = self._grown(state, history)
-        pending = state.pending
+        pending, arrived = state.pending, np.arange(len(state.history), len(history))
         if learn_later:
-            pending = np.concatenate([pending, np.arange(len(state.history), len(history))])
+            pending = np.concatenate([pending, arrived])
         return replace(
             following,
             model=model.eval(),
             optimizer=optimizer,
             trained=_resized(state.trained, history),
             pending=pending,
+            unlearned=np.concatenate([state.unlearned, arrived]),
         )
 
     def forget(self, state: State, rows: Rows) -> State:
-        """Remove users: ids, groups, events, rows and optimizer state; the rows of later users move up."""
+        """Remove users: ids, groups, events, rows and optimizer state; the rows of later users move up.
+
+        A closed-form model is computed again without them, as if they had never been there.
+        """
         rows = np.unique(rows)
+        history, kept = state.history.without(rows)
+        groups = state.groups.without(rows)
+        pending, unlearned = (
+            np.searchsorted(kept, positions[np.isin(positions, kept)]) for positions in (state.pending, state.unlearned)
+        )
+        if isinstance(state.model, ClosedFormScorer):
+            optimizer = None
+            everything, t = np.arange(len(history)), state.started_at
+            learned = _without(everything, unlearned)
+            model: Scorer = self._computed(self.new_model(history, t), history, learned, everything, groups, t)
+        else:
+            model, optimizer = self._forgotten(state, rows)
+        return replace(
+            state,
+            model=model.eval(),
+            optimizer=optimizer,
+            history=history,
+            groups=groups,
+            user_ids=state.user_ids.without(rows),
+            trained=np.delete(state.trained, rows),
+            pending=pending,
+            unlearned=unlearned,
+            is_shared=False,
+        )
+
+    def _forgotten(self, state: State, rows: Rows) -> Trained:
+        """The model and its optimizer without the rows of some users."""
         model, optimizer = self._copied(state.model, state.optimizer)
         gone = torch.from_numpy(rows)
         if optimizer is not None:
@@ -244,25 +281,24 @@ class Learning:
                 if _is_user_table(model, name):
                     drop_state_rows(optimizer, parameter, gone)
         model.forget(gone)
-        history, kept = state.history.without(rows)
-        return replace(
-            state,
-            model=model.eval(),
-            optimizer=optimizer,
-            history=history,
-            groups=state.groups.without(rows),
-            user_ids=state.user_ids.without(rows),
-            trained=np.delete(state.trained, rows),
-            pending=np.searchsorted(kept, state.pending[np.isin(state.pending, kept)]),
-            is_shared=False,
-        )
+        return model, optimizer
 
     # ── training ─────────────────────────────────────────────────────────────────────────
 
     def _train(
-        self, plan: Plan, base: Trained | None, history: History, groups: Groups, t: int, on_epoch: OnEpoch | None
+        self,
+        plan: Plan,
+        base: Trained | None,
+        history: History,
+        groups: Groups,
+        t: int,
+        on_epoch: OnEpoch | None,
+        unlearned: Rows,
     ) -> _Result:
-        """Carry out a plan, on a fresh model or on `base`, which shares its memory with the state before."""
+        """Carry out a plan, on a fresh model or on `base`, which shares its memory with the state before.
+
+        `unlearned` are the positions of the events that the model has not learned.
+        """
         assert plan.events is not None
         if base is None:
             model = self.new_model(history, t)
@@ -270,7 +306,7 @@ class Learning:
         else:
             model, optimizer = base
         if isinstance(model, ClosedFormScorer):
-            model.learn(history, plan.events)  # replaces its tensors, so older states keep theirs
+            model = self._computed(model, history, plan.events, unlearned, groups, t)
             return _Result(model, None, None, None, history.users_at(plan.events))
         assert optimizer is not None
         is_fresh = plan.start == "fresh"
@@ -304,6 +340,21 @@ class Learning:
             return _Result(model, optimizer, report, engine, job.batches.users)
         engine.finish(in_place=True)  # the model is nobody else's
         return _Result(model, optimizer, report, None, job.batches.users)
+
+    def _computed(
+        self, model: Scorer, history: History, events: Positions, unlearned: Rows, groups: Groups, t: int
+    ) -> ClosedFormScorer:
+        """A closed-form model of what it has learned and of `events`, each event once."""
+        learned = _without(np.arange(len(history)), unlearned)
+        new = _without(np.asarray(events, np.int64), learned)
+        counting, weights = np.union1d(learned, new), {}
+        if self.config.group_weight != 1:  # which groups are behind may have changed: all events count anew
+            model, new = self.new_model(history, t), counting
+            _check_takes_weights(model)
+            weights = {"weights": groups.weights(self.config.group_weight)}
+        assert isinstance(model, ClosedFormScorer)
+        model.learn(history.only(counting), np.searchsorted(counting, new), **weights)
+        return model
 
     def _job(
         self, plan: Plan, model: Scorer, optimizer: torch.optim.Optimizer, history: History, groups: Groups
@@ -431,6 +482,23 @@ def _works_on_copy(make_engine: Any, job: TrainingJob) -> bool:
 
 def _is_user_table(model: Scorer, name: str) -> bool:
     return isinstance(model.get_submodule(name.rpartition(".")[0]), UserTable)
+
+
+def _check_takes_weights(model: Scorer) -> None:
+    """Raise a `ConfigurationError` where a closed-form model of somebody's own knows no weights."""
+    assert isinstance(model, ClosedFormScorer)
+    if "weights" not in inspect.signature(model.learn).parameters:
+        raise ConfigurationError(
+            f"group_weight needs a model whose learn takes weights, and that of {type(model).__name__} does not; "
+            f"add `weights` to it (see ClosedFormScorer.learn), or leave group_weight at 1"
+        )
+
+
+def _without(positions: Rows, gone: Positions) -> Rows:
+    """The positions that are not among those of `gone`."""
+    if isinstance(gone, range):
+        return positions[(positions < gone.start) | (positions >= gone.stop)]
+    return np.setdiff1d(positions, gone, assume_unique=True)
 
 
 def _resized(mask: Mask, history: History) -> Mask:

@@ -37,7 +37,7 @@ from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, Sche
 
 Metrics = Sequence[str] | Mapping[str, Metric]
 Task = Literal["event", "next"]
-_FIXED = ("model", "embedding_dim", "optimizer")
+_FIXED = ("model", "embedding_dim", "optimizer", "group_weight")
 """Options that the tensors of a checkpoint depend on."""
 
 
@@ -51,7 +51,7 @@ class FairRecommender:
     Parameters
     ----------
     model
-        A registered name ("mf", "ncf", "popularity", …), or a `Scorer` class or function
+        A registered name ("mf", "ncf", "item-item", "popularity", …), or a `Scorer` class or function
         (n_users, n_items) → `Scorer` of your own.
     method
         Which method of the paper: "FADE" (fine-tuning with the fairness loss), "Finetune",
@@ -117,6 +117,7 @@ class FairRecommender:
         schedule: ScheduleName | None = None,
         activity_exponent: float | None = None,
         l2: float | None = None,
+        group_weight: float = 1.0,
         optimizer: Literal["row", "dense"] | None = None,
         restart: Literal["never", "on-degradation"] = "never",
         restart_every: int | None = None,
@@ -147,6 +148,7 @@ class FairRecommender:
             schedule=schedule,
             activity_exponent=activity_exponent,
             l2=l2,
+            group_weight=group_weight,
             optimizer=optimizer,
             restart=restart,
             restart_every=restart_every,
@@ -163,7 +165,7 @@ class FairRecommender:
         self.last_update: Update | None = None
         """What the last `fit` or `update` did."""
         self.notes: tuple[str, ...] = ()
-        """What was unusual about the events of the last `fit`, `update` or `observe`: one sentence each."""
+        """What was unusual about the last `fit`, `update` or `observe`: one sentence each."""
         self._locks()
 
     def _locks(self) -> None:
@@ -201,8 +203,9 @@ class FairRecommender:
             log.times[-1],
         )
         with self._writing:
-            self._commit(self._learning.fit(first, on_epoch, columns=log.columns), None)
-            self.notes = log.notes
+            candidate = self._learning.fit(first, on_epoch, columns=log.columns)
+            self._commit(candidate, None)
+            self.notes = (*log.notes, *candidate.notes)
         return self
 
     def update(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Self:
@@ -239,7 +242,7 @@ class FairRecommender:
                         notes.append(_undecided(main.not_compared))
                     new = new._replace(groups=groups)
             candidate = self._learning.update(state, new, quality, on_epoch)
-            candidate.notes = self.notes = tuple(notes)
+            candidate.notes = self.notes = (*notes, *candidate.notes)
             self._commit(candidate, state)
         return self
 

@@ -44,6 +44,8 @@ class State:
     """What the strategy remembers."""
     pending: Rows = field(default_factory=lambda: _NOTHING)
     """Positions of events that were observed and will be learned with the next update."""
+    unlearned: Rows = field(default_factory=lambda: _NOTHING)
+    """Positions of all events that the model has not learned, ascending; the pending ones are among them."""
     columns: Columns = field(default_factory=Columns)
     """How the events were read."""
     last_time: np.generic | None = None

@@ -23,9 +23,9 @@ class Hyperparameters(Configuration):
     """The model, the loss and the optimisation. Device and seed are in `RuntimeConfig`."""
 
     model: str = "mf"
-    """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), gru and sasrec (they \
-read the user's latest items), popularity, recent-popularity, or a registered model. Models have defaults \
-of their own for some of the options below."""
+    """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), item-item (regression on \
+the user's items in closed form), gru and sasrec (they read the user's latest items in order), popularity, \
+recent-popularity, or a registered model. Models have defaults of their own for some of the options below."""
     embedding_dim: int = Field(64, ge=1)
     """Length of the embeddings."""
     loss: str = "bpr"
@@ -59,6 +59,8 @@ item among all items."""
 loss: 0 lets heavy users decide, 1 gives every user the same weight."""
     l2: float = Field(1e-4, ge=0)
     """L2 regularisation, inside Adam's gradient."""
+    group_weight: float = Field(1.0, gt=0)
+    """How many times an event of a group that is behind counts in models computed in closed form."""
     optimizer: Literal["row", "dense"] = "row"
     """row: Adam on the rows that a batch touches; dense: on every row at every step, as in the paper \
 (the default under its protocol)."""
