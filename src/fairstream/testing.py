@@ -38,6 +38,7 @@ from fairstream.models import (
     ModelFactory,
     Scorer,
     WindowScorer,
+    closed_forms,
     copy_model,
     make_model,
     model_factory,
@@ -158,8 +159,8 @@ def _check_growth(factory: ModelFactory) -> None:
         _require(torch.equal(old, before[name]), f"growth changes rows of {name} that were there before")
     users, items = np.array([0, _N_USERS, _N_USERS + 1]), np.array([_N_ITEMS, 1, _N_ITEMS + 2])
     history = _history().after(users, items)
-    if isinstance(model, ClosedFormScorer):
-        model.learn(history, range(len(history) - 3, len(history)))
+    for part in closed_forms(model).values():
+        part.learn(history, range(len(history) - 3, len(history)))
     with _explained("scoring users and items that have been added by grow"):
         scores = _no_grad(
             model, torch.from_numpy(users), _all_items(3, _N_ITEMS + 3), _contexts(model, history).at(users)
@@ -350,7 +351,7 @@ def _check_forgetting(rec: FairRecommender, data: _Data) -> None:
     before = _by_model(rec, others)
     with _explained("forget"):
         rec.forget([gone])
-    whole = rec.model.reads.graph or isinstance(rec.model, ClosedFormScorer)  # depends on everybody's events
+    whole = rec.model.reads.graph or len(closed_forms(rec.model)) > 0  # depends on everybody's events
     _require(
         whole or before.equals(_by_model(rec, others)),
         "the lists of other users change when a user is forgotten; extend forget so that later rows move up",
@@ -713,8 +714,8 @@ def _history() -> History:
 def _model(factory: ModelFactory, n_users: int = _N_USERS, n_items: int = _N_ITEMS, *, learn: bool = True) -> Scorer:
     with _explained("making a model with (n_users, n_items)"), Randomness(0).seeded("weights"):
         model = make_model(factory, n_users, n_items).eval()
-    if learn and isinstance(model, ClosedFormScorer):
-        model.learn(_history(), range(len(_history())))
+    for part in closed_forms(model).values() if learn else ():
+        part.learn(_history(), range(len(_history())))
     return model
 
 

@@ -515,7 +515,7 @@ def test_a_model_of_ones_own_runs(small: EventLog, protocol: str) -> None:
         ({"protocol": "loose"}, "protocol must be strict, paper, or paper with repairs .*, got 'loose'"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"device": "gpu"}, "device must be one of"),
-        ({"epochs": 3}, "epochs is not an option; the options are adversary_weight, batch_size, "),
+        ({"epochs": 3}, "epochs is not an option; the options are activity_exponent, adversary_weight, "),
         ({"restart": "on-degradation", "restart_every": 2}, "give one of them"),
         ({"method": "Pretrain", "restart_every": 2}, "only fine-tuning methods restart"),
         ({"temperature": 0.0}, r"temperature must be >= 1e-06, got 0.0 \(the default is 3.0\)"),

@@ -407,7 +407,7 @@ def test_a_model_of_ones_own_needs_its_constructor_and_others_take_none(saved: P
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"fairness_wieght": 1}, "fairness_wieght is not an option; the options are adversary_weight"),
+        ({"fairness_wieght": 1}, "fairness_wieght is not an option; the options are activity_exponent"),
         ({"fairness_weight": -1}, "fairness_weight must be >= 0, got -1"),
         ({"seed": 3}, "the seed of a checkpoint cannot change; .* was saved with seed 0"),
         ({"optimizer": "dense"}, "optimizer cannot change on a checkpoint: .* was saved with optimizer='row'"),

@@ -16,7 +16,8 @@ from fairstream.data.vocabulary import Rows
 Positions = range | Rows
 """Where events are in the log, in ascending order."""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-_HALF_LIFE = 0.1
+HALF_LIFE = 0.1
+"""Of recent popularity, as a share of all events."""
 _EVENTS_AT_ONCE = 1 << 20
 
 
@@ -232,10 +233,13 @@ class History:
         popularity.flags.writeable = False
         return popularity
 
-    def faded_counts(self, weights: Floats | None = None) -> Floats:
-        """The same sums with the events of each user counted `weights` (n_users,) times; None: once."""
+    def faded_counts(self, weights: Floats | None = None, share: float = HALF_LIFE) -> Floats:
+        """The same sums with the events of each user counted `weights` (n_users,) times; None: once.
+
+        The half-life is a `share` of all events.
+        """
         n = len(self)
-        half_life, popularity = max(1.0, _HALF_LIFE * n), np.zeros(self.n_items)
+        half_life, popularity = max(1.0, share * n), np.zeros(self.n_items)
         for run in self.runs:
             for start in range(0, len(run), _EVENTS_AT_ONCE):
                 at = slice(start, start + _EVENTS_AT_ONCE)

@@ -149,7 +149,7 @@ class Evaluator:
                 f"k must be between 1 and the number of known items, {history.n_items}, got {self.depth}"
             )
         make_requests = Requests.of_events if by_event else Requests.of_period
-        requests = make_requests(users, items, history, contexts)
+        requests = make_requests(users, items, history, contexts.for_task("event" if by_event else "next"))
         is_cold = requests.users >= history.n_users
         n_cold = _n_distinct(requests.users[is_cold])
         by_model = requests.can_score(model)

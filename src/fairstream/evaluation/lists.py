@@ -65,6 +65,12 @@ class ItemLists:
         n_before = np.concatenate([[0], np.cumsum(mask)])
         return ItemLists(n_before[self.bounds], self.items[mask])
 
+    def among(self, allowed: Rows) -> ItemLists:
+        """The items that are among `allowed`, sorted item rows, as places in it."""
+        place = np.searchsorted(allowed, self.items).clip(max=len(allowed) - 1)
+        part = self.only(allowed[place] == self.items)
+        return ItemLists(part.bounds, np.searchsorted(allowed, part.items))
+
     def table(self) -> Rows:
         """(U, P) one row a list, padded with −1."""
         table = np.full((len(self), int(self.counts.max(initial=0))), -1, dtype=np.int64)

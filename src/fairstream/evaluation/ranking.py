@@ -59,15 +59,22 @@ def rank_sampled(
 
 
 def best_items(
-    model: Scorer, users: Rows, history: History, *, contexts: ContextBuilder, k: int
+    model: Scorer,
+    users: Rows,
+    history: History,
+    *,
+    contexts: ContextBuilder,
+    k: int,
+    allowed: Rows | None = None,
 ) -> tuple[Floats, Rows]:
     """(U, k) scores and rows of the items of `history`, best first; −∞ and −1 behind the end of a short list.
 
-    Items that the user has had are left out.
+    Items that the user has had are left out, and so are all but the `allowed` ones, sorted item rows.
     """
     nothing = ItemLists(np.zeros(len(users) + 1, np.int64), np.empty(0, np.int64))
     with evaluating(model):
-        lists = top_k_of_all(model, Requests(users, nothing, history, contexts), n_items=history.n_items, k=k)
+        requests = Requests(users, nothing, history, contexts)
+        lists = top_k_of_all(model, requests, n_items=history.n_items, k=k, allowed=allowed)
     return lists.scores, lists.items
 
 

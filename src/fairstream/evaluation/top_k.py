@@ -44,20 +44,37 @@ class TopKBackend(NamedTuple):
 
 
 @torch.no_grad()
-def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int) -> Lists:
-    """The k best of the first `n_items` items that the user has not had; among equals the positives come last."""
+def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, allowed: Rows | None = None) -> Lists:
+    """The k best of the first `n_items` items that the user has not had; among equals the positives come last.
+
+    With `allowed`, sorted item rows, only these are ranked.
+    """
     device = model.device
     backend = backend_for(device)
     # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
     scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
     blocks = list(chunks(n_items, at_once=backend.items_at_once))
+    n_ranked = n_items if allowed is None else len(allowed)
     for chunk in chunks(len(requests), width=blocks[0].stop, at_once=backend.scores_at_once):
         at = slice(chunk.start, chunk.stop)
         part = requests.where(at)
         users = torch.from_numpy(part.users).to(device)
-        scored = score_blocks(model, users, part.context(), blocks)
-        scores[at], codes[at] = backend.top_k(scored, part.seen(), part.positives, n_items, k)
-    return decode(scores, codes, n_items)
+        scored, seen, positives = score_blocks(model, users, part.context(), blocks), part.seen(), part.positives
+        if allowed is not None:
+            scored, seen, positives = _only(scored, allowed), seen.among(allowed), positives.among(allowed)
+        scores[at], codes[at] = backend.top_k(scored, seen, positives, n_ranked, k)
+    lists = decode(scores, codes, n_ranked)
+    if allowed is None:
+        return lists
+    return Lists(np.where(lists.items >= 0, allowed[lists.items], -1), lists.scores, lists.hits)
+
+
+def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
+    """The columns of some items, which are counted from 0."""
+    for first, scores in blocks:
+        begin, end = np.searchsorted(allowed, [first, first + scores.shape[1]]).tolist()
+        if end > begin:
+            yield begin, scores[:, torch.from_numpy(allowed[begin:end] - first).to(scores.device)]
 
 
 def score_blocks(

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fairstream.models.context import NO_CONTEXT, Context, ContextBuilder, Graph, Mask, Reads
+from fairstream.models.blend import Blend
+from fairstream.models.context import NO_CONTEXT, TASKS, Context, ContextBuilder, Graph, Mask, Reads, Task
 from fairstream.models.item_item import ItemItem
 from fairstream.models.mf import MatrixFactorization
 from fairstream.models.ncf import NeuralCollaborativeFiltering
@@ -18,6 +19,7 @@ from fairstream.models.scorer import (
     Scorer,
     UserWeights,
     WindowScorer,
+    closed_forms,
     copy_model,
     make_model,
 )
@@ -35,6 +37,7 @@ for _name, _model in {
     "popularity": Popularity,
     "recent-popularity": RecentPopularity,
     "item-item": ItemItem,
+    "blend": Blend,
 }.items():
     MODELS.register(_name, _model)
 
@@ -54,18 +57,20 @@ def model_factory(name: str, embedding_dim: int) -> ModelFactory:
 
 
 def may_be_closed_form(name: str) -> bool:
-    """Whether a model is computed in closed form, as far as its name tells.
+    """Whether something of a model is computed in closed form, as far as its name tells.
 
     >>> may_be_closed_form("item-item"), may_be_closed_form("mf")
     (True, False)
     """
     model = MODELS.get(name)
-    return not isinstance(model, type) or issubclass(model, ClosedFormScorer)
+    return not isinstance(model, type) or issubclass(model, ClosedFormScorer | Blend)
 
 
 __all__ = [
     "MODELS",
     "NO_CONTEXT",
+    "TASKS",
+    "Blend",
     "ClosedFormScorer",
     "Context",
     "ContextBuilder",
@@ -83,9 +88,11 @@ __all__ = [
     "SASRec",
     "Scorer",
     "Table",
+    "Task",
     "UserTable",
     "UserWeights",
     "WindowScorer",
+    "closed_forms",
     "copy_model",
     "make_model",
     "may_be_closed_form",

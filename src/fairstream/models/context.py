@@ -6,7 +6,7 @@ import copy
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from fairstream.models.scorer import Scorer
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Task = Literal["event", "next"]
+TASKS: tuple[Task, ...] = ("event", "next")
+"""What a list is made for: the user's very next event, or all that the user does in the next period."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Context:
     graph: Graph | None = None
     is_trained: Tensor | None = None
     """(B,) whether the model has been trained on the user."""
+    task: Task = "event"
 
 
 NO_CONTEXT = Context()
@@ -139,7 +143,7 @@ class ContextBuilder:
         self, reads: Reads, history: History, trained: Mask | None = None, device: torch.device | str = "cpu"
     ) -> None:
         self.reads, self._history, self._trained, self._device = reads, history, trained, device
-        self._observed = history
+        self._observed, self._task = history, TASKS[0]
         self._reads_nothing = not reads.history and not reads.graph
 
     @cached_property
@@ -161,6 +165,17 @@ class ContextBuilder:
         builder._observed = history
         return builder
 
+    def for_task(self, task: Task) -> ContextBuilder:
+        """The builder of contexts in which lists are made for another task."""
+        builder = copy.copy(self)
+        builder._task = task
+        return builder
+
+    @property
+    def n_items(self) -> int:
+        """Items that the model has learned of."""
+        return self._history.n_items
+
     def at(self, users: Rows, before: Rows | None = None) -> Context:
         """The context of each of `users`, as of the event at position `before` (None: as of now)."""
         if self._reads_nothing:
@@ -169,7 +184,7 @@ class ContextBuilder:
         if self.reads.history:
             latest, counts = self._observed.latest(users, self.reads.history, before)
             history, n_events = (torch.as_tensor(part, device=self._device) for part in (latest, counts))
-        return Context(history, n_events, self._graph if self.reads.graph else None)
+        return Context(history, n_events, self._graph if self.reads.graph else None, task=self._task)
 
     def is_trained(self, users: Rows) -> Mask:
         """Whether the model has been trained on each of `users`."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairstream.data import History
-from fairstream.data.history import Positions
+from fairstream.data.history import HALF_LIFE, Positions
 from fairstream.models.context import NO_CONTEXT, Context
 from fairstream.models.scorer import ClosedFormScorer, UserWeights
 
@@ -49,10 +49,14 @@ class Popularity(ClosedFormScorer):
 class RecentPopularity(Popularity):
     """s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i, the same for every user.
 
-    The age counts the events since e, and the half-life h is a tenth of all events so far: free
+    The age counts the events since e, and the half-life h is a share of all events so far: free
     of the unit of time and of the size of the log. This is what users get whom a model cannot
-    score (cold start).
+    score (cold start), with a share of a tenth.
     """
+
+    def __init__(self, n_users: int, n_items: int, *, half_life: float = HALF_LIFE) -> None:
+        super().__init__(n_users, n_items)
+        self._half_life = half_life
 
     @classmethod
     def of(cls, history: History, n_items: int | None = None) -> RecentPopularity:
@@ -63,6 +67,7 @@ class RecentPopularity(Popularity):
 
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
         popularity = torch.zeros_like(self.popularity)
-        recent = history.recent_popularity if weights is None else history.faded_counts(weights)
+        is_usual = weights is None and self._half_life == HALF_LIFE
+        recent = history.recent_popularity if is_usual else history.faded_counts(weights, self._half_life)
         popularity[: len(recent)] = torch.tensor(recent).to(popularity)
         self.popularity = popularity

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairstream.data import History
 from fairstream.data.history import Positions
 from fairstream.errors import ModelError
-from fairstream.models.context import Context, Reads
+from fairstream.models.context import Context, ContextBuilder, Reads
 from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 
 BlockScorer = Callable[[int, int], Tensor]
@@ -91,6 +91,18 @@ class Scorer(nn.Module, ABC):
         for table in self.tables():
             if isinstance(table, UserTable):
                 table.drop(users)
+
+    @property
+    def gradient_part(self) -> Scorer:
+        """What of the model is trained by gradient descent: all of it, unless it is composed of several."""
+        return self
+
+    def inherit(self, previous: Scorer, history: History, new: Positions, contexts: ContextBuilder) -> None:
+        """Take over what the model in service showed before it learns from the events at the positions `new`.
+
+        Called at every update on the new model, once it has been trained. `previous` is the model in
+        service, `history` all events with the new ones, and `contexts` what `previous` knew.
+        """
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -202,6 +214,11 @@ class ClosedFormScorer(Scorer):
             already; None: once.
 
         """
+
+
+def closed_forms(model: Scorer) -> dict[str, ClosedFormScorer]:
+    """The parts of a model that are computed in closed form, by name; "" is the model itself."""
+    return {name: part for name, part in model.named_modules() if isinstance(part, ClosedFormScorer)}
 
 
 ModelFactory = Callable[[int, int], Scorer]

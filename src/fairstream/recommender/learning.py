@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from fairstream.models import (
     Scorer,
     UserTable,
     WindowScorer,
+    closed_forms,
     copy_model,
     make_model,
 )
@@ -209,6 +211,9 @@ class Learning:
         unlearned = np.arange(len(history)) if is_fresh else unlearned
         base = None if is_fresh else self._grown(state, history, always=True)
         result = self._train(plan, base, history, events.groups, t, on_epoch, unlearned)
+        if type(result.model).inherit is not Scorer.inherit:
+            previous = self._grown(state, history)[0] if base is None else base[0]
+            result.model.inherit(previous, history, new, state.contexts)
         trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
         trained[result.users] = True
         following = replace(
@@ -252,13 +257,11 @@ class Learning:
         pending, unlearned = (
             np.searchsorted(kept, positions[np.isin(positions, kept)]) for positions in (state.pending, state.unlearned)
         )
-        if isinstance(state.model, ClosedFormScorer):
-            optimizer = None
-            everything, t = np.arange(len(history)), state.started_at
-            learned = _without(everything, unlearned)
-            model: Scorer = self._computed(self.new_model(history, t), history, learned, everything, groups, t)
-        else:
-            model, optimizer = self._forgotten(state, rows)
+        model, optimizer = self._forgotten(state, rows)
+        if parts := closed_forms(model):
+            self._reset(parts, history, state.started_at)
+            everything = np.arange(len(history))
+            self._compute(model, history, _without(everything, unlearned), everything, groups, state.started_at)
         return replace(
             state,
             model=model.eval(),
@@ -305,21 +308,20 @@ class Learning:
             optimizer = self._optimizer(model)
         else:
             model, optimizer = base
-        if isinstance(model, ClosedFormScorer):
-            model = self._computed(model, history, plan.events, unlearned, groups, t)
+        if optimizer is None:
+            self._compute(model, history, plan.events, unlearned, groups, t)
             return _Result(model, None, None, None, history.users_at(plan.events))
-        assert optimizer is not None
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
         epochs = epochs or (config.pretrain_epochs if is_fresh else config.update_epochs)
-        job = self._job(plan, model.train(), optimizer, history, groups)
+        job = self._job(plan, model.gradient_part.train(), optimizer, history, groups)
         make_engine = self.parts.engine_choice(self.config)(self.engine, job)
         works_on_copy = base is not None and job.same_batches_every_epoch and _works_on_copy(make_engine, job)
         if base is not None and not works_on_copy:
             model, optimizer = self._copied(model, optimizer)
             assert optimizer is not None
-            job = replace(job, model=model.train(), optimizer=optimizer)
+            job = replace(job, model=model.gradient_part.train(), optimizer=optimizer)
         set_learning_rate(job.optimizer, rate)
         if is_fresh and config.schedule == "cosine":
             job = replace(job, schedule=Schedule(job.optimizer, rate, epochs * len(job.batches)))
@@ -339,22 +341,34 @@ class Learning:
         if works_on_copy:
             return _Result(model, optimizer, report, engine, job.batches.users)
         engine.finish(in_place=True)  # the model is nobody else's
+        self._compute(model, history, plan.events, unlearned, groups, t)
         return _Result(model, optimizer, report, None, job.batches.users)
 
-    def _computed(
+    def _compute(
         self, model: Scorer, history: History, events: Positions, unlearned: Rows, groups: Groups, t: int
-    ) -> ClosedFormScorer:
-        """A closed-form model of what it has learned and of `events`, each event once."""
+    ) -> None:
+        """Let the closed-form parts of a model learn `events`, each event once."""
+        parts = closed_forms(model)
+        if not parts:
+            return
         learned = _without(np.arange(len(history)), unlearned)
         new = _without(np.asarray(events, np.int64), learned)
         counting, weights = np.union1d(learned, new), {}
         if self.config.group_weight != 1:  # which groups are behind may have changed: all events count anew
-            model, new = self.new_model(history, t), counting
-            _check_takes_weights(model)
-            weights = {"weights": groups.weights(self.config.group_weight)}
-        assert isinstance(model, ClosedFormScorer)
-        model.learn(history.only(counting), np.searchsorted(counting, new), **weights)
-        return model
+            self._reset(parts, history, t)
+            new, weights = counting, {"weights": groups.weights(self.config.group_weight)}
+        only, at = history.only(counting), np.searchsorted(counting, new)
+        for part in parts.values():
+            if weights:
+                _check_takes_weights(part)
+            part.learn(only, at, **weights)  # replaces its tensors, so older states keep theirs
+
+    def _reset(self, parts: Mapping[str, ClosedFormScorer], history: History, t: int) -> None:
+        """Let closed-form parts forget everything."""
+        fresh = closed_forms(self.new_model(history, t))
+        for name, part in parts.items():
+            for key, value in fresh[name].named_buffers(recurse=False):
+                setattr(part, key, value)
 
     def _job(
         self, plan: Plan, model: Scorer, optimizer: torch.optim.Optimizer, history: History, groups: Groups
@@ -377,6 +391,11 @@ class Learning:
         else:
             batches = cut_batches(
                 history, plan.events, groups.codes, sampler, n_drawn=self.objective.n_drawn, size=config.batch_size
+            )
+        if config.activity_exponent and not (isinstance(batches, Windows) and self.objective.is_weighted):
+            raise ConfigurationError(
+                "activity_exponent weighs the events of sequence models (gru, sasrec, blend) in the softmax loss; "
+                "choose both, or leave it at 0"
             )
         shuffle = plan.start == "fresh" if plan.shuffle is None else plan.shuffle
         return TrainingJob(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from fairstream._version import __version__
-from fairstream.data import EventLog, id_column, read_events, read_more_events
+from fairstream.data import EventLog, Rows, Vocabulary, id_column, read_events, read_more_events
 from fairstream.data.groups import UNKNOWN, read_more_groups
 from fairstream.data.tables import to_table
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
 from fairstream.methods import METHODS, MethodConfig, Parts
-from fairstream.models import ContextBuilder, ModelFactory, Reads, Scorer
+from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, Scorer, Task
 from fairstream.objectives import FairnessLoss, Loss, Surrogate
 from fairstream.randomness import Randomness
 from fairstream.recommender.checkpoint import (
@@ -36,7 +37,6 @@ from fairstream.strategies import Strategy
 from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
-Task = Literal["event", "next"]
 _FIXED = ("model", "embedding_dim", "optimizer", "group_weight")
 """Options that the tensors of a checkpoint depend on."""
 
@@ -304,7 +304,16 @@ class FairRecommender:
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
-    def recommend(self, user_ids: Any, k: int = 20) -> pa.Table:
+    def recommend(
+        self,
+        user_ids: Any = None,
+        k: int = 20,
+        *,
+        histories: Sequence[Sequence[Any]] | None = None,
+        exclude: Any = None,
+        only: Any = None,
+        task: Task = "event",
+    ) -> pa.Table:
         """The k best items for each user, without those the user has interacted with.
 
         Parameters
@@ -313,34 +322,70 @@ class FairRecommender:
             A list or column of ids; unknown ones get the popularity fallback.
         k
             Items per user; a user who has had nearly everything gets fewer.
+        histories
+            Instead of ids, the items that people without an id have interacted with, in order. Models
+            that read histories answer them; others answer with the popularity fallback.
+        exclude, only
+            Ids of items that must not be recommended, and of the only ones that may be.
+        task
+            What the lists are for: "event", the user's very next event, or "next", all that the user
+            does in the coming period.
 
         Returns
         -------
         pyarrow.Table
-            user_id, item_id, rank (from 1), score, source ("model" or "popularity").
+            user_id (or history: which of the histories, from 0), item_id, rank (from 1), score, source
+            ("model" or "popularity").
+
+        Raises
+        ------
+        ConfigurationError
+            If neither or both of `user_ids` and `histories` are given, or `only` leaves no item.
+
+        Warns
+        -----
+        UserWarning
+            If histories name unknown items, which are ignored.
 
         """
+        if (user_ids is None) == (histories is None):
+            raise ConfigurationError("recommend takes either user_ids or histories")
+        if task not in TASKS:
+            raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
         with self._reading() as state:
-            history, ids = state.history, id_column(user_ids)
-            rows = state.user_ids.lookup(ids)
-            k = _check_k(k, history.n_items)
-            rows = np.where(rows < 0, history.n_users, rows)  # a row without events
-            by_model = state.contexts.can_score(state.model, rows)
+            k = _check_k(k, state.history.n_items)
+            allowed = _allowed(state.item_ids, exclude, only)
+            history, contexts = state.history, state.contexts.for_task(task)
+            if histories is None:
+                asked, ids = "user_id", id_column(user_ids)
+                rows = state.user_ids.lookup(ids)
+                rows = np.where(rows < 0, history.n_users, rows)  # a row without events
+            else:
+                asked, ids = "history", pa.array(np.arange(len(histories)))
+                rows = history.n_users + np.arange(len(histories))
+                history = history.after(*_events_of(histories, state.item_ids, rows), ends_period=False)
+                contexts = contexts.observing(history)
+            by_model = contexts.can_score(state.model, rows)
             scores, items = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
             for chosen, is_fallback in ((by_model, False), (~by_model, True)):
                 if chosen.any():
-                    model = state.fallback if is_fallback else state.model
-                    contexts = ContextBuilder(Reads(), history) if is_fallback else state.contexts
-                    scores[chosen], items[chosen] = best_items(model, rows[chosen], history, contexts=contexts, k=k)
+                    scores[chosen], items[chosen] = best_items(
+                        state.fallback if is_fallback else state.model,
+                        rows[chosen],
+                        history,
+                        contexts=ContextBuilder(Reads(), history) if is_fallback else contexts,
+                        k=k,
+                        allowed=allowed,
+                    )
             is_item = np.isfinite(scores)
-            user, rank = np.nonzero(is_item)
+            row, rank = np.nonzero(is_item)
             return pa.table(
                 {
-                    "user_id": ids.take(user),
+                    asked: ids.take(row),
                     "item_id": state.item_ids.ids.take(items[is_item]),
                     "rank": rank + 1,
                     "score": scores[is_item].astype(np.float32),
-                    "source": pa.array(np.where(by_model, "model", "popularity")[user]),
+                    "source": pa.array(np.where(by_model, "model", "popularity")[row]),
                 }
             )
 
@@ -646,6 +691,34 @@ def _undecided(groups: Iterable[str]) -> str:
         f"whether {names} is ahead could not be decided from this period, which has too few users of it whom the model "
         f"knows; what was decided before still holds"
     )
+
+
+def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
+    """The sorted rows of the items that may be recommended; None: all of them."""
+    if exclude is None and only is None:
+        return None
+    is_allowed = np.full(len(item_ids), only is None)
+    for ids, value in ((only, True), (exclude, False)):
+        if ids is not None:
+            rows = item_ids.lookup(id_column([ids] if isinstance(ids, str) else ids))
+            is_allowed[rows[rows >= 0]] = value
+    if not is_allowed.any():
+        raise ConfigurationError("no item is left to recommend: only and exclude leave none of the known items")
+    return np.flatnonzero(is_allowed)
+
+
+def _events_of(histories: Sequence[Sequence[Any]], item_ids: Vocabulary, rows: Rows) -> tuple[Rows, Rows]:
+    """The events of people without an id: one row of users for each history; unknown items are left out."""
+    if isinstance(histories, str) or any(isinstance(history, str) for history in histories):
+        raise ConfigurationError("histories must be lists of item ids, one list for each person")
+    flat = [item for history in histories for item in history]
+    users = np.repeat(rows, [len(history) for history in histories])
+    items = item_ids.lookup(id_column(flat)) if flat else np.empty(0, np.int64)
+    is_known = items >= 0
+    if not is_known.all():
+        n = int((~is_known).sum())
+        warnings.warn(f"{n} of the {len(items)} items in histories are unknown and were ignored", stacklevel=3)
+    return users[is_known], items[is_known]
 
 
 def _check_k(k: Any, n_items: int) -> int:

@@ -1,0 +1,326 @@
+"""A blend of a sequence model, item–item regression and popularity, weighed by what the last period showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from fairstream.data import History, Rows
+from fairstream.data.history import Positions
+from fairstream.models.context import TASKS, Context, ContextBuilder, Reads, Task
+from fairstream.models.item_item import ItemItem
+from fairstream.models.popularity import Popularity, RecentPopularity
+from fairstream.models.scorer import BlockScorer, Scorer, WindowScorer
+from fairstream.models.sequence import LENGTH, SASRec
+
+LENGTHS = (2, 5, 20)
+"""Where one range of history lengths ends and the next begins: 1, 2–4, 5–19, 20 and more."""
+N_REQUESTS = 500
+"""The most requests of a period that weights are learned from, for each task and range of lengths."""
+N_CANDIDATES = 1_000
+"""The most items beside the requested ones that each request is compared with to learn weights."""
+PARTS = ("sequence", "item-item", "log item-item", "popularity", "recent popularity", "latest popularity")
+_COMBINATIONS = ((0, 1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (3, 4, 5), (0, 1, 2))
+"""Parts that are tried together; the combination that did best is used."""
+_PRIOR: Mapping[Task, tuple[float, ...]] = {
+    "event": (0.8, 0.2, 0.2, 0.0, 0.1, 0.1),
+    "next": (0.1, 0.2, 0.2, 0.2, 0.3, 0.1),
+}
+_PULL = 0.01
+_LEAST_REQUESTS = 30
+_K = 20
+_ROWS_AT_ONCE = 256
+_FEATURES_AT_ONCE = 1 << 26
+_ITEM_ITEM_SCALE = 10.0
+"""Brings scores of item–item, mostly below 1, to the range of the other parts."""
+_LEAST_ITEM_ITEM = 1e-3
+
+
+class Blend(Scorer):
+    """s_ui = Σ_p w_p f_p(u, i): a log-linear blend of its parts.
+
+    The parts are a sequence model (its logits), item–item regression and its logarithm, and the
+    logarithms of the items' popularity: of all time, recent, and very recent. The weights depend
+    on the task, the very next event or a list for the whole period, and on the length of the
+    user's history. They are learned at each update from what the parts of the model in service
+    would have said of the period that has just ended, before they learn from it: by maximum
+    likelihood for a few combinations of parts, of which the one with the highest NDCG is used,
+    both averaged with the periods before. Until a first period has ended they are a guess.
+
+    The sequence model is trained by gradient descent, with a fairness loss if there is one; the
+    other parts are computed in closed form, with group weights if there are any.
+    """
+
+    reads: ClassVar[Reads] = Reads(history=ItemItem.reads.history)
+    defaults: ClassVar[Mapping[str, Any]] = SASRec.defaults
+    weights_of: Tensor
+    """(tasks, lengths, combinations, parts)"""
+    value_of: Tensor
+    """(tasks, lengths, combinations) the NDCG of each."""
+    n_periods: Tensor
+    """(tasks, lengths) periods that the weights were learned from."""
+
+    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64) -> None:
+        super().__init__()
+        self.sequence = SASRec(n_users, n_items, embedding_dim=embedding_dim)
+        self.item_item = ItemItem(n_users, n_items)
+        self.popular = nn.ModuleList(
+            [
+                Popularity(n_users, n_items),
+                RecentPopularity(n_users, n_items),
+                RecentPopularity(n_users, n_items, half_life=0.02),
+            ]
+        )
+        shape = len(TASKS), len(LENGTHS) + 1, len(_COMBINATIONS)
+        prior = torch.tensor([_PRIOR[task] for task in TASKS])[:, None, None, :]
+        is_used = torch.tensor([[p in parts for p in range(len(PARTS))] for parts in _COMBINATIONS])
+        self.register_buffer("weights_of", (prior * is_used).expand(*shape, -1).clone())
+        self.register_buffer("value_of", torch.zeros(shape))
+        self.register_buffer("n_periods", torch.zeros(shape[:2], dtype=torch.int64))
+
+    @property
+    def gradient_part(self) -> WindowScorer:
+        return self.sequence
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        guessed = "the blend's weights are a guess until a first period has ended: update it with new events"
+        return (*self.item_item.notes, *(() if bool(self.n_periods.any()) else (guessed,)))
+
+    def grow(self, n_users: int, n_items: int) -> None:
+        super().grow(n_users, n_items)
+        for part in (self.item_item, *self._popularities()):
+            part.grow(n_users, n_items)
+
+    # ── scoring ──────────────────────────────────────────────────────────────────────────
+
+    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
+        parts = [
+            self.sequence(users, items, _latest(context)),
+            *_item_item_parts(self.item_item(users, items, context)),
+            *(popular[items] for popular in self._log_popularity()),
+        ]
+        return self._blended(self._weights_of(context), parts)
+
+    def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
+        return self.block_scorer(users, context)(start, stop)
+
+    def block_scorer(self, users: Tensor, context: Context) -> BlockScorer:
+        weights, parts = self._weights_of(context), self._part_scorer(users, context)
+        return lambda start, stop: self._blended(weights, parts(start, stop))
+
+    def _part_scorer(self, users: Tensor, context: Context) -> Callable[[int, int], list[Tensor]]:
+        """(start, stop) → what each part says of the items from `start` to `stop`."""
+        sequence = self.sequence.block_scorer(users, _latest(context))
+        item_item = self.item_item.block_scorer(users, context)
+        popular = self._log_popularity()
+        return lambda start, stop: [
+            sequence(start, stop),
+            *_item_item_parts(item_item(start, stop)),
+            *(part[start:stop].expand(len(users), -1) for part in popular),
+        ]
+
+    def _popularities(self) -> list[Popularity]:
+        return [part for part in self.popular if isinstance(part, Popularity)]
+
+    def _log_popularity(self) -> list[Tensor]:
+        return [torch.log(part.popularity + 1).float() for part in self._popularities()]
+
+    @property
+    def weights(self) -> Tensor:
+        """(tasks, lengths, parts) the weights in force: those of the best combination."""
+        best = self.value_of.argmax(dim=2)[:, :, None, None].expand(-1, -1, 1, len(PARTS))
+        return self.weights_of.gather(2, best).squeeze(2)
+
+    def _weights_of(self, context: Context) -> Tensor:
+        """(B, P)"""
+        assert context.n_events is not None
+        return self.weights[TASKS.index(context.task)][_length_range(context.n_events)]
+
+    @staticmethod
+    def _blended(weights: Tensor, parts: list[Tensor]) -> Tensor:
+        total = weights[:, :1] * parts[0]
+        for p, part in enumerate(parts[1:], start=1):
+            total = torch.addcmul(total, weights[:, p : p + 1], part)
+        return total
+
+    # ── learning the weights ─────────────────────────────────────────────────────────────
+
+    @torch.no_grad()
+    def inherit(self, previous: Scorer, history: History, new: Positions, contexts: ContextBuilder) -> None:
+        assert isinstance(previous, Blend)
+        previous.eval()
+        held = previous.weights_of, previous.value_of, previous.n_periods
+        weights, values, n_periods = (part.clone() for part in held)
+        n_requests = min(N_REQUESTS, max(_LEAST_REQUESTS, _FEATURES_AT_ONCE // (contexts.n_items * len(PARTS))))
+        for at, task in enumerate(TASKS):
+            requests = _requests(task, history, np.asarray(new, dtype=np.int64), contexts.n_items)
+            ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
+            for length in range(len(LENGTHS) + 1):
+                chosen = requests.where(_spread(ranges == length, n_requests)).weighted()
+                if len(chosen.users) < _LEAST_REQUESTS:
+                    continue  # as before
+                evidence = previous._evidence(task, chosen, history, contexts)
+                for number, parts in enumerate(_COMBINATIONS):
+                    learned = evidence.most_likely(parts, torch.tensor(_PRIOR[task])).to(weights)
+                    value = evidence.ndcg(learned.cpu())
+                    share = 0.5 if int(n_periods[at, length]) else 1.0
+                    weights[at, length, number].lerp_(learned, share)
+                    values[at, length, number] += share * (value - values[at, length, number])
+                n_periods[at, length] += 1
+        self.weights_of, self.value_of, self.n_periods = weights, values, n_periods
+
+    def _evidence(self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder) -> _Evidence:
+        """What each part would have said to some requests."""
+        known, n, n_items = contexts.observing(history).for_task(task), len(requests.users), contexts.n_items
+        features, is_seen = torch.empty(n, n_items, len(PARTS)), torch.zeros(n, n_items, dtype=torch.bool)
+        for start in range(0, n, _ROWS_AT_ONCE):
+            at = slice(start, start + _ROWS_AT_ONCE)
+            rows, before = requests.users[at], requests.before[at]
+            said = self._part_scorer(torch.from_numpy(rows).to(self.device), known.at(rows, before))
+            features[at] = torch.stack(said(0, n_items), dim=2).cpu()
+            bounds, items = history.items_of(rows, before)
+            owner, is_known = np.repeat(np.arange(start, start + len(rows)), np.diff(bounds)), items < n_items
+            is_seen[owner[is_known], items[is_known]] = True
+        return _Evidence(features, is_seen, requests)
+
+
+class _Evidence:
+    """What the parts said to R requests of all items, and what was wanted."""
+
+    def __init__(self, features: Tensor, is_seen: Tensor, requests: _Requests) -> None:
+        self._features, self._is_seen = features, is_seen  # (R, N, P), (R, N)
+        self._row, self._items = torch.from_numpy(requests.row), torch.from_numpy(requests.items)
+        self._weights = torch.from_numpy(requests.weights / requests.weights.sum()).float()
+        self._n_wanted = self._row.bincount(minlength=len(requests.users))
+
+    def most_likely(self, parts: tuple[int, ...], prior: Tensor) -> Tensor:
+        """(P,) the weights ≥ 0 of some parts that make what was wanted most likely, pulled slightly to the prior."""
+        columns = torch.tensor(parts)
+        candidates, offset = _candidates(self._items.numpy(), self._features.shape[1])
+        chosen = torch.from_numpy(candidates)
+        features = self._features[:, chosen][:, :, columns]  # (R, C, Q)
+        shift = torch.from_numpy(offset).float().masked_fill(self._is_seen[:, chosen], -torch.inf)  # (R, C)
+        share = (self._weights / self._n_wanted)[self._row]
+        wanted = (self._features[self._row, self._items][:, columns] * share[:, None]).sum(dim=0)
+        start = prior[columns]
+
+        def loss(values: Any) -> tuple[float, Any]:
+            weights = torch.tensor(values, dtype=torch.float32)
+            scores = features @ weights + shift
+            totals = scores.logsumexp(dim=1)
+            expected = ((scores - totals[:, None]).exp()[:, None] @ features).squeeze(1)  # (R, Q)
+            away = weights - start
+            value = float(self._weights @ totals - wanted @ weights + _PULL * away @ away)
+            gradient = self._weights @ expected - wanted + 2 * _PULL * away
+            return value, gradient.double().numpy()
+
+        found = minimize(loss, start.double().numpy(), jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(parts))
+        weights = torch.zeros(len(prior))
+        weights[columns] = torch.tensor(found.x, dtype=torch.float32)
+        return weights
+
+    def ndcg(self, weights: Tensor) -> float:
+        """NDCG@20 of the lists that these weights make."""
+        scores = (self._features @ weights).masked_fill(self._is_seen, -torch.inf)
+        k = min(_K, scores.shape[1])
+        best = scores.topk(k, dim=1).indices
+        is_wanted = torch.zeros(scores.shape, dtype=torch.bool)
+        is_wanted[self._row, self._items] = True
+        discount = 1 / torch.log2(torch.arange(k) + 2.0)
+        ideal = discount.cumsum(0)[self._n_wanted.clamp(max=k) - 1]
+        return float(self._weights @ (is_wanted.gather(1, best).float() @ discount / ideal))
+
+
+class _Requests(NamedTuple):
+    """Lists that would have been made in a period, and what was wanted of them."""
+
+    users: Rows
+    """(R,)"""
+    before: Rows
+    """(R,) the position in the history at which each was made."""
+    n_events: Rows
+    """(R,) how many events of the user there had been."""
+    weights: np.ndarray[Any, np.dtype[np.float64]]
+    """(R,) so that every user counts the same."""
+    row: Rows
+    """(W,) which request each wanted item belongs to."""
+    items: Rows
+    """(W,)"""
+
+    def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> _Requests:
+        number, is_kept = np.cumsum(mask) - 1, mask[self.row]
+        return _Requests(
+            self.users[mask],
+            self.before[mask],
+            self.n_events[mask],
+            self.weights[mask],
+            number[self.row[is_kept]],
+            self.items[is_kept],
+        )
+
+    def weighted(self) -> _Requests:
+        """The same, with every user counting the same."""
+        if not len(self.users):
+            return self
+        return self._replace(weights=1.0 / np.bincount(self.users)[self.users])
+
+
+def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Requests:
+    """The requests that the new events make, for users with a history: one an event, or one a user."""
+    users, items = history.users_at(new), history.items_at(new)
+    if task == "event":
+        asking, row, before = users, np.arange(len(new)), new
+    else:
+        asking, row = np.unique(users, return_inverse=True)
+        before = np.full(len(asking), new.min(initial=len(history)))
+    n_events = history.latest(asking, 1, before)[1]
+    is_wanted = (items < n_items) & (n_events[row] > 0)
+    rows, row = np.unique(row[is_wanted], return_inverse=True)
+    return _Requests(asking[rows], before[rows], n_events[rows], np.ones(len(rows)), row, items[is_wanted])
+
+
+def _spread(mask: np.ndarray[Any, np.dtype[np.bool_]], n: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """At most n of the places that a mask marks, evenly spread."""
+    places = np.flatnonzero(mask)
+    spread = np.zeros_like(mask)
+    if len(places):
+        spread[places[np.linspace(0, len(places) - 1, min(n, len(places))).astype(np.int64)]] = True
+    return spread
+
+
+def _candidates(wanted: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.float64]]]:
+    """(C,) the items that requests are compared with: all, or those wanted and some that stand for the others.
+
+    Also (C,) the log of how many items each stands for.
+    """
+    wanted = np.unique(wanted)
+    others = np.setdiff1d(np.arange(n_items), wanted, assume_unique=True)
+    if len(others) <= N_CANDIDATES:
+        return np.arange(n_items), np.zeros(n_items)
+    sampled = others[np.linspace(0, len(others) - 1, N_CANDIDATES).astype(np.int64)]
+    offset = np.full(n_items, np.log(len(others) / len(sampled)))
+    offset[wanted] = 0.0
+    candidates = np.union1d(wanted, sampled)
+    return candidates, offset[candidates]
+
+
+def _item_item_parts(scores: Tensor) -> tuple[Tensor, Tensor]:
+    return scores * _ITEM_ITEM_SCALE, scores.clamp(min=0).add(_LEAST_ITEM_ITEM).log()
+
+
+def _latest(context: Context) -> Context:
+    """What the sequence model reads of a context."""
+    assert context.history is not None
+    return replace(context, history=context.history[:, -LENGTH:])
+
+
+def _length_range(n_events: Tensor) -> Tensor:
+    """Which range of history lengths each number of events is in."""
+    return torch.bucketize(n_events, torch.tensor(LENGTHS, device=n_events.device), right=True)

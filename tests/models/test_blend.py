@@ -1,0 +1,189 @@
+"""The blend: what it weighs, when, and by which evidence."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fairstream as fs
+from fairstream.data import History
+from fairstream.models import TASKS, Blend, Context, ContextBuilder, closed_forms
+from fairstream.models.blend import _COMBINATIONS, PARTS, _candidates, _Evidence, _Requests, _requests
+
+N_ITEMS = 40
+QUICK: dict[str, Any] = {"pretrain_epochs": 3, "update_epochs": 1, "embedding_dim": 8, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def stream() -> fs.SyntheticStream:
+    return fs.synthetic_stream(n_users=150, n_items=N_ITEMS, n_events=3000, seed=0)
+
+
+def read(stream: fs.SyntheticStream, start: int, length: int) -> fs.EventLog:
+    return fs.read_events(
+        stream.events.slice(start, length), users=stream.users, group="community", advantaged="majority"
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted(stream: fs.SyntheticStream) -> fs.FairRecommender:
+    return fs.FairRecommender("blend", **QUICK).fit(read(stream, 0, 2000))
+
+
+def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecommender) -> None:
+    model = fitted.model
+    assert isinstance(model, Blend)
+    model = copy.deepcopy(model)
+    torch.manual_seed(0)
+    model.weights_of = torch.rand_like(model.weights_of)
+    users, history = torch.arange(3), torch.tensor([[-1, -1, 3], [5, 1, 2], [-1, 7, 9]])
+    n_events, items = torch.tensor([1, 30, 2]), torch.arange(model.n_items).expand(3, -1)
+    for task in TASKS:
+        context = Context(F.pad(history, (50, 0), value=-1), n_events, task=task)
+        by_item = model.item_item(users, items, context)
+        said = [
+            model.sequence(users, items, Context(F.pad(history, (47, 0), value=-1))),
+            10 * by_item,
+            torch.log(by_item.clamp(min=0) + 1e-3),
+            *(torch.log(part.popularity + 1).expand(3, -1) for part in model.popular),
+        ]
+        ranges = [0, 3, 1]
+        weights = model.weights[TASKS.index(task)]
+        for user in range(3):
+            expected = sum(weights[ranges[user], p] * said[p][user] for p in range(len(PARTS)))
+            assert torch.allclose(model(users, items, context)[user], expected.float(), atol=1e-4)
+        block = model.block_scorer(users, context)
+        assert torch.allclose(block(5, 20), model(users, items, context)[:, 5:20], atol=1e-5)
+
+
+def evidence(rng: np.random.Generator, n: int = 300) -> tuple[_Evidence, torch.Tensor, _Requests]:
+    """Requests that were answered by chance in proportion to e^(x · w) for weights w that are to be found."""
+    true = torch.tensor([0.9, 0.0, 0.0, 0.6, 0.0, 0.0])
+    features = torch.tensor(rng.normal(size=(n, N_ITEMS, len(PARTS))), dtype=torch.float32)
+    shares = torch.softmax(features @ true, dim=1).double().numpy()
+    items = np.array([rng.choice(N_ITEMS, p=share / share.sum()) for share in shares])
+    rows = np.arange(n)
+    requests = _Requests(rows, rows, rows + 1, np.ones(n), rows, items)
+    return _Evidence(features, torch.zeros(n, N_ITEMS, dtype=torch.bool), requests), true, requests
+
+
+def test_the_weights_that_made_the_data_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, true, _ = evidence(np.random.default_rng(0), n=3000)
+    prior = torch.full((6,), 0.2)
+    everything = known.most_likely(_COMBINATIONS[0], prior)
+    assert torch.allclose(everything, true, atol=0.12)
+    monkeypatch.setattr("fairstream.models.blend.N_CANDIDATES", 12)  # a few items stand for all
+    assert torch.allclose(known.most_likely(_COMBINATIONS[0], prior), everything, atol=0.15)
+    some = known.most_likely((3, 4, 5), prior)
+    assert (some[:3] == 0).all()
+    assert known.ndcg(everything) > known.ndcg(some)
+
+
+def test_the_value_of_weights_is_the_ndcg_of_their_lists() -> None:
+    known, true, requests = evidence(np.random.default_rng(1), n=50)
+    scores = (known._features @ true).numpy()
+    ranks = (scores >= scores[np.arange(50), requests.items][:, None]).sum(axis=1)
+    expected = np.where(ranks <= 20, 1 / np.log2(ranks + 1), 0).mean()
+    assert known.ndcg(true) == pytest.approx(expected, rel=1e-5)
+
+
+def test_those_that_stand_for_others_count_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairstream.models.blend.N_CANDIDATES", 10)
+    candidates, offset = _candidates(np.array([3, 7, 3]), 100)
+    assert {3, 7} <= set(candidates.tolist())
+    assert np.exp(offset).sum() == pytest.approx(100)
+    assert (offset[np.isin(candidates, [3, 7])] == 0).all()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_requests_are_made_before_what_they_are_to_tell(task: Any) -> None:
+    rng = np.random.default_rng(0)
+    before = History.of(rng.integers(0, 20, 100), rng.integers(0, N_ITEMS, 100))
+    history = before.after(rng.integers(0, 25, 60), rng.integers(0, N_ITEMS + 5, 60))
+    requests = _requests(task, history, np.arange(100, 160), before.n_items)
+    assert (requests.items < before.n_items).all()
+    assert (requests.n_events > 0).all()
+    users, items = history.users, history.items
+    wanted = set()
+    for row, item in zip(requests.row.tolist(), requests.items.tolist(), strict=True):
+        user, moment = int(requests.users[row]), int(requests.before[row])
+        assert moment == 100 if task == "next" else items[moment] == item
+        assert requests.n_events[row] == (users[:moment] == user).sum()
+        wanted.add((user, item))
+    assert wanted == {
+        (int(u), int(i))
+        for at, (u, i) in enumerate(zip(users, items, strict=True))
+        if at >= 100 and i < before.n_items and (users[: 100 if task == "next" else at] == u).any()
+    }
+
+
+def test_weights_are_learned_when_a_period_ends_and_not_before(
+    stream: fs.SyntheticStream, fitted: fs.FairRecommender
+) -> None:
+    rec = copy.deepcopy(fitted)
+    model = rec.model
+    assert isinstance(model, Blend)
+    assert not model.n_periods.any()
+    assert any("guess" in note for note in rec.last_update.notes)
+    rec.update(stream.events.slice(2000, 500), users=stream.users)
+    after = rec.model
+    assert isinstance(after, Blend)
+    assert after.n_periods.any()
+    assert not any("guess" in note for note in rec.last_update.notes)
+    assert not torch.equal(after.weights, model.weights)
+    assert (after.weights >= 0).all()
+    assert not model.n_periods.any()  # the state before is as it was
+
+
+def test_retraining_takes_the_weights_over(stream: fs.SyntheticStream) -> None:
+    learned = []
+    for strategy in ("fine-tune", "retrain"):
+        rec = fs.FairRecommender("blend", strategy=strategy, **QUICK).fit(read(stream, 0, 2000))
+        rec.update(stream.events.slice(2000, 500), users=stream.users)
+        learned.append(rec.model.weights_of)
+    assert torch.equal(*learned)  # what the same model in service showed
+
+
+def test_what_comes_later_does_not_reach_the_weights(stream: fs.SyntheticStream, fitted: fs.FairRecommender) -> None:
+    """What the parts say to a request rests on the events before it alone."""
+    state = fitted.state
+    history = state.history.after(np.array([0, 1, 2]), np.array([5, 6, 7]))
+    changed = state.history.after(np.array([0, 1, 2]), np.array([5, 6, 8]))
+    model = state.model
+    assert isinstance(model, Blend)
+    scores = []
+    for known in (history, changed):
+        context = (
+            ContextBuilder(model.reads, state.history).observing(known).at(np.array([0, 1]), np.array([2000, 2001]))
+        )
+        scores.append(model.score_range(torch.arange(2), 0, state.history.n_items, context).detach())
+    assert torch.equal(*scores)
+
+
+def test_updates_and_forgetting_reach_the_closed_forms(stream: fs.SyntheticStream, fitted: fs.FairRecommender) -> None:
+    rec = copy.deepcopy(fitted)
+    rec.update(stream.events.slice(2000, 500), users=stream.users)
+    rec.forget(stream.events["user_id"][:3].to_pylist())
+    history = rec.state.history
+    fresh = Blend(0, history.n_items)
+    for name, part in closed_forms(fresh).items():
+        part.learn(history, range(len(history)))
+        for key, value in part.named_buffers():
+            assert torch.allclose(value, dict(closed_forms(rec.model)[name].named_buffers())[key], atol=1e-5), (
+                name,
+                key,
+            )
+
+
+def test_a_list_for_the_period_is_another_than_for_the_next_event(
+    stream: fs.SyntheticStream, fitted: fs.FairRecommender
+) -> None:
+    users = stream.events["user_id"][:20]
+    assert not fitted.recommend(users, k=10).equals(fitted.recommend(users, k=10, task="next"))
+    with pytest.raises(fs.ConfigurationError, match="task must be one of event, next"):
+        fitted.recommend(users, task="someday")

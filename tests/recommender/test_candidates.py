@@ -1,0 +1,112 @@
+"""Lists for people without an id, and from a part of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fairstream as fs
+
+QUICK: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 8, "device": "cpu"}
+MODELS = ["mf", "item-item", "sasrec", "recent-popularity"]
+
+
+@pytest.fixture(scope="module")
+def stream() -> fs.SyntheticStream:
+    return fs.synthetic_stream(n_users=80, n_items=60, n_events=1500, seed=0)
+
+
+@pytest.fixture(scope="module")
+def recommenders(stream: fs.SyntheticStream) -> dict[str, fs.FairRecommender]:
+    log = fs.read_events(stream.events, users=stream.users, group="community", advantaged="majority")
+    return {name: fs.FairRecommender(name, **QUICK).fit(log) for name in MODELS}
+
+
+def lists(table: Any, by: str = "user_id") -> dict[Any, list[tuple[Any, float]]]:
+    found: dict[Any, list[tuple[Any, float]]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row[by], []).append((row["item_id"], row["score"]))
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_filters_leave_the_order_of_what_is_left(
+    name: str, stream: fs.SyntheticStream, recommenders: dict[str, fs.FairRecommender], data: Any
+) -> None:
+    rec = recommenders[name]
+    items = rec.state.item_ids.ids.to_pylist()
+    only = data.draw(st.none() | st.lists(st.sampled_from(items), min_size=1))
+    exclude = data.draw(st.none() | st.lists(st.sampled_from(items)))
+    left = set(items if only is None else only) - set(exclude or ())
+    users = stream.users["user_id"][:7]
+    if not left:
+        with pytest.raises(fs.ConfigurationError, match="no item is left"):
+            rec.recommend(users, only=only, exclude=exclude)
+        return
+    whole, part = (lists(rec.recommend(users, k=len(items), **kw)) for kw in ({}, {"only": only, "exclude": exclude}))
+    for user, found in whole.items():
+        expected = [pair for pair in found if pair[0] in left]
+        assert [item for item, _ in part.get(user, [])] == [item for item, _ in expected]
+        assert np.allclose([s for _, s in part.get(user, [])], [s for _, s in expected], atol=1e-5)
+    short = lists(rec.recommend(users, k=3, only=only, exclude=exclude))
+    assert all(short[user] == part[user][:3] for user in short)
+
+
+@pytest.mark.parametrize("name", ["item-item", "sasrec"])
+def test_a_history_gets_what_a_user_with_it_gets(
+    name: str, stream: fs.SyntheticStream, recommenders: dict[str, fs.FairRecommender]
+) -> None:
+    rec = recommenders[name]
+    users = stream.users["user_id"][:10].to_pylist()
+    events = list(zip(stream.events["user_id"].to_pylist(), stream.events["item_id"].to_pylist(), strict=True))
+    histories = [list(dict.fromkeys(item for user, item in events if user == wanted)) for wanted in users]
+    anonymous = lists(rec.recommend(histories=histories, k=5), by="history")
+    by_id = lists(rec.recommend(users, k=5))
+    for at, user in enumerate(users):
+        found = by_id[user]
+        assert [item for item, _ in anonymous[at]] == [item for item, _ in found]
+        assert not {item for item, _ in anonymous[at]} & set(histories[at])
+    reversed_order = lists(rec.recommend(histories=[history[::-1] for history in histories], k=5), by="history")
+    assert (reversed_order == anonymous) == (name == "item-item")
+
+
+def test_nothing_of_a_history_is_kept(recommenders: dict[str, fs.FairRecommender]) -> None:
+    rec = recommenders["sasrec"]
+    before, items = rec.state, rec.state.item_ids.ids.to_pylist()
+    rec.recommend(histories=[items[:4], items[5:9]])
+    assert rec.state is before
+    assert len(rec.state.history) == len(before.history)
+
+
+def test_histories_that_say_nothing_get_the_fallback_and_unknown_items_are_named(
+    stream: fs.SyntheticStream, recommenders: dict[str, fs.FairRecommender]
+) -> None:
+    rec = recommenders["sasrec"]
+    stranger = rec.recommend(["nobody at all"], k=5) if stream.users["user_id"].type == "string" else None
+    known = rec.state.item_ids.ids[0].as_py()
+    unknown = [10**9, 10**9 + 1] if isinstance(known, int) else ["no such item", "nor this"]
+    with pytest.warns(UserWarning, match="2 of the 3 items in histories are unknown"):
+        table = rec.recommend(histories=[[], [unknown[0], known], [unknown[1]]], k=5)
+    sources = dict(zip(table["history"].to_pylist(), table["source"].to_pylist(), strict=True))
+    assert sources == {0: "popularity", 1: "model", 2: "popularity"}
+    if stranger is not None:
+        assert [item for item, _ in lists(table, by="history")[0]] == stranger["item_id"].to_pylist()
+    assert set(recommenders["mf"].recommend(histories=[[known]])["source"].to_pylist()) == {"popularity"}
+
+
+def test_what_cannot_be_meant_is_one_sentence(recommenders: dict[str, fs.FairRecommender]) -> None:
+    rec = recommenders["mf"]
+    with pytest.raises(fs.ConfigurationError, match="either user_ids or histories"):
+        rec.recommend()
+    with pytest.raises(fs.ConfigurationError, match="either user_ids or histories"):
+        rec.recommend([1], histories=[[1]])
+    with pytest.raises(fs.ConfigurationError, match="lists of item ids"):
+        rec.recommend(histories="alien")
+    with pytest.raises(fs.ConfigurationError, match="lists of item ids"):
+        rec.recommend(histories=["alien"])
