@@ -42,7 +42,7 @@ class Biased(Scorer):
         return self.item(items).squeeze(-1) + self.user(users)
 
 
-MODELS = pytest.mark.parametrize("model", ["mf", "ncf", "popularity", Biased])
+MODELS = pytest.mark.parametrize("model", ["mf", "ncf", "popularity", "item-item", Biased])
 
 
 def fitted(model: Any = "mf", **options: Any) -> FairRecommender:
@@ -65,7 +65,7 @@ def contents(recommender: FairRecommender) -> dict[str, Any]:
         "events": (state.history.users.tolist(), state.history.items.tolist(), state.history.ends),
         "groups": state.groups.codes.tolist(),
         "trained": state.trained.tolist(),
-        "rest": (state.t, state.started_at, dict(state.memory), state.pending.tolist()),
+        "rest": (state.t, state.started_at, dict(state.memory), state.pending.tolist(), state.unlearned.tolist()),
     }
 
 
