@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import fairstream as fs
 from fairstream.data import History
 from fairstream.models import TASKS, Blend, Context, ContextBuilder, closed_forms
-from fairstream.models.blend import _COMBINATIONS, PARTS, _candidates, _Evidence, _Requests, _requests
+from fairstream.models.blend import PARTS, _candidates, _Evidence, _Requests, _requests
 
 N_ITEMS = 40
 QUICK: dict[str, Any] = {"pretrain_epochs": 3, "update_epochs": 1, "embedding_dim": 8, "device": "cpu"}
@@ -40,7 +40,7 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecomm
     assert isinstance(model, Blend)
     model = copy.deepcopy(model)
     torch.manual_seed(0)
-    model.weights_of = torch.rand_like(model.weights_of)
+    model.weights = torch.rand_like(model.weights)
     users, history = torch.arange(3), torch.tensor([[-1, -1, 3], [5, 1, 2], [-1, 7, 9]])
     n_events, items = torch.tensor([1, 30, 2]), torch.arange(model.n_items).expand(3, -1)
     for task in TASKS:
@@ -49,7 +49,7 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecomm
         said = [
             model.sequence(users, items, Context(F.pad(history, (47, 0), value=-1))),
             10 * by_item,
-            torch.log(by_item.clamp(min=0) + 1e-3),
+            torch.log(by_item.clamp(min=0) + 1e-2),
             *(torch.log(part.popularity + 1).expand(3, -1) for part in model.popular),
         ]
         ranges = [0, 3, 1]
@@ -63,7 +63,7 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecomm
 
 def evidence(rng: np.random.Generator, n: int = 300) -> tuple[_Evidence, torch.Tensor, _Requests]:
     """Requests that were answered by chance in proportion to e^(x · w) for weights w that are to be found."""
-    true = torch.tensor([0.9, 0.0, 0.0, 0.6, 0.0, 0.0])
+    true = torch.tensor([0.9, 0.0, 0.0, 0.6, 0.0, 0.0, 0.0])
     features = torch.tensor(rng.normal(size=(n, N_ITEMS, len(PARTS))), dtype=torch.float32)
     shares = torch.softmax(features @ true, dim=1).double().numpy()
     items = np.array([rng.choice(N_ITEMS, p=share / share.sum()) for share in shares])
@@ -74,22 +74,11 @@ def evidence(rng: np.random.Generator, n: int = 300) -> tuple[_Evidence, torch.T
 
 def test_the_weights_that_made_the_data_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     known, true, _ = evidence(np.random.default_rng(0), n=3000)
-    prior = torch.full((6,), 0.2)
-    everything = known.most_likely(_COMBINATIONS[0], prior)
+    prior = torch.full((7,), 0.2)
+    everything = known.most_likely(prior)
     assert torch.allclose(everything, true, atol=0.12)
     monkeypatch.setattr("fairstream.models.blend.N_CANDIDATES", 12)  # a few items stand for all
-    assert torch.allclose(known.most_likely(_COMBINATIONS[0], prior), everything, atol=0.15)
-    some = known.most_likely((3, 4, 5), prior)
-    assert (some[:3] == 0).all()
-    assert known.ndcg(everything) > known.ndcg(some)
-
-
-def test_the_value_of_weights_is_the_ndcg_of_their_lists() -> None:
-    known, true, requests = evidence(np.random.default_rng(1), n=50)
-    scores = (known._features @ true).numpy()
-    ranks = (scores >= scores[np.arange(50), requests.items][:, None]).sum(axis=1)
-    expected = np.where(ranks <= 20, 1 / np.log2(ranks + 1), 0).mean()
-    assert known.ndcg(true) == pytest.approx(expected, rel=1e-5)
+    assert torch.allclose(known.most_likely(prior), everything, atol=0.15)
 
 
 def test_those_that_stand_for_others_count_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +134,7 @@ def test_retraining_takes_the_weights_over(stream: fs.SyntheticStream) -> None:
     for strategy in ("fine-tune", "retrain"):
         rec = fs.FairRecommender("blend", strategy=strategy, **QUICK).fit(read(stream, 0, 2000))
         rec.update(stream.events.slice(2000, 500), users=stream.users)
-        learned.append(rec.model.weights_of)
+        learned.append(rec.model.weights)
     assert torch.equal(*learned)  # what the same model in service showed
 
 

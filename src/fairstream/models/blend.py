@@ -21,37 +21,35 @@ from fairstream.models.sequence import LENGTH, SASRec
 
 LENGTHS = (2, 5, 20)
 """Where one range of history lengths ends and the next begins: 1, 2–4, 5–19, 20 and more."""
-N_REQUESTS = 500
+N_REQUESTS = 600
 """The most requests of a period that weights are learned from, for each task and range of lengths."""
 N_CANDIDATES = 1_000
 """The most items beside the requested ones that each request is compared with to learn weights."""
-PARTS = ("sequence", "item-item", "log item-item", "popularity", "recent popularity", "latest popularity")
-_COMBINATIONS = ((0, 1, 2, 3, 4, 5), (1, 2, 3, 4, 5), (3, 4, 5), (0, 1, 2))
-"""Parts that are tried together; the combination that did best is used."""
+HALF_LIVES = (0.1, 0.05, 0.02)
+"""Of recent popularity, as shares of all events."""
+PARTS = ("sequence", "item-item", "log item-item", "popularity", *(f"popularity of {share}" for share in HALF_LIVES))
 _PRIOR: Mapping[Task, tuple[float, ...]] = {
-    "event": (0.8, 0.2, 0.2, 0.0, 0.1, 0.1),
-    "next": (0.1, 0.2, 0.2, 0.2, 0.3, 0.1),
+    "event": (0.8, 0.2, 0.2, 0.0, 0.1, 0.0, 0.0),
+    "next": (0.1, 0.2, 0.3, 0.2, 0.3, 0.0, 0.0),
 }
 _PULL = 0.01
 _LEAST_REQUESTS = 30
-_K = 20
 _ROWS_AT_ONCE = 256
 _FEATURES_AT_ONCE = 1 << 26
 _ITEM_ITEM_SCALE = 10.0
 """Brings scores of item–item, mostly below 1, to the range of the other parts."""
-_LEAST_ITEM_ITEM = 1e-3
+_LEAST_ITEM_ITEM = 1e-2
 
 
 class Blend(Scorer):
     """s_ui = Σ_p w_p f_p(u, i): a log-linear blend of its parts.
 
     The parts are a sequence model (its logits), item–item regression and its logarithm, and the
-    logarithms of the items' popularity: of all time, recent, and very recent. The weights depend
+    logarithms of the items' popularity, of all time and more or less recent. The weights depend
     on the task, the very next event or a list for the whole period, and on the length of the
-    user's history. They are learned at each update from what the parts of the model in service
-    would have said of the period that has just ended, before they learn from it: by maximum
-    likelihood for a few combinations of parts, of which the one with the highest NDCG is used,
-    both averaged with the periods before. Until a first period has ended they are a guess.
+    user's history. They are learned at each update, by maximum likelihood, from what the parts of
+    the model in service would have said of the period that has just ended, before they learn from
+    it, and averaged with the weights before. Until a first period has ended they are a guess.
 
     The sequence model is trained by gradient descent, with a fairness loss if there is one; the
     other parts are computed in closed form, with group weights if there are any.
@@ -59,10 +57,8 @@ class Blend(Scorer):
 
     reads: ClassVar[Reads] = Reads(history=ItemItem.reads.history)
     defaults: ClassVar[Mapping[str, Any]] = SASRec.defaults
-    weights_of: Tensor
-    """(tasks, lengths, combinations, parts)"""
-    value_of: Tensor
-    """(tasks, lengths, combinations) the NDCG of each."""
+    weights: Tensor
+    """(tasks, lengths, parts)"""
     n_periods: Tensor
     """(tasks, lengths) periods that the weights were learned from."""
 
@@ -70,19 +66,11 @@ class Blend(Scorer):
         super().__init__()
         self.sequence = SASRec(n_users, n_items, embedding_dim=embedding_dim)
         self.item_item = ItemItem(n_users, n_items)
-        self.popular = nn.ModuleList(
-            [
-                Popularity(n_users, n_items),
-                RecentPopularity(n_users, n_items),
-                RecentPopularity(n_users, n_items, half_life=0.02),
-            ]
-        )
-        shape = len(TASKS), len(LENGTHS) + 1, len(_COMBINATIONS)
-        prior = torch.tensor([_PRIOR[task] for task in TASKS])[:, None, None, :]
-        is_used = torch.tensor([[p in parts for p in range(len(PARTS))] for parts in _COMBINATIONS])
-        self.register_buffer("weights_of", (prior * is_used).expand(*shape, -1).clone())
-        self.register_buffer("value_of", torch.zeros(shape))
-        self.register_buffer("n_periods", torch.zeros(shape[:2], dtype=torch.int64))
+        recent = (RecentPopularity(n_users, n_items, half_life=share) for share in HALF_LIVES)
+        self.popular = nn.ModuleList([Popularity(n_users, n_items), *recent])
+        prior = torch.tensor([_PRIOR[task] for task in TASKS])
+        self.register_buffer("weights", prior[:, None].repeat(1, len(LENGTHS) + 1, 1))
+        self.register_buffer("n_periods", torch.zeros(len(TASKS), len(LENGTHS) + 1, dtype=torch.int64))
 
     @property
     def gradient_part(self) -> WindowScorer:
@@ -132,12 +120,6 @@ class Blend(Scorer):
     def _log_popularity(self) -> list[Tensor]:
         return [torch.log(part.popularity + 1).float() for part in self._popularities()]
 
-    @property
-    def weights(self) -> Tensor:
-        """(tasks, lengths, parts) the weights in force: those of the best combination."""
-        best = self.value_of.argmax(dim=2)[:, :, None, None].expand(-1, -1, 1, len(PARTS))
-        return self.weights_of.gather(2, best).squeeze(2)
-
     def _weights_of(self, context: Context) -> Tensor:
         """(B, P)"""
         assert context.n_events is not None
@@ -156,8 +138,7 @@ class Blend(Scorer):
     def inherit(self, previous: Scorer, history: History, new: Positions, contexts: ContextBuilder) -> None:
         assert isinstance(previous, Blend)
         previous.eval()
-        held = previous.weights_of, previous.value_of, previous.n_periods
-        weights, values, n_periods = (part.clone() for part in held)
+        weights, n_periods = previous.weights.clone(), previous.n_periods.clone()
         n_requests = min(N_REQUESTS, max(_LEAST_REQUESTS, _FEATURES_AT_ONCE // (contexts.n_items * len(PARTS))))
         for at, task in enumerate(TASKS):
             requests = _requests(task, history, np.asarray(new, dtype=np.int64), contexts.n_items)
@@ -167,14 +148,10 @@ class Blend(Scorer):
                 if len(chosen.users) < _LEAST_REQUESTS:
                     continue  # as before
                 evidence = previous._evidence(task, chosen, history, contexts)
-                for number, parts in enumerate(_COMBINATIONS):
-                    learned = evidence.most_likely(parts, torch.tensor(_PRIOR[task])).to(weights)
-                    value = evidence.ndcg(learned.cpu())
-                    share = 0.5 if int(n_periods[at, length]) else 1.0
-                    weights[at, length, number].lerp_(learned, share)
-                    values[at, length, number] += share * (value - values[at, length, number])
+                learned = evidence.most_likely(torch.tensor(_PRIOR[task])).to(weights)
+                weights[at, length].lerp_(learned, 0.5 if int(n_periods[at, length]) else 1.0)
                 n_periods[at, length] += 1
-        self.weights_of, self.value_of, self.n_periods = weights, values, n_periods
+        self.weights, self.n_periods = weights, n_periods
 
     def _evidence(self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder) -> _Evidence:
         """What each part would have said to some requests."""
@@ -198,44 +175,28 @@ class _Evidence:
         self._features, self._is_seen = features, is_seen  # (R, N, P), (R, N)
         self._row, self._items = torch.from_numpy(requests.row), torch.from_numpy(requests.items)
         self._weights = torch.from_numpy(requests.weights / requests.weights.sum()).float()
-        self._n_wanted = self._row.bincount(minlength=len(requests.users))
 
-    def most_likely(self, parts: tuple[int, ...], prior: Tensor) -> Tensor:
-        """(P,) the weights ≥ 0 of some parts that make what was wanted most likely, pulled slightly to the prior."""
-        columns = torch.tensor(parts)
+    def most_likely(self, prior: Tensor) -> Tensor:
+        """(P,) the weights ≥ 0 that make what was wanted most likely, pulled slightly to the prior."""
         candidates, offset = _candidates(self._items.numpy(), self._features.shape[1])
         chosen = torch.from_numpy(candidates)
-        features = self._features[:, chosen][:, :, columns]  # (R, C, Q)
+        features = self._features[:, chosen]  # (R, C, P)
         shift = torch.from_numpy(offset).float().masked_fill(self._is_seen[:, chosen], -torch.inf)  # (R, C)
-        share = (self._weights / self._n_wanted)[self._row]
-        wanted = (self._features[self._row, self._items][:, columns] * share[:, None]).sum(dim=0)
-        start = prior[columns]
+        share = (self._weights / self._row.bincount())[self._row]
+        wanted = (self._features[self._row, self._items] * share[:, None]).sum(dim=0)
 
         def loss(values: Any) -> tuple[float, Any]:
             weights = torch.tensor(values, dtype=torch.float32)
             scores = features @ weights + shift
             totals = scores.logsumexp(dim=1)
-            expected = ((scores - totals[:, None]).exp()[:, None] @ features).squeeze(1)  # (R, Q)
-            away = weights - start
+            expected = ((scores - totals[:, None]).exp()[:, None] @ features).squeeze(1)  # (R, P)
+            away = weights - prior
             value = float(self._weights @ totals - wanted @ weights + _PULL * away @ away)
             gradient = self._weights @ expected - wanted + 2 * _PULL * away
             return value, gradient.double().numpy()
 
-        found = minimize(loss, start.double().numpy(), jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(parts))
-        weights = torch.zeros(len(prior))
-        weights[columns] = torch.tensor(found.x, dtype=torch.float32)
-        return weights
-
-    def ndcg(self, weights: Tensor) -> float:
-        """NDCG@20 of the lists that these weights make."""
-        scores = (self._features @ weights).masked_fill(self._is_seen, -torch.inf)
-        k = min(_K, scores.shape[1])
-        best = scores.topk(k, dim=1).indices
-        is_wanted = torch.zeros(scores.shape, dtype=torch.bool)
-        is_wanted[self._row, self._items] = True
-        discount = 1 / torch.log2(torch.arange(k) + 2.0)
-        ideal = discount.cumsum(0)[self._n_wanted.clamp(max=k) - 1]
-        return float(self._weights @ (is_wanted.gather(1, best).float() @ discount / ideal))
+        found = minimize(loss, prior.double().numpy(), jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(prior))
+        return torch.tensor(found.x, dtype=torch.float32)
 
 
 class _Requests(NamedTuple):

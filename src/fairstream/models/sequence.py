@@ -25,7 +25,7 @@ _DEFAULTS = {
     "batch_size": 1024,
     "schedule": "cosine",
     "activity_exponent": 0.5,
-    "pretrain_epochs": 10,
+    "pretrain_epochs": 5,
     "update_epochs": 3,
 }
 
