@@ -16,6 +16,7 @@ test: $(READY)  ## Run the fast tests
 
 slow: $(READY)  ## Run the tests that take minutes, or need processes, a browser or PostgreSQL
 	$(BIN)/pytest -n 2 --dist loadscope -m slow
+	$(BIN)/pytest -n 2 --dist loadscope -m 'hypothesis and not slow' --hypothesis-profile=thorough
 
 lint: $(READY)  ## Style, types, and which package may import which
 	$(BIN)/ruff check src tests benchmarks

@@ -15,8 +15,9 @@ from fairstream.experiments.jobs import Source
 from stores import LONG, source_of, write_stream
 from web import Web, running
 
-settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
-settings.load_profile("default")
+settings.register_profile("fast", deadline=None, max_examples=15, derandomize=True)
+settings.register_profile("thorough", deadline=None, max_examples=100, derandomize=True)
+settings.load_profile("fast")  # `make slow` takes --hypothesis-profile=thorough
 torch.set_num_threads(1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream.baselines import Program, Rerank, Reranking
@@ -80,7 +80,6 @@ def gap_by_hand(program: Program, codes: Any, lists: list[list[int]]) -> float:
 # ── against the exact solution ───────────────────────────────────────────────────────────
 
 
-@settings(max_examples=300)
 @given(programs())
 def test_it_is_within_one_exchange_of_the_optimum_and_knows_it(program: Program) -> None:
     fast, exact = rerank(program), rerank_exact(program)
@@ -100,7 +99,6 @@ def test_it_is_within_one_exchange_of_the_optimum_and_knows_it(program: Program)
         assert exact.value - fast.value <= fast.shortfall + 1e-9 <= last_exchange(program) + 2e-9
 
 
-@settings(max_examples=100)
 @given(programs())
 def test_where_the_tolerance_cannot_be_met_there_are_no_better_lists_as_close(program: Program) -> None:
     """The bound is then that of lists with a gap as small as the one that was reached."""

@@ -18,7 +18,7 @@ import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream
@@ -117,7 +117,6 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(event_tables(), st.sampled_from(sorted(FORMS)), st.sampled_from(OPTIONS))
 def test_what_is_ingested_in_pieces_is_what_is_read_at_once(
     table: pa.Table, form: str, options: dict[str, Any]

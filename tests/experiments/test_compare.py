@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fairstream
@@ -237,7 +237,6 @@ def test_users_without_a_group_count_overall_and_for_no_disparity() -> None:
 # ── seeds ────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.permutations(range(7)))
 def test_the_seeds_that_all_have_are_averaged(seed: int, order: list[int]) -> None:
     rng, groups = np.random.default_rng(seed), np.arange(20) % 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream import METHODS, Run, RunConfig
@@ -208,7 +208,6 @@ def begun(source: Source, config: RunConfig) -> tuple[dict[str, torch.Tensor], A
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(pair=pairs())
 def test_runs_of_one_beginning_have_bit_equal_models(source: Source, pair: tuple[RunConfig, RunConfig]) -> None:
     (one, one_report), (other, other_report) = (begun(source, config) for config in pair)

@@ -245,7 +245,6 @@ futures = st.sampled_from([replaced, reordered])
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
 @given(**worlds, t=st.integers(0, 3), change=futures, min_group_size=st.sampled_from([1, 3]))
 @example(options=BACKENDS[-1], seed=0, n_groups=4, advantaged="auto", t=2, change=replaced, min_group_size=1)
 @example(options=BACKENDS[-2], seed=0, n_groups=2, advantaged="south", t=2, change=reordered, min_group_size=1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream
@@ -92,7 +92,6 @@ user_rows = st.lists(
 )
 
 
-@settings(max_examples=25)
 @given(parts=st.lists(user_rows, min_size=1, max_size=4))
 def test_any_users_come_back(tmp_path_factory: pytest.TempPathFactory, parts: list[Any]) -> None:
     """Also those without a hit, without a group, cold ones, and a period in which nobody was tested."""

@@ -50,7 +50,6 @@ def claims_of(store: Store) -> dict[tuple[str, str], Claim]:
 
 
 @given(times=seconds, epochs=st.integers(1, 200), choosing=st.floats(0, 9))
-@settings(max_examples=20)
 def test_retraining_is_scaled_to_the_papers_epochs_and_reranking_counts(
     new_store: NewStore, times: list[float], epochs: int, choosing: float
 ) -> None:
@@ -72,7 +71,6 @@ def test_retraining_is_scaled_to_the_papers_epochs_and_reranking_counts(
         min_size=1,
     )
 )
-@settings(max_examples=20)
 def test_all_times_are_of_the_device_that_most_were_measured_on(
     new_store: NewStore, where: dict[str, set[str]]
 ) -> None:
@@ -107,7 +105,6 @@ def test_the_table_has_every_cell_of_the_papers_measured_or_not(
 
 
 @given(fast=seconds, slow=seconds, other=seconds)
-@settings(max_examples=20)
 def test_methods_are_compared_by_the_ratio_of_mean_seconds_where_both_were_timed(
     new_store: NewStore, fast: list[float], slow: list[float], other: list[float]
 ) -> None:
@@ -141,7 +138,6 @@ def test_what_ours_is_not_is_said_of_rerank_alone(new_store: NewStore) -> None:
 
 @pytest.mark.parametrize("pair", sorted(PRICES))
 @given(ratio=st.floats(0.1, 10))
-@settings(max_examples=20)
 def test_what_fairness_costs_holds_while_it_is_small(new_store: NewStore, pair: tuple[str, str], ratio: float) -> None:
     store = new_store()
     plain, fair = pair

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream as fs
@@ -34,7 +34,6 @@ def lists(table: Any, by: str = "user_id") -> dict[Any, list[tuple[Any, float]]]
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=20)
 @given(data=st.data())
 def test_filters_leave_the_order_of_what_is_left(
     name: str, stream: fs.SyntheticStream, recommenders: dict[str, fs.FairRecommender], data: Any

@@ -293,7 +293,7 @@ def test_the_folder_is_made_and_other_files_in_it_stay(tmp_path: Path) -> None:
 # ── damage ───────────────────────────────────────────────────────────────────────────────
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_any_changed_byte_of_the_tensors_is_noticed(saved: Path, place: float, flip: int) -> None:
     path = tensor_file(saved)
@@ -306,7 +306,7 @@ def test_any_changed_byte_of_the_tensors_is_noticed(saved: Path, place: float, f
     assert_same(fairstream.load(saved, device="cpu"), fairstream.load(saved, device="cpu"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1, exclude_max=True), which=st.sampled_from(["manifest.json", "tensors"]))
 def test_any_truncated_file_is_noticed(saved: Path, share: float, which: str) -> None:
     path = saved / which if which == "manifest.json" else tensor_file(saved)

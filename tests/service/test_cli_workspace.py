@@ -177,7 +177,7 @@ def refusal(file: Path) -> str:
     return ""
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([".csv", ".jsonl", ".parquet", ".arrow"]), st.binary(max_size=200), st.data())
 def test_any_bytes_are_a_file_or_one_sentence(tmp_path: Path, suffix: str, content: bytes, data: st.DataObject) -> None:
     file = write(tmp_path / f"e{suffix}", EVENTS)

@@ -23,7 +23,7 @@ from fairstream.service.workspace import Workspace
 
 pytestmark = pytest.mark.both_databases
 Maker = Callable[..., Workspace]
-fixtures_stay = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+fixtures_stay = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 _ids = st.sampled_from(["a", "b", 'c"', "d,e", "ü\u2028", "\\.", "''", "NULL", "0", "日本", " ", "f\\n"])
 

@@ -59,7 +59,7 @@ def answered(served: Served, user: str, k: int, had: list[str]) -> list[tuple[st
 
 
 @pytest.mark.parametrize("name", ["mf", "ncf", "large"])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(
     asked=st.lists(
         st.tuples(
@@ -104,7 +104,7 @@ def test_a_model_with_nan_is_not_served() -> None:
         Served(recommender, "m")
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(
     parts=st.lists(
         st.lists(st.tuples(USERS, st.sampled_from(["i1", "i2", "i3", "unheard of"])), max_size=8), max_size=6
