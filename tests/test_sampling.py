@@ -77,6 +77,7 @@ def test_another_key_or_position_draws_something_else() -> None:
     assert not torch.equal(first, sampler.draw(users, 2, key=0, first=50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("excluded", "n_items", "n"),
     [

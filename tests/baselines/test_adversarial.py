@@ -154,6 +154,7 @@ def test_a_last_batch_of_one_can_be_learned_from() -> None:
     assert np.isfinite(AdversarialEngine(training, gamma=1.0).epoch(np.arange(2), KEY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mf", "ncf"])
 def test_the_adversary_takes_the_group_out(model: str) -> None:
     """Of embeddings that show it plainly, and that nobody needs to show it."""
@@ -223,6 +224,7 @@ def test_a_model_that_reads_the_history_is_given_it() -> None:
 # ── the engine for CUDA, but for the capture itself ──────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mf", "ncf"])
 def test_what_is_captured_is_the_same_step(model: str) -> None:
     codes = np.arange(40) % 2

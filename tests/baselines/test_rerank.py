@@ -80,6 +80,7 @@ def gap_by_hand(program: Program, codes: Any, lists: list[list[int]]) -> float:
 # ── against the exact solution ───────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @given(programs())
 def test_it_is_within_one_exchange_of_the_optimum_and_knows_it(program: Program) -> None:
     fast, exact = rerank(program), rerank_exact(program)

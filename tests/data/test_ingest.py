@@ -155,6 +155,7 @@ ONE_FIELD_AND_A_LATER_ONE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["item", "time"])
 @pytest.mark.parametrize(("first", "later"), ONE_FIELD_AND_A_LATER_ONE)
 def test_a_csv_file_has_the_types_that_all_its_lines_agree_on(
@@ -291,6 +292,7 @@ def test_a_source_that_ends_in_the_middle_leaves_nothing(n_read: int, error: Bas
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_limit", ["", "much", "2 apples", None])
 def test_a_memory_limit_is_an_amount_of_memory(memory_limit: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"\Amemory_limit must be an amount such as '2GB', got [^\n]*\Z"):

@@ -77,6 +77,7 @@ def test_what_is_prepared_is_what_the_raw_data_says(web: Web, name: str, how: st
     assert names_in(to) == sorted([name, "interactions.parquet", "users.parquet", "source.json"])
 
 
+@pytest.mark.slow
 @given(
     ratings=st.lists(
         st.tuples(st.integers(1, 9), st.integers(1, 20), st.integers(1, 5), st.integers(978_300_000, 978_300_020)),

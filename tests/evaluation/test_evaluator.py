@@ -501,6 +501,7 @@ class Choosing:
         return Reranking(columns, value=0.0, gap=0.25, is_within=False, upper_bound=0.0)
 
 
+@pytest.mark.slow
 @every_repair
 @pytest.mark.parametrize("k", [1, K, 120])
 def test_a_reranker_that_keeps_the_best_k_changes_nothing(protocol: str, k: int) -> None:

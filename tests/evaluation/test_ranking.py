@@ -137,6 +137,7 @@ def test_two_rankings_merged_are_that_of_all_users(chosen: list[bool], seed: int
     assert (joined.items == together.items).all()
 
 
+@pytest.mark.slow
 @given(tasks(), BACKENDS)
 def test_users_a_few_at_a_time_are_ranked_as_all_at_once(task: Task, way: AbstractContextManager[None]) -> None:
     scores, positives, seen, users, n_items, k = task

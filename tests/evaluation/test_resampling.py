@@ -513,6 +513,7 @@ def test_a_group_that_is_there_less_often_is_not_found_to_be_treated_otherwise()
     assert np.mean([not scores.largest_gap.may_be_chance for scores in found]) <= 0.09
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_periods", [1, 4])
 @pytest.mark.parametrize("wide_is_small", [True, False])
 def test_groups_of_unequal_spread_and_equal_means_are_rarely_told_apart(wide_is_small: bool, n_periods: int) -> None:
@@ -531,6 +532,7 @@ def test_groups_of_unequal_spread_and_equal_means_are_rarely_told_apart(wide_is_
     assert np.mean([score.disparity.interval[0] <= 0 <= score.disparity.interval[1] for score in scores]) >= 0.92
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_small", [20, 30, 50])
 def test_intervals_cover_for_a_small_group_with_a_sparse_metric(n_small: int) -> None:
     """86 % zeros: bootstrap percentiles cover 78, 87 and 90 %."""

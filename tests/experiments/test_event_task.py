@@ -160,6 +160,7 @@ def test_a_run_under_a_repaired_protocol_leaves_out_newcomers(log: EventLog) -> 
         assert result.tasks["event"].slices["history_0"].n_users == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advantaged", ["majority", "auto"])
 @pytest.mark.parametrize("restart", ["never", "on-degradation"])
 def test_what_is_learned_does_not_depend_on_what_is_evaluated(stream: Any, restart: str, advantaged: str) -> None:
@@ -231,6 +232,7 @@ def test_methods_are_compared_on_the_events_that_all_have(seeds: dict[str, list[
     assert compare(records, n_resamples=50).task == "remain"
 
 
+@pytest.mark.slow
 def test_runs_are_compared_on_a_task_that_they_share(log: EventLog) -> None:
     def runs(first: Any, second: Any) -> list[Run]:
         return [finished(log, "finetune", tasks=first), finished(log, "fade", tasks=second)]

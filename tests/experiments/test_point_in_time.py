@@ -292,6 +292,7 @@ def test_repairing_the_leak_alone_is_enough_to_keep_the_future_out(
     assert [len(state["candidates"]) for state in ours["models"].values()] == [0] + [int(repairs != "+ranking")] * t
 
 
+@pytest.mark.slow
 @settings(max_examples=7)
 @given(**worlds, t=st.integers(2, 5))
 def test_with_periods_of_the_calendar_the_future_can_simply_be_missing(
@@ -335,6 +336,7 @@ def test_the_larger_group_is_that_of_the_pretraining_data() -> None:
         assert run.groups.names == ("north", "south")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advantaged", [None, "auto"])
 def test_where_the_pretraining_data_know_no_group_the_future_does_not_name_one(advantaged: str | None) -> None:
     world = make_world(np.random.default_rng(1), 2)
@@ -394,6 +396,7 @@ def test_a_users_table_that_knows_of_later_groups_changes_nothing() -> None:
 # ── paper ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("optimizer", ["dense", "row"])
 def test_the_papers_protocol_lets_the_future_into_the_weights(seed: int, optimizer: str) -> None:

@@ -131,6 +131,7 @@ def test_the_document_says_what_made_it(finished: Run) -> None:
     assert data["period_ends"] == list(finished.periods.ends)
 
 
+@pytest.mark.slow
 def test_the_same_config_runs_again_from_its_document(finished: Run) -> None:
     again = Run(finished.log, fairstream.RunConfig(**stored(finished.document())["config"]))
     list(again)

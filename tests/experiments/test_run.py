@@ -241,6 +241,7 @@ def grouped(values: list[str | None], advantaged: str | None = None) -> EventLog
     return fairstream.read_events(stream.events, users=users, group="side", advantaged=advantaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_groups", [2, 3, 7])
 @pytest.mark.parametrize("method", ["FADE", "FADE-Abs"])
 def test_any_number_of_groups_is_learned_and_judged(n_groups: int, method: str) -> None:
@@ -415,6 +416,7 @@ def test_the_same_seed_gives_the_same_document_and_another_does_not(small: Event
     assert numbers(once)["periods"] != numbers(other)["periods"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("method", ["Finetune", "Pretrain"])
 def test_swapping_the_groups_changes_the_sign_of_every_disparity_and_nothing_else(

@@ -193,6 +193,7 @@ def test_one_run_with_other_metrics_is_the_same_run_and_the_one_with_the_metric_
         assert sorted(ours, key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.slow
 def test_functions_under_any_name_are_pooled_and_compared_by_their_own_values(source: Source) -> None:
     """Also a built-in function under another's name: the name alone would compute something else."""
     metrics = {"mine": mrr, "ndcg": recall, "Coverage": coverage}
@@ -236,6 +237,7 @@ def test_nobody_tested_in_a_period_leaves_the_others(store: Store) -> None:
     assert {name: joined[name]["mean"] for name in NAMES} == pytest.approx({n: first[n]["mean"] for n in NAMES})
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_stream(tmp_path / "stream")

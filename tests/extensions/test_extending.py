@@ -93,6 +93,7 @@ def test_a_model_goes_through_everything(
     rec.update(stream.events.slice(3700), users=stream.users)
 
 
+@pytest.mark.slow
 def test_a_sequence_model_learns_what_follows_what(page: Any) -> None:
     """Everybody goes from item i to item i + 1: what comes next follows from the last item and from nothing else."""
     rng = np.random.default_rng(0)

@@ -36,6 +36,7 @@ def people(n: int) -> pa.Table:
     return pa.table({"user_id": [f"u{u}" for u in range(n)], "sex": ["f" if u % 2 else "m" for u in range(n)]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gru", "sasrec"])
 def test_what_comes_next_is_learned_and_newcomers_have_it_from_their_first_event(name: str) -> None:
     rec = fs.FairRecommender(name, embedding_dim=16, pretrain_epochs=60, batch_size=128, device="cpu")

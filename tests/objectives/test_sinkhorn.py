@@ -13,6 +13,7 @@ PAPERS_TAU = 3.0
 SEEDS = st.integers(0, 10**6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "spread", "tolerance"), [(5, 1.0, 1e-6), (5, 10.0, 0.01), (41, 1.0, 2e-3), (41, 10.0, 0.02)]
 )

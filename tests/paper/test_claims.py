@@ -134,6 +134,7 @@ def test_what_the_paper_says_of_all_cases_holds_in_part_where_it_does_not_show_i
 ALL_PARTS = [(dataset, model) for dataset in ("movielens-1m", "modcloth") for model in ("MF", "NCF")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_seeds", [1, 2, 3])
 @pytest.mark.parametrize("n_parts", [1, 4])
 def test_a_reason_says_how_many_cases_and_seeds_it_rests_on(tmp_path: Path, n_parts: int, n_seeds: int) -> None:

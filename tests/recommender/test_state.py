@@ -237,6 +237,7 @@ def _check_interruptions(model: Any, act: Callable[[FairRecommender], object], s
     assert n_interrupted > 10
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # inside a generator it is lost
 @pytest.mark.parametrize("model", ["mf", Biased])
 def test_an_interrupted_update_changes_nothing(model: Any) -> None:
     _check_interruptions(model, lambda rec: rec.update(PERIODS[0], users=USERS), step=23)

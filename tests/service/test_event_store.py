@@ -137,6 +137,7 @@ def test_many_writers_lose_nothing_and_store_nothing_twice(workspace: Workspace)
     assert len(stored(store)) == store.n_open() == 500
 
 
+@pytest.mark.slow
 def test_an_event_seen_has_all_the_earlier_ones_before_it(workspace: Workspace) -> None:
     store = EventStore(workspace)
 

@@ -142,6 +142,7 @@ def test_promote_and_rollback(learned: Workspace) -> None:
     assert [entry.kind for entry in entries(learned.engine)][-2:] == ["rollback", "promote"]
 
 
+@pytest.mark.slow
 def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspace: Maker) -> None:
     workspace = new_workspace(**SMALL, keep_models=2)
     know(workspace, PEOPLE)

@@ -71,6 +71,7 @@ def assert_close(one: TrainingJob, other: TrainingJob, tolerance: float = 1e-4) 
             assert float((a - b).norm() / b.norm().clamp(min=1e-12)) < tolerance, name
 
 
+@pytest.mark.slow
 @DEVICES
 @OPTIMIZERS
 @pytest.mark.parametrize(("model", "case"), CASES, ids=lambda part: part if isinstance(part, str) else "-".join(part))
@@ -92,6 +93,7 @@ def test_a_graph_propagates_as_the_sparse_product_does() -> None:
     assert_close(ours, theirs)
 
 
+@pytest.mark.slow
 @OPTIMIZERS
 def test_in_double_precision_they_agree_to_the_last_digits(optimizer: Literal["row", "dense"]) -> None:
     for model in ("ncf", "gru", "windows"):

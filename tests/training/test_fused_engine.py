@@ -110,6 +110,7 @@ KINDS += [("row", "signed", 0.0), ("dense", "signed", 0.0)]
 SHAPES = itertools.cycle([(4, 4, 2), (3, 5, 3), (5, 2, 4)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "fairness", "lambda_", "n", "mu", "n_groups"),
     [(*kind, *shape) for kind, shape in zip(KINDS, SHAPES, strict=False)],
@@ -124,6 +125,7 @@ def test_two_hundred_steps_stay_within_the_tolerance(
     assert largest_difference(fused, reference) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 @pytest.mark.parametrize("options", [{"mu": 40}, {"n": 40, "mu": 2}, {"surrogate": "approx-ndcg", "lambda_": 4.0}])
 def test_so_do_those_with_many_candidates_and_with_approx_ndcg(optimizer: str, options: dict[str, Any]) -> None:
@@ -182,6 +184,7 @@ def test_a_long_log_is_drawn_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert all(torch.equal(value, expected[name]) for name, value in everything(in_parts).items())
 
 
+@pytest.mark.slow
 def test_rows_that_have_been_away_for_long_are_left_alone_and_wake_as_if_they_had_not_been() -> None:
     # Without the fairness loss: its gradient follows the signs of differences, and those of trembling rows are chance.
     fused, reference = (job_of(optimizer="dense", std=0.01, lambda_=0.0) for _ in range(2))

@@ -23,6 +23,7 @@ from fairstream.training.cpu.steps import Loss, losses
 from support import EXTREME
 
 
+@pytest.mark.slow
 @given(
     st.sets(st.tuples(st.integers(0, 5), st.integers(0, 30))),
     st.lists(st.integers(0, 5), min_size=1, max_size=8),
@@ -102,6 +103,7 @@ def test_huge_scores_give_numbers(table: list[list[float]], is_hit: bool) -> Non
     assert np.isfinite(room.score_grads).all()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 1, width=32), st.integers(-1, 3)), min_size=1, max_size=30))
 def test_the_fairness_loss_takes_part_only_where_two_groups_are(users: list[tuple[float, int]]) -> None:
     dh, codes = (np.array(column) for column in zip(*users, strict=True))

@@ -58,6 +58,7 @@ def answered(served: Served, user: str, k: int, had: list[str]) -> list[tuple[st
     return [(item, score, source) for item, score in zip(items, scores, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mf", "ncf", "large"])
 @settings(deadline=None)
 @given(

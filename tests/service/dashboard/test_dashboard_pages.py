@@ -104,6 +104,7 @@ def test_without_a_key_every_page_asks_for_one(new_workspace: Maker) -> None:
         assert answer.content == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["read", "admin"])
 def test_a_key_opens_the_pages_until_it_is_revoked(new_workspace: Maker, scope: str) -> None:
     workspace = filled(new_workspace())
