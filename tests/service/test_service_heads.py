@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -11,12 +12,18 @@ from fairstream.service.api.heads import MOST_BYTES, BoundedHeads
 from live_services import PATIENCE_SECONDS, served
 
 
+async def answer_after_the_body(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await PlainTextResponse("fine")(scope, receive, send)
+
+
 @pytest.mark.parametrize("part", [b"x" * 65_536, b"X: y\r\n" * 10_000])
 def test_an_endless_head_is_refused(part: bytes) -> None:
     def connect() -> socket.socket:
         return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE_SECONDS)
 
-    with served(PlainTextResponse("fine"), http=BoundedHeads, lifespan="off", log_level="critical") as address:
+    with served(answer_after_the_body, http=BoundedHeads, lifespan="off", log_level="critical") as address:
         with connect() as connection:
             n_sent = 0
             try:
