@@ -195,6 +195,23 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
     assert "users without a group" not in outcome.out  # there are none
 
 
+def test_popularity_stands_beside_every_run_and_is_named_where_it_is_not_beaten(command: Command, data: Path) -> None:
+    arguments = ("run", data / "csv", "--task=next", "--n-resamples=50")
+    outcome = command(*arguments, "--model=mf", "--json=result.json", *FAST)
+    document = json.loads((outcome.folder / "result.json").read_text())
+    assert list(document["baselines"]) == ["popularity", "recent-popularity"]
+    mine = document["summary"]["next"]["ndcg@20"]["mean"]
+    for name, baseline in document["baselines"].items():
+        alone = command(*arguments, f"--model={name}", "--method=Finetune", "--json=alone.json", *FAST)
+        found = json.loads((alone.folder / "alone.json").read_text())
+        assert found["summary"] == baseline["summary"]
+        assert name not in found["baselines"]
+        value = baseline["summary"]["next"]["ndcg@20"]["mean"]
+        assert re.search(rf"mean +{name} +{value:.4f} ", outcome.out)
+        said = rf"{name} \({value:.4f}\) (is better than|cannot be told from) this model \({mine:.4f}\)"
+        assert value < mine or re.search(said, " ".join(outcome.out.split()))
+
+
 def test_adver_says_how_well_the_group_can_be_told(command: Command, data: Path) -> None:
     arguments = ("run", data / "csv", "--method=adver", "--adversary-weight=5", *FAST)
     outcome = command(*arguments, "--json=result.json")

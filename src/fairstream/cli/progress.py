@@ -53,9 +53,9 @@ class RunProgress(_Bars):
             disable=quiet or not sys.stderr.isatty(),
         )
 
-    def follow(self, run: Run) -> None:
+    def follow(self, run: Run, name: str | None = None) -> None:
         """Finish `run` and show its progress."""
-        run.on_progress = self.bar(run.config.method, run.periods.last)
+        run.on_progress = self.bar(name or run.config.method, run.periods.last)
         for _ in run:
             pass
         run.on_progress(run.periods.last, 0, 0)
@@ -67,7 +67,7 @@ class RunProgress(_Bars):
         def on_progress(t: int, done: int, total: int) -> None:
             what = "pre-training" if t == 0 else f"period {t}"
             stage = "done" if t == n_periods else f"{what}, epoch {done}/{total}"
-            self._progress.update(bar, completed=t, stage=stage)
+            self._progress.update(bar, completed=t + (done / total if total else 0), stage=stage)
 
         return on_progress
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -26,11 +26,20 @@ from fairstream.cli.reading import (
     UserColumn,
     Users,
 )
-from fairstream.cli.tables import Document, group_table, metric_table, ordered, period_table, recovery_line, slice_table
+from fairstream.cli.tables import (
+    Document,
+    group_table,
+    metric_table,
+    not_beaten,
+    ordered,
+    period_table,
+    recovery_line,
+    slice_table,
+)
 from fairstream.cli.workers import Seeds, Workers, default_workers
 from fairstream.data import EventLog, read_events
 from fairstream.errors import ConfigurationError
-from fairstream.experiments import Record, Run, RunConfig, pooled, run_seeds
+from fairstream.experiments import Record, Run, RunConfig, compare, pooled, popularity_runs, run_seeds
 from fairstream.registry import load_plugins
 
 _FIRST = ("method", "model", "protocol")
@@ -131,17 +140,25 @@ def run(
     console = make_console(quiet=quiet or json == "-")
     _introduce(job, console)
 
+    to_beat: dict[str, Run] = {}
+
     def keep(record: Record) -> None:
-        write_result(record.document, files.get(record.seed))
+        baselines = {name: {"summary": other.summary()} for name, other in to_beat.items()}
+        write_result({**record.document, "baselines": baselines}, files.get(record.seed))
 
     with RunProgress(quiet=quiet) as progress:
+        for name, other in popularity_runs(log, config).items():
+            progress.follow(other, name)
+            to_beat[name] = other
         if seeds == 1 and store is None:
             progress.follow(job)
             records = [Record.from_document(job.document())]
             keep(records[0])
         else:
             records = _run_all(job, log, seeds, store, workers, progress, keep)
-    _show(pooled(records), console)
+    _show(pooled(records), {name: other.document() for name, other in to_beat.items()}, console)
+    for line in _not_beaten(records, to_beat):
+        console.print(line, highlight=False)
     for file in files.values():
         console.print(f"Written to {file}", highlight=False)
 
@@ -195,9 +212,19 @@ def _files(json: str | None, seeds: Sequence[int]) -> dict[int, str]:
     return {seed: str(file.with_name(f"{file.stem}-seed{seed}{file.suffix}")) for seed in seeds}
 
 
-def _show(document: Document, console: Console) -> None:
+def _not_beaten(records: Sequence[Record], to_beat: Mapping[str, Run]) -> list[str]:
+    """One sentence for each task and baseline that the model is not better than."""
+    sentences = []
+    for name, other in to_beat.items():
+        for task, metrics in records[0].document["summary"].items():
+            comparison = compare([*records, other], task=task, metric=next(iter(metrics)))
+            sentences.append(not_beaten(comparison, name))
+    return [sentence for sentence in sentences if sentence is not None]
+
+
+def _show(document: Document, others: Mapping[str, Document], console: Console) -> None:
     for task in document["summary"]:
-        console.print(period_table(document, task))
+        console.print(period_table(document, task, others))
     main = next(iter(document["summary"]))
     if len(document["data"]["groups"]) > 2:
         console.print(group_table(document, main))

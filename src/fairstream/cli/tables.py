@@ -37,8 +37,11 @@ _LEGEND = f"{CHANCE_MARK} not significant (permutation p ≥ {SIGNIFICANCE:g})"
 Document = Mapping[str, Any]
 
 
-def period_table(document: Document, task: str) -> Table:
-    """The main metric: one row per period, the mean over the periods after pre-training at the end."""
+def period_table(document: Document, task: str, others: Mapping[str, Document] | None = None) -> Table:
+    """The main metric: one row per period, the mean over the periods after pre-training at the end.
+
+    `others` are runs that this one has to beat; their means follow.
+    """
     main = next(iter(document["summary"][task]))
     shown = shown_groups(document["data"]["groups"])
     method, seeds = document["config"]["method"], document["config"]["seed"]
@@ -60,7 +63,23 @@ def period_table(document: Document, task: str) -> Table:
         table.add_row(f"{t}{when}", step, *cells, _seconds([seconds]))
     table.add_section()
     table.add_row("mean", "", *_cells(document["summary"][task][main], shown), _seconds(update_seconds))
+    for name, other in (others or {}).items():
+        table.add_row("mean", name, *_cells(other["summary"][task][main], shown), _seconds(_update_seconds(other)))
     return table
+
+
+def not_beaten(comparison: Comparison, name: str) -> str | None:
+    """One sentence where the first contender is not better than the second, which is called `name`."""
+    mine, other = comparison.contenders
+    difference = next(pair for pair in comparison.differences if pair.label == mine.label)
+    if difference.performance.value > 0 and difference.performance.excludes_zero:
+        return None
+    is_below = difference.performance.value < 0 and difference.performance.excludes_zero
+    verb = "is better than" if is_below else "cannot be told from"
+    return (
+        f"On {TASK_NAMES[comparison.task]}, {name} ({number(other.performance.value)}) {verb} this model "
+        f"({number(mine.performance.value)})."
+    )
 
 
 def metric_table(document: Document, task: str) -> Table:

@@ -8,7 +8,7 @@ from fairstream.experiments.pool import OnJobs, execute_runs
 from fairstream.experiments.pooling import pooled
 from fairstream.experiments.record import Record
 from fairstream.experiments.results import PeriodResult, check_writable, to_json, write_file, write_json
-from fairstream.experiments.run import Run, run
+from fairstream.experiments.run import Run, popularity_runs, run
 from fairstream.experiments.store import Store
 from fairstream.experiments.sweep import run_seeds
 
@@ -28,6 +28,7 @@ __all__ = [
     "evaluation_protocol",
     "execute_runs",
     "pooled",
+    "popularity_runs",
     "read_runs",
     "run",
     "run_id",

@@ -358,3 +358,33 @@ def run(
     )
     config = RunConfig(**given)
     return Run(log, config, parts=parts, on_progress=on_progress)
+
+
+POPULARITY = ("popularity", "recent-popularity")
+"""Models that any other has to beat."""
+_OF_THE_EVALUATION = (
+    "seed",
+    "device",
+    "protocol",
+    "tasks",
+    "metrics",
+    "k",
+    "min_group_size",
+    "n_resamples",
+    "pretrain_ratio",
+    "pretrain_events",
+    "period",
+    "n_periods",
+    "n_blocks",
+    "batch_size",
+)
+
+
+def popularity_runs(log: EventLog, config: RunConfig) -> dict[str, Run]:
+    """Runs of the popularity models over the same periods, evaluated alike: what a run has to beat."""
+    shared = config.model_dump(include=set(_OF_THE_EVALUATION))
+    return {
+        name: Run(log, RunConfig(model=name, method="Finetune", **shared))
+        for name in POPULARITY
+        if name != config.model
+    }

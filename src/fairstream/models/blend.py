@@ -21,7 +21,7 @@ from fairstream.models.sequence import LENGTH, SASRec
 
 LENGTHS = (2, 5, 20)
 """Where one range of history lengths ends and the next begins: 1, 2–4, 5–19, 20 and more."""
-N_REQUESTS = 600
+N_REQUESTS = 400
 """The most requests of a period that weights are learned from, for each task and range of lengths."""
 N_CANDIDATES = 1_000
 """The most items beside the requested ones that each request is compared with to learn weights."""
@@ -34,8 +34,7 @@ _PRIOR: Mapping[Task, tuple[float, ...]] = {
 }
 _PULL = 0.01
 _LEAST_REQUESTS = 30
-_ROWS_AT_ONCE = 256
-_FEATURES_AT_ONCE = 1 << 26
+_SCORES_AT_ONCE = 1 << 20
 _ITEM_ITEM_SCALE = 10.0
 """Brings scores of item–item, mostly below 1, to the range of the other parts."""
 _LEAST_ITEM_ITEM = 1e-2
@@ -139,12 +138,11 @@ class Blend(Scorer):
         assert isinstance(previous, Blend)
         previous.eval()
         weights, n_periods = previous.weights.clone(), previous.n_periods.clone()
-        n_requests = min(N_REQUESTS, max(_LEAST_REQUESTS, _FEATURES_AT_ONCE // (contexts.n_items * len(PARTS))))
         for at, task in enumerate(TASKS):
             requests = _requests(task, history, np.asarray(new, dtype=np.int64), contexts.n_items)
             ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
             for length in range(len(LENGTHS) + 1):
-                chosen = requests.where(_spread(ranges == length, n_requests)).weighted()
+                chosen = requests.where(_spread(ranges == length, N_REQUESTS)).weighted()
                 if len(chosen.users) < _LEAST_REQUESTS:
                     continue  # as before
                 evidence = previous._evidence(task, chosen, history, contexts)
@@ -155,44 +153,50 @@ class Blend(Scorer):
 
     def _evidence(self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder) -> _Evidence:
         """What each part would have said to some requests."""
-        known, n, n_items = contexts.observing(history).for_task(task), len(requests.users), contexts.n_items
-        features, is_seen = torch.empty(n, n_items, len(PARTS)), torch.zeros(n, n_items, dtype=torch.bool)
-        for start in range(0, n, _ROWS_AT_ONCE):
-            at = slice(start, start + _ROWS_AT_ONCE)
+        candidates, offset = _candidates(requests.items, contexts.n_items)
+        known, columns = contexts.observing(history).for_task(task), torch.from_numpy(candidates).to(self.device)
+        shape = len(requests.users), len(candidates)
+        features, shift = torch.empty(*shape, len(PARTS)), torch.from_numpy(offset).float().repeat(shape[0], 1)
+        at_once = max(1, _SCORES_AT_ONCE // contexts.n_items)
+        for start in range(0, shape[0], at_once):
+            at = slice(start, start + at_once)
             rows, before = requests.users[at], requests.before[at]
             said = self._part_scorer(torch.from_numpy(rows).to(self.device), known.at(rows, before))
-            features[at] = torch.stack(said(0, n_items), dim=2).cpu()
+            for p, part in enumerate(said(0, contexts.n_items)):
+                features[at, :, p] = part[:, columns].cpu()
             bounds, items = history.items_of(rows, before)
-            owner, is_known = np.repeat(np.arange(start, start + len(rows)), np.diff(bounds)), items < n_items
-            is_seen[owner[is_known], items[is_known]] = True
-        return _Evidence(features, is_seen, requests)
+            place = np.searchsorted(candidates, items).clip(max=len(candidates) - 1)
+            is_candidate = candidates[place] == items
+            owner = start + np.repeat(np.arange(len(rows)), np.diff(bounds))
+            shift[owner[is_candidate], place[is_candidate]] = -torch.inf
+        return _Evidence(features, shift, requests, np.searchsorted(candidates, requests.items))
 
 
 class _Evidence:
-    """What the parts said to R requests of all items, and what was wanted."""
+    """What the parts said to R requests of C candidates, and what was wanted."""
 
-    def __init__(self, features: Tensor, is_seen: Tensor, requests: _Requests) -> None:
-        self._features, self._is_seen = features, is_seen  # (R, N, P), (R, N)
-        self._row, self._items = torch.from_numpy(requests.row), torch.from_numpy(requests.items)
+    def __init__(self, features: Tensor, shift: Tensor, requests: _Requests, wanted: Rows) -> None:
+        self._features = features
+        """(R, C, P)"""
+        self._shift = shift
+        """(R, C) the log of how many items a candidate stands for; −∞ for what the user has had."""
         self._weights = torch.from_numpy(requests.weights / requests.weights.sum()).float()
+        row = torch.from_numpy(requests.row)
+        share = (self._weights / row.bincount())[row]
+        self._wanted = (features[row, torch.from_numpy(wanted)] * share[:, None]).sum(dim=0)
+        """(P,) the mean of what the parts said of what was wanted."""
 
     def most_likely(self, prior: Tensor) -> Tensor:
         """(P,) the weights ≥ 0 that make what was wanted most likely, pulled slightly to the prior."""
-        candidates, offset = _candidates(self._items.numpy(), self._features.shape[1])
-        chosen = torch.from_numpy(candidates)
-        features = self._features[:, chosen]  # (R, C, P)
-        shift = torch.from_numpy(offset).float().masked_fill(self._is_seen[:, chosen], -torch.inf)  # (R, C)
-        share = (self._weights / self._row.bincount())[self._row]
-        wanted = (self._features[self._row, self._items] * share[:, None]).sum(dim=0)
 
         def loss(values: Any) -> tuple[float, Any]:
             weights = torch.tensor(values, dtype=torch.float32)
-            scores = features @ weights + shift
+            scores = self._features @ weights + self._shift
             totals = scores.logsumexp(dim=1)
-            expected = ((scores - totals[:, None]).exp()[:, None] @ features).squeeze(1)  # (R, P)
+            expected = ((scores - totals[:, None]).exp()[:, None] @ self._features).squeeze(1)  # (R, P)
             away = weights - prior
-            value = float(self._weights @ totals - wanted @ weights + _PULL * away @ away)
-            gradient = self._weights @ expected - wanted + 2 * _PULL * away
+            value = float(self._weights @ totals - self._wanted @ weights + _PULL * away @ away)
+            gradient = self._weights @ expected - self._wanted + 2 * _PULL * away
             return value, gradient.double().numpy()
 
         found = minimize(loss, prior.double().numpy(), jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(prior))
