@@ -57,6 +57,7 @@ def test_a_store_of_seeds_is_resumed_and_exports_what_python_gives(
         list(expected)
         exported = json.loads((tmp_path / f"out-seed{seed}.json").read_text())
         exported["timing"] = expected.document()["timing"]
+        assert list(exported.pop("baselines")) == ["popularity", "recent-popularity"]
         assert exported == json.loads(json.dumps(expected.document()))
 
 
