@@ -83,7 +83,7 @@ def test_a_run_is_judged_and_says_how_well_the_group_can_be_told(small: EventLog
     assert 0 <= found["interval"][0] <= found["balanced_accuracy"] <= found["interval"][1] <= 1
     assert found["chance"] == 0.5
     known = run.groups.codes[: small.n_users_after(run.periods.ends[2])] >= 0
-    assert found["n_users"] == known.sum()
+    assert found["n_users"] == (known & run.state.trained).sum()
 
 
 def test_other_methods_are_asked_only_on_request(small: EventLog) -> None:
@@ -101,7 +101,8 @@ def test_three_groups_and_users_without_one(thirds: EventLog) -> None:
     assert found is not None
     assert found.chance == pytest.approx(1 / 3)
     n_learned = thirds.n_users_after(run.periods.ends[2])
-    assert found.n_users == (run.groups.codes[:n_learned] >= 0).sum() < n_learned
+    known = run.groups.codes[:n_learned] >= 0
+    assert found.n_users == (known & run.state.trained).sum() < n_learned
 
 
 def test_the_weight_of_the_adversary_matters_to_adver_alone(small: EventLog) -> None:
