@@ -64,7 +64,12 @@ def period_table(document: Document, task: str, others: Mapping[str, Document] |
     table.add_section()
     table.add_row("mean", "", *_cells(document["summary"][task][main], shown), _seconds(update_seconds))
     for name, other in (others or {}).items():
-        table.add_row("mean", name, *_cells(other["summary"][task][main], shown), _seconds(_update_seconds(other)))
+        table.add_row(
+            "mean",
+            name.replace("-", "\n"),
+            *_cells(other["summary"][task][main], shown),
+            _seconds(_update_seconds(other)),
+        )
     return table
 
 
