@@ -49,6 +49,13 @@ def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
     _sync_folder(path.parent)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder so that a reader, or a crash, finds all of it under its name or nothing."""
+    hidden = path.with_name(f".{path.name.lstrip('.')}.{uuid4().hex}.removed")
+    path.rename(hidden)
+    shutil.rmtree(hidden)
+
+
 @contextmanager
 def _moved_aside(path: Path) -> Iterator[None]:
     """Move `path` aside; remove it when the block succeeds, else move it back."""

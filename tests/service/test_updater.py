@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -155,6 +157,31 @@ def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspa
     on_disk = {folder.name for folder in (workspace.folder / "models").iterdir()}
     assert in_service(workspace.engine).model in on_disk
     assert len(on_disk) <= 4
+
+
+def test_a_model_whose_removal_was_cut_short_cannot_be_promoted(
+    new_workspace: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = new_workspace(**SMALL, keep_models=2)
+    know(workspace, PEOPLE)
+    for events in PERIODS[:3]:
+        take_in(workspace, events)
+        update(workspace)
+    oldest = models(workspace.engine)[-1].id
+
+    def cut_short(folder: Path) -> None:
+        (folder / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            update(workspace)
+    with pytest.raises(WorkspaceError, match="not on disk"):
+        promote(workspace, oldest, by="test")
+    update(workspace)  # sweeps up
+    kept = {row.id for row in models(workspace.engine)}
+    assert {folder.name for folder in (workspace.folder / "models").iterdir()} <= kept - {oldest}
 
 
 def test_no_attribute_is_in_a_model_or_the_record(learned: Workspace) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from fairstream.errors import WorkspaceError
+from fairstream.files import remove_folder
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import now, writing
@@ -111,4 +111,4 @@ def tidy(workspace: Workspace) -> None:
         kept |= {current.model} | {row.parent for row in rows if row.id == current.model and row.parent}
     for folder in (workspace.folder / "models").iterdir():
         if folder.name not in kept:
-            shutil.rmtree(folder)
+            remove_folder(folder)
