@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fairstream as fs
 from fairstream.data import History
@@ -73,6 +76,83 @@ def test_the_weights_that_made_the_data_are_found() -> None:
     rows = np.arange(n)
     known = _Evidence(features, shift, _Requests(rows, rows, rows + 1, np.ones(n), rows, items), items)
     assert torch.allclose(known.most_likely(torch.full((7,), 0.2)), true, atol=0.12)
+
+
+def evidence_of(rng: np.random.Generator, features: torch.Tensor) -> tuple[_Evidence, Callable[[Any, Any], float]]:
+    """Some wanted items, one or more a request, and the loss by its definition."""
+    n, n_items = features.shape[:2]
+    is_wanted = rng.random((n, n_items)) < 0.2
+    is_wanted[np.arange(n), rng.integers(0, n_items, n)] = True
+    seen = (rng.random((n, n_items)) < 0.3) & ~is_wanted
+    row, items = np.nonzero(is_wanted)
+    importance = rng.uniform(0.2, 1.0, n)
+    requests = _Requests(np.arange(n), np.arange(n), np.ones(n, np.int64), importance, row, items)
+    evidence = _Evidence(
+        features, torch.zeros(n, n_items).masked_fill(torch.from_numpy(seen), -torch.inf), requests, items
+    )
+
+    def loss(weights: Any, prior: Any) -> float:
+        scores = np.where(seen, -np.inf, features.double().numpy() @ np.asarray(weights, dtype=np.float64))
+        log_share = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        of_request = np.array([log_share[at, is_wanted[at]].mean() for at in range(n)])
+        return float(-(importance * of_request).sum() / importance.sum() + 0.01 * ((weights - prior) ** 2).sum())
+
+    return evidence, loss
+
+
+@given(seed=st.integers(0, 2**32))
+def test_the_loss_of_weights_is_its_definition_and_the_gradient_its_slope(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = torch.tensor(rng.normal(size=(6, 9, len(PARTS))), dtype=torch.float32)
+    evidence, by_definition = evidence_of(rng, features)
+    weights, prior = rng.uniform(0, 1, len(PARTS)), rng.uniform(-3, 3, len(PARTS)).astype(np.float32)
+    value, gradient = evidence.loss(weights, torch.from_numpy(prior))
+    assert value == pytest.approx(by_definition(weights, prior), abs=1e-5)
+    step = 1e-5 * np.eye(len(PARTS))
+    slopes = [(by_definition(weights + d, prior) - by_definition(weights - d, prior)) / 2e-5 for d in step]
+    np.testing.assert_allclose(gradient, slopes, atol=1e-4)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_no_other_weights_are_more_likely(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = torch.tensor(rng.normal(size=(6, 9, len(PARTS))), dtype=torch.float32)
+    evidence, loss = evidence_of(rng, features)
+    prior = rng.uniform(0, 1, len(PARTS)).astype(np.float32)
+    found = evidence.most_likely(torch.from_numpy(prior)).double().numpy()
+    assert (found >= 0).all()
+    for size in (0.03, 0.3, 3.0):
+        for other in np.maximum(0, found + size * rng.normal(size=(20, len(PARTS)))):
+            assert loss(other, prior) > loss(found, prior) - 1e-5
+
+
+def test_where_the_parts_say_nothing_the_weights_are_the_prior() -> None:
+    """The same of every item: any weights would be as likely."""
+    rng = np.random.default_rng(0)
+    evidence, _ = evidence_of(rng, torch.tensor(rng.normal(size=(5, 1, len(PARTS)))).float().expand(-1, 9, -1))
+    prior = torch.rand(len(PARTS), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(evidence.most_likely(prior), prior, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n_candidates", [8, 10_000])
+def test_what_a_user_has_had_is_no_alternative_to_what_was_wanted(
+    task: Any, n_candidates: int, fitted: fs.FairRecommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, model = fitted.state, copy.deepcopy(fitted.model)
+    assert isinstance(model, Blend)
+    rng, n_items = np.random.default_rng(0), state.history.n_items
+    history = state.history.after(rng.integers(0, 160, 200), rng.integers(0, n_items + 5, 200))
+    model.grow(history.n_users, history.n_items)
+    requests = _requests(task, history, np.arange(len(state.history), len(history)), n_items)
+    monkeypatch.setattr("fairstream.models.blend.N_CANDIDATES", n_candidates)
+    monkeypatch.setattr("fairstream.models.blend._SCORES_AT_ONCE", 10 * n_items)  # in many pieces
+    with torch.no_grad():
+        shift = model._evidence(task, requests, history, ContextBuilder(model.reads, state.history))._shift
+    candidates, _ = _candidates(requests.items, n_items)
+    for row, (user, moment) in enumerate(zip(requests.users, requests.before, strict=True)):
+        had = history.items[:moment][history.users[:moment] == user]
+        assert candidates[shift[row].isneginf()].tolist() == sorted(set(had) & set(candidates)), row
 
 
 def test_a_sample_of_the_catalogue_gives_nearly_the_same_weights(

@@ -188,19 +188,20 @@ class _Evidence:
 
     def most_likely(self, prior: Tensor) -> Tensor:
         """(P,) the weights ≥ 0 that make what was wanted most likely, pulled slightly to the prior."""
-
-        def loss(values: Any) -> tuple[float, Any]:
-            weights = torch.tensor(values, dtype=torch.float32)
-            scores = self._features @ weights + self._shift
-            totals = scores.logsumexp(dim=1)
-            expected = ((scores - totals[:, None]).exp()[:, None] @ self._features).squeeze(1)  # (R, P)
-            away = weights - prior
-            value = float(self._weights @ totals - self._wanted @ weights + _PULL * away @ away)
-            gradient = self._weights @ expected - self._wanted + 2 * _PULL * away
-            return value, gradient.double().numpy()
-
-        found = minimize(loss, prior.double().numpy(), jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(prior))
+        bounds = [(0, None)] * len(prior)
+        found = minimize(self.loss, prior.double().numpy(), (prior,), jac=True, method="L-BFGS-B", bounds=bounds)
         return torch.tensor(found.x, dtype=torch.float32)
+
+    def loss(self, values: Any, prior: Tensor) -> tuple[float, Any]:
+        """How unlikely what was wanted is by these weights, plus how far they are from the prior; and the gradient."""
+        weights = torch.tensor(values, dtype=torch.float32)
+        scores = self._features @ weights + self._shift
+        totals = scores.logsumexp(dim=1)
+        expected = ((scores - totals[:, None]).exp()[:, None] @ self._features).squeeze(1)  # (R, P)
+        away = weights - prior
+        value = float(self._weights @ totals - self._wanted @ weights + _PULL * away @ away)
+        gradient = self._weights @ expected - self._wanted + 2 * _PULL * away
+        return value, gradient.double().numpy()
 
 
 class _Requests(NamedTuple):
