@@ -98,11 +98,20 @@ NO_CONTEXTS = ContextBuilder(Reads(), History.empty())
 """Of models that read nothing."""
 
 
-def rank_all(model: Scorer, users: Rows, positives: SeenItems, seen: SeenItems, *, n_items: int, k: int) -> Lists:
-    """Ranked lists of all items by a model that reads no context."""
+def rank_all(
+    model: Scorer,
+    users: Rows,
+    positives: SeenItems,
+    seen: SeenItems,
+    *,
+    n_items: int,
+    k: int,
+    allowed: Rows | None = None,
+) -> Lists:
+    """Ranked lists of all items, or of those allowed, by a model that reads no context."""
     wanted = ItemLists(*positives.lists(users))
     requests = Requests(users, wanted, had(seen, n_items), NO_CONTEXTS)
-    return top_k_of_all(model, requests, n_items=n_items, k=k)
+    return top_k_of_all(model, requests, n_items=n_items, k=k, allowed=allowed)
 
 
 def had(seen: SeenItems, n_items: int) -> History:

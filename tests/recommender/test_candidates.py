@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream as fs
+from fairstream.evaluation import top_k
 
 QUICK: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 8, "device": "cpu"}
 MODELS = ["mf", "item-item", "sasrec", "recent-popularity"]
@@ -48,12 +49,15 @@ def test_filters_leave_the_order_of_what_is_left(
         with pytest.raises(fs.ConfigurationError, match="no item is left"):
             rec.recommend(users, only=only, exclude=exclude)
         return
-    whole, part = (lists(rec.recommend(users, k=len(items), **kw)) for kw in ({}, {"only": only, "exclude": exclude}))
+    whole = lists(rec.recommend(users, k=len(items)))
+    with pytest.MonkeyPatch.context() as patch:  # the catalogue in one block or in many
+        backend = top_k.BACKENDS["cpu"]._replace(items_at_once=data.draw(st.sampled_from([7, 1 << 12])))
+        patch.setitem(top_k.BACKENDS, "cpu", backend)
+        part, short = (lists(rec.recommend(users, k=k, only=only, exclude=exclude)) for k in (len(items), 3))
     for user, found in whole.items():
         expected = [pair for pair in found if pair[0] in left]
         assert [item for item, _ in part.get(user, [])] == [item for item, _ in expected]
         assert np.allclose([s for _, s in part.get(user, [])], [s for _, s in expected], atol=1e-5)
-    short = lists(rec.recommend(users, k=3, only=only, exclude=exclude))
     assert all(short[user] == part[user][:3] for user in short)
 
 
