@@ -28,6 +28,17 @@ from fairstream.models import (
 )
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
+FAST: dict[str, Any] = {
+    "pretrain_epochs": 2,
+    "update_epochs": 2,
+    "embedding_dim": 8,
+    "batch_size": 64,
+    "n_periods": 4,
+    "min_group_size": 1,
+    "n_resamples": 0,
+    "device": "cpu",
+}
+"""A run of a second."""
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 

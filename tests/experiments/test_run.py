@@ -29,18 +29,9 @@ from fairstream.data import UNKNOWN
 from fairstream.evaluation import REPAIRS, Evaluator
 from fairstream.models import MatrixFactorization
 from fairstream.strategies import RestartOnDegradation
+from support import FAST
 
 PROTOCOLS = ("strict", "paper")
-FAST = {
-    "pretrain_epochs": 2,
-    "update_epochs": 2,
-    "embedding_dim": 8,
-    "batch_size": 64,
-    "n_periods": 4,
-    "min_group_size": 1,
-    "n_resamples": 0,
-    "device": "cpu",
-}
 STEP_OF = {"Pretrain": "keep", "Retrain": "retrain"}
 
 
