@@ -26,8 +26,8 @@ from torch import Tensor
 
 import fairstream
 from fairstream import EventLog, FairRecommender, Run
-from fairstream.evaluation import ranking
-from fairstream.models import NO_CONTEXT, Context, MatrixFactorization
+from fairstream.evaluation import Lists, Truth, ranking
+from fairstream.models import NO_CONTEXT, Context, MatrixFactorization, blend
 from fairstream.training.optimizers import state_tensors
 from support import Recorder
 
@@ -391,6 +391,90 @@ def test_a_users_table_that_knows_of_later_groups_changes_nothing() -> None:
     for t in (1, 2, 3):
         recommender.update(world.tables(run.run.periods.starts[t], run.run.periods.ends[t])[0], users=everyone)
         assert contents(recommender._state) == run.states[t]
+
+
+# ── models that read histories ───────────────────────────────────────────────────────────
+
+READERS = pytest.mark.parametrize("model", ["gru", "sasrec", "item-item", "blend"])
+
+
+@pytest.fixture
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blend learns weights from as few events as there are here."""
+    monkeypatch.setattr(blend, "_LEAST_REQUESTS", 8)
+
+
+@READERS
+@pytest.mark.usefixtures("few_requests")
+def test_a_model_that_reads_histories_reads_none_of_the_future(model: str) -> None:
+    """Whether that is other events, the same in another order, or nothing at all."""
+    rng, t = np.random.default_rng(0), 2
+    world = make_world(rng, 2)
+    options = {
+        "method": "Finetune",
+        "model": model,
+        "tasks": ("event", "next"),
+        "min_group_size": 1,
+        "n_periods": t + 1,
+    }
+    here = carried(world.log("south"), **options)
+    expected, end = past(here, t, learned=t - 1), here.run.periods.ends[t]
+    assert len(expected["judged"]) == t
+    if model == "blend":  # the weights are among what is compared
+        assert any(map(any, expected["models"][t - 1]["n_periods"]))
+    for change in (replaced, reordered):
+        assert past(carried(change(world, end, rng).log("south"), **options), t, learned=t - 1) == expected
+    cut = {"pretrain_ratio": N_FIRST / end, "n_periods": t, "n_blocks": t}
+    assert past(carried(world.log("south", end=end), **{**options, **cut}), t, learned=t - 1) == expected
+
+
+def with_other_item(world: World, at: int) -> World:
+    """The same user has an item at this event that is not among the user's others."""
+    pairs = world.pairs.copy()
+    had = pairs[pairs[:, 0] == pairs[at, 0], 1]
+    pairs[at, 1] = np.setdiff1d(np.arange(N_ITEMS), had)[0]
+    return World(pairs, world.groups)
+
+
+def lists_at_events(recommender: FairRecommender, world: World, start: int, end: int, k: int = K) -> dict[int, Any]:
+    """The lists made at each user's events from `start` to `end`, with their scores, in the order of the events."""
+    asked = list[tuple[Lists, Truth]]()
+
+    def remember(lists: Lists, truth: Truth) -> float:
+        asked.append((lists, truth))
+        return 0.0
+
+    events, users = world.tables(start, end)
+    recommender.evaluate(events, users=users, tasks="event", k=k, metrics={"remember": remember}, n_resamples=0)
+    lists, truth = asked[0]  # of all events, slices of them follow
+    ids = np.array(list(dict.fromkeys(world.pairs[:, 0].tolist())))  # rows are in the order of appearance
+    return {
+        int(ids[user]): list(zip(lists.items[truth.users == user], lists.scores[truth.users == user], strict=True))
+        for user in np.unique(truth.users)
+    }
+
+
+@READERS
+@pytest.mark.parametrize("change", [replaced, reordered])
+@pytest.mark.usefixtures("few_requests")
+def test_a_list_at_an_event_rests_on_the_events_before_it(model: str, change: Callable[..., World]) -> None:
+    rng = np.random.default_rng(1)
+    world = make_world(rng, 2)
+    recommender = FairRecommender(model, **LEARNING).fit(world.log("south", end=N_FIRST))
+    start, end = N_FIRST + N_EACH, N_EVENTS
+    events, users = world.tables(N_FIRST, start)
+    recommender.update(events, users=users)
+    assert model != "blend" or recommender.model.n_periods.any()
+    here = lists_at_events(recommender, world, start, end)
+    assert sum(map(len, here.values())) == end - start
+    for moment in (start + 10, start + 60):
+        # the event at that moment is on another item, and all later ones are changed
+        other = with_other_item(change(world, moment + 1, rng), moment)
+        there = lists_at_events(recommender, other, start, end)
+        for user, n in zip(*np.unique(world.pairs[start : moment + 1, 0], return_counts=True), strict=True):
+            for ours, theirs in zip(here[int(user)][:n], there[int(user)][:n], strict=True):
+                assert ours[0].tolist() == theirs[0].tolist()
+                np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)
 
 
 # ── paper ────────────────────────────────────────────────────────────────────────────────
