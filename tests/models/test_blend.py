@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import fairstream as fs
 from fairstream.data import History
-from fairstream.models import TASKS, Blend, Context, ContextBuilder, closed_forms
+from fairstream.models import TASKS, Blend, Context, ContextBuilder, ItemItem, closed_forms
 from fairstream.models.blend import PARTS, _candidates, _Evidence, _Requests, _requests
 
 N_ITEMS = 40
@@ -261,3 +262,48 @@ def test_a_list_for_the_period_is_another_than_for_the_next_event(
     assert not fitted.recommend(users, k=10).equals(fitted.recommend(users, k=10, task="next"))
     with pytest.raises(fs.ConfigurationError, match="task must be one of event, next"):
         fitted.recommend(users, task="someday")
+
+
+# ── less than it would like to have ──────────────────────────────────────────────────────
+
+
+def test_before_any_period_has_ended_it_recommends_by_a_guess_and_says_so(
+    stream: fs.SyntheticStream, fitted: fs.FairRecommender, tmp_path: Path
+) -> None:
+    fitted.save(tmp_path)
+    items = fitted.state.item_ids.ids.to_pylist()
+    for rec in (fitted, fs.load(tmp_path)):
+        assert any("guess until a first period has ended" in note for note in rec.model.notes)
+        for task in TASKS:
+            table = rec.recommend(histories=[[], items[:1], items[:8]], k=5, task=task)
+            assert table["source"].to_pylist() == ["popularity"] * 5 + ["model"] * 10
+            assert np.isfinite(table["score"].to_numpy()).all()
+    assert fitted.notes == fitted.last_update.notes == fitted.model.notes
+
+
+def test_a_period_too_small_to_learn_from_leaves_the_weights(
+    stream: fs.SyntheticStream, fitted: fs.FairRecommender
+) -> None:
+    rec = copy.deepcopy(fitted).update(stream.events.slice(2000, 5), users=stream.users)
+    assert torch.equal(rec.model.weights, fitted.model.weights)
+    assert any("guess" in note for note in rec.last_update.notes)
+
+
+class SmallBlend(Blend):
+    """Its item–item part holds 15 items."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__(n_users, n_items, embedding_dim=8)
+        self.item_item = ItemItem(n_users, n_items, max_items=15)
+
+
+def test_a_catalogue_too_large_for_item_item_is_noted_and_all_items_are_ranked(stream: fs.SyntheticStream) -> None:
+    rec = fs.FairRecommender(SmallBlend, **QUICK).fit(read(stream, 0, 2000))
+    for is_updated in (False, True):
+        if is_updated:
+            rec.update(stream.events.slice(2000, 500), users=stream.users)
+        items = rec.state.item_ids.ids.to_pylist()
+        assert f"item-item knows the 15 most popular of {len(items)} items; all others score 0" in rec.notes
+        found = rec.recommend(histories=[items[:1]], k=len(items))["item_id"].to_pylist()
+        assert sorted(found) == sorted(items[1:])
+    assert rec.model.n_periods.any()

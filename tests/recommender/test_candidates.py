@@ -13,7 +13,8 @@ import fairstream as fs
 from fairstream.evaluation import top_k
 
 QUICK: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 8, "device": "cpu"}
-MODELS = ["mf", "item-item", "sasrec", "recent-popularity"]
+READERS = ["item-item", "gru", "sasrec", "blend"]
+MODELS = ["mf", "recent-popularity", *READERS]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_filters_leave_the_order_of_what_is_left(
     assert all(short[user] == part[user][:3] for user in short)
 
 
-@pytest.mark.parametrize("name", ["item-item", "sasrec"])
+@pytest.mark.parametrize("name", READERS)
 def test_a_history_gets_what_a_user_with_it_gets(
     name: str, stream: fs.SyntheticStream, recommenders: dict[str, fs.FairRecommender]
 ) -> None:
@@ -88,20 +89,74 @@ def test_nothing_of_a_history_is_kept(recommenders: dict[str, fs.FairRecommender
     assert len(rec.state.history) == len(before.history)
 
 
+UNKNOWN = [10**9, 10**9 + 1]
+
+
+@pytest.mark.parametrize("name", READERS)
 def test_histories_that_say_nothing_get_the_fallback_and_unknown_items_are_named(
-    stream: fs.SyntheticStream, recommenders: dict[str, fs.FairRecommender]
+    name: str, recommenders: dict[str, fs.FairRecommender]
 ) -> None:
-    rec = recommenders["sasrec"]
-    stranger = rec.recommend(["nobody at all"], k=5) if stream.users["user_id"].type == "string" else None
+    rec = recommenders[name]
     known = rec.state.item_ids.ids[0].as_py()
-    unknown = [10**9, 10**9 + 1] if isinstance(known, int) else ["no such item", "nor this"]
     with pytest.warns(UserWarning, match="2 of the 3 items in histories are unknown"):
-        table = rec.recommend(histories=[[], [unknown[0], known], [unknown[1]]], k=5)
+        table = rec.recommend(histories=[[], [UNKNOWN[0], known], [UNKNOWN[1]]], k=5)
     sources = dict(zip(table["history"].to_pylist(), table["source"].to_pylist(), strict=True))
     assert sources == {0: "popularity", 1: "model", 2: "popularity"}
-    if stranger is not None:
-        assert [item for item, _ in lists(table, by="history")[0]] == stranger["item_id"].to_pylist()
+    found = lists(table, by="history")
+    assert found[0] == found[2] == lists(rec.recommend(UNKNOWN[:1], k=5))[UNKNOWN[0]]  # as any stranger
+    assert found[1] == lists(rec.recommend(histories=[[known]], k=5), by="history")[0]
+    assert len(found[1]) == 5
+    assert known not in dict(found[1])
     assert set(recommenders["mf"].recommend(histories=[[known]])["source"].to_pylist()) == {"popularity"}
+    assert len(rec.recommend(histories=[])) == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_who_has_had_everything_gets_nothing_and_the_others_are_not_disturbed(
+    name: str, recommenders: dict[str, fs.FairRecommender]
+) -> None:
+    rec = recommenders[name]
+    items = rec.state.item_ids.ids.to_pylist()
+    found = lists(rec.recommend(histories=[items, [], items[1:]], k=5), by="history")
+    assert 0 not in found
+    assert len(found[1]) == 5
+    assert list(dict(found[2])) == items[:1]
+
+
+# ── a part of the catalogue ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_where_fewer_than_k_items_are_left_all_of_them_come(
+    name: str, recommenders: dict[str, fs.FairRecommender]
+) -> None:
+    rec = recommenders[name]
+    items = rec.state.item_ids.ids.to_pylist()
+    table = rec.recommend(histories=[[], items[:1], items[:2]], k=10, only=items[:4], exclude=items[3])
+    found = {at: set(dict(pairs)) for at, pairs in lists(table, by="history").items()}
+    assert found == {0: set(items[:3]), 1: set(items[1:3]), 2: set(items[2:3])}
+    assert table["rank"].to_pylist() == [1, 2, 3, 1, 2, 1]
+
+
+def test_unknown_items_in_a_filter_change_nothing_and_a_filter_that_leaves_no_item_is_one_sentence(
+    recommenders: dict[str, fs.FairRecommender],
+) -> None:
+    rec = recommenders["mf"]
+    users, items = rec.state.user_ids.ids[:3], rec.state.item_ids.ids.to_pylist()
+    assert rec.recommend(users, exclude=UNKNOWN).equals(rec.recommend(users))
+    assert rec.recommend(users, exclude=[]).equals(rec.recommend(users))
+    assert rec.recommend(users, only=[*UNKNOWN, *items[:30]]).equals(rec.recommend(users, only=items[:30]))
+    for nothing in ({"only": []}, {"only": UNKNOWN}, {"exclude": items}, {"only": items[:2], "exclude": items[:2]}):
+        with pytest.raises(fs.ConfigurationError, match="no item is left to recommend"):
+            rec.recommend(users, **nothing)
+
+
+def test_one_item_alone_needs_no_list(recommenders: dict[str, fs.FairRecommender]) -> None:
+    rec = recommenders["mf"]
+    users, item = rec.state.user_ids.ids[:3], rec.state.item_ids.ids[0].as_py()
+    for filters in ("only", "exclude"):
+        one, many = (rec.recommend(users, k=5, **{filters: ids}) for ids in (item, [item]))
+        assert one.equals(many)
 
 
 def test_what_cannot_be_meant_is_one_sentence(recommenders: dict[str, fs.FairRecommender]) -> None:
@@ -110,7 +165,8 @@ def test_what_cannot_be_meant_is_one_sentence(recommenders: dict[str, fs.FairRec
         rec.recommend()
     with pytest.raises(fs.ConfigurationError, match="either user_ids or histories"):
         rec.recommend([1], histories=[[1]])
-    with pytest.raises(fs.ConfigurationError, match="lists of item ids"):
-        rec.recommend(histories="alien")
-    with pytest.raises(fs.ConfigurationError, match="lists of item ids"):
-        rec.recommend(histories=["alien"])
+    for histories in ("alien", ["alien"], [1, 2], [None], 7):
+        with pytest.raises(fs.ConfigurationError, match="lists of item ids"):
+            rec.recommend(histories=histories)
+    with pytest.raises(fs.DataError, match="ids must stay of one kind"):
+        rec.recommend(histories=[["alien"]])

@@ -179,7 +179,7 @@ class ContextBuilder:
     def at(self, users: Rows, before: Rows | None = None) -> Context:
         """The context of each of `users`, as of the event at position `before` (None: as of now)."""
         if self._reads_nothing:
-            return Context(task=self._task)
+            return NO_CONTEXT if self._task == NO_CONTEXT.task else Context(task=self._task)
         history = n_events = None
         if self.reads.history:
             latest, counts = self._observed.latest(users, self.reads.history, before)

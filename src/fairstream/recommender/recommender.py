@@ -281,8 +281,7 @@ class FairRecommender:
         """
         with self._writing:
             state = self._fitted()
-            ids = id_column([user_ids] if isinstance(user_ids, str | int | np.integer) else user_ids)
-            rows = state.user_ids.lookup(ids)
+            rows = state.user_ids.lookup(_id_or_ids(user_ids))
             rows = np.unique(rows[rows >= 0])
             if len(rows):
                 following = self._learning.forget(state, rows)
@@ -326,7 +325,8 @@ class FairRecommender:
             Instead of ids, the items that people without an id have interacted with, in order. Models
             that read histories answer them; others answer with the popularity fallback.
         exclude, only
-            Ids of items that must not be recommended, and of the only ones that may be.
+            Ids of items that must not be recommended, and of the only ones that may be: one id or a list. Unknown
+            ids among them change nothing.
         task
             What the lists are for: "event", the user's very next event, or "next", all that the user
             does in the coming period.
@@ -340,7 +340,8 @@ class FairRecommender:
         Raises
         ------
         ConfigurationError
-            If neither or both of `user_ids` and `histories` are given, or `only` leaves no item.
+            If neither or both of `user_ids` and `histories` are given, histories are not lists, or `only` and
+            `exclude` leave no item.
 
         Warns
         -----
@@ -361,6 +362,7 @@ class FairRecommender:
                 rows = state.user_ids.lookup(ids)
                 rows = np.where(rows < 0, history.n_users, rows)  # a row without events
             else:
+                _check_histories(histories)
                 asked, ids = "history", pa.array(np.arange(len(histories)))
                 rows = history.n_users + np.arange(len(histories))
                 history = history.after(*_events_of(histories, state.item_ids, rows), ends_period=False)
@@ -700,17 +702,20 @@ def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
     is_allowed = np.full(len(item_ids), only is None)
     for ids, value in ((only, True), (exclude, False)):
         if ids is not None:
-            rows = item_ids.lookup(id_column([ids] if isinstance(ids, str) else ids))
+            rows = item_ids.lookup(_id_or_ids(ids))
             is_allowed[rows[rows >= 0]] = value
     if not is_allowed.any():
         raise ConfigurationError("no item is left to recommend: only and exclude leave none of the known items")
     return np.flatnonzero(is_allowed)
 
 
+def _id_or_ids(ids: Any) -> pa.Array:
+    """One id or a list or column of ids, as a column."""
+    return id_column([ids] if isinstance(ids, str | int | np.integer) else ids)
+
+
 def _events_of(histories: Sequence[Sequence[Any]], item_ids: Vocabulary, rows: Rows) -> tuple[Rows, Rows]:
     """The events of people without an id: one row of users for each history; unknown items are left out."""
-    if isinstance(histories, str) or any(isinstance(history, str) for history in histories):
-        raise ConfigurationError("histories must be lists of item ids, one list for each person")
     flat = [item for history in histories for item in history]
     users = np.repeat(rows, [len(history) for history in histories])
     items = item_ids.lookup(id_column(flat)) if flat else np.empty(0, np.int64)
@@ -719,6 +724,14 @@ def _events_of(histories: Sequence[Sequence[Any]], item_ids: Vocabulary, rows: R
         n = int((~is_known).sum())
         warnings.warn(f"{n} of the {len(items)} items in histories are unknown and were ignored", stacklevel=3)
     return users[is_known], items[is_known]
+
+
+def _check_histories(histories: Any) -> None:
+    def is_list(value: Any) -> bool:
+        return hasattr(value, "__len__") and not isinstance(value, str)
+
+    if not is_list(histories) or not all(map(is_list, histories)):
+        raise ConfigurationError("histories must be lists of item ids, one list for each person")
 
 
 def _check_k(k: Any, n_items: int) -> int:
