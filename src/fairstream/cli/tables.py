@@ -22,7 +22,7 @@ _SLICES = {
     "warm_users": "users seen before",
     "cold_users": "users not seen before",
     "no_group": "users without a group",
-    "history_0": "first event of a user (fallback)",
+    "history_0": "first event of a user",
     "history_1": "after 1 event of the user",
     "history_2_4": "after 2 to 4 events",
     "history_5_19": "after 5 to 19 events",

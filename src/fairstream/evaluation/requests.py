@@ -69,9 +69,12 @@ class Requests:
         return self.contexts.at(self.users, self.before)
 
     def can_score(self, model: Scorer) -> Mask:
-        """Which rows the model answers; the fallback answers the others, and each user's very first event."""
+        """Which rows the model answers; the fallback answers the others.
+
+        Each user's very first event is the fallback's, unless the model is made to answer newcomers.
+        """
         mask = self.contexts.can_score(model, self.users, self.before)
-        return mask if self.n_earlier is None else mask & (self.n_earlier > 0)
+        return mask if self.n_earlier is None or model.answers_newcomers else mask & (self.n_earlier > 0)
 
     def truth(self, learned: History) -> Truth:
         """What metrics see of these rows, for a model that has learned from the history `learned`."""

@@ -19,8 +19,8 @@ from fairstream.models.popularity import Popularity, RecentPopularity
 from fairstream.models.scorer import BlockScorer, Scorer, WindowScorer
 from fairstream.models.sequence import LENGTH, SASRec
 
-LENGTHS = (2, 5, 20)
-"""Where one range of history lengths ends and the next begins: 1, 2–4, 5–19, 20 and more."""
+LENGTHS = (1, 2, 5, 20)
+"""Where one range of history lengths ends and the next begins: 0, 1, 2–4, 5–19, 20 and more."""
 N_REQUESTS = 400
 """The most requests of a period that weights are learned from, for each task and range of lengths."""
 N_CANDIDATES = 1_000
@@ -32,6 +32,7 @@ _PRIOR: Mapping[Task, tuple[float, ...]] = {
     "event": (0.8, 0.2, 0.2, 0.0, 0.1, 0.0, 0.0),
     "next": (0.1, 0.2, 0.3, 0.2, 0.3, 0.0, 0.0),
 }
+_PRIOR_OF_NEWCOMERS = (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 _PULL = 0.01
 _LEAST_REQUESTS = 30
 _SCORES_AT_ONCE = 1 << 20
@@ -55,6 +56,7 @@ class Blend(Scorer):
     """
 
     reads: ClassVar[Reads] = Reads(history=ItemItem.reads.history)
+    answers_newcomers: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = SASRec.defaults
     weights: Tensor
     """(tasks, lengths, parts)"""
@@ -67,8 +69,8 @@ class Blend(Scorer):
         self.item_item = ItemItem(n_users, n_items)
         recent = (RecentPopularity(n_users, n_items, half_life=share) for share in HALF_LIVES)
         self.popular = nn.ModuleList([Popularity(n_users, n_items), *recent])
-        prior = torch.tensor([_PRIOR[task] for task in TASKS])
-        self.register_buffer("weights", prior[:, None].repeat(1, len(LENGTHS) + 1, 1))
+        prior = [[_prior(task, length) for length in range(len(LENGTHS) + 1)] for task in TASKS]
+        self.register_buffer("weights", torch.tensor(prior))
         self.register_buffer("n_periods", torch.zeros(len(TASKS), len(LENGTHS) + 1, dtype=torch.int64))
 
     @property
@@ -146,7 +148,7 @@ class Blend(Scorer):
                 if len(chosen.users) < _LEAST_REQUESTS:
                     continue  # as before
                 evidence = previous._evidence(task, chosen, history, contexts)
-                learned = evidence.most_likely(torch.tensor(_PRIOR[task])).to(weights)
+                learned = evidence.most_likely(torch.tensor(_prior(task, length))).to(weights)
                 weights[at, length].lerp_(learned, 0.5 if int(n_periods[at, length]) else 1.0)
                 n_periods[at, length] += 1
         self.weights, self.n_periods = weights, n_periods
@@ -239,7 +241,7 @@ class _Requests(NamedTuple):
 
 
 def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Requests:
-    """The requests that the new events make, for users with a history: one an event, or one a user."""
+    """The requests that the new events make: one an event, or one a user."""
     users, items = history.users_at(new), history.items_at(new)
     if task == "event":
         asking, row, before = users, np.arange(len(new)), new
@@ -247,7 +249,7 @@ def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Request
         asking, row = np.unique(users, return_inverse=True)
         before = np.full(len(asking), new.min(initial=len(history)))
     n_events = history.latest(asking, 1, before)[1]
-    is_wanted = (items < n_items) & (n_events[row] > 0)
+    is_wanted = items < n_items
     rows, row = np.unique(row[is_wanted], return_inverse=True)
     return _Requests(asking[rows], before[rows], n_events[rows], np.ones(len(rows)), row, items[is_wanted])
 
@@ -275,6 +277,11 @@ def _candidates(wanted: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dt
     offset[wanted] = 0.0
     candidates = np.union1d(wanted, sampled)
     return candidates, offset[candidates]
+
+
+def _prior(task: Task, length: int) -> tuple[float, ...]:
+    """The weights of a range of lengths before anything is known."""
+    return _PRIOR[task] if length else _PRIOR_OF_NEWCOMERS
 
 
 def _item_item_parts(scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairstream.data import History
@@ -54,6 +55,8 @@ class Scorer(nn.Module, ABC):
 
     reads: ClassVar[Reads] = Reads()
     """What `context` must hold."""
+    answers_newcomers: ClassVar[bool] = False
+    """Whether a model that reads histories also answers users without any; else they get the popularity fallback."""
 
     @abstractmethod
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
@@ -76,12 +79,15 @@ class Scorer(nn.Module, ABC):
         """(B,) whether the model has something to say of each user; the others get the popularity fallback.
 
         By default: users whom a model with user tables has been trained on; users with any
-        history for a model that reads it; everybody for any other model.
+        history for a model that reads it, and those without if it `answers_newcomers`; everybody for
+        any other model.
         """
         assert context.is_trained is not None
         if any(isinstance(table, UserTable) for table in self.tables()):
             return context.is_trained
-        return torch.ones_like(context.is_trained) if context.n_events is None else context.n_events > 0
+        if context.n_events is None or self.answers_newcomers:
+            return torch.ones_like(context.is_trained)
+        return context.n_events > 0
 
     def forget(self, users: Tensor) -> None:
         """Remove what the model keeps of these user rows; the rows of later users move up.
@@ -157,6 +163,8 @@ class WindowScorer(Scorer):
     """
 
     item: ItemTable
+    ignores_padding: ClassVar[bool] = False
+    """Whether `states` is the same however much padding is in front: then short histories cost less to train on."""
 
     @abstractmethod
     def states(self, history: Tensor) -> Tensor:
@@ -168,11 +176,12 @@ class WindowScorer(Scorer):
     def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
         """States (M, d), items (M, C) or (C,) for all alike, or None for all there are → scores (M, C)."""
         rows = self.item.weight if items is None else self.item(items)
-        scores = states @ rows.T if rows.dim() == 2 else (rows @ states.unsqueeze(-1)).squeeze(-1)
-        bias: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
-        if bias is None:
-            return scores
-        return scores + (bias.weight if items is None else bias(items)).squeeze(-1)
+        table: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
+        bias = None if table is None else (table.weight if items is None else table(items)).squeeze(-1)
+        if rows.dim() == 2:
+            return F.linear(states, rows, bias)
+        scores = (rows @ states.unsqueeze(-1)).squeeze(-1)
+        return scores if bias is None else scores + bias
 
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         return self.score_states(self._last_states(context), items)

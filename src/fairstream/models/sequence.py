@@ -22,10 +22,10 @@ _DEFAULTS = {
     "loss": "softmax",
     "optimizer": "dense",
     "l2": 0.0,
-    "batch_size": 1024,
+    "batch_size": 512,
     "schedule": "cosine",
     "activity_exponent": 0.5,
-    "pretrain_epochs": 5,
+    "pretrain_epochs": 15,
     "update_epochs": 3,
 }
 
@@ -57,6 +57,7 @@ class SASRec(WindowScorer):
     """
 
     reads: ClassVar[Reads] = Reads(history=LENGTH)
+    ignores_padding: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {**_DEFAULTS, "learning_rate": 2e-3, "update_learning_rate": 5e-4}
 
     def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64) -> None:

@@ -139,8 +139,8 @@ def cut_windows(
 
     An event counts (the number of its user's events to learn)^−`activity_exponent` times.
 
-    A user's first event has nothing before it to be predicted from and is left out, and so are
-    the events of users without `n_drawn` items left to draw negatives from.
+    A user's first event is predicted from padding alone. The events of users without `n_drawn` items
+    left to draw negatives from are left out.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = history.users_at(events)
@@ -154,7 +154,7 @@ def cut_windows(
     while len(owner):
         places = history.latest_positions(owner, length + 1, end + 1)  # (U, L + 1), −1 where there is none
         known, following = places[:, :-1], places[:, 1:]
-        is_target = (known >= 0) & learned[following.clip(0)] & (following >= 0)
+        is_target = learned[following.clip(0)] & (following >= 0)
         parts.append(
             (
                 np.where(known >= 0, items[known.clip(0)], -1),
@@ -168,8 +168,6 @@ def cut_windows(
     windows, targets, owners, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
     useful = np.flatnonzero((targets >= 0).any(axis=1))
     useful = useful[np.argsort(ends[useful], kind="stable")]
-    if not len(useful):
-        raise DataError("no event to learn has an earlier event of the same user; a sequence model needs longer logs")
     windows, targets, owners = windows[useful], targets[useful], owners[useful]
     n_targets = (targets >= 0).sum(axis=1)
     weights = np.bincount(owners, n_targets)[owners] ** -activity_exponent

@@ -90,6 +90,10 @@ class ReferenceEngine(Engine):
         return loss
 
 
+_WIDTHS = (1, 2, 8)
+"""Windows that need so few places are computed apart from wider ones."""
+
+
 class WindowEngine(Engine):
     """The same on windows of users' sequences: a loss at every place of a window."""
 
@@ -127,7 +131,7 @@ class WindowEngine(Engine):
         candidates = torch.cat([self._target_items[begin:end, None], negatives], dim=1)  # (M, 1 + n)
         is_target = self._targets[at] >= 0
         groups = self._groups[at, None].expand_as(is_target)[is_target]
-        states = model.states(self._history[at])[is_target]  # (M, d)
+        states = self._states(b, is_target)  # (M, d)
         among_all = None
         if job.objective.needs_all_items:
             shared = None if job.shared_negatives is None else job.shared_negatives.draw(key, b)
@@ -139,6 +143,26 @@ class WindowEngine(Engine):
             rows = torch.from_numpy(users).to(self._device)
             loss = loss + job.extra_loss(model, Batch(rows, candidates, scores, NO_CONTEXT))
         return descend(job, loss)
+
+    def _states(self, b: int, is_target: Tensor) -> Tensor:
+        """(M, d) the states at the targets of a batch; windows with much padding are computed without most of it."""
+        model, history = self.job.model, self._history[self._windows.span(b)]
+        assert isinstance(model, WindowScorer)
+        if not model.ignores_padding:
+            return model.states(history)[is_target]
+        length = history.shape[1]
+        widths = [*(width for width in _WIDTHS if width < length), length]
+        n_places = ((history >= 0).sum(dim=1) + 1).clamp(max=length)  # a first event is predicted from padding
+        chosen = torch.bucketize(n_places, torch.tensor(widths, device=self._device))
+        number = is_target.flatten().cumsum(0).view_as(is_target) - 1  # of each target
+        states, numbers = [], []
+        for at, width in enumerate(widths):
+            rows = torch.nonzero(chosen == at).squeeze(1)
+            if len(rows):
+                kept = is_target[rows, -width:]
+                states.append(model.states(history[rows, -width:])[kept])
+                numbers.append(number[rows, -width:][kept])
+        return torch.cat(states)[torch.cat(numbers).argsort()]
 
 
 def descend(job: TrainingJob, loss: Tensor) -> Tensor:
