@@ -230,6 +230,17 @@ def test_an_embedding_is_the_own_row_plus_the_mean_of_the_features(sparse: bool)
     assert not table(torch.tensor([3, 4])).any()
 
 
+@pytest.mark.parametrize("d", [1, 16])
+def test_the_features_of_later_items_do_not_change_a_bit(d: int) -> None:
+    torch.manual_seed(0)
+    table, codes = ItemTable(200, d, feature_buckets=64), torch.randint(0, 1 << 62, (300, 32))
+    codes[:200, 7:] = -1
+    table.describe(codes[:200, :7])
+    alone = table.embeddings()
+    table.describe(codes)
+    assert torch.equal(table.embeddings(), alone)
+
+
 def test_negatives_are_drawn_among_the_given_items_alone() -> None:
     among = rows(1, 3, 4, 8, 9)
     sampler = NegativeSampler(pairs_of({(0, 3), (0, 9), (1, 1)}), rows(0, 1), n_items=12, among=among)
