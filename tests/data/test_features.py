@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairstream import DataError, EventLog, read_events
+from fairstream import DataError, EventLog, ingest, read_events
 from fairstream.data import Columns, Vocabulary
 from fairstream.data.features import MOST_FEATURES, ItemFeatures, _hash
 
@@ -127,6 +127,13 @@ def test_a_log_knows_its_features_and_says_which_items_have_none(tmp_path: Path)
     anew = read_events(tmp_path / "log", items=pa.table({"film": [5, 9], "kind": [1, 2]}), item_column="film")
     assert anew.notes == ()
     assert anew.fingerprint() != log.fingerprint()
+
+
+def test_a_log_that_is_ingested_has_the_features_that_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    items = pa.table({"item": [9, 77], "kind": ["x", "y"]})
+    read, ingested = read_events(EVENTS, items=items), ingest(EVENTS, tmp_path / "log", items=items)
+    assert (ingested.notes, ingested.fingerprint()) == (read.notes, read.fingerprint())
 
 
 def test_a_fingerprint_depends_on_the_features_of_the_logs_items_alone() -> None:

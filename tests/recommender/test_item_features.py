@@ -110,6 +110,14 @@ def test_observed_items_can_be_recommended_and_need_no_new_events() -> None:
     assert same(held, tensors(before))
 
 
+def test_an_evaluation_counts_items_without_events_as_found() -> None:
+    later = events(10_000, 2, COLD)
+    found = fitted(pretrain_epochs=25, embedding_dim=16).evaluate(later, k=5, n_resamples=0)["ndcg@5"].mean
+    assert found is not None
+    assert found > 0.1
+    assert fitted(items=None).evaluate(later, k=5, n_resamples=0)["ndcg@5"].mean == 0  # what nobody has had is missed
+
+
 @pytest.mark.parametrize("fairness_weight", [0.0, 0.5])
 @pytest.mark.parametrize("most_items", [5_000, 5])
 @pytest.mark.parametrize("name", NAMES)
