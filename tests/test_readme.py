@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
@@ -23,6 +24,9 @@ def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     gender = pc.if_else(pc.equal(stream.users["community"], "majority"), "M", "F")
     pyarrow.parquet.write_table(stream.events.slice(0, 600), tmp_path / "events.parquet")
     pyarrow.parquet.write_table(stream.users.append_column("gender", gender), tmp_path / "users.parquet")
+    items = pc.unique(stream.events["item_id"])
+    described = pa.table({"item_id": items, "title": [f"Film {item}" for item in items.to_pylist()]})
+    pyarrow.parquet.write_table(described, tmp_path / "items.parquet")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(blocks) >= 3

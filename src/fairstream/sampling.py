@@ -29,13 +29,26 @@ class NegativeSampler:
 
     What is excluded decides the protocol: what the user has had so far (point in time), or what
     it will ever have (the paper's leak). `users` are the rows that will be drawn for; the memory
-    is in proportion to what they have had.
+    is in proportion to what they have had. With `among`, sorted rows that hold all that is excluded,
+    nothing else is drawn.
     """
 
-    def __init__(self, excluded: SeenItems, users: Rows, *, n_items: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        excluded: SeenItems,
+        users: Rows,
+        *,
+        n_items: int,
+        among: Rows | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.users, self.n_items, self._device = _distinct_rows(users), n_items, device
         """The user rows that are served, sorted."""
         bounds, items = excluded.lists(self.users)
+        self._among = None if among is None else torch.from_numpy(among).to(device)
+        if among is not None:  # their numbers among themselves are drawn
+            self.n_items, items = len(among), np.searchsorted(among, items)
+            n_items = len(among)
         known = items < n_items
         if not known.all():
             bounds, items = np.append(0, np.cumsum(known))[bounds], items[known]
@@ -63,7 +76,10 @@ class NegativeSampler:
         keys, starts = self._search_keys
         wanted = place[:, None] * (self.n_items + 1) + ranks.clamp(min=0)
         skipped = torch.searchsorted(keys, wanted, right=True) - starts[place][:, None]
-        return torch.where(ranks < 0, ranks, ranks + skipped)
+        drawn = ranks + skipped
+        if self._among is not None:
+            drawn = self._among[drawn.clamp(max=self.n_items - 1)]
+        return torch.where(ranks < 0, ranks, drawn)
 
     @cached_property
     def _search_keys(self) -> tuple[Tensor, Tensor]:
@@ -77,7 +93,7 @@ class SharedNegatives:
     """Items that all interactions of a batch are compared with, drawn with replacement.
 
     Half of them uniformly from the catalogue, half in proportion to the items' events. A draw is a
-    pure function of (key, batch).
+    pure function of (key, batch). With `rows` the catalogue is these items alone.
 
     >>> shared = SharedNegatives(np.array([3, 1, 0]), n=2)
     >>> items, log_expected = shared.draw(key=7, batch=0)
@@ -85,18 +101,31 @@ class SharedNegatives:
     ((2,), tensor(True))
     """
 
-    def __init__(self, n_events: Rows, n: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, n_events: Rows, n: int, device: torch.device | str = "cpu", *, rows: Rows | None = None) -> None:
         share = 0.5 / len(n_events) + 0.5 * n_events / max(1, n_events.sum())
         self.n, self._device = n, device
         self._cumulative = torch.from_numpy(np.cumsum(share)).to(device)
         self._log_expected = torch.from_numpy(np.log(n * share)).float().to(device)
+        self._rows = None if rows is None else torch.from_numpy(rows).to(device)
 
     def draw(self, key: int, batch: int | Tensor) -> tuple[Tensor, Tensor]:
         """(n,) items, and the log of how often each is expected among n draws."""
         counter = batch * self.n + torch.arange(self.n, device=self._device)
         at = uniform(key, counter) * self._cumulative[-1]
         items = torch.searchsorted(self._cumulative, at, right=True).clamp(max=len(self._cumulative) - 1)
-        return items, self._log_expected[items]
+        return items if self._rows is None else self._rows[items], self._log_expected[items]
+
+
+class EveryItem(SharedNegatives):
+    """All of some items, each once, in place of a sample."""
+
+    def __init__(self, rows: Rows, device: torch.device | str = "cpu") -> None:
+        super().__init__(np.ones(len(rows), np.int64), len(rows), device, rows=rows)
+
+    def draw(self, key: int, batch: int | Tensor) -> tuple[Tensor, Tensor]:
+        """(n,) the items, and the log of 1."""
+        assert self._rows is not None
+        return self._rows, torch.zeros_like(self._log_expected)
 
 
 def _distinct_rows(rows: Rows) -> Rows:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from pydantic import Field
@@ -59,6 +61,25 @@ def test_a_store_of_seeds_is_resumed_and_exports_what_python_gives(
         exported["timing"] = expected.document()["timing"]
         assert list(exported.pop("baselines")) == ["popularity", "recent-popularity"]
         assert exported == json.loads(json.dumps(expected.document()))
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [("gru", "items have no features"), ("mf", "the model mf does not read features of items: they have no effect")],
+)
+def test_items_are_described_by_a_file(command: Command, data: Path, tmp_path: Path, name: str, note: str) -> None:
+    ids = read_events(data).item_ids.ids[1:]
+    described = pa.table({"item_id": ids, "kind": [f"k{item % 3}" for item in ids.to_pylist()]})
+    pq.write_table(described, tmp_path / "items.parquet")
+    arguments = (data, *READING, "--items=items.parquet")
+    outcome = command("run", *arguments, *OPTIONS, f"--model={name}", "--json=out.json")
+    assert outcome.exit_code == 0, outcome.output
+    assert note in " ".join(outcome.output.split())
+    log = read_events(data, group="community", advantaged="majority", items=tmp_path / "items.parquet")
+    expected = run(log, model=name, **FAST)
+    list(expected)
+    assert json.loads((tmp_path / "out.json").read_text())["summary"] == json.loads(json.dumps(expected.summary()))
+    assert command("sweep", *arguments, *SET, "--grid=method=FADE", f"--set=model={name}", "--workers=1").exit_code == 0
 
 
 def test_json_on_standard_output_is_all_there_is(command: Command, data: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ BASE: dict[str, Any] = {"fairness_weight": 1.0}
 OTHER: dict[str, Any] = {
     "model": "ncf",
     "embedding_dim": 4,
+    "feature_buckets": 1024,
     "loss": "sampled-softmax",
     "strategy": "window",
     "fairness": "absolute",

@@ -34,6 +34,10 @@ Advantaged = Annotated[
     ),
 ]
 Users = Annotated[Path | None, _reading("File with the users, where DATA is a single file.")]
+Items = Annotated[
+    Path | None,
+    _reading("File that describes the items (categories, lists, texts), for models that read features."),
+]
 UserColumn = Annotated[str | None, _reading("Column with the user's id.", "recognised")]
 ItemColumn = Annotated[str | None, _reading("Column with the item's id.", "recognised")]
 TimeColumn = Annotated[str | None, _reading("Column with the time.", "recognised")]

@@ -19,6 +19,7 @@ from fairstream.cli.reading import (
     Data,
     Group,
     ItemColumn,
+    Items,
     RatingAbove,
     RatingColumn,
     TimeColumn,
@@ -93,6 +94,7 @@ def run(
     group: Group = None,
     advantaged: Advantaged = None,
     users: Users = None,
+    items: Items = None,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     time_column: TimeColumn = None,
@@ -127,6 +129,7 @@ def run(
     log = read_events(
         data,
         users=users,
+        items=items,
         group=group,
         advantaged=advantaged,
         user_column=user_column,
@@ -245,8 +248,7 @@ def _introduce(job: Run, console: Console) -> None:
     lines = [
         f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items; "
         f"{job.groups.attribute}: {first} ({how[job.groups.choice]}) against {', '.join(ordered(others))}",
-        *log.notes,
-        *job.periods.notes,
+        *job.notes,
     ]
     for line in lines:
         console.print(line, highlight=False)

@@ -18,6 +18,7 @@ from fairstream.cli.reading import (
     Data,
     Group,
     ItemColumn,
+    Items,
     RatingAbove,
     RatingColumn,
     TimeColumn,
@@ -64,6 +65,7 @@ def sweep(
     group: Group = None,
     advantaged: Advantaged = None,
     users: Users = None,
+    items: Items = None,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     time_column: TimeColumn = None,
@@ -102,6 +104,7 @@ def sweep(
     source = Source.of(
         data,
         users=users and str(users),
+        items=items and str(items),
         group=group,
         advantaged=advantaged,
         user_column=user_column,

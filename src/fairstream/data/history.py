@@ -89,14 +89,17 @@ class History:
         nothing: Rows = np.empty(0, dtype=np.int64)
         return cls((), SeenItems.from_pairs(nothing, nothing), 0, 0)
 
-    def after(self, users: Rows, items: Rows, *, ends_period: bool = True) -> History:
-        """The history followed by these events, which end a period or belong to one that is still open."""
+    def after(self, users: Rows, items: Rows, *, ends_period: bool = True, n_items: int = 0) -> History:
+        """The history followed by these events, which end a period or belong to one that is still open.
+
+        At least `n_items` items are known then: there can be some without events.
+        """
         n_events = len(self) + len(users)
         return History(
             append_run(self.runs, _Run(users, items), _Run.followed_by),
             self.seen.union(SeenItems.from_pairs(users, items)),
             max(self.n_users, _n_rows(users)),
-            max(self.n_items, _n_rows(items)),
+            max(self.n_items, _n_rows(items), n_items),
             self.n_items,
             (*self.ends, n_events) if ends_period else self.ends,
         )

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from fairstream.data.datasets import open_dataset
+from fairstream.data.features import ItemFeatures
 from fairstream.data.groups import GroupValues, check_users, group_parts, intersection, only_two_valued
 from fairstream.data.log import EventLog, is_chronological, notes_on_order, require_events
 from fairstream.data.storage import check_new, writing_to
@@ -43,6 +44,7 @@ def ingest(
     folder: str | Path,
     *,
     users: Any = None,
+    items: Any = None,
     group: str | Sequence[str] | None = None,
     advantaged: object = None,
     user_column: str | None = None,
@@ -65,8 +67,8 @@ def ingest(
         As for `read_events`, or a `pyarrow.RecordBatchReader`, which is read once.
     folder
         Where the log is written; `read_events(folder)` opens it again at once.
-    users, group, advantaged, user_column, item_column, time_column, rating_column, rating_above, time_unit
-        As for `read_events`. The table of the users is held in memory.
+    users, items, group, advantaged, user_column, item_column, time_column, rating_column, rating_above, time_unit
+        As for `read_events`. The tables of the users and of the items are held in memory.
     memory_limit
         The memory that DuckDB may use, such as "500MB"; what exceeds it goes to disk beside `folder`.
 
@@ -104,12 +106,15 @@ def ingest(
         values = GroupValues.from_table(people, group, columns, what=what)
     elif group is None and advantaged is not None:
         raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
+    features = None if items is None else ItemFeatures.read(items, columns)
     with writing_to(folder), sibling_tempdir(folder, "work") as work, _database(work, memory_limit) as database:
         staging = _Staging(database, work)
         log = staging.read(source, columns, in_events)
         values = values or staging.group_values()
         if values is not None:
             log = log.with_groups(values.groups(log.user_ids.ids, advantaged))
+        if features is not None:
+            log = log.with_features(features)
         log.save(folder)
     return EventLog.open(folder)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fairstream.data.features import ItemFeatures, notes_on_undescribed
 from fairstream.data.groups import UNKNOWN, Groups
 from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.tables import Columns
@@ -54,6 +55,8 @@ class EventLog:
     """How the events were read."""
     notes: tuple[str, ...] = ()
     """What reading did to the events: one sentence for each thing left out, moved or assumed."""
+    features: ItemFeatures | None = None
+    """What describes the items; items without events can be among those described."""
 
     @classmethod
     def from_columns(cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any]) -> EventLog:
@@ -97,6 +100,9 @@ class EventLog:
             arrays["codes"] = pa.array(self.groups.codes)
             fields = ("attribute", "names", "choice", "ahead")
             about["groups"] = {name: getattr(self.groups, name) for name in fields}
+        if self.features is not None:
+            arrays |= {"described_ids": self.features.ids.ids, "features": pa.array(self.features.codes.reshape(-1))}
+            about["features"] = {"shape": self.features.codes.shape, "notes": self.features.notes}
         write_log(Path(folder), arrays, about)
 
     @classmethod
@@ -114,9 +120,14 @@ class EventLog:
                 )
                 stored.check(len(codes) == len(user_ids))
             stored.check(len(users) == len(items) == len(times) > 0)
-            return cls(
-                users, items, times, user_ids, item_ids, groups, Columns(**about["columns"]), tuple(about["notes"])
-            )
+            columns, notes = Columns(**about["columns"]), tuple(about["notes"])
+            features = None
+            if about.get("features") is not None:
+                ids = Vocabulary.of_distinct(stored.ids("described_ids"))
+                codes = stored.column("features").reshape(about["features"]["shape"])
+                stored.check(len(codes) == len(ids))
+                features = ItemFeatures(ids, codes, tuple(about["features"]["notes"]))
+            return cls(users, items, times, user_ids, item_ids, groups, columns, notes, features)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -182,6 +193,17 @@ class EventLog:
         notes = tuple(note for note in self.notes if note not in _notes_on_unknown(self.groups))
         return replace(self, groups=groups, notes=notes + _notes_on_unknown(groups))
 
+    def with_features(self, features: ItemFeatures) -> EventLog:
+        """Return the log with its items described, and a note on those that are not."""
+        notes = tuple(note for note in self.notes if note not in self._notes_on_features())
+        described = replace(self, features=features, notes=notes)
+        return replace(described, notes=notes + described._notes_on_features())
+
+    def _notes_on_features(self) -> tuple[str, ...]:
+        if self.features is None:
+            return ()
+        return (*self.features.notes, *notes_on_undescribed(self.features.of(self.item_ids)))
+
     def require_groups(self) -> Groups:
         """Return the groups; raise DataError where there are none, or users of one alone."""
         if self.groups is None:
@@ -199,7 +221,7 @@ class EventLog:
         return self.groups
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of the events, their order, and who is in which group: equal logs, equal hashes."""
+        """Return a SHA-256 of the events, their order, who is in which group, and what describes the items."""
         return self._fingerprint
 
     @cached_property
@@ -215,6 +237,10 @@ class EventLog:
             place = np.array([*(order.index(name) for name in self.groups.names), -1], dtype=np.int16)
             digest.update(repr((self.groups.attribute, order)).encode())
             columns.append(place[self.groups.codes])
+        if self.features is not None:
+            codes = self.features.of(self.item_ids)
+            digest.update(repr(codes.shape).encode())
+            columns.append(codes.reshape(-1))
         for column in columns:
             digest.update(np.ascontiguousarray(column).view(np.uint8).data)
         return digest.hexdigest()

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fairstream.data.datasets import open_dataset
+from fairstream.data.features import ItemFeatures
 from fairstream.data.groups import Groups, GroupValues, only_two_valued, read_more_groups
 from fairstream.data.log import EventLog
 from fairstream.data.storage import is_log
@@ -22,6 +23,7 @@ def read_events(
     source: Any,
     *,
     users: Any = None,
+    items: Any = None,
     group: str | Sequence[str] | None = None,
     advantaged: object = None,
     user_column: str | None = None,
@@ -42,6 +44,10 @@ def read_events(
     users
         A table or file with a user column and the group column; without it, the group column is
         looked for among the events.
+    items
+        A table or file with an item column and others that describe the items, for models that read
+        features: strings (each word is a feature), lists of strings (each element), integers and
+        booleans (categories).
     group
         The column that makes the groups; several ("gender,age", or a list) make their
         intersections. Without it, the only column of `users` with two values.
@@ -64,7 +70,8 @@ def read_events(
     Raises
     ------
     DataError
-        If the source cannot be read, a column is missing, or an event lacks a user, item or time.
+        If the source cannot be read, a column is missing, an event lacks a user, item or time, or `items`
+        holds columns of another kind, or rows of one item that differ.
 
     Examples
     --------
@@ -77,9 +84,11 @@ def read_events(
     """
     columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit)
     if is_log(source):
-        return _reopened(source, columns, users=users, group=group, advantaged=advantaged)
+        return _reopened(source, columns, users=users, items=items, group=group, advantaged=advantaged)
     events, people = _tables(source, users)
     log, _ = _read_log(events, columns)
+    if items is not None:
+        log = log.with_features(ItemFeatures.read(items, columns))
     values = None
     if people is not None:
         values = _group_values(people, group, columns)
@@ -91,13 +100,19 @@ def read_events(
 
 
 def read_more_events(
-    source: Any, groups: Groups, columns: Columns, *, users: Any = None, last_time: np.generic | None = None
+    source: Any,
+    groups: Groups,
+    columns: Columns,
+    *,
+    users: Any = None,
+    items: Any = None,
+    last_time: np.generic | None = None,
 ) -> EventLog:
     """Read events as earlier ones were, into the groups of the earlier ones.
 
     Parameters
     ----------
-    source, users
+    source, users, items
         As for `read_events`.
     groups, columns
         Those of the earlier events.
@@ -135,6 +150,8 @@ def read_more_events(
             log = log.with_groups(found)
     if last_time is not None:
         notes += log.notes_after(last_time)
+    if items is not None:
+        log = replace(log, features=ItemFeatures.read(items, columns))
     return replace(log, notes=log.notes + notes)
 
 
@@ -163,12 +180,17 @@ def _group_values(users: pa.Table, group: str | Sequence[str] | None, columns: C
 
 
 def _reopened(
-    folder: Any, columns: Columns, *, users: Any, group: str | Sequence[str] | None, advantaged: object
+    folder: Any, columns: Columns, *, users: Any, items: Any, group: str | Sequence[str] | None, advantaged: object
 ) -> EventLog:
-    """Open a stored log: how its events were read cannot change, its groups can."""
+    """Open a stored log: how its events were read cannot change, its groups and features can."""
     log = EventLog.open(folder)
-    if columns not in (Columns(), Columns(user=columns.user if users is not None else None), log.columns):
+    of_tables = Columns(
+        user=columns.user if users is not None else None, item=columns.item if items is not None else None
+    )
+    if columns not in (Columns(), of_tables, log.columns):
         raise DataError(f"{folder} holds a log, whose columns, ratings and time unit are fixed; omit those options")
+    if items is not None:
+        log = log.with_features(ItemFeatures.read(items, columns))
     if users is not None:
         values = _group_values(to_table(users, what="the users"), group, columns)
         return log.with_groups(values.groups(log.user_ids.ids, advantaged))

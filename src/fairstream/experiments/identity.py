@@ -20,7 +20,12 @@ _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
 _OF_CLOSED_FORMS = ("group_weight",)
-_LATER_OPTIONS = {"update_learning_rate": None, "schedule": "constant", "activity_exponent": 0.0}
+_LATER_OPTIONS = {
+    "update_learning_rate": None,
+    "schedule": "constant",
+    "activity_exponent": 0.0,
+    "feature_buckets": 4096,
+}
 """Options that came later, and the values with which a run is what it was before them: it keeps its id."""
 _OUTSIDE_PRETRAINING = (
     "method",
@@ -51,7 +56,7 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         unused += _OF_THE_ADVERSARY
     if not may_be_closed_form(config["model"]):
         unused += _OF_CLOSED_FORMS
-    unused += tuple(name for name, before in _LATER_OPTIONS.items() if config[name] == before)
+    unused += tuple(name for name, before in _LATER_OPTIONS.items() if config.get(name, before) == before)
     return {name: value for name, value in config.items() if name not in unused}
 
 

@@ -65,6 +65,10 @@ class Run(Iterator[PeriodResult]):
             engine=config.engine,
             oracle=self._oracle,
         )
+        readable = self._learning.readable(log)
+        self._features = None if readable.features is None else readable.features.of(log.item_ids)
+        self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
+        """What is worth knowing about the log and its periods: one sentence each."""
         self._state: State | None = None
         make_reranker = METHODS[config.method].reranker
         reranker = None if make_reranker is None else make_reranker(config)
@@ -106,9 +110,9 @@ class Run(Iterator[PeriodResult]):
         """Take over what another run's pre-training left (`learned()` after `begin()`) instead of repeating it."""
         events = self._events(0)
         history = History.of(events.users, events.items)
-        model, optimizer = self._learning.restored(history, weights, started_at=0)
-        trained = weights[TRAINED].cpu().numpy()
-        self._state = State(model, optimizer, history, self.groups, self.log.user_ids, self.log.item_ids, trained, 0, 0)
+        model, optimizer = self._learning.restored(history, weights, 0, self._features)
+        trained, ids = weights[TRAINED].cpu().numpy(), (self.log.user_ids, self.log.item_ids)
+        self._state = State(model, optimizer, history, self.groups, *ids, trained, 0, 0, features=self._features)
         self._unjudged = update
         return self.begin()
 
@@ -144,7 +148,8 @@ class Run(Iterator[PeriodResult]):
 
     def _events(self, t: int) -> NewEvents:
         at, log = self.periods.span(t), self.log
-        return NewEvents(log.users[at], log.items[at], log.user_ids, log.item_ids, self.groups)
+        ids = log.user_ids, log.item_ids
+        return NewEvents(log.users[at], log.items[at], *ids, self.groups, features=self._features)
 
     def _on_epoch(self, t: int) -> Callable[[int, int], None]:
         def on_epoch(done: int, total: int) -> None:

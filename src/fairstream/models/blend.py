@@ -63,9 +63,9 @@ class Blend(Scorer):
     n_periods: Tensor
     """(tasks, lengths) periods that the weights were learned from."""
 
-    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64) -> None:
+    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64, feature_buckets: int = 0) -> None:
         super().__init__()
-        self.sequence = SASRec(n_users, n_items, embedding_dim=embedding_dim)
+        self.sequence = SASRec(n_users, n_items, embedding_dim=embedding_dim, feature_buckets=feature_buckets)
         self.item_item = ItemItem(n_users, n_items)
         recent = (RecentPopularity(n_users, n_items, half_life=share) for share in HALF_LIVES)
         self.popular = nn.ModuleList([Popularity(n_users, n_items), *recent])

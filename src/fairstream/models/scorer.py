@@ -133,6 +133,12 @@ class Scorer(nn.Module, ABC):
             elif isinstance(table, ItemTable):
                 table.grow(n_items)
 
+    def describe(self, codes: Tensor) -> None:
+        """Tell the item tables with `feature_buckets` the features of all items (see `ItemTable.describe`)."""
+        for table in self.tables():
+            if isinstance(table, ItemTable) and table.features is not None:
+                table.describe(codes)
+
     def tables(self) -> Iterator[Table]:
         """All tables of the model."""
         return (module for module in self.modules() if isinstance(module, Table))
@@ -175,9 +181,9 @@ class WindowScorer(Scorer):
 
     def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
         """States (M, d), items (M, C) or (C,) for all alike, or None for all there are → scores (M, C)."""
-        rows = self.item.weight if items is None else self.item(items)
+        rows = self.item.embeddings() if items is None else self.item(items)
         table: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
-        bias = None if table is None else (table.weight if items is None else table(items)).squeeze(-1)
+        bias = None if table is None else (table.embeddings() if items is None else table(items)).squeeze(-1)
         if rows.dim() == 2:
             return F.linear(states, rows, bias)
         scores = (rows @ states.unsqueeze(-1)).squeeze(-1)

@@ -36,10 +36,10 @@ class GRU4Rec(WindowScorer):
     reads: ClassVar[Reads] = Reads(history=LENGTH)
     defaults: ClassVar[Mapping[str, Any]] = {**_DEFAULTS, "learning_rate": 4e-3, "update_learning_rate": 1e-3}
 
-    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64) -> None:
+    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64, feature_buckets: int = 0) -> None:
         super().__init__()
-        self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD)
-        self.bias = ItemTable(n_items, 1, decayed=False)
+        self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
+        self.bias = ItemTable(n_items, 1, decayed=False, feature_buckets=feature_buckets)
         self.gru = nn.GRU(embedding_dim, embedding_dim, batch_first=True)
         self.dropout = nn.Dropout(_DROPOUT)
 
@@ -60,10 +60,10 @@ class SASRec(WindowScorer):
     ignores_padding: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {**_DEFAULTS, "learning_rate": 2e-3, "update_learning_rate": 5e-4}
 
-    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64) -> None:
+    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64, feature_buckets: int = 0) -> None:
         super().__init__()
-        self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD)
-        self.bias = ItemTable(n_items, 1, decayed=False)
+        self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
+        self.bias = ItemTable(n_items, 1, decayed=False, feature_buckets=feature_buckets)
         self.blocks = nn.ModuleList(_Block(embedding_dim, LENGTH) for _ in range(2))
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = nn.Dropout(_DROPOUT)

@@ -6,6 +6,7 @@ from threading import Lock
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -98,10 +99,61 @@ class UserTable(Table):
 class ItemTable(Table):
     """A table with one row per item; with `padding=True` it can look up histories padded with −1.
 
+    With `feature_buckets` the embedding of an item is its own row, which starts at 0, plus the mean of
+    the rows of its features, which share a second table of so many rows. So an item without events is
+    known by its features alone.
+
     >>> table = ItemTable(4, 2, padding=True)
     >>> table(torch.tensor([-1])).tolist()
     [[0.0, 0.0]]
+    >>> table = ItemTable(2, 3, feature_buckets=16)
+    >>> table.describe(torch.tensor([[17, -1], [3, 20]]))
+    >>> torch.equal(table(torch.tensor([1]))[0], table.features.weight[[3, 4]].mean(dim=0))
+    True
     """
+
+    codes: Tensor
+    """(n_items, F) the buckets of each item's features, padded with −1."""
+
+    def __init__(
+        self, n_rows: int, n_columns: int, *, std: float = 0.01, feature_buckets: int = 0, **options: bool
+    ) -> None:
+        super().__init__(n_rows, n_columns, std=0.0 if feature_buckets else std, **options)
+        self.features: Table | None = None
+        if feature_buckets:
+            self.features = Table(feature_buckets, n_columns, padding=True, decayed=self.decayed, std=std)
+            self.register_buffer("codes", torch.empty(n_rows, 0, dtype=torch.int64), persistent=False)
+
+    def describe(self, codes: Tensor) -> None:
+        """Set the features of all items: (at least n_items, F) hashes ≥ 0, with −1 behind those of an item."""
+        assert self.features is not None
+        codes = codes[: self.num_embeddings]
+        codes = codes[:, (codes >= 0).any(dim=0)]  # no wider than these items need: the sums depend on nothing else
+        self.codes = torch.where(codes < 0, -1, codes % self.features.num_embeddings).to(self.weight.device)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows (...) → embeddings (..., d)."""
+        own = super().forward(rows)
+        if self.features is None:
+            return own
+        return own + self._of_features(self.codes[rows.clamp(min=0)].masked_fill((rows < 0).unsqueeze(-1), -1))
+
+    def embeddings(self) -> Tensor:
+        """(n_items, d) those of all items."""
+        return self.weight if self.features is None else self.weight + self._of_features(self.codes)
+
+    def _of_features(self, codes: Tensor) -> Tensor:
+        assert self.features is not None
+        n_features = (codes >= 0).sum(dim=-1, keepdim=True).clamp(min=1)
+        means: Tensor = self.features(codes).sum(dim=-2) / n_features
+        return means
+
+    def grow(self, n_rows: int) -> None:
+        """As in any table; new items have no features until they are described."""
+        n_new = n_rows - self.num_embeddings
+        super().grow(n_rows)
+        if self.features is not None and n_new > 0:
+            self.codes = F.pad(self.codes, (0, 0, 0, n_new), value=-1)
 
 
 class _Capacity:

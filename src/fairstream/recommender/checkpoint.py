@@ -152,6 +152,8 @@ def state_all_tensors(state: State, learning: Learning) -> Tensors:
         "groups/codes": state.groups.codes,
         "users/trained": state.trained,
     }
+    if state.features is not None:
+        columns["items/features"] = state.features
     return (
         learning.tensors(state)
         | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
@@ -176,7 +178,8 @@ def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -
     groups = Groups(
         kept["attribute"], tuple(kept["names"]), tensors["groups/codes"].numpy(), kept["choice"], tuple(kept["ahead"])
     )
-    model, optimizer = learning.restored(history, tensors, int(manifest["started_at"]))
+    features = tensors["items/features"].numpy() if "items/features" in tensors else None
+    model, optimizer = learning.restored(history, tensors, int(manifest["started_at"]), features)
     return State(
         model,
         optimizer,
@@ -192,6 +195,7 @@ def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -
         tensors.get("events/unlearned", tensors["events/pending"]).numpy(),  # 0.2.0 kept the pending ones alone
         Columns(**manifest["columns"]),
         _time_from_json(manifest["last_time"]),
+        features=features,
     )
 
 

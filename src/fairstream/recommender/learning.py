@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from fairstream.data import Groups, History, Rows
+from fairstream.data import EventLog, Groups, History, Rows
+from fairstream.data.features import Codes
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
 from fairstream.methods import MethodConfig, Parts
@@ -31,7 +32,7 @@ from fairstream.models import (
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.state import NewEvents, State
-from fairstream.sampling import NegativeSampler, SharedNegatives
+from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import Period, Plan, Strategy
 from fairstream.training import (
     Batches,
@@ -149,11 +150,23 @@ class Learning:
         """What each update learns."""
         return self.parts.make_strategy(self.config)
 
+    @cached_property
+    def reads_features(self) -> bool:
+        """Whether the model reads features of items: its factory takes `feature_buckets`."""
+        return "feature_buckets" in inspect.signature(self.factory).parameters
+
+    def readable(self, log: EventLog) -> EventLog:
+        """The log without features of items where the model does not read them, and a note that says so."""
+        if log.features is None or self.reads_features:
+            return log
+        note = f"the model {self.config.model} does not read features of items: they have no effect"
+        return replace(log, features=None, notes=(*log.notes, note))
+
     # ── transitions ──────────────────────────────────────────────────────────────────────
 
     def fit(self, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any) -> Candidate:
         """Pre-train on events alone."""
-        history = History.of(events.users, events.items)
+        history = History.of(events.users, events.items, n_items=events.n_items)
         return self.fit_history(history, events, on_epoch, t, **about)
 
     def fit_history(
@@ -163,7 +176,7 @@ class Learning:
         began = time.perf_counter()
         period = self._period(t, history, range(len(history)), None, {})
         plan = Plan.retrain(period)
-        result = self._train(plan, None, history, events.groups, t, on_epoch, np.arange(len(history)))
+        result = self._train(plan, None, history, events, t, on_epoch, np.arange(len(history)))
         trained = np.zeros(history.n_users, np.bool_)
         trained[result.users] = True
         state = State(
@@ -177,6 +190,7 @@ class Learning:
             t,
             t,
             last_time=events.last_time,
+            features=events.features,
             **about,
         )
         return Candidate(state, plan.step, result.report, result.model.notes, result.engine, began)
@@ -186,7 +200,7 @@ class Learning:
     ) -> Candidate:
         """Make W_t of W_{t−1} and D_t; `quality` is how W_{t−1} did on D_t, where it was measured."""
         began, t = time.perf_counter(), state.t + 1
-        history = state.history.after(events.users, events.items)
+        history = state.history.after(events.users, events.items, n_items=events.n_items)
         new: Positions = range(len(state.history), len(history))
         arrived = np.arange(len(state.history), len(history))
         if len(state.pending):  # np.asarray of an empty range would be of floats
@@ -195,7 +209,7 @@ class Learning:
         plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
         following = self._following(state, events, history, t)
         if plan.events is None:
-            model, optimizer = self._grown(state, history)
+            model, optimizer = self._grown(state, history, events.features)
             following = replace(
                 following,
                 model=model,
@@ -209,10 +223,10 @@ class Learning:
             raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
         unlearned = np.arange(len(history)) if is_fresh else unlearned
-        base = None if is_fresh else self._grown(state, history, always=True)
-        result = self._train(plan, base, history, events.groups, t, on_epoch, unlearned)
+        base = None if is_fresh else self._grown(state, history, events.features, always=True)
+        result = self._train(plan, base, history, events, t, on_epoch, unlearned)
         if type(result.model).inherit is not Scorer.inherit:
-            previous = self._grown(state, history)[0] if base is None else base[0]
+            previous = self._grown(state, history, events.features)[0] if base is None else base[0]
             result.model.inherit(previous, history, new, state.contexts)
         trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
         trained[result.users] = True
@@ -231,9 +245,9 @@ class Learning:
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Know of events without learning from them yet; they belong to the period that the next update ends."""
-        history = state.history.after(events.users, events.items, ends_period=False)
+        history = state.history.after(events.users, events.items, ends_period=False, n_items=events.n_items)
         following = self._following(state, events, history, state.t)
-        model, optimizer = self._grown(state, history)
+        model, optimizer = self._grown(state, history, events.features)
         pending, arrived = state.pending, np.arange(len(state.history), len(history))
         if learn_later:
             pending = np.concatenate([pending, arrived])
@@ -277,7 +291,7 @@ class Learning:
 
     def _forgotten(self, state: State, rows: Rows) -> Trained:
         """The model and its optimizer without the rows of some users."""
-        model, optimizer = self._copied(state.model, state.optimizer)
+        model, optimizer = self._copied(state.model, state.optimizer, state.features)
         gone = torch.from_numpy(rows)
         if optimizer is not None:
             for name, parameter in model.named_parameters():
@@ -293,18 +307,20 @@ class Learning:
         plan: Plan,
         base: Trained | None,
         history: History,
-        groups: Groups,
+        about: NewEvents,
         t: int,
         on_epoch: OnEpoch | None,
         unlearned: Rows,
     ) -> _Result:
         """Carry out a plan, on a fresh model or on `base`, which shares its memory with the state before.
 
-        `unlearned` are the positions of the events that the model has not learned.
+        `about` has the groups of the users and the features of the items; `unlearned` are the positions
+        of the events that the model has not learned.
         """
         assert plan.events is not None
+        groups = about.groups
         if base is None:
-            model = self.new_model(history, t)
+            model = self.new_model(history, t, about.features)
             optimizer = self._optimizer(model)
         else:
             model, optimizer = base
@@ -315,11 +331,11 @@ class Learning:
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
         epochs = epochs or (config.pretrain_epochs if is_fresh else config.update_epochs)
-        job = self._job(plan, model.gradient_part.train(), optimizer, history, groups)
+        job = self._job(plan, model.gradient_part.train(), optimizer, history, about)
         make_engine = self.parts.engine_choice(self.config)(self.engine, job)
         works_on_copy = base is not None and job.same_batches_every_epoch and _works_on_copy(make_engine, job)
         if base is not None and not works_on_copy:
-            model, optimizer = self._copied(model, optimizer)
+            model, optimizer = self._copied(model, optimizer, about.features)
             assert optimizer is not None
             job = replace(job, model=model.gradient_part.train(), optimizer=optimizer)
         set_learning_rate(job.optimizer, rate)
@@ -371,11 +387,16 @@ class Learning:
                 setattr(part, key, value)
 
     def _job(
-        self, plan: Plan, model: Scorer, optimizer: torch.optim.Optimizer, history: History, groups: Groups
+        self, plan: Plan, model: Scorer, optimizer: torch.optim.Optimizer, history: History, about: NewEvents
     ) -> TrainingJob:
         assert plan.events is not None
-        rows, config = self.oracle or history, self.config
-        sampler = NegativeSampler(rows.seen, history.users_at(plan.events), n_items=rows.n_items, device=self.device)
+        rows, config, groups = self.oracle or history, self.config, about.groups
+        among = None
+        if about.features is not None and isinstance(model, WindowScorer):
+            among = self._items_with_events(rows)
+        sampler = NegativeSampler(
+            rows.seen, history.users_at(plan.events), n_items=rows.n_items, among=among, device=self.device
+        )
         batches: Batches | Windows
         if isinstance(model, WindowScorer):
             batches = cut_windows(
@@ -408,20 +429,40 @@ class Learning:
             ContextBuilder(model.reads, history, None, self.device),
             same_batches_every_epoch=not shuffle,
             extra_loss=plan.extra_loss,
-            shared_negatives=self._shared_negatives(model, history, rows.n_items),
+            shared_negatives=self._shared_negatives(model, history, rows.n_items, among),
         )
 
-    def _shared_negatives(self, model: Scorer, history: History, n_items: int) -> SharedNegatives | None:
-        """What stands for all items of a catalogue that is too large to be scored at every step."""
-        if not (isinstance(model, WindowScorer) and self.objective.needs_all_items and n_items > MOST_ITEMS):
-            return None
-        return SharedNegatives(np.bincount(history.items, minlength=n_items), N_SHARED, self.device)
+    @staticmethod
+    def _items_with_events(history: History) -> Rows | None:
+        """The items that training may take for negatives; None: all of them.
 
-    def new_model(self, history: History, t: int) -> Scorer:
+        Nobody has passed over an item that has had no event: it is to be scored by its features alone.
+        """
+        has_events = np.bincount(history.items, minlength=history.n_items) > 0
+        return None if has_events.all() else np.flatnonzero(has_events)
+
+    def _shared_negatives(
+        self, model: Scorer, history: History, n_items: int, among: Rows | None
+    ) -> SharedNegatives | None:
+        """What stands for all items, where there are too many to score at every step or some are no negatives."""
+        if not (isinstance(model, WindowScorer) and self.objective.needs_all_items):
+            return None
+        if (n_items if among is None else len(among)) <= MOST_ITEMS:
+            return None if among is None else EveryItem(among, self.device)
+        counts = np.bincount(history.items, minlength=n_items)
+        return SharedNegatives(counts if among is None else counts[among], N_SHARED, self.device, rows=among)
+
+    def new_model(self, history: History, t: int, features: Codes | None = None) -> Scorer:
         """A freshly initialised model for the users and items of a history."""
         rows = self.oracle or history
         with self.randomness.seeded("weights", t):
-            return make_model(self.factory, rows.n_users, rows.n_items).to(self.device)
+            model = make_model(self._factory(features), rows.n_users, rows.n_items).to(self.device)
+        return _described(model, features)
+
+    def _factory(self, features: Codes | None) -> ModelFactory:
+        """Makes the model, with tables for features where there are any."""
+        factory: Callable[..., Scorer] = self.factory
+        return factory if features is None else partial(factory, feature_buckets=self.config.feature_buckets)
 
     def _optimizer(self, model: Scorer) -> torch.optim.Optimizer | None:
         if isinstance(model, ClosedFormScorer):
@@ -429,20 +470,21 @@ class Learning:
         config = self.config
         return make_optimizer(config.optimizer, model, learning_rate=config.learning_rate, l2=config.l2)
 
-    def _copied(self, model: Scorer, optimizer: torch.optim.Optimizer | None) -> Trained:
+    def _copied(self, model: Scorer, optimizer: torch.optim.Optimizer | None, features: Codes | None = None) -> Trained:
         """A model and its optimizer in memory of their own."""
-        twin = copy_model(model, self.factory)
+        twin = _described(copy_model(model, self._factory(features)), features)
         its_optimizer = self._optimizer(twin)
         if its_optimizer is not None and optimizer is not None:
             copy_state(optimizer, model, its_optimizer, twin)
         return twin, its_optimizer
 
-    def _grown(self, state: State, history: History, *, always: bool = False) -> Trained:
+    def _grown(self, state: State, history: History, features: Codes | None, *, always: bool = False) -> Trained:
         """The model with rows for the users and items that have appeared, over the same memory.
 
-        Where nobody has, the model itself, unless a copy is `always` needed.
+        Where nobody has, and the features are the same, the model itself, unless a copy is `always` needed.
         """
         rows, model = self.oracle or history, state.model
+        always = always or features is not state.features
         if not always and model.n_users in (0, rows.n_users) and model.n_items in (0, rows.n_items):
             return model, state.optimizer
         try:
@@ -451,11 +493,12 @@ class Learning:
             if optimizer is not None and state.optimizer is not None:
                 share_state(state.optimizer, model, optimizer, twin)
         except RuntimeError:  # PyTorch refuses to copy activations that a model has cached
-            twin, optimizer = self._copied(model, state.optimizer)
+            twin, optimizer = self._copied(model, state.optimizer, state.features)
         # A period can bring rows in several goes, which must not begin with the same draws.
         n_observed = len(state.history) - state.history.ends[-1]
         with self.randomness.seeded("growth", state.t + 1, *([n_observed] if n_observed else [])):
             twin.grow(rows.n_users, rows.n_items)
+        _described(twin, features)
         if optimizer is not None:
             grow_state(optimizer)
         return twin, optimizer
@@ -470,6 +513,7 @@ class Learning:
             groups=events.groups,
             user_ids=events.user_ids,
             item_ids=events.item_ids,
+            features=events.features,
             t=t,
             last_time=state.last_time if events.last_time is None else events.last_time,
         )
@@ -484,14 +528,21 @@ class Learning:
         moments = state_tensors(state.optimizer, state.model)
         return parts | {f"optimizer/{name}": value for name, value in moments.items()}
 
-    def restored(self, history: History, tensors: Tensors, started_at: int) -> Trained:
+    def restored(self, history: History, tensors: Tensors, started_at: int, features: Codes | None = None) -> Trained:
         """The model and the optimizer that `tensors` described."""
-        model = self.new_model(history, started_at)
+        model = self.new_model(history, started_at, features)
         optimizer = self._optimizer(model)
         model.load_state_dict(_under("model/", tensors))
         if optimizer is not None:
             restore_state(optimizer, model, _under("optimizer/", tensors))
         return model.eval(), optimizer
+
+
+def _described(model: Scorer, features: Codes | None) -> Scorer:
+    """The model itself, which knows the features of its items from now on."""
+    if features is not None:
+        model.describe(torch.from_numpy(features))
+    return model
 
 
 def _works_on_copy(make_engine: Any, job: TrainingJob) -> bool:

@@ -37,7 +37,7 @@ from fairstream.strategies import Strategy
 from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
-_FIXED = ("model", "embedding_dim", "optimizer", "group_weight")
+_FIXED = ("model", "embedding_dim", "feature_buckets", "optimizer", "group_weight")
 """Options that the tensors of a checkpoint depend on."""
 
 
@@ -105,6 +105,7 @@ class FairRecommender:
         device: Literal["auto", "cpu", "cuda"] = "auto",
         engine: EngineName = "auto",
         embedding_dim: int | None = None,
+        feature_buckets: int | None = None,
         surrogate: Surrogate = "hit",
         temperature: float = 3.0,
         n_negatives: int | None = None,
@@ -136,6 +137,7 @@ class FairRecommender:
             method=method,
             fairness_weight=fairness_weight,
             embedding_dim=embedding_dim,
+            feature_buckets=feature_buckets,
             surrogate=surrogate,
             temperature=temperature,
             n_negatives=n_negatives,
@@ -175,7 +177,7 @@ class FairRecommender:
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
-    def fit(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Self:
+    def fit(self, events: Any, *, users: Any = None, items: Any = None, on_epoch: OnEpoch | None = None) -> Self:
         """Train from scratch.
 
         Parameters
@@ -184,6 +186,10 @@ class FairRecommender:
             An `EventLog`, or whatever `read_events` takes.
         users
             A table with each user's group, unless `events` is an `EventLog`.
+        items
+            A table that describes the items, as for `read_events`, unless `events` is an `EventLog`.
+            Models that read features (gru, sasrec, blend) recommend an item by them from its first
+            event on, and even before it.
         on_epoch
             Called after each epoch with (epochs done, epochs in all).
 
@@ -193,14 +199,21 @@ class FairRecommender:
             The recommender itself; `last_update` tells what was done.
 
         """
-        log = _as_event_log(events, users) or read_events(events, users=users)
+        log = _as_event_log(events, users, items) or read_events(events, users=users, items=items)
+        log = self._learning.readable(log)
+        item_ids, features = log.item_ids.copy().indexed(), None
+        if log.features is not None:
+            item_ids.extend(log.features.ids.ids)
+            features = log.features.of(item_ids)
         first = NewEvents(
             log.users,
             log.items,
             log.user_ids.copy().indexed(),
-            log.item_ids.copy().indexed(),
+            item_ids,
             log.require_groups(),
             log.times[-1],
+            features=features,
+            n_items=0 if features is None else len(item_ids),
         )
         with self._writing:
             candidate = self._learning.fit(first, on_epoch, columns=log.columns)
@@ -208,12 +221,13 @@ class FairRecommender:
             self.notes = (*log.notes, *candidate.notes)
         return self
 
-    def update(self, events: Any, *, users: Any = None, on_epoch: OnEpoch | None = None) -> Self:
+    def update(self, events: Any, *, users: Any = None, items: Any = None, on_epoch: OnEpoch | None = None) -> Self:
         """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
 
         Tables are read as the fitted ones were: the same columns, the same ratings. Users that
         are new need a row in `users` to have a group; without one they are learned from but have
-        no part in the fairness loss. (user, item) pairs known already are left out.
+        no part in the fairness loss. (user, item) pairs known already are left out. `items` describes
+        items that are new, or replaces what described others; it needs a recommender fitted with some.
 
         Returns
         -------
@@ -228,7 +242,7 @@ class FairRecommender:
         """
         with self._writing:
             state = self._fitted()
-            new = self._align(state, events, users)
+            new = self._align(state, events, users, items)
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
             quality, notes = None, list(new.notes)
@@ -246,17 +260,17 @@ class FairRecommender:
             self._commit(candidate, state)
         return self
 
-    def observe(self, events: Any, *, users: Any = None, learn_later: bool = True) -> Self:
+    def observe(self, events: Any, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
         """Take note of new events at once, without training.
 
         Items that users have interacted with are no longer recommended to them, and models that
-        read histories use the events from now on. The next `update` learns them, unless
-        `learn_later` is False.
+        read histories use the events from now on. Items that `items` describes can be recommended
+        from now on. The next `update` learns the events, unless `learn_later` is False.
         """
         with self._writing:
             state = self._fitted()
-            new = self._align(state, events, users)
-            if len(new.users):
+            new = self._align(state, events, users, items)
+            if len(new.users) or new.features is not state.features:
                 following = self._learning.observe(state, new, learn_later=learn_later)
                 with self._swapping:
                     self._state = following
@@ -517,8 +531,8 @@ class FairRecommender:
             "auto", "cpu" or "cuda".
         changed
             Options of the constructor that are to differ from now on (`fairness_weight`,
-            `update_epochs` …). The model, its embedding_dim, the optimizer and the seed are what the
-            checkpoint is made of and cannot change.
+            `update_epochs` …). The model, its embedding_dim and feature_buckets, the optimizer and the
+            seed are what the checkpoint is made of and cannot change.
 
         Raises
         ------
@@ -634,14 +648,16 @@ class FairRecommender:
             raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
         return self._state
 
-    def _align(self, state: State, events: Any, users: Any) -> NewEvents:
+    def _align(self, state: State, events: Any, users: Any, items: Any = None) -> NewEvents:
         """The events that are not known yet, in the rows of the state."""
-        log = _as_event_log(events, users)
+        log = _as_event_log(events, users, items)
         if log is None:
-            log = read_more_events(events, state.groups, state.columns, users=users, last_time=state.last_time)
+            log = read_more_events(
+                events, state.groups, state.columns, users=users, items=items, last_time=state.last_time
+            )
         elif state.last_time is not None:
             log = replace(log, notes=(*log.notes, *log.notes_after(state.last_time)))
-        return NewEvents.align(log, state)
+        return NewEvents.align(self._learning.readable(log), state)
 
     def _evaluate(
         self,
@@ -744,12 +760,14 @@ def _check_k(k: Any, n_items: int) -> int:
     return number
 
 
-def _as_event_log(events: Any, users: Any) -> EventLog | None:
+def _as_event_log(events: Any, users: Any, items: Any) -> EventLog | None:
     """The events, if they are a log already."""
     if not isinstance(events, EventLog):
         return None
     if users is not None:
         raise ConfigurationError("an EventLog has its groups already; give users to read_events instead")
+    if items is not None:
+        raise ConfigurationError("an EventLog has its features already; give items to read_events instead")
     return events
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from fairstream.data import Columns, EventLog, Groups, History, Rows, Vocabulary
+from fairstream.data.features import Codes, notes_on_undescribed, resized
+from fairstream.errors import DataError
 from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer
 from fairstream.strategies import Memory
 
@@ -52,6 +54,8 @@ class State:
     """The time of the latest event; its dtype is the kind of time."""
     is_shared: bool = False
     """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
+    features: Codes | None = None
+    """(at least n_items, F) what describes the items; None where the model reads no features."""
 
     @cached_property
     def contexts(self) -> ContextBuilder:
@@ -85,15 +89,38 @@ class NewEvents(NamedTuple):
     last_time: np.generic | None = None
     notes: tuple[str, ...] = ()
     """One sentence for each unusual thing about the events."""
+    features: Codes | None = None
+    """As in a state."""
+    n_items: int = 0
+    """At least so many items are known, some of them without events."""
 
     @classmethod
     def align(cls, log: EventLog, state: State) -> NewEvents:
         """The events of a log that the state has not seen; the state stays as it is."""
         user_ids, item_ids = state.user_ids.copy(), state.item_ids.copy()
         rows = user_ids.extend(log.user_ids.ids)
-        users, items = rows[log.users], item_ids.extend(log.item_ids.ids)[log.items]
+        item_rows = item_ids.extend(log.item_ids.ids)
+        users, items = rows[log.users], item_rows[log.items]
         groups = state.groups.merge(rows, len(user_ids), log.groups)
         new = ~state.history.seen.has(users, items)
         times: list[Any] = [time for time in (state.last_time, log.last_time if len(log) else None) if time is not None]
         notes = (*log.notes, *state.groups.notes_on_merge(rows, log.groups))
-        return cls(users[new], items[new], user_ids, item_ids, groups, max(times, default=None), notes)
+        features = _merged_features(log, state, item_ids)
+        if features is not None:
+            notes = (*notes, *notes_on_undescribed(features[item_rows]))
+        last_time, n_items = max(times, default=None), 0 if features is None else len(item_ids)
+        return cls(users[new], items[new], user_ids, item_ids, groups, last_time, notes, features, n_items)
+
+
+def _merged_features(log: EventLog, state: State, item_ids: Vocabulary) -> Codes | None:
+    """Those of the state, replaced by those of the log; items that are described join the vocabulary."""
+    if log.features is None:
+        before = state.features
+        return before if before is None or len(before) == len(item_ids) else resized(before, len(item_ids))
+    if state.features is None:
+        raise DataError(
+            "this recommender was fitted without features of items and cannot learn to read them; "
+            "fit a new one with items="
+        )
+    rows = item_ids.extend(log.features.ids.ids)
+    return log.features.replacing(state.features, rows, len(item_ids))

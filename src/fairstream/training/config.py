@@ -28,6 +28,8 @@ the user's items in closed form), gru and sasrec (they read the user's latest it
 recent-popularity, or a registered model. Models have defaults of their own for some of the options below."""
     embedding_dim: int = Field(64, ge=1)
     """Length of the embeddings."""
+    feature_buckets: int = Field(4096, ge=1)
+    """Rows that the features of items share, by their hash, in models that read them (gru, sasrec, blend)."""
     loss: str = "bpr"
     """Recommendation loss: bpr (the paper's), sampled-softmax, softmax (over all items), or a registered one."""
     fairness_weight: float = Field(0.5, ge=0)

@@ -57,7 +57,7 @@ def unsupported_by_kernels(job: TrainingJob, d: int, least: int = 1) -> str | No
     fits = d & (d - 1) == 0 and least <= d <= 128 and objective.n_drawn <= 63 and 1 <= len(job.signs) <= 32
     reasons = {
         "its parameters are not plain float32": not is_plain,
-        "its tables are not the usual ones": not all(type(table) in {UserTable, ItemTable} for table in model.tables()),
+        "its tables are not the usual ones": not all(type(table) in (UserTable, ItemTable) for table in model.tables()),
         "its objective is not the usual one": type(objective) is not Objective,
         "its loss is not bpr": objective.loss is not bpr_loss,
         "there is an extra loss": job.extra_loss is not None,
