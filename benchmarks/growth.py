@@ -44,7 +44,7 @@ class World(NamedTuple):
 
     def recommender(self) -> FairRecommender:
         """As one that was fitted on D_0 and on the strangers' events would stand; who comes later is not known."""
-        at, made = movielens.D_0, FairRecommender(device="cpu")
+        at, made = movielens.D_0, FairRecommender("mf", device="cpu")
         users, user_names = self._known(self.users, self.log.users[at], self.n_users)
         items, item_names = self._known(self.items, self.log.items[at], self.n_items)
         learning, history = made._learning, History.of(users, items)

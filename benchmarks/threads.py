@@ -30,7 +30,7 @@ def main(minutes: float) -> int:  # noqa: PLR0915 (one story)
     log = fairstream.read_events(
         stream.events.slice(0, n_first), users=stream.users, group="community", advantaged="majority"
     )
-    rec = fairstream.FairRecommender(pretrain_epochs=3, update_epochs=2, device="cpu").fit(log)
+    rec = fairstream.FairRecommender("mf", pretrain_epochs=3, update_epochs=2, device="cpu").fit(log)
     asked = pa.array([*range(200), 10**6])
     tested = stream.events.slice(_N_EVENTS - 500)
     end = time.monotonic() + 60 * minutes

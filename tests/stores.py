@@ -36,7 +36,7 @@ DIVERGING = {"learning_rate": 1e18, "l2": 0.0, "pretrain_epochs": 1, "update_epo
 
 def small(method: str = "FADE", **options: Any) -> RunConfig:
     """A run of a fraction of a second."""
-    return RunConfig(**{"method": method, **FAST, **options})
+    return RunConfig(**{"model": "mf", "method": method, **FAST, **options})
 
 
 def write_stream(folder: Path, **knobs: Any) -> Path:

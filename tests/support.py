@@ -139,7 +139,9 @@ def made_run(
     """
     found, codes = np.array(found), np.array(groups, dtype=np.int16)
     cold = np.broadcast_to(is_cold, found.shape)
-    config = RunConfig(k=k, **{"min_group_size": 1, "n_periods": len(found) + 1, "n_blocks": 100, **options})
+    config = RunConfig(
+        model="mf", k=k, **{"min_group_size": 1, "n_periods": len(found) + 1, "n_blocks": 100, **options}
+    )
     periods = []
     for p, row in enumerate(found):
         users = np.flatnonzero(row >= 0)

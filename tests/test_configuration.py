@@ -72,7 +72,7 @@ def test_the_smallest_allowed_number_is_taken(name: str) -> None:
     if name == "n_blocks":
         assert "n_periods must be at most n_blocks" in complaint(**options)
     else:
-        assert getattr(RunConfig(**options), name) == value
+        assert getattr(RunConfig(**{"model": "mf", **options}), name) == value
 
 
 def kinds_of_values() -> st.SearchStrategy[tuple[str, str, object]]:
@@ -110,7 +110,7 @@ def test_a_registered_part_is_one_of_those_there_are(name: str, value: str) -> N
 @pytest.mark.parametrize("name", LITERALS)
 def test_every_choice_can_be_chosen(name: str) -> None:
     for value in LITERALS[name]:
-        assert getattr(RunConfig(**{name: value}), name) == value
+        assert getattr(RunConfig(model="mf", **{name: value}), name) == value
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -124,7 +124,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones(config: type[MethodCon
 
 def test_a_run_has_options_that_a_method_has_not() -> None:
     assert "k is not an option" in complaint(MethodConfig, k=5)
-    assert RunConfig(k=5).k == 5
+    assert RunConfig(model="mf", k=5).k == 5
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -169,7 +169,7 @@ def test_several_wrong_options_are_all_named() -> None:
 def test_a_complaint_can_be_caught_as_ours_and_as_a_value_error() -> None:
     for kind in (FairstreamError, ValueError):
         with pytest.raises(kind):
-            RunConfig(k=0)
+            RunConfig(model="mf", k=0)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -183,15 +183,15 @@ def test_a_configuration_is_frozen(config: type[MethodConfig]) -> None:
 
 @given(st.floats(0.1, 10), st.integers(2, 10), st.integers(0, 100))
 def test_replaced_changes_what_it_is_told_and_nothing_else(temperature: float, n_periods: int, seed: int) -> None:
-    made = RunConfig(seed=seed, method="finetune")
+    made = RunConfig(model="mf", seed=seed, method="finetune")
     changed = made.with_options(temperature=temperature, n_periods=n_periods)
-    assert made == RunConfig(seed=seed, method="Finetune")
-    assert changed == RunConfig(seed=seed, method="Finetune", temperature=temperature, n_periods=n_periods)
+    assert made == RunConfig(model="mf", seed=seed, method="Finetune")
+    assert changed == RunConfig(model="mf", seed=seed, method="Finetune", temperature=temperature, n_periods=n_periods)
     assert changed.with_options() == changed
 
 
 def test_replaced_checks_again() -> None:
-    made = RunConfig(n_periods=4, n_blocks=4)
+    made = RunConfig(model="mf", n_periods=4, n_blocks=4)
     for options, words in (
         ({"temperature": 0}, "temperature must be >= 1e-06, got 0"),
         ({"n_blocks": 3}, "n_periods must be at most n_blocks, 3, got 4"),
@@ -214,7 +214,7 @@ def test_every_field_is_documented(config: type[MethodConfig]) -> None:
 def test_any_repairs_make_a_protocol(repairs: list[str]) -> None:
     """That of the optimizer is none of the evaluation's."""
     name = "+".join(["paper", *repairs])
-    config, protocol = RunConfig(protocol=name), evaluation_protocol(name)
+    config, protocol = RunConfig(model="mf", protocol=name), evaluation_protocol(name)
     assert config.protocol == name
     assert {repair for repair, field in REPAIRS.items() if getattr(protocol, field)} == set(repairs) - {"optimizer"}
     # who repairs nothing else still learns and judges as the paper does
@@ -224,7 +224,11 @@ def test_any_repairs_make_a_protocol(repairs: list[str]) -> None:
 
 def test_strict_is_every_repair_and_needs_groups_large_enough_to_judge() -> None:
     assert Protocol.named("strict") == Protocol.named("+".join(["paper", *REPAIRS]))
-    assert (RunConfig().protocol, RunConfig().optimizer, RunConfig().min_group_size) == ("strict", "row", 20)
+    assert (RunConfig(model="mf").protocol, RunConfig(model="mf").optimizer, RunConfig(model="mf").min_group_size) == (
+        "strict",
+        "row",
+        20,
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,9 +259,9 @@ def test_what_is_asked_for_beats_what_the_papers_protocol_brings() -> None:
 
 @given(st.from_regex(r"[1-9][0-9]{0,5}( ?(h|d|w|mo|y))?|[1-9][0-9]?(\.[0-9]{1,3})? ?%", fullmatch=True))
 def test_a_period_is_a_count_a_share_or_a_stretch_of_the_calendar(length: str) -> None:
-    assert RunConfig(period=length).period == length
-    assert RunConfig(period=f" {length} ").period == length
-    assert RunConfig(period=length, n_periods=50).n_periods == 50  # n_blocks has no say in it
+    assert RunConfig(model="mf", period=length).period == length
+    assert RunConfig(model="mf", period=f" {length} ").period == length
+    assert RunConfig(model="mf", period=length, n_periods=50).n_periods == 50  # n_blocks has no say in it
 
 
 @pytest.mark.parametrize(

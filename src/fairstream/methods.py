@@ -130,7 +130,7 @@ class Parts:
     def split(
         cls,
         *,
-        model: str | ModelFactory,
+        model: str | ModelFactory | None,
         loss: str | Loss | None,
         fairness: str | FairnessLoss | None,
         strategy: str | Strategy | None,
@@ -153,7 +153,7 @@ class Parts:
         options |= {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
         if metrics is not None:
             options["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        wanted = {} if isinstance(model, str) else model_defaults(model)
+        wanted = {} if model is None or isinstance(model, str) else model_defaults(model)
         options = {**wanted, **{name: value for name, value in options.items() if value is not None}}
         return options, cls(**objects, metrics=dict(metrics) if isinstance(metrics, Mapping) else {})
 

@@ -47,7 +47,7 @@ def thirds() -> EventLog:
 
 
 def finished(log: EventLog, method: str = "Adver", **options: Any) -> Run:
-    run = fairstream.run(log, method, **{**JUDGED, **options})
+    run = fairstream.run(log, method, **{"model": "mf", **JUDGED, **options})
     list(run)
     return run
 
@@ -154,7 +154,7 @@ def test_a_group_that_appears_later_is_there_after_loading(tmp_path: Path) -> No
     late = set(events["user_id"].to_pylist()) - set(events["user_id"].to_pylist()[:300])
     communities = zip(USERS["user_id"].to_pylist(), USERS["community"].to_pylist(), strict=True)
     users = USERS.append_column("late", pa.array(["new" if user in late else name for user, name in communities]))
-    rec = FairRecommender(method="Adver", **FAST)
+    rec = FairRecommender("mf", method="Adver", **FAST)
     early = pc.field("late") != "new"
     rec.fit(fairstream.read_events(events.slice(0, 300), users=users.filter(early), group="late"))
     before = rec.state.model.get_parameter("group_discriminator.head.bias")

@@ -22,7 +22,7 @@ import fairstream
 from support import made_run
 
 STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
-SMALL = ("--pretrain-epochs=1", "--update-epochs=1", "--embedding-dim=8", "--device=cpu")
+SMALL = ("--model=mf", "--pretrain-epochs=1", "--update-epochs=1", "--embedding-dim=8", "--device=cpu")
 SURE = ("--min-group-size=1", "--n-resamples=20")
 FAST = (*SMALL, "--n-periods=3", *SURE)
 PYTHON = {
@@ -154,7 +154,7 @@ def test_a_run_writes_the_result_that_python_gives(command: Command, data: Path,
     assert (outcome.code, outcome.err, outcome.left) == (0, "", ["result.json"])
     document = json.loads((outcome.folder / "result.json").read_text(), parse_constant=pytest.fail)
     log = fairstream.read_events(STREAM.events, users=STREAM.users, group="community")
-    expected = fairstream.run(log, **PYTHON, **options)
+    expected = fairstream.run(log, model="mf", **PYTHON, **options)
     list(expected)
     assert [period["t"] for period in document["periods"]] == [1, 2]
     assert document["config"] == expected.config.model_dump(mode="json")
@@ -197,12 +197,12 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
 
 def test_popularity_stands_beside_every_run_and_is_named_where_it_is_not_beaten(command: Command, data: Path) -> None:
     arguments = ("run", data / "csv", "--task=next", "--n-resamples=50")
-    outcome = command(*arguments, "--model=mf", "--json=result.json", *FAST)
+    outcome = command(*arguments, "--json=result.json", *FAST)
     document = json.loads((outcome.folder / "result.json").read_text())
     assert list(document["baselines"]) == ["popularity", "recent-popularity"]
     mine = document["summary"]["next"]["ndcg@20"]["mean"]
     for name, baseline in document["baselines"].items():
-        alone = command(*arguments, f"--model={name}", "--method=Finetune", "--json=alone.json", *FAST)
+        alone = command(*arguments, *FAST, f"--model={name}", "--method=Finetune", "--json=alone.json")
         found = json.loads((alone.folder / "alone.json").read_text())
         assert found["summary"] == baseline["summary"]
         assert name not in found["baselines"]

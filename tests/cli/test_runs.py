@@ -23,8 +23,8 @@ from stores import DIVERGING, FAST, write_stream
 
 Command = Callable[..., Result]
 READING = ("--group", "community", "--advantaged", "majority")
-OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in FAST.items()]
-SET = [f"--set={name}={value}" for name, value in FAST.items() if name != "device"]
+OPTIONS = ["--model=mf", *(f"--{name.replace('_', '-')}={value}" for name, value in FAST.items())]
+SET = ["--set=model=mf", *(f"--set={name}={value}" for name, value in FAST.items() if name != "device")]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_store_of_seeds_is_resumed_and_exports_what_python_gives(
     assert before.items() < stamps(tmp_path / "results").items()
     log = read_events(data, group="community", advantaged="majority")
     for seed in (3, 4):  # the first was in the store before
-        expected = run(log, "finetune", seed=seed, **FAST)
+        expected = run(log, "finetune", model="mf", seed=seed, **FAST)
         list(expected)
         exported = json.loads((tmp_path / f"out-seed{seed}.json").read_text())
         exported["timing"] = expected.document()["timing"]
@@ -107,7 +107,9 @@ def test_compare_reads_stores_run_files_and_json_together(command: Command, data
 def test_a_sweep_says_which_runs_failed_and_compares_the_others(command: Command, data: Path, tmp_path: Path) -> None:
     grid = ("--grid=method=Finetune,Pretrain", "--grid=l2=0.0", "--store=results", "--workers=1")
     diverging = [
-        f"--set={name}={value}" for name, value in {**FAST, **DIVERGING}.items() if name not in ("device", "l2")
+        f"--set={name}={value}"
+        for name, value in {"model": "mf", **FAST, **DIVERGING}.items()
+        if name not in ("device", "l2")
     ]
     outcome = command("sweep", data, *READING, *diverging, *grid)
     assert outcome.exit_code == 2

@@ -338,7 +338,9 @@ def test_a_recommender_learns_from_a_folder_what_it_learns_from_memory(
             for n, part in enumerate(logs):
                 part.save(tmp_path / str(n))
             logs = [read_events(tmp_path / "0"), tmp_path / "1"]
-        recommender = fairstream.FairRecommender(pretrain_epochs=1, update_epochs=1, embedding_dim=4, device="cpu")
+        recommender = fairstream.FairRecommender(
+            "mf", pretrain_epochs=1, update_epochs=1, embedding_dim=4, device="cpu"
+        )
         recommender.fit(logs[0])
         recommender.update(logs[1])
         recommended.append(recommender.recommend(later["user_id"].unique()))

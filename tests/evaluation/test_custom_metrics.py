@@ -159,8 +159,8 @@ def test_a_name_that_there_is_not_is_one_clear_error(metrics: Any, log: EventLog
     for call in (
         lambda: resolve_metrics(metrics, 20, {}),
         lambda: small(metrics),
-        lambda: FairRecommender(metrics=metrics, **FAST),
-        lambda: fairstream.run(log, metrics=metrics, **FAST),
+        lambda: FairRecommender("mf", metrics=metrics, **FAST),
+        lambda: fairstream.run(log, model="mf", metrics=metrics, **FAST),
     ):
         with pytest.raises(ConfigurationError, match="metric") as caught:
             call()
@@ -183,12 +183,12 @@ def check(scores: Any) -> None:
 @pytest.mark.parametrize("metrics", [{"coverage@10": coverage, "novelty@10": novelty}, ["Coverage@10", "novelty@10"]])
 def test_evaluate_with_metrics_of_ones_own_and_by_name(stream: Any, metrics: Any) -> None:
     first, later = stream.events.slice(0, 2200), stream.events.slice(2200)
-    recommender = FairRecommender(**FAST).fit(read_events(first, users=stream.users))
+    recommender = FairRecommender("mf", **FAST).fit(read_events(first, users=stream.users))
     evaluation = recommender.evaluate(later, metrics=metrics, n_resamples=50)
     assert len(evaluation.metrics) == 2
     scores = {name.lower(): score for name, score in evaluation.metrics.items()}
     check(scores)
-    given = FairRecommender(metrics=metrics, restart="on-degradation", **FAST)
+    given = FairRecommender("mf", metrics=metrics, restart="on-degradation", **FAST)
     given.fit(read_events(first, users=stream.users))
     assert given.evaluate(later, n_resamples=50).metrics == evaluation.metrics
     assert given.update(later).last_update is not None  # the strategy still gets the quality that it needs
@@ -198,9 +198,12 @@ def test_evaluate_with_metrics_of_ones_own_and_by_name(stream: Any, metrics: Any
 def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
     options = {"k": 10, "min_group_size": 5, "n_periods": 4, "n_resamples": 20, "restart": "on-degradation", **FAST}
     own = fairstream.run(
-        log, metrics={"my_coverage": coverage, "my_novelty@10": novelty, "ndcg@5": METRICS["ndcg"]}, **options
+        log,
+        model="mf",
+        metrics={"my_coverage": coverage, "my_novelty@10": novelty, "ndcg@5": METRICS["ndcg"]},
+        **options,
     )
-    named = fairstream.run(log, metrics=["coverage@10", "novelty@10", "ndcg@5"], **options)
+    named = fairstream.run(log, metrics=["coverage@10", "novelty@10", "ndcg@5"], **{"model": "mf", **options})
     results = list(own)
     for result, by_name in zip(results, named, strict=True):
         check(by_name.tasks["next"])
@@ -218,6 +221,6 @@ def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
     stored = UserResults.from_dict(json.loads(json.dumps(document["periods"][0]["tasks"]["next"]["tested"])))
     assert stored.values["my_novelty@10"].tolist() == results[0].tasks["next"].tested.values["my_novelty@10"].tolist()
     assert stored.totals == results[0].tasks["next"].tested.totals
-    assert RunConfig(metrics=("coverage@10",)).metrics == ("coverage@10",)
+    assert RunConfig(model="mf", metrics=("coverage@10",)).metrics == ("coverage@10",)
     with pytest.raises(ConfigurationError, match="k must be at least the cut-off of every metric"):
-        RunConfig(k=10, metrics=("coverage@20",))
+        RunConfig(model="mf", k=10, metrics=("coverage@20",))

@@ -21,7 +21,7 @@ LISTS = ("next", "remain")
 
 
 def finished(log: EventLog, method: str = "finetune", **options: Any) -> Run:
-    run = fairstream.run(log, method, **{**FAST, **options})
+    run = fairstream.run(log, method, **{"model": "mf", **FAST, **options})
     list(run)
     return run
 
@@ -146,7 +146,7 @@ def test_a_recommender_evaluates_the_same_events_alike(stream: Any, log: EventLo
     options = {
         name: FAST[name] for name in ("pretrain_epochs", "update_epochs", "embedding_dim", "batch_size", "device")
     }
-    rec = FairRecommender(method="finetune", **options)
+    rec = FairRecommender(method="finetune", **{"model": "mf", **options})
     first, later = stream.events.slice(0, end), stream.events.slice(end, stop - end)
     rec.fit(fairstream.read_events(first, users=stream.users, group="community", advantaged="majority"))
     found = rec.evaluate(later, users=stream.users, tasks=["event", "next"], min_group_size=1, n_resamples=0)
@@ -166,9 +166,9 @@ def test_a_recommender_evaluates_the_same_events_alike(stream: Any, log: EventLo
 
 
 def test_the_tasks_of_a_run_are_those_of_its_protocol_unless_they_are_named(log: EventLog) -> None:
-    assert Run(log, RunConfig()).config.tasks == ("event", "next", "remain")
+    assert Run(log, RunConfig(model="mf")).config.tasks == ("event", "next", "remain")
     assert Run(log, RunConfig(protocol="paper", batch_size=64)).config.tasks == ("remain", "next")
-    assert Run(log, RunConfig(method="Rerank")).config.tasks == ("remain", "next")
+    assert Run(log, RunConfig(model="mf", method="Rerank")).config.tasks == ("remain", "next")
     run = finished(log, tasks=["remain", "event"])
     document = json.loads(json.dumps(run.document(), allow_nan=False))
     assert list(document["summary"]) == list(document["slices"]) == ["remain", "event"]
@@ -189,15 +189,15 @@ def test_what_was_not_asked_for_changes_no_number(log: EventLog) -> None:
 @pytest.mark.parametrize("options", [{"protocol": "paper"}, {"protocol": "paper+ranking+leak"}])
 def test_under_sampled_candidates_or_the_papers_ndcg_it_is_refused_before_anything_is_trained(options: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"needs the true NDCG; use the protocol strict"):
-        RunConfig(tasks=("event",), **options)
+        RunConfig(tasks=("event",), **{"model": "mf", **options})
     assert RunConfig(tasks=("event",), protocol="paper+ranking+ndcg").tasks == ("event",)
 
 
 def test_reranking_and_unknown_names_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="reranks chooses the lists of all users together"):
-        RunConfig(method="Rerank", tasks=("event",))
+        RunConfig(model="mf", method="Rerank", tasks=("event",))
     with pytest.raises(ConfigurationError, match="task must be one of event, next, remain, got 'later'"):
-        RunConfig(tasks=("event", "later"))
+        RunConfig(model="mf", tasks=("event", "later"))
 
 
 def test_a_run_under_a_repaired_protocol_leaves_out_newcomers(log: EventLog) -> None:
@@ -228,7 +228,7 @@ def test_what_is_learned_does_not_depend_on_what_is_evaluated(stream: Any, resta
 
 def test_ids_follow_the_tasks_and_those_of_the_papers_runs_stay(log: EventLog) -> None:
     def name(**options: Any) -> str:
-        return run_id(log, RunConfig(**{**FAST, **options}))
+        return run_id(log, RunConfig(**{"model": "mf", **FAST, **options}))
 
     ids = [name(), name(tasks=("event",)), name(tasks=LISTS), name(tasks=("remain", "next"))]
     assert len(set(ids)) == 4

@@ -59,17 +59,17 @@ def test_features_of_what_has_not_appeared_yet_change_nothing(later: str, t: int
     rng = np.random.default_rng(0)
     words = [" ".join(f"w{n}" for n in rng.permutation(30)[: 3 + item % 6]) for item in range(N_ITEMS)]
     one = log_of(words)
-    run = fs.run(one, "finetune", **OPTIONS)
+    run = fs.run(one, "finetune", **{"model": "mf", **OPTIONS})
     known = set(one.item_ids.ids.to_pylist()[: one.n_items_after(run.periods.ends[t])])
     assert len(known) < N_ITEMS
     changed = [word if item in known else later for item, word in enumerate(words)]
     other = log_of([*changed, later, "an item that never appears"])
-    assert past(run, t) == past(fs.run(other, "finetune", **OPTIONS), t)
+    assert past(run, t) == past(fs.run(other, "finetune", **{"model": "mf", **OPTIONS}), t)
 
 
 def test_features_change_what_a_run_learns_and_which_run_it_is() -> None:
     plain, other = log_of(None), log_of([f"w{item % 5}" for item in range(N_ITEMS)])
-    runs = [fs.run(log, "finetune", **OPTIONS) for log in (plain, other)]
+    runs = [fs.run(log, "finetune", **{"model": "mf", **OPTIONS}) for log in (plain, other)]
     assert past(runs[0], 1) != past(runs[1], 1)
     assert run_id(plain, runs[0].config) != run_id(other, runs[1].config)
     assert runs[0].state.model.n_items == runs[1].state.model.n_items  # only what has appeared is ranked
@@ -78,7 +78,7 @@ def test_features_change_what_a_run_learns_and_which_run_it_is() -> None:
 @pytest.mark.parametrize("method", ["finetune", "retrain"])
 def test_jobs_that_share_a_pre_training_or_come_in_parts_give_the_same_numbers(method: str, tmp_path: Any) -> None:
     log = log_of([f"w{item % 5} w{item % 3}" for item in range(N_ITEMS)])
-    run = fs.run(log, method, **OPTIONS)
+    run = fs.run(log, method, **{"model": "mf", **OPTIONS})
     list(run)
     for config in (OPTIONS, {**OPTIONS, "update_epochs": 2}):
         (record,) = run_seeds(log, [0], store=tmp_path / "store", n_workers=1, method=method, **config)
@@ -88,6 +88,6 @@ def test_jobs_that_share_a_pre_training_or_come_in_parts_give_the_same_numbers(m
 
 def test_a_model_that_does_not_read_features_gives_the_numbers_that_it_gave(tmp_path: Any) -> None:
     options = {**OPTIONS, "model": "mf"}
-    runs = [fs.run(log_of(words), "fade", **options) for words in (None, ["x"] * N_ITEMS)]
+    runs = [fs.run(log_of(words), "fade", **{"model": "mf", **options}) for words in (None, ["x"] * N_ITEMS)]
     assert past(runs[0], 1) == past(runs[1], 1)
     assert runs[1].notes == ("the model mf does not read features of items: they have no effect",)

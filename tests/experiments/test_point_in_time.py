@@ -169,7 +169,7 @@ class Carried:
 def carried(log: EventLog, **options: Any) -> Carried:
     ranked = Shared()
     options = {**CUT, **LEARNING, **JUDGING, "model": lambda u, i: Witness(u, i, ranked), **options}
-    kept = Carried(fairstream.run(log, **options), ranked)
+    kept = Carried(fairstream.run(log, **{"model": "mf", **options}), ranked)
     finish = kept.run._finish
 
     def remember_and_finish(t: int) -> fairstream.PeriodResult:
@@ -332,7 +332,7 @@ def test_the_larger_group_is_that_of_the_pretraining_data() -> None:
     for advantaged in (None, "auto"):
         log = world.log(advantaged)
         assert log.require_groups().names[0] == "south"  # of all the data
-        run = fairstream.run(log, **CUT, **LEARNING, **JUDGING)
+        run = fairstream.run(log, model="mf", **CUT, **LEARNING, **JUDGING)
         assert run.groups.names == ("north", "south")
 
 
@@ -360,7 +360,7 @@ def test_a_recommender_that_is_given_one_period_at_a_time_arrives_at_the_same_mo
     # a recommender decides by the best 20 when to restart and who is ahead
     assume(len(np.unique(world.pairs[:N_FIRST, 1])) >= 20)
     run = carried(world.log(advantaged), **{"model": "mf", **options}, k=20, min_group_size=1)
-    recommender = FairRecommender(**{**LEARNING, **options})
+    recommender = FairRecommender(**{"model": "mf", **LEARNING, **options})
     starts, ends = run.run.periods.starts, run.run.periods.ends
     recommender.fit(world.log(advantaged, end=ends[0]))
     for t in range(4):
@@ -384,7 +384,7 @@ def test_a_users_table_that_knows_of_later_groups_changes_nothing() -> None:
     world = World(world.pairs, tuple(groups))
     everyone = pa.table({"user_id": np.arange(2 * N_USERS), "side": pa.array(groups, pa.string())})
     run = carried(world.log("south"), model="mf", min_group_size=1)
-    recommender = FairRecommender(**LEARNING)
+    recommender = FairRecommender("mf", **LEARNING)
     recommender.fit(
         fairstream.read_events(world.tables(0, N_FIRST)[0], users=everyone, group="side", advantaged="south")
     )

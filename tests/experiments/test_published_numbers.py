@@ -39,6 +39,7 @@ def test_movielens_has_more_than_two_groups(paper_data: Path, group: str, n_grou
     run = fairstream.run(
         log,
         "FADE",
+        model="mf",
         pretrain_epochs=1,
         update_epochs=1,
         embedding_dim=8,

@@ -192,7 +192,7 @@ def test_json_that_is_no_run_is_refused(document: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_exported_before_its_first_period_is_not_finished(log: EventLog, tmp_path: Path) -> None:
-    write_json(fairstream.run(log, n_periods=3, device="cpu").document(), tmp_path / "run.json")
+    write_json(fairstream.run(log, model="mf", n_periods=3, device="cpu").document(), tmp_path / "run.json")
     assert "is not a finished run" in refusal(tmp_path / "run.json")
 
 

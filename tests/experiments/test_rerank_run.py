@@ -27,7 +27,7 @@ both_protocols = pytest.mark.parametrize("protocol", ["strict", "paper"])
 
 
 def finished(log: EventLog, method: str = "Rerank", **options: Any) -> Run:
-    run = fairstream.run(log, method, **{**FAST, **options})
+    run = fairstream.run(log, method, **{"model": "mf", **FAST, **options})
     list(run)
     return run
 
@@ -90,7 +90,7 @@ def test_the_same_run_gives_the_same_document(log: EventLog) -> None:
 
 def test_the_tolerance_is_a_setting_of_rerank_alone(log: EventLog) -> None:
     for method, counts in (("Rerank", True), ("Finetune", False), ("FADE", False)):
-        runs = [fairstream.run(log, method, rerank_tolerance=value, **FAST) for value in (0.1, 0.2)]
+        runs = [fairstream.run(log, method, model="mf", rerank_tolerance=value, **FAST) for value in (0.1, 0.2)]
         one, two = (Record.from_document(run.document()).settings for run in runs)
         assert (one != two) == counts
         assert ("rerank_tolerance" in one) == counts
@@ -100,7 +100,7 @@ def test_more_than_two_groups_are_refused_before_anything_is_learned(stream: fai
     users = stream.users.set_column(1, "side", [["abc"[row % 3] for row in range(stream.users.num_rows)]])
     log = read_events(stream.events, users=users, group="side", advantaged="a")
     with pytest.raises(ConfigurationError, match="got 3 groups; choose a group column with two values"):
-        fairstream.run(log, "Rerank", **FAST)
+        fairstream.run(log, "Rerank", model="mf", **FAST)
 
 
 def test_users_without_a_group_are_no_third_one(stream: fairstream.SyntheticStream) -> None:
@@ -111,4 +111,4 @@ def test_users_without_a_group_are_no_third_one(stream: fairstream.SyntheticStre
 
 def test_a_recommender_refuses_it() -> None:
     with pytest.raises(ConfigurationError, match=r"^Rerank chooses the lists of all users together, "):
-        FairRecommender(method="rerank")
+        FairRecommender("mf", method="rerank")

@@ -43,7 +43,7 @@ def small() -> EventLog:
 
 @pytest.fixture(scope="module", params=["strict", "paper"])
 def finished(small: EventLog, request: pytest.FixtureRequest) -> Run:
-    run = fairstream.run(small, n_periods=4, protocol=request.param, **FAST)
+    run = fairstream.run(small, model="mf", n_periods=4, protocol=request.param, **FAST)
     list(run)
     return run
 
@@ -144,7 +144,7 @@ def test_periods_of_a_given_length_are_found_again_from_the_document(period: str
     stream = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
     days = stream.events.set_column(2, "time", pa.array([86_400 * time for time in stream.events["time"].to_pylist()]))
     log = fairstream.read_events(days, users=stream.users)
-    run = fairstream.run(log, period=period, **FAST)
+    run = fairstream.run(log, model="mf", period=period, **FAST)
     again = Run(log, fairstream.RunConfig(**stored(run.document())["config"]))
     assert again.periods == run.periods
     assert again.config == run.config
@@ -164,7 +164,7 @@ def test_the_hash_is_of_the_events_and_who_is_in_which_group(small: EventLog) ->
 
 
 def test_a_run_can_be_stored_before_it_has_begun_and_half_way(small: EventLog) -> None:
-    run = fairstream.run(small, n_periods=4, **FAST)
+    run = fairstream.run(small, model="mf", n_periods=4, **FAST)
     document = stored(run.document())
     assert (document["pretrained"], document["periods"], document["summary"]) == (None, [], {})
     assert document["timing"] == {"pretrain_s": None, "update_s": []}
@@ -232,7 +232,7 @@ def test_where_nobody_comes_back_the_fallback_is_judged_or_nobody(protocol: str)
     community = stream.users["community"].to_pylist() * 2
     users = pa.table({"user_id": [*range(100), *range(1000, 1100)], "community": community})
     log = fairstream.read_events(events, users=users)
-    run = fairstream.run(log, n_periods=2, protocol=protocol, **{**FAST, "batch_size": 50})
+    run = fairstream.run(log, model="mf", n_periods=2, protocol=protocol, **{**FAST, "batch_size": 50})
     list(run)
     document = stored(run.document())
     task = document["pretrained"]["tasks"]["remain"]

@@ -42,7 +42,7 @@ def small() -> EventLog:
 
 
 def finished(log: EventLog, method: str = "FADE", **options: Any) -> Run:
-    run = fairstream.run(log, method, **{**FAST, **options})
+    run = fairstream.run(log, method, **{"model": "mf", **FAST, **options})
     list(run)
     return run
 
@@ -63,7 +63,7 @@ def test_a_state_that_somebody_holds_never_changes(small: EventLog, method: str,
     def contents(state: State) -> dict[str, Any]:
         return {**state.model.state_dict(), "trained": torch.from_numpy(state.trained)}
 
-    run = fairstream.run(small, method, **{**FAST, "optimizer": optimizer})
+    run = fairstream.run(small, method, **{"model": "mf", **FAST, "optimizer": optimizer})
     run.begin()
     held = [run.state]
     before = [{name: value.clone() for name, value in contents(held[0]).items()}]
@@ -81,7 +81,7 @@ def test_a_state_that_somebody_holds_never_changes(small: EventLog, method: str,
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("n_periods", [2, 7])
 def test_a_run_yields_the_periods_up_to_the_one_before_last(small: EventLog, n_periods: int, protocol: str) -> None:
-    run = fairstream.run(small, **{**FAST, "n_periods": n_periods, "protocol": protocol})
+    run = fairstream.run(small, **{"model": "mf", **FAST, "n_periods": n_periods, "protocol": protocol})
     assert run.pretrained is None
     for t, result in enumerate(run, start=1):
         assert result.t == result.update.t == t
@@ -164,7 +164,9 @@ def test_pretrain_never_changes_what_it_has_learned(small: EventLog, protocol: s
     def check(t: int, done: int, total: int) -> None:
         assert t == 0  # nothing is trained later
 
-    run = fairstream.run(small, "Pretrain", **{**FAST, "n_periods": 7, "protocol": protocol}, on_progress=check)
+    run = fairstream.run(
+        small, "Pretrain", **{"model": "mf", **FAST, "n_periods": 7, "protocol": protocol}, on_progress=check
+    )
     run.begin()
     pretrained = {name: value.clone() for name, value in run.state.model.state_dict().items()}
     for result in run:
@@ -178,9 +180,9 @@ def test_pretrain_never_changes_what_it_has_learned(small: EventLog, protocol: s
 
 @pytest.mark.parametrize(("protocol", "optimizer"), [("paper", "dense"), ("strict", "row")])
 def test_a_protocol_has_its_optimizer_unless_another_is_asked_for(protocol: str, optimizer: str) -> None:
-    assert RunConfig(protocol=protocol).optimizer == optimizer
+    assert RunConfig(model="mf", protocol=protocol).optimizer == optimizer
     for asked in ("row", "dense"):
-        assert RunConfig(protocol=protocol, optimizer=asked).optimizer == asked
+        assert RunConfig(model="mf", protocol=protocol, optimizer=asked).optimizer == asked
 
 
 def test_the_optimizer_of_the_config_is_the_one_that_runs(small: EventLog) -> None:
@@ -519,7 +521,7 @@ def test_what_cannot_be_honoured_is_said_before_anything_is_trained(
     small: EventLog, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        fairstream.run(small, **{**FAST, **options})
+        fairstream.run(small, **{"model": "mf", **FAST, **options})
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -527,19 +529,19 @@ def test_a_log_too_short_to_cut_is_refused(small: EventLog, protocol: str) -> No
     n = {"strict": 9, "paper": 9 * 64}[protocol]
     short = replace(small, users=small.users[:n], items=small.items[:n], times=small.times[:n])
     with pytest.raises(DataError, match=f"{n} events are too few .*; use more events or fewer blocks"):
-        fairstream.run(short, **{**FAST, "protocol": protocol})
+        fairstream.run(short, **{"model": "mf", **FAST, "protocol": protocol})
 
 
 def test_groups_are_needed(small: EventLog) -> None:
     assert small.groups is not None
     with pytest.raises(DataError, match="no groups"):
-        fairstream.run(replace(small, groups=None), **FAST)
+        fairstream.run(replace(small, groups=None), model="mf", **FAST)
     alone = replace(small.groups, codes=np.zeros_like(small.groups.codes))
     with pytest.raises(DataError, match="community does not differ: every known value is 'majority'"):
-        fairstream.run(replace(small, groups=alone), **FAST)
+        fairstream.run(replace(small, groups=alone), model="mf", **FAST)
     nobodys = replace(small.groups, codes=np.full_like(small.groups.codes, UNKNOWN))
     with pytest.raises(DataError, match="community does not differ: no value is known"):
-        fairstream.run(replace(small, groups=nobodys), **FAST)
+        fairstream.run(replace(small, groups=nobodys), model="mf", **FAST)
 
 
 def test_a_published_data_set_is_recognised_by_its_counts_alone(small: EventLog) -> None:
@@ -552,7 +554,7 @@ def test_a_period_whose_evaluation_was_interrupted_is_not_learned_twice(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed, disturbed = (
-        fairstream.run(log, "FADE", **{**FAST, "n_periods": 3, "n_resamples": 10}) for _ in range(2)
+        fairstream.run(log, "FADE", **{"model": "mf", **FAST, "n_periods": 3, "n_resamples": 10}) for _ in range(2)
     )
     expected = [result.to_dict() for result in undisturbed]
     evaluate, calls = Evaluator.evaluate, iter(range(100))
@@ -570,16 +572,16 @@ def test_a_period_whose_evaluation_was_interrupted_is_not_learned_twice(
 
 def test_a_run_takes_a_log() -> None:
     with pytest.raises(fairstream.DataError, match="make one with read_events"):
-        fairstream.run({"user": [1]})  # type: ignore[arg-type]
+        fairstream.run({"user": [1]}, model="mf")  # type: ignore[arg-type]
 
 
 def test_so_many_events_to_pretrain_on_do_not_depend_on_how_many_follow(stream: fairstream.SyntheticStream) -> None:
     ends = []
     for n_events in (4000, 3000):
         log = fairstream.read_events(stream.events.slice(0, n_events), users=stream.users, group="community")
-        run = fairstream.run(log, pretrain_events=1234, period="400", n_periods=3, device="cpu")
+        run = fairstream.run(log, model="mf", pretrain_events=1234, period="400", n_periods=3, device="cpu")
         assert run.config.pretrain_ratio is None
         ends.append(run.periods.ends)
     assert ends[0] == ends[1] == (1234, 1634, 2034, 2434)
     with pytest.raises(fairstream.ConfigurationError, match="give one of them"):
-        fairstream.RunConfig(pretrain_events=5, pretrain_ratio=0.5)
+        fairstream.RunConfig(model="mf", pretrain_events=5, pretrain_ratio=0.5)

@@ -66,7 +66,7 @@ def registered() -> Iterator[None]:
 
 
 def finished(log: EventLog, method: str, **options: Any) -> Any:
-    run = fairstream.run(log, method, **{**OPTIONS, "metrics": NAMES, **options})
+    run = fairstream.run(log, method, **{"model": "mf", **OPTIONS, "metrics": NAMES, **options})
     list(run)
     return run
 
@@ -266,6 +266,6 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_metric_may_be_given_without_a_list(source: Source) -> None:
-    assert fairstream.RunConfig(metrics="recall@3").metrics == ("recall@3",)
-    run = fairstream.run(source.read(), "FADE", metrics="recall@3", **OPTIONS)
+    assert fairstream.RunConfig(model="mf", metrics="recall@3").metrics == ("recall@3",)
+    run = fairstream.run(source.read(), "FADE", metrics="recall@3", **{"model": "mf", **OPTIONS})
     assert run.config.metrics == ("recall@3",)

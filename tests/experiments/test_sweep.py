@@ -46,7 +46,7 @@ def test_each_seed_gives_the_document_of_a_run_of_its_own(log: EventLog) -> None
     assert [record.seed for record in records] == [7, 3]
     assert {record.seed for record in finished} == {7, 3}
     for record in records:
-        run = fairstream.run(log, "FADE", seed=record.seed, **FAST)
+        run = fairstream.run(log, "FADE", model="mf", seed=record.seed, **FAST)
         list(run)
         assert without_times(record.document) == without_times(run.document())
         assert set(record.document["timing"]) == {"pretrain_s", "update_s"}
@@ -59,7 +59,7 @@ def test_each_seed_gives_the_document_of_a_run_of_its_own(log: EventLog) -> None
 
 def test_a_method_whose_periods_are_computed_apart_gives_the_same_document(log: EventLog) -> None:
     (record,) = run_seeds(log, [1], method="retrain-fair", n_workers=1, **FAST)
-    run = fairstream.run(log, "Retrain-Fair", seed=1, **FAST)
+    run = fairstream.run(log, "Retrain-Fair", model="mf", seed=1, **FAST)
     list(run)
     assert without_times(record.document) == without_times(run.document())
     assert record.document["timing"]["pretrain_s"] > 0
@@ -111,7 +111,7 @@ def test_another_number_of_resamples_is_another_file(log: EventLog, tmp_path: Pa
 def test_the_error_of_a_run_is_raised(log: EventLog, tmp_path: Path) -> None:
     options = {**FAST, "learning_rate": 1e30, "seed": 1}
     with pytest.raises(ModelError) as alone:
-        list(fairstream.run(log, **options))
+        list(fairstream.run(log, **{"model": "mf", **options}))
     assert "training diverged" in str(alone.value)
     with pytest.raises(ModelError) as elsewhere:
         run_seeds(log, [options.pop("seed")], **options)

@@ -155,19 +155,20 @@ def test_a_loss_of_ones_own_is_used(page: Any, first: fs.EventLog) -> None:
         calls.append(scores.shape)
         return page.margin_softmax(scores)
 
-    own = fs.FairRecommender(loss=counted, engine="auto", **QUICK).fit(first)
+    own = fs.FairRecommender("mf", loss=counted, engine="auto", **QUICK).fit(first)
     assert own.last_update is not None
     report = own.last_update.report
     assert report is not None
     assert len(calls) == QUICK["pretrain_epochs"] * report.n_batches
     assert report.engine == "reference"
-    papers = fs.FairRecommender(engine="reference", **QUICK).fit(first)
+    papers = fs.FairRecommender("mf", engine="reference", **QUICK).fit(first)
     assert not torch.equal(own.model.item.weight, papers.model.item.weight)
 
 
 def test_a_fairness_loss_of_ones_own_is_used(page: Any, first: fs.EventLog) -> None:
     own, papers = (
-        fs.FairRecommender(fairness=fairness, engine="auto", **QUICK).fit(first) for fairness in (page.mean_gap, None)
+        fs.FairRecommender("mf", fairness=fairness, engine="auto", **QUICK).fit(first)
+        for fairness in (page.mean_gap, None)
     )
     assert own.last_update is not None
     assert own.last_update.report is not None
@@ -198,7 +199,7 @@ def test_a_metric_by_name_is_used_in_a_run(page: Any, log: fs.EventLog) -> None:
 
 
 def test_a_strategy_of_ones_own_is_used(page: Any, stream: fs.SyntheticStream, first: fs.EventLog) -> None:
-    rec = fs.FairRecommender(strategy=page.LastFour(), engine="auto", **QUICK).fit(first)
+    rec = fs.FairRecommender("mf", strategy=page.LastFour(), engine="auto", **QUICK).fit(first)
     steps = []
     for start in range(3000, 3800, 200):
         rec.update(stream.events.slice(start, 200), users=stream.users)
@@ -210,11 +211,15 @@ def test_a_strategy_of_ones_own_is_used(page: Any, stream: fs.SyntheticStream, f
 
 def test_an_extra_loss_is_used(page: Any, stream: fs.SyntheticStream, first: fs.EventLog, later: Any) -> None:
     options = QUICK | {"pretrain_epochs": 6, "update_epochs": 6, "learning_rate": 0.02}
-    start = fs.FairRecommender(**options).fit(first)
+    start = fs.FairRecommender(**{"model": "mf", **options}).fit(first)
     users, items = torch.arange(50), torch.arange(60).repeat(50, 1)
 
     def moved(strategy: Any) -> float:
-        rec = fs.FairRecommender(strategy=strategy, **options).fit(first).update(later, users=stream.users)
+        rec = (
+            fs.FairRecommender(strategy=strategy, **{"model": "mf", **options})
+            .fit(first)
+            .update(later, users=stream.users)
+        )
         with torch.no_grad():
             change = rec.model(users, items, fs.Context()) - start.model(users, items, fs.Context())
         return float(change.abs().mean())
@@ -241,7 +246,7 @@ def test_a_plugin_is_imported_before_its_names_are_looked_up(log: fs.EventLog, t
     assert run.begin() is not None
     assert run.state.model.item.embedding_dim == 3
     with pytest.raises(fs.ConfigurationError, match="cannot be imported"):
-        fs.run(log, plugins=("no_such_file.py",))
+        fs.run(log, model="mf", plugins=("no_such_file.py",))
 
 
 # ── traps that model authors used to fall into ───────────────────────────────────────────

@@ -191,7 +191,7 @@ def test_any_number_of_groups_and_who_is_ahead_are_kept(advantaged: str | None, 
     names = ["late" if user in arrived else name for user, name in enumerate(names)]  # a group that only comes later
     users = users.set_column(1, "community", [names])
     early = users.filter(pc.is_in(users["user_id"], pc.unique(first["user_id"])))
-    untouched = FairRecommender(**FAST)
+    untouched = FairRecommender("mf", **FAST)
     untouched.fit(fairstream.read_events(first, users=early, group="community", advantaged=advantaged))
     travelled = through_a_file(untouched, tmp_path)
     began = untouched.state.groups
@@ -219,7 +219,7 @@ def test_a_model_of_ones_own_is_saved_whole(tmp_path: Path) -> None:
 
 def test_the_engine_is_kept(tmp_path: Path) -> None:
     for engine in ("reference", "fused", "auto"):
-        made = fairstream.FairRecommender(pretrain_epochs=1, device="cpu", engine=engine)
+        made = fairstream.FairRecommender("mf", pretrain_epochs=1, device="cpu", engine=engine)
         made.fit(STREAM.events, users=STREAM.users)
         made.save(tmp_path / engine)
         assert fairstream.load(tmp_path / engine)._learning.engine == engine
@@ -523,7 +523,7 @@ def full_disks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FullDisk]:
         users = STREAM.users.set_column(1, "community", [community])
         pa.parquet.write_table(later, base / "later.parquet")
         pa.parquet.write_table(users.slice(0, 10), base / "users.parquet")
-        recommender = FairRecommender(**FAST)
+        recommender = FairRecommender("mf", **FAST)
         recommender.fit(fairstream.read_events(first, users=users))
         recommender.save(base / "saved")
         saved.append((recommender, base / "saved", contents(base / "saved")))

@@ -25,7 +25,7 @@ UNTRAINED = [user for user, n in N_HAD.items() if n > len(pc.unique(FIRST["item_
 
 
 def fitted(**options: Any) -> FairRecommender:
-    rec = FairRecommender(**{"pretrain_epochs": 2, "update_epochs": 2, "device": "cpu", **options})
+    rec = FairRecommender(**{"model": "mf", "pretrain_epochs": 2, "update_epochs": 2, "device": "cpu", **options})
     rec.fit(FIRST, users=USERS)
     return rec
 
@@ -78,7 +78,7 @@ def test_no_number_of_a_forgotten_user_is_left(model: str, optimizer: str) -> No
 
 def test_items_that_only_a_forgotten_user_had_stay_known(tmp_path: Path) -> None:
     alone = pa.table({"user_id": ["hermit"], "item_id": [10_000], "time": [0.5]})
-    rec = FairRecommender(pretrain_epochs=1, device="cpu")
+    rec = FairRecommender("mf", pretrain_epochs=1, device="cpu")
     rec.fit(pa.concat_tables([FIRST, alone.cast(FIRST.schema)]), users=USERS)
     n_items = rec.model.n_items
     rec.forget("hermit")

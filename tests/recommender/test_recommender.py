@@ -180,7 +180,7 @@ def test_ids_are_only_names() -> None:
             table = table.set_column(table.column_names.index(column), column, [names])
         return table
 
-    by_number, by_name = fitted(), FairRecommender(**FAST)
+    by_number, by_name = fitted(), FairRecommender("mf", **FAST)
     by_name.fit(read(renamed(FIRST), renamed(USERS)))
     by_number.update(SECOND, users=USERS)
     by_name.update(renamed(SECOND), users=renamed(USERS))
@@ -219,25 +219,25 @@ def test_a_model_with_dropout_recommends_the_same_twice() -> None:
 )
 def test_nothing_works_before_fit(use: Callable[[FairRecommender, Path], object], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"not been fitted yet; call fit\(events\) first"):
-        use(FairRecommender(**FAST), tmp_path)
+        use(FairRecommender("mf", **FAST), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_log_without_groups_cannot_be_fitted() -> None:
     with pytest.raises(DataError, match="no groups"):
-        FairRecommender(**FAST).fit(fairstream.read_events(FIRST))
+        FairRecommender("mf", **FAST).fit(fairstream.read_events(FIRST))
     with pytest.raises(DataError, match="no groups"):
-        FairRecommender(**FAST).fit(FIRST)
+        FairRecommender("mf", **FAST).fit(FIRST)
 
 
 def test_a_folder_a_frame_and_a_log_fit_alike(tmp_path: Path) -> None:
     pa.parquet.write_table(FIRST, tmp_path / "interactions.parquet")
     pa.parquet.write_table(USERS, tmp_path / "users.parquet")
-    log = FairRecommender(**FAST)
+    log = FairRecommender("mf", **FAST)
     log.fit(fairstream.read_events(FIRST, users=USERS))
     expected = everything(log)
     for events, users in ((tmp_path, None), (FIRST.to_pandas(), USERS.to_pandas()), (pl.from_arrow(FIRST), USERS)):
-        recommender = FairRecommender(**FAST)
+        recommender = FairRecommender("mf", **FAST)
         recommender.fit(events, users=users)
         assert everything(recommender) == expected
 
@@ -261,7 +261,7 @@ def test_a_folder_a_frame_and_a_log_fit_alike(tmp_path: Path) -> None:
 )
 def test_options_that_cannot_be_honoured_are_refused_at_once(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        FairRecommender(**{"device": "cpu", **options})
+        FairRecommender(**{"model": "mf", "device": "cpu", **options})
 
 
 def test_more_negatives_than_items_is_refused() -> None:
@@ -291,7 +291,7 @@ def test_users_and_items_simply_appear(model: Any, method: str) -> None:
 
 
 def test_updates_report_what_they_did() -> None:
-    recommender = FairRecommender(**FAST)
+    recommender = FairRecommender("mf", **FAST)
     calls: list[tuple[int, int]] = []
     updates = [
         recommender.fit(read(FIRST), on_epoch=lambda *epoch: calls.append(epoch)).last_update,
@@ -480,7 +480,7 @@ def test_a_new_value_in_an_update_is_a_new_group() -> None:
 
 def test_any_number_of_groups_is_fitted_and_judged() -> None:
     many = USERS.set_column(1, "community", [[f"g{user % 7}" for user in range(100)]])
-    recommender = FairRecommender(**FAST)
+    recommender = FairRecommender("mf", **FAST)
     recommender.fit(fairstream.read_events(FIRST, users=many, group="community", advantaged="g3"))
     score = recommender.evaluate(SECOND, users=many, min_group_size=1, n_resamples=0)["ndcg@20"]
     assert next(iter(score.by_group)) == "g3"
@@ -490,7 +490,7 @@ def test_any_number_of_groups_is_fitted_and_judged() -> None:
 
 def test_auto_finds_out_before_each_update_who_is_ahead() -> None:
     many = USERS.set_column(1, "community", [[f"g{user % 3}" for user in range(100)]])
-    recommender = FairRecommender(**FAST)
+    recommender = FairRecommender("mf", **FAST)
     recommender.fit(fairstream.read_events(FIRST, users=many, group="community", advantaged="auto"))
     names, ahead = recommender.state.groups.names, []
     for events in (SECOND.slice(0, 200), SECOND.slice(200), THIRD):
@@ -504,7 +504,7 @@ def test_auto_finds_out_before_each_update_who_is_ahead() -> None:
 
 
 def test_an_update_that_fails_leaves_who_was_ahead() -> None:
-    recommender = FairRecommender(**FAST)
+    recommender = FairRecommender("mf", **FAST)
     recommender.fit(fairstream.read_events(FIRST, users=USERS, group="community", advantaged="auto"))
     before = everything(recommender)
     with pytest.raises(RuntimeError, match="stop"):
@@ -757,7 +757,7 @@ def test_an_update_is_read_as_the_fit_was() -> None:
         liked = [5 if at % 2 else 3 for at in range(len(table))]
         return table.rename_columns(["who", "what", "when"]).append_column("rating", [liked])
 
-    recommender = FairRecommender(**FAST)
+    recommender = FairRecommender("mf", **FAST)
     people = USERS.rename_columns(["who", "community"])
     named = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_above": 4.0}
     recommender.fit(fairstream.read_events(rated(FIRST), users=people, group="community", **named))
@@ -785,8 +785,8 @@ def test_one_id_alone_and_half_a_list_are_refused(served: FairRecommender) -> No
 @pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
 def test_a_recommender_learns_what_a_run_learns(method: str) -> None:
     options = {"method": method, "pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "device": "cpu"}
-    run = fairstream.run(read(STREAM.events), n_periods=3, **options)
-    recommender = FairRecommender(**options)
+    run = fairstream.run(read(STREAM.events), n_periods=3, **{"model": "mf", **options})
+    recommender = FairRecommender(**{"model": "mf", **options})
     recommender.fit(read(STREAM.events.slice(0, run.periods.ends[0])))
     for result in run:
         span = run.periods.span(result.t)

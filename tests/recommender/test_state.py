@@ -303,7 +303,7 @@ def test_a_recommender_can_be_sent_to_another_process_and_back() -> None:
 
 
 def test_an_unfitted_recommender_can_be_copied() -> None:
-    twin = copy.deepcopy(FairRecommender(**FAST))
+    twin = copy.deepcopy(FairRecommender("mf", **FAST))
     assert pickle.loads(pickle.dumps(twin)).config == twin.config
 
 
@@ -333,7 +333,7 @@ def test_a_user_who_leaves_no_negatives_to_draw_is_not_served_as_trained(tmp_pat
     """Also in a state that was read from a checkpoint, and until there are items enough to learn from the user."""
     items, hungry = FIRST["item_id"].unique().to_pylist(), 5000
     events = pa.concat_tables([FIRST, _events([hungry] * (len(items) - 2), items[2:])])
-    recommender = FairRecommender(**FAST).fit(events, users=USERS)
+    recommender = FairRecommender("mf", **FAST).fit(events, users=USERS)
     recommender.save(tmp_path)
     for each in (recommender, fairstream.load(tmp_path)):
         assert _sources(each, [hungry, FIRST["user_id"][0].as_py()]) == ["popularity", "model"]
@@ -461,7 +461,7 @@ def test_the_last_time_survives_a_checkpoint(tmp_path: Path) -> None:
 
 def test_auto_that_cannot_decide_says_so() -> None:
     log = fairstream.read_events(FIRST, users=USERS, group="community", advantaged="auto")
-    recommender = FairRecommender(**FAST).fit(log)
+    recommender = FairRecommender("mf", **FAST).fit(log)
     majority = [at for at, name in enumerate(USERS["community"].to_pylist()) if name == "majority"][:3]
     recommender.update(pa.table({"user_id": majority, "item_id": [7777] * 3, "time": [1e9] * 3}), users=USERS)
     assert any("could not be decided" in note for note in recommender.last_update.notes)

@@ -28,7 +28,7 @@ def test_fits_in_threads_are_those_one_after_the_other(stream: SyntheticStream, 
     def fitted(seed: int, *, wait: bool) -> dict[str, torch.Tensor]:
         if wait:
             barrier.wait()
-        return weights(FairRecommender(seed=seed, **{**FAST, **options}).fit(log))
+        return weights(FairRecommender("mf", seed=seed, **{**FAST, **options}).fit(log))
 
     alone = [fitted(seed, wait=False) for seed in range(4)]
     state = torch.get_rng_state()
@@ -57,14 +57,14 @@ def test_overlapping_trainings_leave_the_number_of_threads_alone(log: EventLog, 
 
     def run_second() -> None:
         first_began.wait()
-        FairRecommender(engine=engine, **FAST).fit(log, on_epoch=second)
+        FairRecommender("mf", engine=engine, **FAST).fit(log, on_epoch=second)
 
     n_before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with ThreadPoolExecutor(1) as pool:
             other = pool.submit(run_second)
-            FairRecommender(engine=engine, **FAST).fit(log, on_epoch=first)
+            FairRecommender("mf", engine=engine, **FAST).fit(log, on_epoch=first)
             first_ended.wait()
             other.result()
         assert set(seen) == {2}

@@ -38,10 +38,16 @@ def evaluation_protocol(name: str) -> Protocol:
 class RunConfig(MethodConfig, RuntimeConfig):
     """A method, a protocol, how the log is cut, and where it runs.
 
-    >>> RunConfig().optimizer, RunConfig(protocol="paper").optimizer
-    ('row', 'dense')
+    >>> RunConfig().model, RunConfig(protocol="paper").model, RunConfig(method="Adver").model
+    ('blend', 'mf', 'mf')
     """
 
+    model: str = "blend"
+    """Base recommender: blend (sasrec, item-item and popularity, weighed by what the last period showed), mf (matrix \
+factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in closed form), gru \
+and sasrec (they read the user's latest items in order), popularity, recent-popularity, or a registered model; mf is \
+the default under the paper's protocol and for Adver. Models have defaults of their own for some of the options \
+below."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute, as NAME@K; by default those of the protocol at k."""
     tasks: tuple[str, ...] = ()
@@ -109,14 +115,18 @@ none is)."""
 
     @model_validator(mode="before")
     @classmethod
-    def _as_in_the_paper(cls, given: Any) -> Any:
-        """The paper's protocol uses the paper's optimizer, unless another one is asked for."""
-        protocol = given.get("protocol") if isinstance(given, dict) else None
-        if not isinstance(protocol, str) or not protocol.startswith("paper"):
+    def _defaults_of_the_protocol(cls, given: Any) -> Any:
+        """The paper's protocol uses the paper's model and optimizer, unless others are asked for."""
+        if not isinstance(given, dict):
             return given
-        optimizer = "row" if _ROW_UPDATES in protocol.split("+") else "dense"
-        defaults: dict[str, Any] = {"optimizer": optimizer, "min_group_size": 1}
-        return {**defaults, **{name: value for name, value in given.items() if value is not None}}
+        protocol = given.get("protocol")
+        is_paper = isinstance(protocol, str) and protocol.startswith("paper")
+        method = METHODS.get(str(given.get("method")))
+        defaults: dict[str, Any] = {"model": "mf" if is_paper or (method and method.wrap_model) else "blend"}
+        if is_paper:
+            optimizer = "row" if _ROW_UPDATES in str(protocol).split("+") else "dense"
+            defaults |= {"optimizer": optimizer, "min_group_size": 1}
+        return {**defaults, **given}
 
     @property
     def resolved_tasks(self) -> tuple[str, ...]:

@@ -336,7 +336,7 @@ def run(
     log: EventLog,
     method: str = "FADE",
     *,
-    model: str | ModelFactory = "mf",
+    model: str | ModelFactory | None = None,
     loss: str | Loss | None = None,
     fairness: str | FairnessLoss | None = None,
     strategy: str | Strategy | None = None,
@@ -351,7 +351,7 @@ def run(
     >>> from fairstream import read_events, synthetic_stream
     >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
     >>> log = read_events(stream.events, users=stream.users)
-    >>> for result in run(log, "finetune", pretrain_epochs=2, update_epochs=1, n_periods=3, device="cpu"):
+    >>> for result in run(log, "finetune", model="mf", pretrain_epochs=2, update_epochs=1, n_periods=3, device="cpu"):
     ...     print(result.t, result.update.step, sorted(result.tasks))
     1 fine-tune ['event', 'next', 'remain']
     2 fine-tune ['event', 'next', 'remain']

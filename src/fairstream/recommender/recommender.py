@@ -93,7 +93,7 @@ class FairRecommender:
 
     def __init__(
         self,
-        model: str | ModelFactory = "mf",
+        model: str | ModelFactory = "blend",
         *,
         method: str = "FADE",
         loss: str | Loss | None = None,

@@ -73,7 +73,6 @@ loss: 0 lets heavy users decide, 1 gives every user the same weight."""
         """What is not given is what the model wants."""
         if not isinstance(given, dict) or not isinstance(given.get("model"), str):
             return given
-        given = {name: value for name, value in given.items() if value is not None}
         defaults = {**model_defaults(given["model"])}
         if given.get("loss", defaults.get("loss")) != defaults.get("loss"):
             defaults.pop("activity_exponent", None)  # weights go with the model's own loss

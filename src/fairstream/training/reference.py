@@ -141,8 +141,16 @@ class WindowEngine(Engine):
         loss = job.objective(scores, groups, self._signs, has_two_groups=self._have_two_groups[b], among_all=among_all)
         if job.extra_loss is not None:
             rows = torch.from_numpy(users).to(self._device)
-            loss = loss + job.extra_loss(model, Batch(rows, candidates, scores, NO_CONTEXT))
+            loss = loss + job.extra_loss(model, Batch(rows, candidates, scores, self._context(b, is_target)))
         return descend(job, loss)
+
+    def _context(self, b: int, is_target: Tensor) -> Context:
+        """What was known before each target of a batch."""
+        history = self._history[self._windows.span(b)]
+        window, place = torch.nonzero(is_target, as_tuple=True)
+        at = place[:, None] - torch.arange(history.shape[1] - 1, -1, -1, device=self._device)  # (M, L)
+        known = history[window[:, None], at.clamp(min=0)].masked_fill(at < 0, -1)
+        return Context(known, (known >= 0).sum(dim=1))
 
     def _states(self, b: int, is_target: Tensor) -> Tensor:
         """(M, d) the states at the targets of a batch; windows with much padding are computed without most of it."""
