@@ -623,7 +623,12 @@ def test_what_click_refuses_is_refused_without_a_traceback(command: Command, arg
 def test_the_demo_tells_what_its_table_shows(command: Command) -> None:
     outcome = command("demo")
     assert (outcome.code, outcome.err, outcome.left) == (0, "", [])
-    assert all(method in outcome.out for method in ("Pretrain", "Retrain", "Finetune", "FADE"))
-    rows = {line.split()[0]: line.split() for line in outcome.out.splitlines() if re.match(r" +(Finetune|FADE) ", line)}
-    gap = {method: float(cells[5]) for method, cells in rows.items()}
-    assert ("lowers the disparity" in outcome.out) == (gap["FADE"] < gap["Finetune"])
+    row = re.compile(r" +(recent popularity|MF, updated|blend, \w+) +(.+)")
+    rows = {found[1]: found[2].split() for line in outcome.out.splitlines() if (found := row.match(line))}
+    assert list(rows) == ["recent popularity", "MF, updated", "blend, kept", "blend, updated", "blend, fair"]
+    quality, gap = ({name: float(cells[at]) for name, cells in rows.items()} for at in (0, -2))
+    said = " ".join(outcome.out.split())
+    assert ("Updating, next to keeping the model, raises" in said) == (
+        quality["blend, updated"] > quality["blend, kept"]
+    )
+    assert ("lowers the disparity" in said) == (gap["blend, fair"] < gap["blend, updated"])

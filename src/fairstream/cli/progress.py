@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
@@ -38,15 +37,14 @@ class _Bars:
 
 
 class RunProgress(_Bars):
-    """One bar per run: its periods, and the epochs of the current one."""
+    """One bar per run, in proportion to the events that each period's epochs visit, with the time left."""
 
     def __init__(self, *, quiet: bool) -> None:
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description:<14}"),
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[stage]:<26}"),
+            TextColumn("{task.fields[stage]:<28}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -55,19 +53,20 @@ class RunProgress(_Bars):
 
     def follow(self, run: Run, name: str | None = None) -> None:
         """Finish `run` and show its progress."""
-        run.on_progress = self.bar(name or run.config.method, run.periods.last)
+        run.on_progress = self.bar(name or run.config.method, run.expected_work())
         for _ in run:
             pass
         run.on_progress(run.periods.last, 0, 0)
 
-    def bar(self, label: str, n_periods: int) -> OnProgress:
-        """Add a bar for one run; returns the callback that advances it."""
-        bar = self._progress.add_task(label, total=n_periods, stage="")
+    def bar(self, label: str, work: Sequence[int]) -> OnProgress:
+        """Add a bar for one run, with the work of each of its periods; returns the callback that advances it."""
+        bar = self._progress.add_task(label, total=sum(work), stage="")
 
         def on_progress(t: int, done: int, total: int) -> None:
-            what = "pre-training" if t == 0 else f"period {t}"
-            stage = "done" if t == n_periods else f"{what}, epoch {done}/{total}"
-            self._progress.update(bar, completed=t + (done / total if total else 0), stage=stage)
+            what = "pre-training" if t == 0 else f"period {t} of {len(work) - 1}"
+            stage = "done" if t == len(work) else f"{what}, epoch {done}/{total}"
+            completed = sum(work[:t]) + (work[t] * done / total if total else 0)
+            self._progress.update(bar, completed=completed, stage=stage)
 
         return on_progress
 

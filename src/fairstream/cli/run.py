@@ -178,7 +178,7 @@ def _run_all(
     """The finished runs of all seeds; each is exported as soon as it is finished."""
     config = job.config
     bars = {
-        seed: progress.bar(f"{config.method}, seed {seed}", job.periods.last)
+        seed: progress.bar(f"{config.method}, seed {seed}", job.expected_work())
         for seed in range(config.seed, config.seed + n_seeds)
     }
     exported = set()

@@ -132,20 +132,21 @@ def slice_table(document: Document, task: str) -> Table:
     return table
 
 
-def method_table(documents: Sequence[Document], task: str, metric: str) -> Table:
-    """One row per method, averaged over its periods."""
-    groups = documents[0]["data"]["groups"]
+def method_table(documents: Mapping[str, Document], task: str, metric: str) -> Table:
+    """One row per name, averaged over its periods."""
+    groups = next(iter(documents.values()))["data"]["groups"]
     table = new_table(f"{metric} on {TASK_NAMES[task]}, mean over the periods", caption=_LEGEND)
-    table.add_column("method", no_wrap=True)
-    for heading in (metric, *groups, "PD", "95 % interval", "mean |PD|", "s / update"):
+    table.add_column("", no_wrap=True)
+    for heading in (metric, *groups, "newcomers", "PD", "95 % interval", "mean |PD|", "s / update"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for document in documents:
+    for name, document in documents.items():
         score, seconds = document["summary"][task][metric], _update_seconds(document)
-        values = [number(score["by_group"][name]) for name in groups]
+        newcomers = number(document["slices"][task]["cold_users"][metric]["mean"])
+        values = [number(score["by_group"][group]) for group in groups]
         gap, interval, *_ = _gap_cells(score["disparity"])
         size = number(score["abs_performance_disparity"])
         mean, seconds_cell = number(score["mean"]), _seconds(seconds)
-        table.add_row(document["config"]["method"], mean, *values, gap, interval, size, seconds_cell)
+        table.add_row(name, mean, *values, newcomers, gap, interval, size, seconds_cell)
     return table
 
 

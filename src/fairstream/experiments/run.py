@@ -116,6 +116,14 @@ class Run(Iterator[PeriodResult]):
         self._unjudged = update
         return self.begin()
 
+    def expected_work(self) -> list[int]:
+        """Events that training is expected to visit in each period, all epochs together; the first is pre-training."""
+        config, ends = self.config, self.periods.ends
+        if isinstance(self._learning.strategy, Retrain):
+            return [end * config.pretrain_epochs for end in ends[: self.periods.last]]
+        updates = np.diff(ends[: self.periods.last]).tolist()
+        return [ends[0] * config.pretrain_epochs, *(n * config.update_epochs for n in updates)]
+
     def learned(self) -> Tensors:
         """The model and the optimizer as they are now, and whom the model has been trained on."""
         state = self._begun()
