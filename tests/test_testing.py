@@ -166,6 +166,14 @@ class LooksAhead(Window):
         return super().states(history)[:, -1:].expand(-1, history.shape[1], -1)
 
 
+class CountsPadding(Window):
+    ignores_padding = True
+
+    def states(self, history: Tensor) -> Tensor:
+        places = torch.arange(1, history.shape[1] + 1).unsqueeze(-1)
+        return self.item(history).cumsum(dim=1) / places
+
+
 class ServesOtherwise(Window):
     def forward(self, users: Tensor, items: Tensor, context: fs.Context) -> Tensor:
         return -super().forward(users, items, context)
@@ -259,6 +267,7 @@ class RowForPadding(Small):
         (KeepsRows, "forget must remove the rows of users from level"),
         (Detached, "no finite gradient reaches user.weight"),
         (LooksAhead, "depend on later items"),
+        (CountsPadding, "ignores_padding is set"),
         (ServesOtherwise, "served otherwise than it is trained"),
         (TwoWays, "block_scorer"),
         (Caches, "context of an earlier call"),

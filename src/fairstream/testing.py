@@ -251,6 +251,13 @@ def _check_windows(factory: ModelFactory) -> None:
         _close(_no_grad(model.states, changed)[:, :-1], states[:, :-1]),
         "the states of a window depend on later items; mask what comes after each place",
     )
+    if model.ignores_padding:
+        short = window[:, -1:]
+        padded = torch.cat([torch.full_like(short, -1), short], dim=1)
+        _require(
+            _close(_no_grad(model.states, short)[:, -1], _no_grad(model.states, padded)[:, -1]),
+            "ignores_padding is set, but the states depend on how much padding is in front",
+        )
 
 
 def _check_context(factory: ModelFactory) -> None:
