@@ -140,7 +140,7 @@ def made_run(
     found, codes = np.array(found), np.array(groups, dtype=np.int16)
     cold = np.broadcast_to(is_cold, found.shape)
     config = RunConfig(
-        model="mf", k=k, **{"min_group_size": 1, "n_periods": len(found) + 1, "n_blocks": 100, **options}
+        k=k, **{"model": "mf", "min_group_size": 1, "n_periods": len(found) + 1, "n_blocks": 100, **options}
     )
     periods = []
     for p, row in enumerate(found):

@@ -354,6 +354,12 @@ def test_a_label_names_the_method_and_what_differs() -> None:
     assert labels({"k": K, "l2": 0.1, "method": "Finetune"}, {"l2": 0.2}) == ["Finetune l2=0.1", "FADE l2=0.2"]
 
 
+def test_what_a_model_has_by_default_goes_without_saying() -> None:
+    finetune = {"method": "Finetune"}
+    named = labels({**finetune, "model": "mf"}, {**finetune, "model": "gru"}, {**finetune, "model": "gru", "l2": 0.1})
+    assert named == ["Finetune model=mf", "Finetune model=gru l2=0.0", "Finetune model=gru l2=0.1"]
+
+
 @pytest.mark.parametrize(
     "options",
     [

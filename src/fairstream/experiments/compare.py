@@ -316,10 +316,18 @@ def _is_dominated(points: Array, c: int) -> bool:
 
 
 def _labels(records: Sequence[Record]) -> list[str]:
-    """The method, and those of its settings in which the contenders differ."""
+    """The method, the model if they differ, and those settings in which contenders with the same model differ."""
     settings = [record.settings for record in records]
     names = [name for name in dict.fromkeys(name for part in settings for name in part) if name != "method"]
-    differing = [name for name in names if len({str(part[name]) for part in settings if name in part}) > 1]
+
+    def differs(name: str) -> bool:
+        values: dict[Any, set[str]] = {}
+        for part in settings:
+            if name in part:  # models have defaults of their own, which go without saying
+                values.setdefault(None if name == "model" else part.get("model"), set()).add(str(part[name]))
+        return any(len(found) > 1 for found in values.values())
+
+    differing = [name for name in names if differs(name)]
     return [
         " ".join([part["method"], *(f"{name}={part[name]}" for name in differing if part.get(name) is not None)])
         for part in settings
