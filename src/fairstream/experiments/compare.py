@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -320,15 +320,11 @@ def _labels(records: Sequence[Record]) -> list[str]:
     settings = [record.settings for record in records]
     names = [name for name in dict.fromkeys(name for part in settings for name in part) if name != "method"]
 
-    def differs(name: str) -> bool:
-        values: dict[Any, set[str]] = {}
-        for part in settings:
-            if name in part:  # models have defaults of their own, which go without saying
-                values.setdefault(None if name == "model" else part.get("model"), set()).add(str(part[name]))
-        return any(len(found) > 1 for found in values.values())
+    def differs(name: str, model: Any) -> bool:
+        alike = settings if name == "model" else [part for part in settings if part.get("model") == model]
+        return len({str(part[name]) for part in alike if name in part}) > 1
 
-    differing = [name for name in names if differs(name)]
-    return [
-        " ".join([part["method"], *(f"{name}={part[name]}" for name in differing if part.get(name) is not None)])
-        for part in settings
-    ]
+    def named(part: Mapping[str, Any]) -> list[str]:  # what models have by default goes without saying
+        return [name for name in names if part.get(name) is not None and differs(name, part.get("model"))]
+
+    return [" ".join([part["method"], *(f"{name}={part[name]}" for name in named(part))]) for part in settings]
