@@ -177,7 +177,7 @@ def test_a_likelihood_gap_pulls_the_groups_together(surrogate: str) -> None:
             fairness_weight=weight,
             surrogate=surrogate,
             embedding_dim=16,
-            pretrain_epochs=30,
+            pretrain_epochs=45,
             batch_size=128,
             device="cpu",
         ).fit(log)

@@ -28,7 +28,7 @@ def test_fits_in_threads_are_those_one_after_the_other(stream: SyntheticStream, 
     def fitted(seed: int, *, wait: bool) -> dict[str, torch.Tensor]:
         if wait:
             barrier.wait()
-        return weights(FairRecommender("mf", seed=seed, **{**FAST, **options}).fit(log))
+        return weights(FairRecommender(seed=seed, **{"model": "mf", **FAST, **options}).fit(log))
 
     alone = [fitted(seed, wait=False) for seed in range(4)]
     state = torch.get_rng_state()
