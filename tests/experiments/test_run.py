@@ -585,3 +585,13 @@ def test_so_many_events_to_pretrain_on_do_not_depend_on_how_many_follow(stream: 
     assert ends[0] == ends[1] == (1234, 1634, 2034, 2434)
     with pytest.raises(fairstream.ConfigurationError, match="give one of them"):
         fairstream.RunConfig(model="mf", pretrain_events=5, pretrain_ratio=0.5)
+
+
+@pytest.mark.parametrize("method", ["Finetune", "Retrain"])
+def test_the_work_is_known_before_it_is_done(method: str, small: EventLog) -> None:
+    run = fairstream.run(small, method, **{"model": "mf", **FAST, "pretrain_epochs": 3})
+    expected = run.expected_work()
+    reports = [result.update.report for result in (run.begin(), *run)]
+    later = 3 if method == "Retrain" else FAST["update_epochs"]
+    visited = [report.n_interactions * (later if t else 3) for t, report in enumerate(reports)]
+    assert expected == visited
