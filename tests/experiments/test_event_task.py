@@ -255,7 +255,8 @@ def test_a_run_comes_back_from_parquet_and_json_with_every_event(log: EventLog, 
 def seeds(log: EventLog) -> dict[str, list[Record]]:
     """Two methods from two seeds."""
     return {
-        method: fairstream.run_seeds(log, [0, 1], method=method, n_workers=1, **FAST) for method in ("finetune", "fade")
+        method: fairstream.run_seeds(log, [0, 1], model="mf", method=method, n_workers=1, **FAST)
+        for method in ("finetune", "fade")
     }
 
 

@@ -20,7 +20,7 @@ SEEDS = (0, 4, 2)
 def records(log: EventLog, request: pytest.FixtureRequest) -> list[Record]:
     """The same run from three seeds."""
     options = {"min_group_size": 5, "n_resamples": 20, "batch_size": 64, "protocol": request.param}
-    return fairstream.run_seeds(log, SEEDS, method="FADE", n_workers=1, **options, **FAST)
+    return fairstream.run_seeds(log, SEEDS, model="mf", method="FADE", n_workers=1, **options, **FAST)
 
 
 def test_one_record_pooled_is_the_record(records: list[Record]) -> None:

@@ -81,7 +81,16 @@ def store(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(tmp_path_factory.mktemp("store"))
     with registered():
         for method in ("FADE", "Retrain"):
-            run_seeds(source.read(), [0, 1], method=method, metrics=NAMES, store=store.folder, n_workers=1, **OPTIONS)
+            run_seeds(
+                source.read(),
+                [0, 1],
+                model="mf",
+                method=method,
+                metrics=NAMES,
+                store=store.folder,
+                n_workers=1,
+                **OPTIONS,
+            )
     return store
 
 
@@ -110,7 +119,7 @@ def test_a_store_with_the_metrics_is_resumed(store: Store, source: Source) -> No
     before = {name: store.path(name).stat().st_mtime_ns for name in store.ids()}
     with registered():
         records = run_seeds(
-            source.read(), [0, 1], method="FADE", metrics=NAMES, store=store.folder, n_workers=1, **OPTIONS
+            source.read(), [0, 1], model="mf", method="FADE", metrics=NAMES, store=store.folder, n_workers=1, **OPTIONS
         )
     assert {name: store.path(name).stat().st_mtime_ns for name in store.ids()} == before
     assert [record.document for record in records] == [record.document for record in records_of(store, "FADE")]
@@ -199,7 +208,7 @@ def test_functions_under_any_name_are_pooled_and_compared_by_their_own_values(so
     metrics = {"mine": mrr, "ndcg": recall, "Coverage": coverage}
     log = source.read()
     runs = {
-        method: run_seeds(log, [0, 1], method=method, metrics=metrics, n_workers=1, **OPTIONS)
+        method: run_seeds(log, [0, 1], model="mf", method=method, metrics=metrics, n_workers=1, **OPTIONS)
         for method in ("FADE", "Finetune")
     }
     document = pooled(runs["FADE"])

@@ -37,6 +37,7 @@ def test_each_seed_gives_the_document_of_a_run_of_its_own(log: EventLog) -> None
     records = run_seeds(
         log,
         [7, 3],
+        model="mf",
         method="fade",
         n_workers=2,
         on_progress=lambda *at: epochs.append(at),
@@ -58,7 +59,7 @@ def test_each_seed_gives_the_document_of_a_run_of_its_own(log: EventLog) -> None
 
 
 def test_a_method_whose_periods_are_computed_apart_gives_the_same_document(log: EventLog) -> None:
-    (record,) = run_seeds(log, [1], method="retrain-fair", n_workers=1, **FAST)
+    (record,) = run_seeds(log, [1], model="mf", method="retrain-fair", n_workers=1, **FAST)
     run = fairstream.run(log, "Retrain-Fair", model="mf", seed=1, **FAST)
     list(run)
     assert without_times(record.document) == without_times(run.document())
@@ -83,11 +84,12 @@ def test_a_model_of_ones_own_is_used(log: EventLog) -> None:
 def test_a_store_is_resumed(log: EventLog, tmp_path: Path) -> None:
     epochs: list[int] = []
     options: dict[str, Any] = {"method": "finetune", "n_workers": 1, **FAST}
-    run_seeds(log, [0], store=tmp_path, **options)
+    run_seeds(log, [0], model="mf", store=tmp_path, **options)
     finished: list[Record] = []
     records = run_seeds(
         log,
         [0, 1],
+        model="mf",
         store=tmp_path,
         on_progress=lambda seed, *_: epochs.append(seed),
         on_record=finished.append,
@@ -103,7 +105,7 @@ def test_a_store_is_resumed(log: EventLog, tmp_path: Path) -> None:
 def test_another_number_of_resamples_is_another_file(log: EventLog, tmp_path: Path) -> None:
     """Else a run that was stored without intervals would be shown in place of one with them."""
     for n_resamples in (0, 20):
-        (record,) = run_seeds(log, [0], store=tmp_path, n_workers=1, **{**FAST, "n_resamples": n_resamples})
+        (record,) = run_seeds(log, [0], model="mf", store=tmp_path, n_workers=1, **{**FAST, "n_resamples": n_resamples})
         assert (record.about["summary"]["remain"]["ndcg@20"]["interval"] is None) == (n_resamples == 0)
     assert len(Store.opened(tmp_path).ids()) == 2
 
@@ -114,7 +116,7 @@ def test_the_error_of_a_run_is_raised(log: EventLog, tmp_path: Path) -> None:
         list(fairstream.run(log, **{"model": "mf", **options}))
     assert "training diverged" in str(alone.value)
     with pytest.raises(ModelError) as elsewhere:
-        run_seeds(log, [options.pop("seed")], **options)
+        run_seeds(log, [options.pop("seed")], model="mf", **options)
     assert str(elsewhere.value) == f"FADE (mf, seed 1): {alone.value}"
 
 
@@ -122,9 +124,9 @@ def test_a_run_that_failed_is_not_tried_again(log: EventLog, tmp_path: Path) -> 
     epochs: list[Any] = []
     options: dict[str, Any] = {**FAST, "method": "finetune", **DIVERGING, "store": tmp_path, "n_workers": 1}
     with pytest.raises(ModelError, match="training diverged"):
-        run_seeds(log, [0], **options)
+        run_seeds(log, [0], model="mf", **options)
     with pytest.raises(ModelError, match=r"failed before: .*training diverged.*; remove failed/\w+\.json"):
-        run_seeds(log, [0], on_progress=lambda *at: epochs.append(at), **options)
+        run_seeds(log, [0], model="mf", on_progress=lambda *at: epochs.append(at), **options)
     assert epochs == []
 
 
@@ -141,11 +143,11 @@ def test_what_cannot_be_honoured_is_raised_before_a_process_is_started(
     log: EventLog, options: dict[str, Any], kind: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(kind, match=sentence):
-        run_seeds(log, [0, 1], **{**FAST, "n_periods": None, **options})
+        run_seeds(log, [0, 1], model="mf", **{**FAST, "n_periods": None, **options})
     with pytest.raises(ConfigurationError, match="seed must be >= 0, got -1"):
-        run_seeds(log, [0, -1], **FAST)
+        run_seeds(log, [0, -1], model="mf", **FAST)
 
 
 def test_no_seeds_are_refused(log: EventLog) -> None:
     with pytest.raises(ConfigurationError, match="seed"):
-        run_seeds(log, [], **FAST)
+        run_seeds(log, [], model="mf", **FAST)

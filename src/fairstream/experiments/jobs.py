@@ -22,6 +22,7 @@ from fairstream.experiments.results import PeriodResult
 from fairstream.experiments.run import Run, resolved
 from fairstream.experiments.store import Store
 from fairstream.methods import Parts
+from fairstream.models import may_inherit
 from fairstream.registry import load_plugins
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -239,8 +240,9 @@ def _is_begun(store: Store, log: EventLog, config: RunConfig) -> bool:
 
 
 def _comes_in_parts(log: EventLog, config: RunConfig) -> bool:
-    """Whether each period is a job of its own; not where the advantaged group follows from the period before."""
-    return config.strategy_name == "retrain" and log.require_groups().choice != "auto"
+    """Whether each period is a job of its own; not where something follows from the period before."""
+    owes_nothing = log.require_groups().choice != "auto" and not may_inherit(config.model)
+    return config.strategy_name == "retrain" and owes_nothing
 
 
 def _periods(config: RunConfig) -> range:

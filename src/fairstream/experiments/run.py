@@ -17,7 +17,7 @@ from fairstream.evaluation import Evaluation, Evaluator, Metric
 from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.results import PeriodResult, mean_slices, versions
 from fairstream.methods import METHODS, Parts
-from fairstream.models import ModelFactory
+from fairstream.models import ModelFactory, may_inherit
 from fairstream.objectives import FairnessLoss, Loss
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
@@ -134,6 +134,11 @@ class Run(Iterator[PeriodResult]):
         if not isinstance(self._learning.strategy, Retrain) or self.groups.choice == "auto":
             raise ConfigurationError(
                 "only a method that retrains every period, with the advantaged group declared, can begin at any period"
+            )
+        if may_inherit(self.config.model):
+            raise ConfigurationError(
+                f"the model {self.config.model} takes over something from the period before it, as the blend does its "
+                f"weights, and cannot begin at any period"
             )
         if not 0 <= t < self.periods.last:
             raise ConfigurationError(f"t must be between 0 and {self.periods.last - 1}, got {t}")

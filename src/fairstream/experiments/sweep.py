@@ -34,7 +34,7 @@ def run_seeds(
     log: EventLog,
     seeds: Sequence[int],
     *,
-    model: str | ModelFactory = "mf",
+    model: str | ModelFactory | None = None,
     loss: str | Loss | None = None,
     fairness: str | FairnessLoss | None = None,
     strategy: str | Strategy | None = None,

@@ -56,6 +56,16 @@ def model_factory(name: str, embedding_dim: int) -> ModelFactory:
     return model
 
 
+def may_inherit(name: str) -> bool:
+    """Whether a model takes over something from the one before it (`Scorer.inherit`), as far as its name tells.
+
+    >>> may_inherit("blend"), may_inherit("mf")
+    (True, False)
+    """
+    model = MODELS.get(name)
+    return not isinstance(model, type) or getattr(model, "inherit", None) is not Scorer.inherit
+
+
 def may_be_closed_form(name: str) -> bool:
     """Whether something of a model is computed in closed form, as far as its name tells.
 
@@ -96,6 +106,7 @@ __all__ = [
     "copy_model",
     "make_model",
     "may_be_closed_form",
+    "may_inherit",
     "model_defaults",
     "model_factory",
 ]
