@@ -81,7 +81,7 @@ def lists(rec: FairRecommender) -> pa.Table:
 # ── what features are good for ───────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["sasrec", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gru", "blend"))])
 def test_an_item_without_events_is_recommended_by_its_features(name: str) -> None:
     options = {"pretrain_epochs": 25, "embedding_dim": 16}
     of_category, of_others = ranks_of_cold(fitted(name, **options))

@@ -64,7 +64,7 @@ class Record:
     >>> from fairstream import Record, read_events, run, synthetic_stream
     >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
     >>> log = read_events(stream.events, users=stream.users)
-    >>> finished = run(log, "finetune", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu")
+    >>> finished = run(log, "finetune", model="mf", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu")
     >>> for result in finished:
     ...     pass
     >>> record = Record.from_document(finished.document())

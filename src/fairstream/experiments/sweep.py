@@ -87,7 +87,7 @@ def run_seeds(
     >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
     >>> log = read_events(stream.events, users=stream.users)
     >>> records = run_seeds(
-    ...     log, [0, 1], method="finetune", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu", n_workers=1
+    ...     log, [0, 1], model="mf", method="finetune", pretrain_epochs=1, n_periods=3, device="cpu", n_workers=1
     ... )
     >>> [record.seed for record in records]
     [0, 1]
