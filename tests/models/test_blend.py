@@ -307,3 +307,18 @@ def test_a_catalogue_too_large_for_item_item_is_noted_and_all_items_are_ranked(s
         found = rec.recommend(histories=[items[:1]], k=len(items))["item_id"].to_pylist()
         assert sorted(found) == sorted(items[1:])
     assert rec.model.n_periods.any()
+
+
+def test_a_newcomers_first_event_is_answered_by_the_blends_own_weights(
+    stream: fs.SyntheticStream, fitted: fs.FairRecommender
+) -> None:
+    later = stream.events.slice(2000)
+    rec = copy.deepcopy(fitted)
+    model = rec.model
+    assert isinstance(model, Blend)
+    values = []
+    for sign in (1.0, -1.0):  # the most popular items first, then the least popular ones
+        model.weights[:, 0] *= sign
+        result = rec.evaluate(later, users=stream.users, tasks=["event"], min_group_size=1, n_resamples=0)["event"]
+        values.append(result.slices["history_0"]["ndcg@20"].mean)
+    assert values[0] > 2 * values[1]

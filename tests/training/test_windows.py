@@ -217,6 +217,17 @@ def test_the_loss_is_that_of_a_loop_over_single_events(
     assert WindowEngine(job).epoch(order, 11) == pytest.approx(expected, rel=1e-5)
 
 
+def test_padding_that_is_not_computed_changes_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_events = [9, 1, 4, 14, 2]  # of each user, whose last events come in this order
+    log = [(user, item) for user, n in enumerate(n_events) for item in range(n)]
+    windows = windows_of(history_of([log]), range(len(log)), length=12, size=1000)
+    engine = WindowEngine(replace(job_of(), batches=windows))
+    is_target = torch.from_numpy(windows.targets >= 0)
+    whole = engine._states(0, is_target)
+    monkeypatch.setattr(Summed, "ignores_padding", True)
+    torch.testing.assert_close(engine._states(0, is_target), whole)
+
+
 def test_training_on_windows_lowers_the_loss() -> None:
     job = job_of(lambda_=0.0)
     engine, order = WindowEngine(job), np.arange(len(job.batches))
