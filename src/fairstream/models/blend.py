@@ -34,6 +34,8 @@ _PRIOR: Mapping[Task, tuple[float, ...]] = {
 }
 _PRIOR_OF_NEWCOMERS = (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 _PULL = 0.01
+_TOLERANCE = 1e-6
+"""Of the likelihood; the differences between parts that matter are hundreds of times as large."""
 _LEAST_REQUESTS = 30
 _SCORES_AT_ONCE = 1 << 20
 _ITEM_ITEM_SCALE = 10.0
@@ -158,14 +160,15 @@ class Blend(Scorer):
         candidates, offset = _candidates(requests.items, contexts.n_items)
         known, columns = contexts.observing(history).for_task(task), torch.from_numpy(candidates).to(self.device)
         shape = len(requests.users), len(candidates)
-        features, shift = torch.empty(*shape, len(PARTS)), torch.from_numpy(offset).float().repeat(shape[0], 1)
+        features = torch.empty(*shape, len(PARTS), device=self.device)
+        shift = torch.from_numpy(offset).to(features).repeat(shape[0], 1)
         at_once = max(1, _SCORES_AT_ONCE // contexts.n_items)
         for start in range(0, shape[0], at_once):
             at = slice(start, start + at_once)
             rows, before = requests.users[at], requests.before[at]
             said = self._part_scorer(torch.from_numpy(rows).to(self.device), known.at(rows, before))
             for p, part in enumerate(said(0, contexts.n_items)):
-                features[at, :, p] = part[:, columns].cpu()
+                features[at, :, p] = part[:, columns]
             bounds, items = history.items_of(rows, before)
             place = np.searchsorted(candidates, items).clip(max=len(candidates) - 1)
             is_candidate = candidates[place] == items
@@ -182,28 +185,35 @@ class _Evidence:
         """(R, C, P)"""
         self._shift = shift
         """(R, C) the log of how many items a candidate stands for; −∞ for what the user has had."""
-        self._weights = torch.from_numpy(requests.weights / requests.weights.sum()).float()
-        row = torch.from_numpy(requests.row)
+        self._weights = torch.from_numpy(requests.weights / requests.weights.sum()).to(features)
+        row, place = (torch.from_numpy(part).to(features.device) for part in (requests.row, wanted))
         share = (self._weights / row.bincount())[row]
-        self._wanted = (features[row, torch.from_numpy(wanted)] * share[:, None]).sum(dim=0)
+        self._wanted = share @ features[row, place]
         """(P,) the mean of what the parts said of what was wanted."""
 
     def most_likely(self, prior: Tensor) -> Tensor:
         """(P,) the weights ≥ 0 that make what was wanted most likely, pulled slightly to the prior."""
-        bounds = [(0, None)] * len(prior)
-        found = minimize(self.loss, prior.double().numpy(), (prior,), jac=True, method="L-BFGS-B", bounds=bounds)
+        found = minimize(
+            self.loss,
+            prior.double().numpy(),
+            (prior.to(self._wanted),),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0, None)] * len(prior),
+            options={"ftol": _TOLERANCE},
+        )
         return torch.tensor(found.x, dtype=torch.float32)
 
     def loss(self, values: Any, prior: Tensor) -> tuple[float, Any]:
         """How unlikely what was wanted is by these weights, plus how far they are from the prior; and the gradient."""
-        weights = torch.tensor(values, dtype=torch.float32)
+        weights = torch.from_numpy(values).to(self._wanted)
         scores = self._features @ weights + self._shift
         totals = scores.logsumexp(dim=1)
         expected = ((scores - totals[:, None]).exp()[:, None] @ self._features).squeeze(1)  # (R, P)
         away = weights - prior
         value = float(self._weights @ totals - self._wanted @ weights + _PULL * away @ away)
         gradient = self._weights @ expected - self._wanted + 2 * _PULL * away
-        return value, gradient.double().numpy()
+        return value, gradient.double().numpy(force=True)
 
 
 class _Requests(NamedTuple):

@@ -76,7 +76,7 @@ class SASRec(WindowScorer):
         is_visible = ((distance >= 0) & is_item[:, None, :]) | (distance == 0)  # (B, L, L)
         x = self.dropout(self.item(history) * math.sqrt(self.item.embedding_dim))
         for block in self.blocks:
-            x = block(x, is_visible, distance.clamp(min=0))
+            x = block(x, is_visible)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -94,13 +94,22 @@ class _Block(nn.Module):
         self.inner, self.outer = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
         self.dropout = nn.Dropout(_DROPOUT)
 
-    def forward(self, x: Tensor, is_visible: Tensor, distance: Tensor) -> Tensor:
+    def forward(self, x: Tensor, is_visible: Tensor) -> Tensor:
         b, length, d = x.shape
         parts = self.query_key_value(self.norm_1(x)).view(b, length, 3, self.n_heads, d // self.n_heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)  # (B, H, L, d / H) each
         lowest = torch.finfo(x.dtype).min
-        mask = self.bias[:, distance].masked_fill(~is_visible[:, None], lowest)  # (B, H, L, L)
+        mask = _by_distance(self.bias[:, :length]).masked_fill(~is_visible[:, None], lowest)  # (B, H, L, L)
         seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         x = x + self.dropout(self.out(seen.transpose(1, 2).reshape(b, length, d)))
         added: Tensor = x + self.dropout(self.outer(F.gelu(self.inner(self.norm_2(x)))))
         return added
+
+
+def _by_distance(values: Tensor) -> Tensor:
+    """(H, L) a value for each distance → (H, L, L) that of i − j; 0 where j lies behind i.
+
+    The same as an index by i − j, but its gradient needs no sorting.
+    """
+    length = values.shape[1]
+    return F.pad(values.flip(1), (0, length - 1)).unfold(1, length, 1).flip(1)

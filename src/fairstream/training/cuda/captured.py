@@ -27,7 +27,7 @@ from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.reference import ReferenceEngine, WindowEngine, among_all_items, check_scores, descend
 from fairstream.training.row_adam import RowAdam
 
-_N_WARM_UPS: Final = 3
+_N_WARM_UPS: Final = 1
 _MOST_ROWS: Final = 1 << 20
 _MOST_HISTORY: Final = 1 << 28
 _EVENTS_AT_ONCE: Final = 1 << 16
