@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Metric, Reranker
+from fairstream.evaluation import Metric, Reranker, resolve_metrics
 from fairstream.models import ModelFactory, model_defaults, model_factory
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Loss, Objective
 from fairstream.registry import Registry
-from fairstream.strategies import STRATEGIES, RestartEvery, RestartOnDegradation, Strategy
+from fairstream.strategies import STRATEGIES, DisparityController, RestartEvery, RestartOnDegradation, Strategy
 from fairstream.training import CUSTOM, EngineChoice, Hyperparameters, choose_engine
 
 
@@ -69,6 +69,16 @@ restart-on-degradation, or a registered strategy."""
 than after its last restart."""
     restart_every: int | None = Field(None, ge=1)
     """Retrain on all data every R-th period, fine-tune in between."""
+    max_disparity: float | None = Field(None, gt=0, lt=1)
+    """The largest gap between a group and the rest that is accepted: a controller sets how much each group's \
+events count (in models whose loss knows no weights, λ) from the periods so far, instead of fairness_weight and \
+group_weight."""
+    min_quality: float | None = Field(None, gt=0, lt=1)
+    """The least quality of everyone that is accepted for it; below, the controller gives way."""
+    disparity_task: Literal["event", "next"] = "event"
+    """Where that gap is measured: event, at each event of the period just ended; next, one list for it."""
+    disparity_metric: str = "ndcg@20"
+    """In which metric, as NAME@K."""
     rerank_tolerance: float = Field(0.001, ge=0)
     """ε of Rerank: how far the groups' F1, by the model's own labels, may be apart in the lists chosen."""
 
@@ -96,6 +106,17 @@ than after its last restart."""
         if self.restarts and METHODS[self.method].strategy != "fine-tune":
             able = ", ".join(name for name, method in METHODS.items() if method.strategy == "fine-tune")
             raise ValueError(f"only fine-tuning methods restart ({able}), {self.method} does not")
+        return self
+
+    @model_validator(mode="after")
+    def _target_fits(self) -> Self:
+        if self.max_disparity is None:
+            if self.min_quality is not None:
+                raise ValueError("min_quality goes with max_disparity, the gap that is accepted; give both")
+            return self
+        if self.group_weight != 1:
+            raise ValueError("with max_disparity the weights of groups are found; give it or group_weight, not both")
+        resolve_metrics((self.disparity_metric,), 20, {})
         return self
 
     @property
@@ -172,7 +193,7 @@ class Parts:
     def make_objective(self, config: MethodConfig) -> Objective:
         """The loss of a method."""
         name = config.fairness_name
-        lambda_ = 0.0 if name is None else config.fairness_weight
+        lambda_ = 0.0 if name is None or config.max_disparity is not None else config.fairness_weight
         fairness: FairnessLoss = DisparityLoss("signed", config.surrogate, config.temperature)
         if self.fairness is not None:
             fairness = self.fairness
@@ -185,6 +206,10 @@ class Parts:
             loss=self.loss or LOSSES[config.loss],
             fairness=fairness,
         )
+
+    def make_controller(self, config: MethodConfig) -> DisparityController | None:
+        """What holds the disparity, where one is accepted."""
+        return None if config.max_disparity is None else DisparityController(config.max_disparity, config.min_quality)
 
     def make_strategy(self, config: MethodConfig) -> Strategy:
         """How a method goes from period to period."""

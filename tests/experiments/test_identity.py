@@ -41,6 +41,7 @@ OTHER: dict[str, Any] = {
     "activity_exponent": 0.5,
     "l2": 0.0,
     "group_weight": 2.0,
+    "max_disparity": 0.05,
     "optimizer": "dense",
     "adversary_weight": 1.0,
     "restart": "on-degradation",
@@ -57,6 +58,8 @@ OTHER: dict[str, Any] = {
     "n_resamples": 7,
 }
 """Each option that decides anything, and another value of it."""
+OF_A_TARGET = {"min_quality": 0.1, "disparity_task": "next", "disparity_metric": "ndcg@3"}
+"""The same of options that go with max_disparity."""
 WITHOUT_EFFECT = {
     "device": ["auto", "cpu", "cuda"],
     "engine": ["auto", "reference", "fused"],
@@ -84,7 +87,6 @@ def unused(method: str) -> set[str]:
         (OF_FAIRNESS if METHODS[method].fairness is None else set())
         | (set() if method == "Rerank" else {"rerank_tolerance"})
         | (set() if method == "Adver" else {"adversary_weight"})
-        | {"group_weight"}  # of models trained by gradient descent
     )
 
 
@@ -101,7 +103,7 @@ def beginning_of(source: Source, config: RunConfig) -> str:
 
 
 def test_every_option_is_accounted_for() -> None:
-    assert set(RunConfig.model_fields) == {"method", "seed", *OTHER, *WITHOUT_EFFECT}
+    assert set(RunConfig.model_fields) == {"method", "seed", *OTHER, *OF_A_TARGET, *WITHOUT_EFFECT}
 
 
 @given(
@@ -122,6 +124,14 @@ def test_an_option_changes_the_id_where_it_is_used_and_only_there(source: Source
     assert same == unused(method)
     ids = [id_of(source, config) for name, config in changed.items() if name not in same]
     assert len(set(ids)) == len(ids)
+
+
+def test_options_of_a_target_change_the_id_and_the_fairness_weight_does_not(source: Source) -> None:
+    base = small(max_disparity=0.05)
+    ids = [id_of(source, base.with_options(**{name: value})) for name, value in OF_A_TARGET.items()]
+    assert len({id_of(source, base), *ids}) == 1 + len(OF_A_TARGET)
+    assert id_of(source, base) == id_of(source, base.with_options(fairness_weight=3.0))
+    assert beginning_of(source, base) == beginning_of(source, base.with_options(max_disparity=0.01))
 
 
 def test_the_weight_of_groups_counts_for_models_in_closed_form(source: Source) -> None:

@@ -234,6 +234,7 @@ BACKENDS = [
     {"method": "Pretrain"},
     {"method": "Finetune", "model": "item-item"},
     {"method": "Finetune", "model": "item-item", "group_weight": 2.0},
+    {"method": "FADE", "model": "item-item", "max_disparity": 0.001, "disparity_metric": "ndcg@5"},
 ]
 worlds = {
     "options": st.sampled_from(BACKENDS),

@@ -7,7 +7,7 @@ value of code 0 minus the value of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -148,14 +148,20 @@ class Groups:
         """Return +1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others."""
         return [1.0 if code in self.ahead else -1.0 for code in range(n_groups)]
 
-    def weights(self, weight: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return `weight` for each user of a group that is behind, 1 for all others.
+    def behind(self) -> list[str]:
+        """Return the names of the groups that count as behind the rest."""
+        return [name for code, name in enumerate(self.names) if code not in self.ahead]
 
-        >>> Groups.from_values("gender", ["M", "F", None], advantaged="M").weights(2.0).tolist()
+    def weights(self, weights: Mapping[str, float]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """Return the weight of each user's group, 1 for users of other groups or none; None where all are 1.
+
+        >>> Groups.from_values("gender", ["M", "F", None], advantaged="M").weights({"F": 2.0}).tolist()
         [1.0, 2.0, 1.0]
         """
-        is_behind = (self.codes != UNKNOWN) & ~np.isin(self.codes, self.ahead)
-        return np.where(is_behind, weight, 1.0)
+        if all(weight == 1 for weight in weights.values()):
+            return None
+        by_code = np.array([*(weights.get(name, 1.0) for name in self.names), 1.0])  # UNKNOWN is −1
+        return by_code[self.codes]
 
     def with_ahead(self, names: Iterable[str], judged: Iterable[str] | None = None) -> Groups:
         """Return the same groups with `names` ahead of the rest; the same object where none is.

@@ -19,7 +19,7 @@ _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
-_OF_CLOSED_FORMS = ("group_weight",)
+_OF_THE_TARGET = ("max_disparity", "min_quality", "disparity_task", "disparity_metric")
 _LATER_OPTIONS = {
     "update_learning_rate": None,
     "schedule": "constant",
@@ -42,20 +42,22 @@ _OUTSIDE_PRETRAINING = (
     "k",
     "min_group_size",
     *_OF_RERANKING,
+    *_OF_THE_TARGET,
 )
 
 
 def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that decide what a run does: those that its method uses, without the seed."""
     unused, method = _WITHOUT_EFFECT, METHODS[config["method"]]
-    if (config.get("fairness") or method.fairness) is None:
+    if (config.get("fairness") or method.fairness or config.get("max_disparity")) is None:
         unused += _OF_THE_FAIRNESS_LOSS
     if method.reranker is None:
         unused += _OF_RERANKING
     if method.engine is None:
         unused += _OF_THE_ADVERSARY
-    if not may_be_closed_form(config["model"]):
-        unused += _OF_CLOSED_FORMS
+    unused += _OF_THE_TARGET if config.get("max_disparity") is None else ("fairness_weight",)
+    if not may_be_closed_form(config["model"]) and config.get("group_weight") == 1:
+        unused += ("group_weight",)  # which other models had no use for at first
     unused += tuple(name for name, before in _LATER_OPTIONS.items() if config.get(name, before) == before)
     return {name: value for name, value in config.items() if name not in unused}
 

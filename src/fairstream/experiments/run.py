@@ -112,7 +112,19 @@ class Run(Iterator[PeriodResult]):
         history = History.of(events.users, events.items)
         model, optimizer = self._learning.restored(history, weights, 0, self._features)
         trained, ids = weights[TRAINED].cpu().numpy(), (self.log.user_ids, self.log.item_ids)
-        self._state = State(model, optimizer, history, self.groups, *ids, trained, 0, 0, features=self._features)
+        weights_of_events = self._learning.fixed_weights(self.groups)
+        self._state = State(
+            model,
+            optimizer,
+            history,
+            self.groups,
+            *ids,
+            trained,
+            0,
+            0,
+            features=self._features,
+            event_weights=weights_of_events,
+        )
         self._unjudged = update
         return self.begin()
 
@@ -177,8 +189,9 @@ class Run(Iterator[PeriodResult]):
             if t == 0:
                 candidate = self._learning.fit(self._events(0), self._on_epoch(0))
             else:
-                quality = self._quality(t - 1, before)
-                candidate = self._learning.update(self._begun(), self._events(t), quality, self._on_epoch(t))
+                quality, events = self._quality(t - 1, before), self._events(t)
+                measured = self._learning.measure(self._evaluator, self._begun(), events)
+                candidate = self._learning.update(self._begun(), events, quality, self._on_epoch(t), measured=measured)
             is_shared = self._state is not None and self._state.is_shared
             try:
                 self._state, self._unjudged = candidate.commit(in_place=not is_shared)
@@ -226,6 +239,7 @@ class Run(Iterator[PeriodResult]):
             t=t,
             n_rankable=None if self._oracle is None else self._oracle.n_items,
             by_event=task == "event",
+            user_weights=state.user_weights,
         )
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:

@@ -59,10 +59,10 @@ class RecentPopularity(Popularity):
         self._half_life = half_life
 
     @classmethod
-    def of(cls, history: History, n_items: int | None = None) -> RecentPopularity:
+    def of(cls, history: History, n_items: int | None = None, weights: UserWeights | None = None) -> RecentPopularity:
         """The recent popularity of the items of `history`, with zeros up to `n_items`."""
         model = cls(history.n_users, n_items or history.n_items)
-        model.learn(history, range(0))
+        model.learn(history, range(0), weights)
         return model
 
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:

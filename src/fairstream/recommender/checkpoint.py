@@ -136,6 +136,8 @@ def state_manifest(state: State) -> dict[str, Any]:
         "n_items": history.n_items,
         "period_ends": list(history.ends),
         "memory": dict(state.memory),
+        "event_weights": dict(state.event_weights),
+        "control": dict(state.control),
         "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice", "ahead")},
         "columns": asdict(state.columns),
         "last_time": _time_to_json(state.last_time),
@@ -196,6 +198,8 @@ def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -
         Columns(**manifest["columns"]),
         _time_from_json(manifest["last_time"]),
         features=features,
+        event_weights=manifest.get("event_weights", {}),
+        control=manifest.get("control", {}),
     )
 
 

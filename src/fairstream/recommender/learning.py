@@ -16,6 +16,7 @@ from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.features import Codes
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
+from fairstream.evaluation import Evaluator
 from fairstream.methods import MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
@@ -24,6 +25,7 @@ from fairstream.models import (
     ModelFactory,
     Scorer,
     UserTable,
+    UserWeights,
     WindowScorer,
     closed_forms,
     copy_model,
@@ -33,7 +35,7 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.state import NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
-from fairstream.strategies import Period, Plan, Strategy
+from fairstream.strategies import Control, DisparityController, Measured, Period, Plan, Strategy
 from fairstream.training import (
     Batches,
     Engine,
@@ -92,6 +94,29 @@ class _Result(NamedTuple):
     """Whom it was trained on."""
 
 
+class _Lesson(NamedTuple):
+    """What is to be learned."""
+
+    plan: Plan
+    history: History
+    about: NewEvents
+    """The groups of the users and the features of the items."""
+    t: int
+    unlearned: Rows
+    """Positions of the events that the model has not learned."""
+    event_weights: Mapping[str, float]
+    """How many times the events of each group count."""
+    fairness_weight: float = 0.0
+    """λ, where a controller sets it."""
+    was_weighted: bool = False
+    """Whether the model holds events by other weights."""
+
+    @property
+    def user_weights(self) -> UserWeights | None:
+        """(n_users,) how many times the events of each user count; None: once."""
+        return self.about.groups.weights(self.event_weights)
+
+
 @dataclass(eq=False)
 class Candidate:
     """The next state, trained but not yet in force."""
@@ -133,7 +158,12 @@ class Learning:
 
     def __post_init__(self) -> None:
         self.parts.check(self.config)
-        _ = self.factory, self.objective, self.strategy  # what cannot be honoured is said now, not at the first fit
+        _ = (
+            self.factory,
+            self.objective,
+            self.strategy,
+            self.controller,
+        )  # what cannot be honoured is said now, not at the first fit
 
     @cached_property
     def factory(self) -> ModelFactory:
@@ -144,6 +174,11 @@ class Learning:
     def objective(self) -> Objective:
         """What training minimises."""
         return self.parts.make_objective(self.config)
+
+    @cached_property
+    def controller(self) -> DisparityController | None:
+        """What holds the disparity, where one is accepted."""
+        return self.parts.make_controller(self.config)
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -162,6 +197,25 @@ class Learning:
         note = f"the model {self.config.model} does not read features of items: they have no effect"
         return replace(log, features=None, notes=(*log.notes, note))
 
+    def measure(self, evaluator: Evaluator, state: State, events: NewEvents) -> Measured | None:
+        """How the model in service does on events before it learns them; None where no controller asks."""
+        if self.controller is None:
+            return None
+        metric = self.config.disparity_metric
+        evaluator = replace(evaluator, metrics=(metric,), k=1, n_resamples=0, rerank=None)
+        tested = evaluator.evaluate(
+            state.model,
+            events.users,
+            events.items,
+            history=state.history,
+            contexts=state.contexts,
+            t=state.t,
+            by_event=self.config.disparity_task == "event",
+            user_weights=state.user_weights,
+        ).tested
+        values = tested.values_of(evaluator.resolved_metrics[0])
+        return Measured.of(values, tested.codes, events.groups.names, evaluator.min_group_size)
+
     # ── transitions ──────────────────────────────────────────────────────────────────────
 
     def fit(self, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any) -> Candidate:
@@ -175,8 +229,9 @@ class Learning:
         """Train from scratch on a whole history, as of period t."""
         began = time.perf_counter()
         period = self._period(t, history, range(len(history)), None, {})
-        plan = Plan.retrain(period)
-        result = self._train(plan, None, history, events, t, on_epoch, np.arange(len(history)))
+        plan, weights = Plan.retrain(period), self.fixed_weights(events.groups)
+        lesson = _Lesson(plan, history, events, t, np.arange(len(history)), weights)
+        result = self._train(lesson, None, on_epoch)
         trained = np.zeros(history.n_users, np.bool_)
         trained[result.users] = True
         state = State(
@@ -191,14 +246,25 @@ class Learning:
             t,
             last_time=events.last_time,
             features=events.features,
+            event_weights=weights,
             **about,
         )
         return Candidate(state, plan.step, result.report, result.model.notes, result.engine, began)
 
     def update(
-        self, state: State, events: NewEvents, quality: float | None = None, on_epoch: OnEpoch | None = None
+        self,
+        state: State,
+        events: NewEvents,
+        quality: float | None = None,
+        on_epoch: OnEpoch | None = None,
+        *,
+        measured: Measured | None = None,
     ) -> Candidate:
-        """Make W_t of W_{t−1} and D_t; `quality` is how W_{t−1} did on D_t, where it was measured."""
+        """Make W_t of W_{t−1} and D_t.
+
+        `quality` and `measured` are how W_{t−1} did on D_t, for the strategy and for the controller of the
+        disparity, where they ask for it.
+        """
         began, t = time.perf_counter(), state.t + 1
         history = state.history.after(events.users, events.items, n_items=events.n_items)
         new: Positions = range(len(state.history), len(history))
@@ -207,7 +273,8 @@ class Learning:
             new = np.concatenate([state.pending, arrived])
         unlearned = np.concatenate([state.unlearned, arrived])
         plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
-        following = self._following(state, events, history, t)
+        control = self._controlled(state, measured)
+        following = replace(self._following(state, events, history, t), control=control.memory)
         if plan.events is None:
             model, optimizer = self._grown(state, history, events.features)
             following = replace(
@@ -224,7 +291,10 @@ class Learning:
         is_fresh = plan.start == "fresh"
         unlearned = np.arange(len(history)) if is_fresh else unlearned
         base = None if is_fresh else self._grown(state, history, events.features, always=True)
-        result = self._train(plan, base, history, events, t, on_epoch, unlearned)
+        weights = {**self.fixed_weights(events.groups), **control.weights}
+        was_weighted = state.user_weights is not None
+        lesson = _Lesson(plan, history, events, t, unlearned, weights, control.fairness_weight, was_weighted)
+        result = self._train(lesson, base, on_epoch)
         if type(result.model).inherit is not Scorer.inherit:
             previous = self._grown(state, history, events.features)[0] if base is None else base[0]
             result.model.inherit(previous, history, new, state.contexts)
@@ -240,8 +310,10 @@ class Learning:
             pending=state.pending[:0],
             unlearned=_without(unlearned, plan.events),
             is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
+            event_weights=weights,
         )
-        return Candidate(following, plan.step, result.report, result.model.notes, result.engine, began)
+        notes = (*control.reasons, *result.model.notes)
+        return Candidate(following, plan.step, result.report, notes, result.engine, began)
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Know of events without learning from them yet; they belong to the period that the next update ends."""
@@ -274,8 +346,8 @@ class Learning:
         model, optimizer = self._forgotten(state, rows)
         if parts := closed_forms(model):
             self._reset(parts, history, state.started_at)
-            everything = np.arange(len(history))
-            self._compute(model, history, _without(everything, unlearned), everything, groups, state.started_at)
+            everything, weights = np.arange(len(history)), groups.weights(state.event_weights)
+            self._compute(model, history, _without(everything, unlearned), everything, weights, state.started_at)
         return replace(
             state,
             model=model.eval(),
@@ -302,36 +374,37 @@ class Learning:
 
     # ── training ─────────────────────────────────────────────────────────────────────────
 
-    def _train(
-        self,
-        plan: Plan,
-        base: Trained | None,
-        history: History,
-        about: NewEvents,
-        t: int,
-        on_epoch: OnEpoch | None,
-        unlearned: Rows,
-    ) -> _Result:
-        """Carry out a plan, on a fresh model or on `base`, which shares its memory with the state before.
+    def _controlled(self, state: State, measured: Measured | None) -> Control:
+        """What the controller decides, if there is one; without a measurement nothing changes."""
+        if self.controller is None:
+            return Control({}, {}, ())
+        if measured is None:
+            return self.controller.unchanged(state.control)
+        return self.controller.step(state.control, measured)
 
-        `about` has the groups of the users and the features of the items; `unlearned` are the positions
-        of the events that the model has not learned.
-        """
+    def fixed_weights(self, groups: Groups) -> dict[str, float]:
+        """How many times the events of each group count by the configuration alone."""
+        weight = self.config.group_weight
+        return {} if weight == 1 else dict.fromkeys(groups.behind(), weight)
+
+    def _train(self, lesson: _Lesson, base: Trained | None, on_epoch: OnEpoch | None) -> _Result:
+        """Learn a lesson, on a fresh model or on `base`, which shares its memory with the state before."""
+        plan, history, about, t = lesson.plan, lesson.history, lesson.about, lesson.t
         assert plan.events is not None
-        groups = about.groups
         if base is None:
             model = self.new_model(history, t, about.features)
             optimizer = self._optimizer(model)
         else:
             model, optimizer = base
+        learned = history, plan.events, lesson.unlearned, lesson.user_weights, t
         if optimizer is None:
-            self._compute(model, history, plan.events, unlearned, groups, t)
+            self._compute(model, *learned, was_weighted=lesson.was_weighted)
             return _Result(model, None, None, None, history.users_at(plan.events))
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
         epochs = epochs or (config.pretrain_epochs if is_fresh else config.update_epochs)
-        job = self._job(plan, model.gradient_part.train(), optimizer, history, about)
+        job = self._job(lesson, model.gradient_part.train(), optimizer)
         make_engine = self.parts.engine_choice(self.config)(self.engine, job)
         works_on_copy = base is not None and job.same_batches_every_epoch and _works_on_copy(make_engine, job)
         if base is not None and not works_on_copy:
@@ -357,11 +430,19 @@ class Learning:
         if works_on_copy:
             return _Result(model, optimizer, report, engine, job.batches.users)
         engine.finish(in_place=True)  # the model is nobody else's
-        self._compute(model, history, plan.events, unlearned, groups, t)
+        self._compute(model, *learned, was_weighted=lesson.was_weighted)
         return _Result(model, optimizer, report, None, job.batches.users)
 
     def _compute(
-        self, model: Scorer, history: History, events: Positions, unlearned: Rows, groups: Groups, t: int
+        self,
+        model: Scorer,
+        history: History,
+        events: Positions,
+        unlearned: Rows,
+        user_weights: UserWeights | None,
+        t: int,
+        *,
+        was_weighted: bool = False,
     ) -> None:
         """Let the closed-form parts of a model learn `events`, each event once."""
         parts = closed_forms(model)
@@ -370,9 +451,11 @@ class Learning:
         learned = _without(np.arange(len(history)), unlearned)
         new = _without(np.asarray(events, np.int64), learned)
         counting, weights = np.union1d(learned, new), {}
-        if self.config.group_weight != 1:  # which groups are behind may have changed: all events count anew
+        if user_weights is not None or was_weighted:  # the weights may have changed: all events count anew
             self._reset(parts, history, t)
-            new, weights = counting, {"weights": groups.weights(self.config.group_weight)}
+            new = counting
+        if user_weights is not None:
+            weights = {"weights": user_weights}
         only, at = history.only(counting), np.searchsorted(counting, new)
         for part in parts.values():
             if weights:
@@ -386,11 +469,17 @@ class Learning:
             for key, value in fresh[name].named_buffers(recurse=False):
                 setattr(part, key, value)
 
-    def _job(
-        self, plan: Plan, model: Scorer, optimizer: torch.optim.Optimizer, history: History, about: NewEvents
-    ) -> TrainingJob:
+    def _objective(self, lesson: _Lesson) -> Objective:
+        """What training minimises; a controller sets λ where the loss knows no weights of events."""
+        if self.controller is None or self.objective.is_weighted or lesson.fairness_weight == 0:
+            return self.objective
+        return replace(self.objective, lambda_=lesson.fairness_weight, mu=self.config.n_fairness_negatives)
+
+    def _job(self, lesson: _Lesson, model: Scorer, optimizer: torch.optim.Optimizer) -> TrainingJob:
+        plan, history, about = lesson.plan, lesson.history, lesson.about
         assert plan.events is not None
         rows, config, groups = self.oracle or history, self.config, about.groups
+        objective = self._objective(lesson)
         among = None
         if about.features is not None and isinstance(model, WindowScorer):
             among = self._items_with_events(rows)
@@ -404,14 +493,15 @@ class Learning:
                 plan.events,
                 groups.codes,
                 sampler,
-                n_drawn=self.objective.n_drawn,
+                n_drawn=objective.n_drawn,
                 length=model.reads.history,
                 size=config.batch_size,
                 activity_exponent=config.activity_exponent,
+                user_weights=lesson.user_weights,
             )
         else:
             batches = cut_batches(
-                history, plan.events, groups.codes, sampler, n_drawn=self.objective.n_drawn, size=config.batch_size
+                history, plan.events, groups.codes, sampler, n_drawn=objective.n_drawn, size=config.batch_size
             )
         if config.activity_exponent and not (isinstance(batches, Windows) and self.objective.is_weighted):
             raise ConfigurationError(
@@ -422,7 +512,7 @@ class Learning:
         return TrainingJob(
             model,
             optimizer,
-            self.objective,
+            objective,
             batches,
             sampler,
             tuple(groups.signs(groups.n_groups_among(rows.n_users))),

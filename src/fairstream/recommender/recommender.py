@@ -69,6 +69,10 @@ class FairRecommender:
         What `evaluate` measures: names, or functions of your own by name (`{"coverage@20": f}`).
     fairness_weight
         λ, the weight of the fairness loss; 0 switches it off.
+    max_disparity
+        Instead of λ, the gap between any group and the rest that is accepted, in `disparity_metric` on
+        `disparity_task`: each update measures it on the new period before learning it, and sets how much
+        each group's events count. `notes` says what it did and why. `min_quality` is what it may not cost.
     seed, device, engine
         Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
 
@@ -119,6 +123,10 @@ class FairRecommender:
         activity_exponent: float | None = None,
         l2: float | None = None,
         group_weight: float = 1.0,
+        max_disparity: float | None = None,
+        min_quality: float | None = None,
+        disparity_task: Literal["event", "next"] = "event",
+        disparity_metric: str = "ndcg@20",
         optimizer: Literal["row", "dense"] | None = None,
         restart: Literal["never", "on-degradation"] = "never",
         restart_every: int | None = None,
@@ -151,6 +159,10 @@ class FairRecommender:
             activity_exponent=activity_exponent,
             l2=l2,
             group_weight=group_weight,
+            max_disparity=max_disparity,
+            min_quality=min_quality,
+            disparity_task=disparity_task,
+            disparity_metric=disparity_metric,
             optimizer=optimizer,
             restart=restart,
             restart_every=restart_every,
@@ -255,7 +267,8 @@ class FairRecommender:
                     if main.not_compared or not main.gaps:
                         notes.append(_undecided(main.not_compared))
                     new = new._replace(groups=groups)
-            candidate = self._learning.update(state, new, quality, on_epoch)
+            measured = self._learning.measure(self._evaluator(state, new, k=1, min_group_size=20), state, new)
+            candidate = self._learning.update(state, new, quality, on_epoch, measured=measured)
             candidate.notes = self.notes = (*notes, *candidate.notes)
             self._commit(candidate, state)
         return self
@@ -670,16 +683,9 @@ class FairRecommender:
         metrics: Metrics | None = None,
         by_event: bool = False,
     ) -> Evaluation:
-        evaluator = Evaluator(
-            Protocol.named("strict"),
-            _check_k(k, state.history.n_items),
-            new.groups,
-            self._learning.randomness,
-            min_group_size,
-            n_resamples,
-            metrics=metrics or self._metrics or None,
-        )
-        return evaluator.evaluate(
+        return self._evaluator(
+            state, new, k=k, min_group_size=min_group_size, n_resamples=n_resamples, metrics=metrics
+        ).evaluate(
             state.model,
             new.users,
             new.items,
@@ -687,6 +693,27 @@ class FairRecommender:
             contexts=state.contexts,
             t=state.t,
             by_event=by_event,
+            user_weights=state.user_weights,
+        )
+
+    def _evaluator(
+        self,
+        state: State,
+        new: NewEvents,
+        *,
+        k: int,
+        min_group_size: int = 1,
+        n_resamples: int = 0,
+        metrics: Metrics | None = None,
+    ) -> Evaluator:
+        return Evaluator(
+            Protocol.named("strict"),
+            _check_k(k, state.history.n_items),
+            new.groups,
+            self._learning.randomness,
+            min_group_size,
+            n_resamples,
+            metrics=metrics or self._metrics or None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import torch
 from fairstream.data import Columns, EventLog, Groups, History, Rows, Vocabulary
 from fairstream.data.features import Codes, notes_on_undescribed, resized
 from fairstream.errors import DataError
-from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer
+from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer, UserWeights
 from fairstream.strategies import Memory
 
 _NOTHING: Rows = np.empty(0, dtype=np.int64)
@@ -56,6 +57,15 @@ class State:
     """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
     features: Codes | None = None
     """(at least n_items, F) what describes the items; None where the model reads no features."""
+    event_weights: Mapping[str, float] = field(default_factory=dict)
+    """How many times the events of each group count; once where a group is not named."""
+    control: Memory = field(default_factory=dict)
+    """What the controller of the disparity remembers."""
+
+    @property
+    def user_weights(self) -> UserWeights | None:
+        """(n_users,) how many times the events of each user count; None: once."""
+        return self.groups.weights(self.event_weights)
 
     @cached_property
     def contexts(self) -> ContextBuilder:
@@ -65,7 +75,7 @@ class State:
     @cached_property
     def fallback(self) -> RecentPopularity:
         """What users get whom the model cannot score."""
-        model = RecentPopularity.of(self.history)
+        model = RecentPopularity.of(self.history, weights=self.user_weights)
         return model.eval().to(self.model.device)
 
     def share(self) -> State:

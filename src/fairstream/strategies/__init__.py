@@ -1,5 +1,6 @@
 """How W_{t−1} becomes W_t."""
 
+from fairstream.strategies.controller import Control, DisparityController, Measured
 from fairstream.strategies.strategy import (
     STRATEGIES,
     FineTune,
@@ -17,8 +18,11 @@ from fairstream.strategies.strategy import (
 
 __all__ = [
     "STRATEGIES",
+    "Control",
+    "DisparityController",
     "FineTune",
     "Keep",
+    "Measured",
     "Memory",
     "Period",
     "Plan",

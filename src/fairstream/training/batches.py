@@ -134,10 +134,12 @@ def cut_windows(
     length: int,
     size: int,
     activity_exponent: float = 0.0,
+    user_weights: Floats | None = None,
 ) -> Windows:
     """Windows of `length` that end with the events to learn, as many as `size` events in a batch.
 
-    An event counts (the number of its user's events to learn)^−`activity_exponent` times.
+    An event counts (the number of its user's events to learn)^−`activity_exponent` times, and as many
+    times as `user_weights` says for its user.
 
     A user's first event is predicted from padding alone. The events of users without `n_drawn` items
     left to draw negatives from are left out.
@@ -171,6 +173,8 @@ def cut_windows(
     windows, targets, owners = windows[useful], targets[useful], owners[useful]
     n_targets = (targets >= 0).sum(axis=1)
     weights = np.bincount(owners, n_targets)[owners] ** -activity_exponent
+    if user_weights is not None:
+        weights *= user_weights[owners]
     weights *= n_targets.sum() / (weights * n_targets).sum()
     size = max(1, round(size / n_targets.mean()))
     return Windows(windows, targets, owners, codes, size, weights, n_before - len(events))

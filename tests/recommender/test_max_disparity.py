@@ -1,0 +1,157 @@
+"""`max_disparity`: the gap that is accepted, held by the weights of events, from the past alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import fairstream as fs
+from fairstream.errors import ConfigurationError
+from fairstream.sampling import NegativeSampler
+from fairstream.training import cut_windows
+
+STREAM = fs.synthetic_stream(n_users=400, n_items=80, n_events=9000, seed=2, disadvantaged_share=0.3)
+LOG = fs.read_events(STREAM.events.slice(0, 4000), users=STREAM.users, group="community", advantaged="majority")
+PERIODS = [STREAM.events.slice(4000 + 1000 * t, 1000) for t in range(5)]
+QUICK: dict[str, Any] = {"device": "cpu", "max_disparity": 0.001}
+
+
+def kept_up(model: str, **options: Any) -> fs.FairRecommender:
+    rec = fs.FairRecommender(model, **{**QUICK, **options}).fit(LOG)
+    for events in PERIODS:
+        rec.update(events, users=STREAM.users)
+    return rec
+
+
+@pytest.fixture(scope="module")
+def controlled() -> fs.FairRecommender:
+    return kept_up("item-item")
+
+
+def test_the_controller_sets_weights_and_says_why(controlled: fs.FairRecommender) -> None:
+    assert controlled.state.event_weights["minority"] > 1.2
+    assert "majority" not in controlled.state.event_weights
+    assert any(note.startswith("minority is ") and "behind the rest" in note for note in controlled.notes)
+    assert len(controlled.state.control["periods"]) == len(PERIODS)
+
+
+def test_a_model_with_weights_is_the_one_computed_with_them(controlled: fs.FairRecommender) -> None:
+    weight = controlled.state.event_weights["minority"]
+    everything = fs.read_events(STREAM.events, users=STREAM.users, group="community", advantaged="majority")
+    fixed = fs.FairRecommender("item-item", device="cpu", group_weight=weight).fit(everything)
+    for ours, theirs in zip(controlled.model.state_dict().values(), fixed.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_generous_target_changes_nothing() -> None:
+    rec, plain = kept_up("item-item", max_disparity=0.9), kept_up("item-item", max_disparity=None)
+    assert rec.state.event_weights == {}
+    for ours, theirs in zip(rec.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_saved_recommender_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    rec = fs.FairRecommender("item-item", **QUICK).fit(LOG)
+    for t, events in enumerate(PERIODS):
+        rec.update(events, users=STREAM.users)
+        if t == 2:
+            rec.save(tmp_path)
+    loaded = fs.load(tmp_path)
+    for events in PERIODS[3:]:
+        loaded.update(events, users=STREAM.users)
+    assert dict(loaded.state.control) == dict(rec.state.control)
+    assert dict(loaded.state.event_weights) == dict(rec.state.event_weights)
+    for ours, theirs in zip(loaded.model.state_dict().values(), rec.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_forgetting_leaves_the_model_of_the_others_with_their_weights(controlled: fs.FairRecommender) -> None:
+    twin = fs.FairRecommender("popularity", **QUICK).fit(LOG)
+    for events in PERIODS:
+        twin.update(events, users=STREAM.users)
+    gone = STREAM.users["user_id"][:50]
+    twin.forget(gone)
+    state = twin.state
+    weights = state.groups.weights(state.event_weights)
+    assert weights is not None
+    expected = np.bincount(state.history.items, weights[state.history.users], minlength=state.history.n_items)
+    np.testing.assert_allclose(state.model.state_dict()["popularity"].numpy(), expected)
+
+
+@pytest.mark.parametrize("model", ["mf", "item-item", "sasrec"])
+def test_recommendations_do_not_depend_on_anybodys_group_given_the_model(model: str) -> None:
+    options = {"pretrain_epochs": 1, "update_epochs": 1} if model != "item-item" else {}
+    rec = fs.FairRecommender(model, **QUICK, **options).fit(LOG).update(PERIODS[0], users=STREAM.users)
+    users = STREAM.users["user_id"]
+    before = rec.recommend(users, k=10)
+    swapped = pa.array(
+        [{"majority": "minority", "minority": "majority"}[name] for name in STREAM.users["community"].to_pylist()]
+    )
+    rec.set_groups(pa.table({"user_id": users, "community": swapped}))
+    known = set(LOG.user_ids.ids.to_pylist()) | set(PERIODS[0]["user_id"].to_pylist())
+    mine = [user.as_py() in known for user in before["user_id"]]
+    assert before.filter(pa.array(mine)).equals(rec.recommend(users, k=10).filter(pa.array(mine)))
+
+
+def test_newcomers_get_the_popularity_among_the_weighted_events() -> None:
+    rec = fs.FairRecommender("mf", device="cpu", group_weight=8.0, pretrain_epochs=1).fit(LOG)
+    state = rec.state
+    weights = state.user_weights
+    assert weights is not None
+    assert set(np.unique(weights)) == {1.0, 8.0}
+    expected = state.history.faded_counts(weights)
+    best = state.item_ids.ids.take(pa.array(np.argsort(-expected, kind="stable")[:5]))
+    assert rec.recommend([10**9], k=5)["item_id"].to_pylist() == best.to_pylist()
+
+
+def test_the_weights_of_users_are_those_of_their_windows() -> None:
+    history, codes = fs.FairRecommender("popularity", device="cpu").fit(LOG).state.history, LOG.require_groups().codes
+    sampler = NegativeSampler(history.seen, history.users, n_items=history.n_items, device=torch.device("cpu"))
+    weights = np.where(codes == 1, 3.0, 1.0)
+    cut = [
+        cut_windows(
+            history,
+            range(len(history)),
+            codes,
+            sampler,
+            n_drawn=0,
+            length=5,
+            size=64,
+            activity_exponent=0.5,
+            user_weights=w,
+        )
+        for w in (None, weights)
+    ]
+    ratio = cut[1].weights / cut[0].weights
+    is_behind = codes[cut[1].users] == 1
+    assert ratio[is_behind] == pytest.approx(3 * ratio[~is_behind][0])
+    n_targets = (cut[1].targets >= 0).sum(axis=1)
+    assert (cut[1].weights * n_targets).sum() == pytest.approx(n_targets.sum())
+
+
+def test_where_the_loss_knows_no_weights_the_controller_sets_lambda() -> None:
+    rec = kept_up("mf", pretrain_epochs=2, update_epochs=2)
+    plain = kept_up("mf", pretrain_epochs=2, update_epochs=2, max_disparity=None, method="Finetune")
+    assert rec.state.event_weights["minority"] > 1
+    assert not torch.equal(rec.model.state_dict()["item.weight"], plain.model.state_dict()["item.weight"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_disparity": -0.1}, "max_disparity must be > 0, got -0.1"),
+        ({"max_disparity": 1.5}, "max_disparity must be < 1, got 1.5"),
+        ({"min_quality": 0.1}, "min_quality goes with max_disparity, the gap that is accepted; give both"),
+        ({"max_disparity": 0.1, "group_weight": 2.0}, "give it or group_weight, not both"),
+        ({"max_disparity": 0.1, "disparity_metric": "ndgc@20"}, "ndgc"),
+        ({"max_disparity": 0.1, "disparity_task": "remain"}, "disparity_task must be one of 'event' or 'next'"),
+    ],
+)
+def test_what_cannot_be_a_target_is_said_at_once(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        fs.FairRecommender("item-item", device="cpu", **options)
