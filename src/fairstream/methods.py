@@ -13,7 +13,7 @@ from fairstream.evaluation import Metric, Reranker, resolve_metrics
 from fairstream.models import ModelFactory, model_defaults, model_factory
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Loss, Objective
 from fairstream.registry import Registry
-from fairstream.strategies import STRATEGIES, DisparityController, RestartEvery, RestartOnDegradation, Strategy
+from fairstream.strategies import STRATEGIES, DisparityController, RestartEvery, RestartOnDegradation, Side, Strategy
 from fairstream.training import CUSTOM, EngineChoice, Hyperparameters, choose_engine
 
 
@@ -71,10 +71,19 @@ than after its last restart."""
     """Retrain on all data every R-th period, fine-tune in between."""
     max_disparity: float | None = Field(None, gt=0, lt=1)
     """The largest gap between a group and the rest that is accepted: a controller sets how much each group's \
-events count (in models whose loss knows no weights, λ) from the periods so far, instead of fairness_weight and \
-group_weight."""
+events count, or λ, from the periods so far, instead of fairness_weight. It starts from group_weight."""
     min_quality: float | None = Field(None, gt=0, lt=1)
     """The least quality of everyone that is accepted for it; below, the controller gives way."""
+    max_group_loss: float | None = Field(None, gt=0, lt=1)
+    """The largest share of its quality that any group may lose to it (measured beside recent popularity, so that \
+a hard period is no loss); beyond, the controller gives way."""
+    disparity_side: Side = "behind"
+    """behind: no group may be further behind the rest than max_disparity; both: nor ahead of it, with three \
+groups or more."""
+    disparity_lever: Literal["auto", "event-weights", "fairness-loss"] = "auto"
+    """What the controller sets in models trained by gradient descent: event-weights, how much each group's events \
+count in the softmax loss; fairness-loss, λ; auto, event-weights where the loss takes them. Closed forms and \
+popularity have weights of events alone."""
     disparity_task: Literal["event", "next"] = "event"
     """Where that gap is measured: event, at each event of the period just ended; next, one list for it."""
     disparity_metric: str = "ndcg@20"
@@ -111,11 +120,10 @@ group_weight."""
     @model_validator(mode="after")
     def _target_fits(self) -> Self:
         if self.max_disparity is None:
-            if self.min_quality is not None:
-                raise ValueError("min_quality goes with max_disparity, the gap that is accepted; give both")
+            for name in ("min_quality", "max_group_loss"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} goes with max_disparity, the gap that is accepted; give both")
             return self
-        if self.group_weight != 1:
-            raise ValueError("with max_disparity the weights of groups are found; give it or group_weight, not both")
         resolve_metrics((self.disparity_metric,), 20, {})
         return self
 
@@ -209,7 +217,11 @@ class Parts:
 
     def make_controller(self, config: MethodConfig) -> DisparityController | None:
         """What holds the disparity, where one is accepted."""
-        return None if config.max_disparity is None else DisparityController(config.max_disparity, config.min_quality)
+        if config.max_disparity is None:
+            return None
+        return DisparityController(
+            config.max_disparity, config.min_quality, config.max_group_loss, config.disparity_side
+        )
 
     def make_strategy(self, config: MethodConfig) -> Strategy:
         """How a method goes from period to period."""

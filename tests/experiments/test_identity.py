@@ -58,7 +58,14 @@ OTHER: dict[str, Any] = {
     "n_resamples": 7,
 }
 """Each option that decides anything, and another value of it."""
-OF_A_TARGET = {"min_quality": 0.1, "disparity_task": "next", "disparity_metric": "ndcg@3"}
+OF_A_TARGET = {
+    "min_quality": 0.1,
+    "max_group_loss": 0.1,
+    "disparity_side": "both",
+    "disparity_lever": "fairness-loss",
+    "disparity_task": "next",
+    "disparity_metric": "ndcg@3",
+}
 """The same of options that go with max_disparity."""
 WITHOUT_EFFECT = {
     "device": ["auto", "cpu", "cuda"],

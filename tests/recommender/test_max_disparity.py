@@ -35,7 +35,7 @@ def controlled() -> fs.FairRecommender:
 
 def test_the_controller_sets_weights_and_says_why(controlled: fs.FairRecommender) -> None:
     assert controlled.state.event_weights["minority"] > 1.2
-    assert "majority" not in controlled.state.event_weights
+    assert "majority" not in controlled.state.event_weights  # only the ratio of the two matters
     assert any(note.startswith("minority is ") and "behind the rest" in note for note in controlled.notes)
     assert len(controlled.state.control["periods"]) == len(PERIODS)
 
@@ -141,17 +141,36 @@ def test_where_the_loss_knows_no_weights_the_controller_sets_lambda() -> None:
     assert not torch.equal(rec.model.state_dict()["item.weight"], plain.model.state_dict()["item.weight"])
 
 
+def test_the_lever_is_lambda_where_that_is_asked_for() -> None:
+    options: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8}
+    by_weights, by_lambda = (
+        kept_up("sasrec", disparity_lever=lever, **options) for lever in ("event-weights", "fairness-loss")
+    )
+    plain = kept_up("sasrec", max_disparity=None, method="Finetune", **options)
+    tables = [rec.model.state_dict()["item.weight"] for rec in (by_weights, by_lambda, plain)]
+    assert by_lambda.state.event_weights["minority"] > 1
+    assert not any(torch.equal(tables[i], tables[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_the_controller_starts_from_the_group_weight() -> None:
+    rec = fs.FairRecommender("popularity", group_weight=3.0, device="cpu", max_disparity=0.9).fit(LOG)
+    assert rec.state.event_weights == {"minority": 3.0}
+    rec.update(PERIODS[0], users=STREAM.users)
+    assert rec.state.event_weights.get("minority", 1.0) < 3.0  # there is slack
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"max_disparity": -0.1}, "max_disparity must be > 0, got -0.1"),
         ({"max_disparity": 1.5}, "max_disparity must be < 1, got 1.5"),
         ({"min_quality": 0.1}, "min_quality goes with max_disparity, the gap that is accepted; give both"),
-        ({"max_disparity": 0.1, "group_weight": 2.0}, "give it or group_weight, not both"),
+        ({"max_group_loss": 0.1}, "max_group_loss goes with max_disparity"),
+        ({"max_disparity": 0.1, "disparity_lever": "event-weights", "model": "mf"}, "takes no weights of events"),
         ({"max_disparity": 0.1, "disparity_metric": "ndgc@20"}, "ndgc"),
         ({"max_disparity": 0.1, "disparity_task": "remain"}, "disparity_task must be one of 'event' or 'next'"),
     ],
 )
 def test_what_cannot_be_a_target_is_said_at_once(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        fs.FairRecommender("item-item", device="cpu", **options)
+        fs.FairRecommender(**{"model": "item-item", "device": "cpu", **options})

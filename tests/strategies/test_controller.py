@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream.strategies import Control, DisparityController, Measured
-from fairstream.strategies.controller import LAMBDA_PER_LOG_WEIGHT, MOST, Gap
+from fairstream.strategies.controller import MOST, Estimate
 
 ZEROS = cooper.optim.torch_optimizers.nupi_optimizer.nuPIInitType.ZEROS
 EPSILON, QUALITY = 0.02, 0.2
@@ -24,8 +24,11 @@ Plant = Callable[[int, float], float]
 """(period, log weight of the group behind) → its true gap."""
 
 
-def measured(gaps: dict[str, float], se: float = 0.004, quality: float = QUALITY) -> Measured:
-    return Measured(quality, 1e-6, {name: Gap(gap, se**2) for name, gap in gaps.items()})
+def measured(
+    gaps: dict[str, float], se: float = 0.004, quality: float = QUALITY, standings: dict[str, float] | None = None
+) -> Measured:
+    about = {name: Estimate(standing, 1e-4) for name, standing in (standings or {}).items()}
+    return Measured(Estimate(quality, 1e-6), {name: Estimate(gap, se**2) for name, gap in gaps.items()}, about)
 
 
 def steps(controller: DisparityController, periods: list[Measured]) -> list[Control]:
@@ -109,15 +112,16 @@ def test_only_groups_that_are_surely_too_far_behind_count_more(gaps: dict[str, f
     control = controller.step({}, measured(gaps))
     assert set(control.weights) == {name for name, gap in gaps.items() if gap - controller.z * 0.004 > EPSILON}
     assert all(1 < weight <= MOST for weight in control.weights.values())
-    largest = max(control.weights.values(), default=1.0)
-    assert control.fairness_weight == pytest.approx(LAMBDA_PER_LOG_WEIGHT * math.log(largest))
+    assert control.log_weight == pytest.approx(math.log(max(control.weights.values(), default=1.0)))
+    assert set(control.ahead(gaps)) == set(gaps) - set(control.weights)
 
 
 def test_periods_are_pooled_by_their_precision_and_the_later_ones_count_more() -> None:
     noisy, sharp = measured({"few": 0.2, "many": -0.2}, 0.2), measured({"few": 0.0, "many": 0.0}, 0.002)
     assert steps(DisparityController(EPSILON), [noisy, sharp])[-1].weights == {}
     low, high = measured({"few": 0.0, "many": 0.0}), measured({"few": 0.06, "many": -0.06})
-    rising, falling = (steps(DisparityController(EPSILON), periods)[-1] for periods in ([low, high], [high, low]))
+    watching = DisparityController(EPSILON, integral=0.0, proportional=0.0)
+    rising, falling = (steps(watching, periods)[-1] for periods in ([low, high], [high, low]))
     assert "0.0353" in rising.reasons[0]  # (0.7 · 0 + 1 · 0.06) / 1.7
     assert "0.0247" in falling.reasons[0]
 
@@ -125,7 +129,7 @@ def test_periods_are_pooled_by_their_precision_and_the_later_ones_count_more() -
 def test_a_target_out_of_reach_is_said_to_be() -> None:
     made = steps(DisparityController(EPSILON), [measured({"few": 0.08, "many": -0.08})] * 8)
     assert made[-1].weights["few"] == pytest.approx(MOST)
-    assert "cannot be met; its events count 16.00 times and would have to count more" in made[-1].reasons[0]
+    assert "cannot be met; its events count 64.00 times, and more is not accepted" in made[-1].reasons[0]
     assert "from now on, 1.00 times before" in made[0].reasons[0]
 
 
@@ -135,8 +139,48 @@ def test_the_weights_give_way_where_quality_would_be_too_low() -> None:
     good, bad = measured(behind), measured(behind, quality=0.05)
     made = steps(controller, [good, *[bad] * 6])
     assert made[-1].weights["few"] < made[0].weights["few"] / 2
-    assert "cannot be met" in made[-1].reasons[0]
-    assert "below the 0.15 that is accepted: the weights give way" in made[-1].reasons[-1]
+    assert "below the 0.15 that is accepted: the weights give way" in made[-1].reasons[0]
+    assert "that cannot be met" in made[-1].reasons[1]
+
+
+def test_the_weights_give_way_where_a_group_loses_too_much_beside_popularity() -> None:
+    gaps, controller = {"few": 0.08, "many": -0.08}, DisparityController(EPSILON, max_group_loss=0.05)
+    plain, loses, keeps = (measured(gaps, standings={"few": 0.1, "many": at}) for at in (0.5, 0.3, 0.49))
+    made = steps(controller, [plain, *[loses] * 4])
+    assert "many has lost 18% of its quality" in made[1].reasons[0]
+    kept = steps(controller, [plain, *[keeps] * 4])
+    assert made[-1].weights["few"] < made[0].weights["few"] < kept[-1].weights["few"]
+    hard = measured(gaps, quality=QUALITY / 2, standings={"few": 0.1, "many": 0.5})  # popularity is worth half, too
+    assert not any("lost" in reason for control in steps(controller, [plain, hard, hard]) for reason in control.reasons)
+
+
+def test_with_both_sides_a_group_that_is_too_far_ahead_counts_less() -> None:
+    gaps = {"a": 0.005, "b": 0.005, "c": -0.06}
+    assert steps(DisparityController(EPSILON), [measured(gaps)])[0].weights == {}
+    (control,) = steps(DisparityController(EPSILON, side="both"), [measured(gaps)])
+    assert list(control.weights) == ["c"]
+    assert control.weights["c"] < 1
+    assert control.log_weight == 0.0
+    assert "c is 0.0600 ± 0.0040 ahead of the rest" in control.reasons[-1]
+    two = [measured({"few": 0.06, "many": -0.06})] * 3  # one is as far behind as the other is ahead
+    assert steps(DisparityController(EPSILON, side="both"), two) == steps(DisparityController(EPSILON), two)
+
+
+def test_it_starts_from_weights_that_there_are() -> None:
+    controller = DisparityController(EPSILON)
+    memory = controller.start({"few": 3.0})
+    assert controller.unchanged(memory).weights == {"few": pytest.approx(3.0)}
+    held, slack = (controller.step(memory, measured({"few": gap, "many": -gap})) for gap in (EPSILON, -0.05))
+    assert held.weights == {"few": pytest.approx(3.0)}
+    assert slack.weights.get("few", 1.0) < 2
+
+
+def test_what_was_measured_under_other_weights_counts_less() -> None:
+    far, near = measured({"few": 0.08, "many": -0.08}), measured({"few": EPSILON, "many": -EPSILON})
+    with_same = steps(DisparityController(EPSILON, integral=0.0, proportional=0.0), [far, far, near])[-1]
+    with_other = steps(DisparityController(EPSILON), [far, far, near])[-1]
+    pooled = [float(control.reasons[0].split(" is ")[1].split(" ")[0]) for control in (with_same, with_other)]
+    assert EPSILON < pooled[1] < pooled[0]
 
 
 def test_a_target_below_what_chance_gives_is_said_to_be() -> None:
@@ -157,4 +201,7 @@ def test_gaps_are_differences_of_means_of_groups_that_are_large_enough(data: Any
         own, rest = values[is_own], values[is_compared & ~is_own]
         assert gap.value == pytest.approx(rest.mean() - own.mean())
         assert gap.variance == pytest.approx(own.var(ddof=1) / len(own) + rest.var(ddof=1) / len(rest))
-    assert found.quality == pytest.approx(values.mean())
+    assert found.quality.value == pytest.approx(values.mean())
+    twice = Measured.of(2 * values, codes, ("a", "b", "c", "d"), least, values)
+    for standing in twice.standings.values():
+        assert standing == (pytest.approx(math.log(2)), pytest.approx(0.0))

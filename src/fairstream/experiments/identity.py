@@ -19,7 +19,15 @@ _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
-_OF_THE_TARGET = ("max_disparity", "min_quality", "disparity_task", "disparity_metric")
+_OF_THE_TARGET = (
+    "max_disparity",
+    "min_quality",
+    "max_group_loss",
+    "disparity_side",
+    "disparity_lever",
+    "disparity_task",
+    "disparity_metric",
+)
 _LATER_OPTIONS = {
     "update_learning_rate": None,
     "schedule": "constant",

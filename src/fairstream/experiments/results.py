@@ -55,6 +55,7 @@ class PeriodResult:
             "step": str(self.update.step),
             "training": training,
             "advantaged": list(self.advantaged),
+            "event_weights": dict(self.update.event_weights),
         }
 
     def to_dict(self) -> dict[str, Any]:

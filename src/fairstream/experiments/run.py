@@ -190,7 +190,8 @@ class Run(Iterator[PeriodResult]):
                 candidate = self._learning.fit(self._events(0), self._on_epoch(0))
             else:
                 quality, events = self._quality(t - 1, before), self._events(t)
-                measured = self._learning.measure(self._evaluator, self._begun(), events)
+                known = before.tasks.get(self.config.disparity_task) if before is not None else None
+                measured = self._learning.measure(self._evaluator, self._begun(), events, known)
                 candidate = self._learning.update(self._begun(), events, quality, self._on_epoch(t), measured=measured)
             is_shared = self._state is not None and self._state.is_shared
             try:

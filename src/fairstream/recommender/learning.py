@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -16,13 +16,15 @@ from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.features import Codes
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Evaluator
+from fairstream.evaluation import Evaluation, Evaluator, UserResults
 from fairstream.methods import MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
     ContextBuilder,
     Mask,
     ModelFactory,
+    Reads,
+    RecentPopularity,
     Scorer,
     UserTable,
     UserWeights,
@@ -30,6 +32,7 @@ from fairstream.models import (
     closed_forms,
     copy_model,
     make_model,
+    may_be_closed_form,
 )
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -66,6 +69,8 @@ MOST_ITEMS = 5_000
 """Up to so many items, sequence models rank each positive among all of them while they are trained …"""
 N_SHARED = 1_024
 """… beyond, among so many that are drawn for each batch."""
+LAMBDA_PER_LOG_WEIGHT: Mapping[str, float] = {"log-likelihood": 0.25, "probability": 8.0}
+"""λ for each unit of log weight, where a controller sets it, by the surrogate of the fairness loss; else 2."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ class Update:
     """None where nothing was trained by gradient descent."""
     notes: tuple[str, ...] = ()
     """One sentence for each thing worth knowing."""
+    event_weights: Mapping[str, float] = field(default_factory=dict)
+    """How many times the events of each group counted; once where a group is not named."""
 
 
 class _Result(NamedTuple):
@@ -106,8 +113,8 @@ class _Lesson(NamedTuple):
     """Positions of the events that the model has not learned."""
     event_weights: Mapping[str, float]
     """How many times the events of each group count."""
-    fairness_weight: float = 0.0
-    """λ, where a controller sets it."""
+    control: Control | None = None
+    """What the controller decided, where there is one."""
     was_weighted: bool = False
     """Whether the model holds events by other weights."""
 
@@ -136,7 +143,9 @@ class Candidate:
             torch.cuda.synchronize(self.state.model.device)
         self.state.model.eval()
         seconds = time.perf_counter() - self._began
-        return self.state, Update(self.state.t, self.step, seconds, self.report, self.notes)
+        return self.state, Update(
+            self.state.t, self.step, seconds, self.report, self.notes, dict(self.state.event_weights)
+        )
 
     def undo(self) -> None:
         """Give the state before its memory back."""
@@ -158,12 +167,8 @@ class Learning:
 
     def __post_init__(self) -> None:
         self.parts.check(self.config)
-        _ = (
-            self.factory,
-            self.objective,
-            self.strategy,
-            self.controller,
-        )  # what cannot be honoured is said now, not at the first fit
+        # What cannot be honoured is said now, not at the first fit.
+        _ = (self.factory, self.objective, self.strategy, self.controller, self._sets_lambda)
 
     @cached_property
     def factory(self) -> ModelFactory:
@@ -197,24 +202,40 @@ class Learning:
         note = f"the model {self.config.model} does not read features of items: they have no effect"
         return replace(log, features=None, notes=(*log.notes, note))
 
-    def measure(self, evaluator: Evaluator, state: State, events: NewEvents) -> Measured | None:
-        """How the model in service does on events before it learns them; None where no controller asks."""
+    def measure(
+        self, evaluator: Evaluator, state: State, events: NewEvents, known: Evaluation | None = None
+    ) -> Measured | None:
+        """How the model in service does on events before it learns them; None where no controller asks.
+
+        `known` is its evaluation on these events for the controller's task, where there is one.
+        """
         if self.controller is None:
             return None
-        metric = self.config.disparity_metric
-        evaluator = replace(evaluator, metrics=(metric,), k=1, n_resamples=0, rerank=None)
-        tested = evaluator.evaluate(
-            state.model,
-            events.users,
-            events.items,
-            history=state.history,
-            contexts=state.contexts,
-            t=state.t,
-            by_event=self.config.disparity_task == "event",
-            user_weights=state.user_weights,
-        ).tested
-        values = tested.values_of(evaluator.resolved_metrics[0])
-        return Measured.of(values, tested.codes, events.groups.names, evaluator.min_group_size)
+        evaluator = replace(evaluator, metrics=(self.config.disparity_metric,), k=1, n_resamples=0, rerank=None)
+        (metric,) = evaluator.resolved_metrics
+
+        def tested(model: Scorer, contexts: ContextBuilder, **options: Any) -> UserResults:
+            return evaluator.evaluate(
+                model,
+                events.users,
+                events.items,
+                history=state.history,
+                contexts=contexts,
+                t=state.t,
+                by_event=self.config.disparity_task == "event",
+                **options,
+            ).tested
+
+        if known is None or metric.name not in known.metrics:
+            results = tested(state.model, state.contexts, user_weights=state.user_weights)
+        else:
+            results = known.tested
+        yardstick = None
+        if self.config.max_group_loss is not None:
+            popular = RecentPopularity.of(state.history).eval().to(self.device)
+            yardstick = tested(popular, ContextBuilder(Reads(), state.history, None, self.device)).values_of(metric)
+        values, names = results.values_of(metric), events.groups.names
+        return Measured.of(values, results.codes, names, evaluator.min_group_size, yardstick)
 
     # ── transitions ──────────────────────────────────────────────────────────────────────
 
@@ -291,9 +312,9 @@ class Learning:
         is_fresh = plan.start == "fresh"
         unlearned = np.arange(len(history)) if is_fresh else unlearned
         base = None if is_fresh else self._grown(state, history, events.features, always=True)
-        weights = {**self.fixed_weights(events.groups), **control.weights}
+        weights = self.fixed_weights(events.groups) if self.controller is None else dict(control.weights)
         was_weighted = state.user_weights is not None
-        lesson = _Lesson(plan, history, events, t, unlearned, weights, control.fairness_weight, was_weighted)
+        lesson = _Lesson(plan, history, events, t, unlearned, weights, control, was_weighted)
         result = self._train(lesson, base, on_epoch)
         if type(result.model).inherit is not Scorer.inherit:
             previous = self._grown(state, history, events.features)[0] if base is None else base[0]
@@ -378,9 +399,8 @@ class Learning:
         """What the controller decides, if there is one; without a measurement nothing changes."""
         if self.controller is None:
             return Control({}, {}, ())
-        if measured is None:
-            return self.controller.unchanged(state.control)
-        return self.controller.step(state.control, measured)
+        memory = state.control or self.controller.start(state.event_weights)
+        return self.controller.unchanged(memory) if measured is None else self.controller.step(memory, measured)
 
     def fixed_weights(self, groups: Groups) -> dict[str, float]:
         """How many times the events of each group count by the configuration alone."""
@@ -470,16 +490,33 @@ class Learning:
                 setattr(part, key, value)
 
     def _objective(self, lesson: _Lesson) -> Objective:
-        """What training minimises; a controller sets λ where the loss knows no weights of events."""
-        if self.controller is None or self.objective.is_weighted or lesson.fairness_weight == 0:
+        """What training minimises, with the λ that a controller sets."""
+        if not self._sets_lambda or lesson.control is None or lesson.control.log_weight == 0:
             return self.objective
-        return replace(self.objective, lambda_=lesson.fairness_weight, mu=self.config.n_fairness_negatives)
+        lambda_ = LAMBDA_PER_LOG_WEIGHT.get(self.config.surrogate, 2.0) * lesson.control.log_weight
+        return replace(self.objective, lambda_=lambda_, mu=self.config.n_fairness_negatives)
+
+    @property
+    def _sets_lambda(self) -> bool:
+        """Whether λ is what a controller sets for the part of a model that is trained by gradient descent."""
+        lever = self.config.disparity_lever
+        if self.controller is None:
+            return False
+        takes_weights = self.objective.is_weighted or may_be_closed_form(self.config.model)
+        if lever == "event-weights" and not takes_weights:
+            raise ConfigurationError(
+                f"the loss {self.config.loss} takes no weights of events; choose loss='softmax' or "
+                f"disparity_lever='fairness-loss'"
+            )
+        return lever == "fairness-loss" or not self.objective.is_weighted
 
     def _job(self, lesson: _Lesson, model: Scorer, optimizer: torch.optim.Optimizer) -> TrainingJob:
         plan, history, about = lesson.plan, lesson.history, lesson.about
         assert plan.events is not None
         rows, config, groups = self.oracle or history, self.config, about.groups
-        objective = self._objective(lesson)
+        objective, user_weights = self._objective(lesson), lesson.user_weights
+        if self._sets_lambda and lesson.control is not None:
+            groups, user_weights = groups.with_ahead(lesson.control.ahead(groups.names)), None
         among = None
         if about.features is not None and isinstance(model, WindowScorer):
             among = self._items_with_events(rows)
@@ -497,7 +534,7 @@ class Learning:
                 length=model.reads.history,
                 size=config.batch_size,
                 activity_exponent=config.activity_exponent,
-                user_weights=lesson.user_weights,
+                user_weights=user_weights,
             )
         else:
             batches = cut_batches(

@@ -33,7 +33,7 @@ from fairstream.recommender.checkpoint import (
 )
 from fairstream.recommender.learning import Candidate, Learning, Update
 from fairstream.recommender.state import NewEvents, State
-from fairstream.strategies import Strategy
+from fairstream.strategies import Side, Strategy
 from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
@@ -72,7 +72,8 @@ class FairRecommender:
     max_disparity
         Instead of λ, the gap between any group and the rest that is accepted, in `disparity_metric` on
         `disparity_task`: each update measures it on the new period before learning it, and sets how much
-        each group's events count. `notes` says what it did and why. `min_quality` is what it may not cost.
+        each group's events count. `notes` says what it did and why. `min_quality` and `max_group_loss` say
+        what it may not cost; `group_weight` is where it starts.
     seed, device, engine
         Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
 
@@ -125,6 +126,9 @@ class FairRecommender:
         group_weight: float = 1.0,
         max_disparity: float | None = None,
         min_quality: float | None = None,
+        max_group_loss: float | None = None,
+        disparity_side: Side = "behind",
+        disparity_lever: Literal["auto", "event-weights", "fairness-loss"] = "auto",
         disparity_task: Literal["event", "next"] = "event",
         disparity_metric: str = "ndcg@20",
         optimizer: Literal["row", "dense"] | None = None,
@@ -161,6 +165,9 @@ class FairRecommender:
             group_weight=group_weight,
             max_disparity=max_disparity,
             min_quality=min_quality,
+            max_group_loss=max_group_loss,
+            disparity_side=disparity_side,
+            disparity_lever=disparity_lever,
             disparity_task=disparity_task,
             disparity_metric=disparity_metric,
             optimizer=optimizer,

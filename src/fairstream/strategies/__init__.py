@@ -1,6 +1,6 @@
 """How W_{t−1} becomes W_t."""
 
-from fairstream.strategies.controller import Control, DisparityController, Measured
+from fairstream.strategies.controller import Control, DisparityController, Measured, Side
 from fairstream.strategies.strategy import (
     STRATEGIES,
     FineTune,
@@ -30,6 +30,7 @@ __all__ = [
     "RestartEvery",
     "RestartOnDegradation",
     "Retrain",
+    "Side",
     "SlidingWindow",
     "Strategy",
 ]
