@@ -1,0 +1,107 @@
+"""How the controller of the disparity behaves: `python -m benchmarks.control [SEEDS]`.
+
+A world of two groups, 40 periods of 1,200 events by people who come once, and the model recent popularity: a list for
+everyone, which follows the larger group. The smaller group likes other items best, s places along the larger group's
+order of preference. s is 0 throughout (noise only), jumps to 40 in period 10 (step), rises to 40 from period 5 to 35 (slow
+drift), or is 40 while the smaller group stays away from period 15 to 25 (vanishing group). Each stream is run without a target and with one at half of the
+gap that opens up (noise only: at .02); printed are means over seeds of what was measured on the period that followed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+import fairstream as fs
+
+N_PERIODS, N_EVENTS, N_USERS, N_ITEMS, SHARE = 40, 1_200, 400, 120, 0.2
+STREAMS: dict[str, Callable[[int], float]] = {
+    "noise only": lambda t: 0.0,
+    "step": lambda t: 40.0 if t >= 10 else 0.0,
+    "slow drift": lambda t: 40.0 * min(max((t - 5) / 30, 0.0), 1.0),
+    "vanishing group": lambda t: 40.0,
+}
+
+
+def is_away(name: str, t: int) -> bool:
+    """Whether the smaller group stays away in a period."""
+    return name == "vanishing group" and 15 <= t < 25
+
+
+def stream(name: str, seed: int) -> tuple[fs.EventLog, int]:
+    """The events, and how many of them lie before the first period."""
+    rng = np.random.default_rng(seed)
+    appeal = np.linspace(4.0, 0.0, N_ITEMS)
+    users, items, groups = [], [], []
+    for t in range(-4, N_PERIODS + 1):
+        own = np.roll(appeal, round(STREAMS[name](max(t, 0))))
+        is_few = (rng.random(N_USERS) < SHARE) & (not is_away(name, t))
+        taste = np.where(is_few[:, None], own, appeal)
+        ranked = np.argsort(-(taste + rng.gumbel(size=taste.shape)), axis=1)[:, : N_EVENTS // N_USERS]
+        first = N_USERS * (t + 4)
+        users.append(np.repeat(first + np.arange(N_USERS), ranked.shape[1]))
+        items.append(ranked.ravel())
+        groups.append(is_few)
+    events = pa.table({"user_id": np.concatenate(users), "item_id": np.concatenate(items)})
+    events = events.append_column("time", pa.array(np.arange(len(events))))
+    names = np.where(np.concatenate(groups), "few", "many")
+    people = pa.table({"user_id": np.arange(len(names)), "group": names})
+    return fs.read_events(events, users=people, group="group", advantaged="many"), 4 * N_EVENTS
+
+
+def gaps(log: fs.EventLog, n_first: int, target: float | None) -> tuple[list[float], list[float], list[float]]:
+    """How far the smaller group is behind in each period, the weight of its events, and everyone's NDCG@10."""
+    run = fs.run(
+        log,
+        "Finetune",
+        model="recent-popularity",
+        tasks=("next",),
+        metrics=("ndcg@10",),
+        k=10,
+        pretrain_events=n_first,
+        period=str(N_EVENTS),
+        n_periods=N_PERIODS,
+        n_resamples=0,
+        device="cpu",
+        max_disparity=target,
+        disparity_task="next",
+        disparity_metric="ndcg@10",
+    )
+    scores = [(result.tasks["next"]["ndcg@10"], result.update.event_weights) for result in run]
+    return (
+        [np.nan if score.performance_disparity is None else score.performance_disparity for score, _ in scores],
+        [weights.get("few", 1.0) for _, weights in scores],
+        [score.mean or np.nan for score, _ in scores],
+    )
+
+
+def main(n_seeds: int) -> None:
+    for name in STREAMS:
+        made = [stream(name, seed) for seed in range(n_seeds)]
+        plain = np.array([gaps(*one, None) for one in made])
+        last = slice(-10, None)
+        before = float(np.nanmean(plain[:, 0, last]))
+        target = 0.02 if name == "noise only" else round(before / 2, 3)
+        held = np.array([gaps(*one, target) for one in made])
+        gap, weight = np.nanmean(held[:, 0], axis=0), held[:, 1]
+        settled = [t for t in range(11, len(gap) - 1) if np.nanmean(gap[t : t + 2]) <= 1.1 * target]
+        se = float(np.nanstd(plain[:, 0], axis=0).mean())
+        print(f"{name}: one period's gap has a standard error of {se:.4f}")
+        print(f"  gap in the last 10 periods {before:.4f}, target {target:.3f}, held at {np.nanmean(gap[last]):.4f}")
+        print(f"  NDCG@10 {plain[:, 2, last].mean():.4f} without, {held[:, 2, last].mean():.4f} with; ", end="")
+        print(f"weight {np.median(weight[:, -1]):.2f} (median), least gap of any two periods {_least(gap):.4f}")
+        print(f"  weights above 1.1 in {(weight[:, :8] > 1.1).mean():.1%} of the first 8 periods, ", end="")
+        print(f"in {(weight > 1.1).mean():.1%} of all; ", end="")
+        print(f"first at the target in period {settled[0] if settled else 'none'}", flush=True)
+
+
+def _least(gap: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    pairs = (gap[1:] + gap[:-1]) / 2
+    return float(np.nanmin(pairs[10:]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
