@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fairstream as fs
 from fairstream.data import History
 from fairstream.models import TASKS, Blend, Context, ContextBuilder, ItemItem, closed_forms
-from fairstream.models.blend import PARTS, _candidates, _Evidence, _Requests, _requests
+from fairstream.models.blend import MEMORY, PARTS, _candidates, _Evidence, _Requests, _requests
 
 N_ITEMS = 40
 QUICK: dict[str, Any] = {"pretrain_epochs": 3, "update_epochs": 1, "embedding_dim": 8, "device": "cpu"}
@@ -211,6 +211,29 @@ def test_weights_are_learned_when_a_period_ends_and_not_before(
     assert not torch.equal(after.weights, model.weights)
     assert (after.weights >= 0).all()
     assert not model.n_periods.any()  # the state before is as it was
+
+
+@pytest.mark.parametrize("n_before", [0, 1, 2, MEMORY - 1, MEMORY, 5 * MEMORY])
+def test_every_period_counts_the_same_until_older_ones_fade(
+    n_before: int, stream: fs.SyntheticStream, fitted: fs.FairRecommender
+) -> None:
+    """`learned` is what the new period alone says."""
+    state = fitted.state
+    events = read(stream, 0, 2500)
+    history = state.history.after(events.users[2000:], events.items[2000:])
+    previous, model = copy.deepcopy(fitted.model), copy.deepcopy(fitted.model)
+    assert isinstance(previous, Blend)
+    assert isinstance(model, Blend)
+    contexts = ContextBuilder(model.reads, state.history)
+    previous.grow(history.n_users, history.n_items)
+    model.inherit(previous, history, np.arange(2000, 2500), contexts)
+    learned, is_learned = model.weights, model.n_periods > 0
+    previous.n_periods = torch.full_like(previous.n_periods, n_before)
+    model.inherit(previous, history, np.arange(2000, 2500), contexts)
+    share = is_learned.float()[..., None] / min(n_before + 1, MEMORY)
+    torch.testing.assert_close(model.weights, (1 - share) * previous.weights + share * learned)
+    assert is_learned.any()
+    assert torch.equal(model.n_periods, n_before + is_learned.long())
 
 
 def test_retraining_takes_the_weights_over(stream: fs.SyntheticStream) -> None:

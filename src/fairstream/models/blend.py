@@ -25,6 +25,8 @@ N_REQUESTS = 400
 """The most requests of a period that weights are learned from, for each task and range of lengths."""
 N_CANDIDATES = 1_000
 """The most items beside the requested ones that each request is compared with to learn weights."""
+MEMORY = 8
+"""Over how many periods the weights are averaged before older ones begin to fade."""
 HALF_LIVES = (0.1, 0.05, 0.02)
 """Of recent popularity, as shares of all events."""
 PARTS = ("sequence", "item-item", "log item-item", "popularity", *(f"popularity of {share}" for share in HALF_LIVES))
@@ -51,7 +53,8 @@ class Blend(Scorer):
     on the task, the very next event or a list for the whole period, and on the length of the
     user's history. They are learned at each update, by maximum likelihood, from what the parts of
     the model in service would have said of the period that has just ended, before they learn from
-    it, and averaged with the weights before. Until a first period has ended they are a guess.
+    it, and are the mean of all periods so far; from the ninth on older ones fade. Until a first
+    period has ended they are a guess.
 
     The sequence model is trained by gradient descent, with a fairness loss if there is one; the
     other parts are computed in closed form, with group weights if there are any.
@@ -151,7 +154,7 @@ class Blend(Scorer):
                     continue  # as before
                 evidence = previous._evidence(task, chosen, history, contexts)
                 learned = evidence.most_likely(torch.tensor(_prior(task, length))).to(weights)
-                weights[at, length].lerp_(learned, 0.5 if int(n_periods[at, length]) else 1.0)
+                weights[at, length].lerp_(learned, 1 / min(1 + int(n_periods[at, length]), MEMORY))
                 n_periods[at, length] += 1
         self.weights, self.n_periods = weights, n_periods
 
