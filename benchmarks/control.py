@@ -2,9 +2,10 @@
 
 A world of two groups, 40 periods of 1,200 events by people who come once, and the model recent popularity: a list for
 everyone, which follows the larger group. The smaller group likes other items best, s places along the larger group's
-order of preference. s is 0 throughout (noise only), jumps to 40 in period 10 (step), rises to 40 from period 5 to 35 (slow
-drift), or is 40 while the smaller group stays away from period 15 to 25 (vanishing group). Each stream is run without a target and with one at half of the
-gap that opens up (noise only: at .02); printed are means over seeds of what was measured on the period that followed.
+order of preference. s is 0 throughout (noise only), jumps to 40 in period 10 (step), rises to 40 from period 5 to 35
+(slow drift), or is 40 while the smaller group stays away from period 15 to 25 (vanishing group). Each stream is run
+without a target and with one at half of the gap that opens up (noise only: at .02); printed are means over seeds of
+what was measured on the period that followed.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def gaps(log: fs.EventLog, n_first: int, target: float | None) -> tuple[list[flo
 
 
 def main(n_seeds: int) -> None:
+    """Print what happens on each stream."""
     for name in STREAMS:
         made = [stream(name, seed) for seed in range(n_seeds)]
         plain = np.array([gaps(*one, None) for one in made])

@@ -236,6 +236,25 @@ def test_every_period_counts_the_same_until_older_ones_fade(
     assert torch.equal(model.n_periods, n_before + is_learned.long())
 
 
+def test_users_count_as_much_as_their_weights_say(stream: fs.SyntheticStream, fitted: fs.FairRecommender) -> None:
+    """Users that count a million times decide alone; those that count nothing might as well not be there."""
+    events, state = read(stream, 0, 2500), fitted.state
+    history = state.history.after(events.users[2000:], events.items[2000:])
+    contexts, learned = ContextBuilder(fitted.model.reads, state.history), []
+    is_first = np.arange(history.n_users) % 2 == 0
+    for weights in (None, np.where(is_first, 1e6, 1.0), np.where(is_first, 1.0, 0.0), np.full(history.n_users, 3.0)):
+        previous, model = copy.deepcopy(fitted.model), copy.deepcopy(fitted.model)
+        assert isinstance(previous, Blend)
+        assert isinstance(model, Blend)
+        previous.grow(history.n_users, history.n_items)
+        model.inherit(previous, history, np.arange(2000, 2500), contexts, weights)
+        learned.append(model.weights)
+    moved = (learned[0] - learned[1]).abs().mean()
+    assert moved > 0.01
+    for ours, theirs in ((1, 2), (0, 3)):  # alike up to where the search for the most likely weights ends
+        assert (learned[ours] - learned[theirs]).abs().mean() < moved / 5
+
+
 def test_retraining_takes_the_weights_over(stream: fs.SyntheticStream) -> None:
     learned = []
     for strategy in ("fine-tune", "retrain"):

@@ -16,7 +16,7 @@ from fairstream.data.history import Positions
 from fairstream.models.context import TASKS, Context, ContextBuilder, Reads, Task
 from fairstream.models.item_item import ItemItem
 from fairstream.models.popularity import Popularity, RecentPopularity
-from fairstream.models.scorer import BlockScorer, Scorer, WindowScorer
+from fairstream.models.scorer import BlockScorer, Scorer, UserWeights, WindowScorer
 from fairstream.models.sequence import LENGTH, SASRec
 
 LENGTHS = (1, 2, 5, 20)
@@ -57,7 +57,7 @@ class Blend(Scorer):
     period has ended they are a guess.
 
     The sequence model is trained by gradient descent, with a fairness loss if there is one; the
-    other parts are computed in closed form, with group weights if there are any.
+    other parts, and the weights of the blend, are computed with group weights if there are any.
     """
 
     reads: ClassVar[Reads] = Reads(history=ItemItem.reads.history)
@@ -141,7 +141,14 @@ class Blend(Scorer):
     # ── learning the weights ─────────────────────────────────────────────────────────────
 
     @torch.no_grad()
-    def inherit(self, previous: Scorer, history: History, new: Positions, contexts: ContextBuilder) -> None:
+    def inherit(
+        self,
+        previous: Scorer,
+        history: History,
+        new: Positions,
+        contexts: ContextBuilder,
+        user_weights: UserWeights | None = None,
+    ) -> None:
         assert isinstance(previous, Blend)
         previous.eval()
         weights, n_periods = previous.weights.clone(), previous.n_periods.clone()
@@ -149,7 +156,7 @@ class Blend(Scorer):
             requests = _requests(task, history, np.asarray(new, dtype=np.int64), contexts.n_items)
             ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
             for length in range(len(LENGTHS) + 1):
-                chosen = requests.where(_spread(ranges == length, N_REQUESTS)).weighted()
+                chosen = requests.where(_spread(ranges == length, N_REQUESTS)).weighted(user_weights)
                 if len(chosen.users) < _LEAST_REQUESTS:
                     continue  # as before
                 evidence = previous._evidence(task, chosen, history, contexts)
@@ -229,7 +236,7 @@ class _Requests(NamedTuple):
     n_events: Rows
     """(R,) how many events of the user there had been."""
     weights: np.ndarray[Any, np.dtype[np.float64]]
-    """(R,) so that every user counts the same."""
+    """(R,) how much each counts."""
     row: Rows
     """(W,) which request each wanted item belongs to."""
     items: Rows
@@ -246,11 +253,12 @@ class _Requests(NamedTuple):
             self.items[is_kept],
         )
 
-    def weighted(self) -> _Requests:
-        """The same, with every user counting the same."""
+    def weighted(self, user_weights: UserWeights | None = None) -> _Requests:
+        """The same, with every user counting the same, or as much as the weights say."""
         if not len(self.users):
             return self
-        return self._replace(weights=1.0 / np.bincount(self.users)[self.users])
+        weights = 1.0 / np.bincount(self.users)[self.users]
+        return self._replace(weights=weights if user_weights is None else weights * user_weights[self.users])
 
 
 def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Requests:

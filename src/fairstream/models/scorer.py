@@ -103,11 +103,19 @@ class Scorer(nn.Module, ABC):
         """What of the model is trained by gradient descent: all of it, unless it is composed of several."""
         return self
 
-    def inherit(self, previous: Scorer, history: History, new: Positions, contexts: ContextBuilder) -> None:
+    def inherit(
+        self,
+        previous: Scorer,
+        history: History,
+        new: Positions,
+        contexts: ContextBuilder,
+        user_weights: UserWeights | None = None,
+    ) -> None:
         """Take over what the model in service showed before it learns from the events at the positions `new`.
 
         Called at every update on the new model, once it has been trained. `previous` is the model in
-        service, `history` all events with the new ones, and `contexts` what `previous` knew.
+        service, `history` all events with the new ones, `contexts` what `previous` knew, and `user_weights`
+        how many times the events of each user count (None: once).
         """
 
     @property

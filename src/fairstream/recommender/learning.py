@@ -318,7 +318,7 @@ class Learning:
         result = self._train(lesson, base, on_epoch)
         if type(result.model).inherit is not Scorer.inherit:
             previous = self._grown(state, history, events.features)[0] if base is None else base[0]
-            result.model.inherit(previous, history, new, state.contexts)
+            result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
         trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
         trained[result.users] = True
         following = replace(
