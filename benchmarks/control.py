@@ -11,6 +11,7 @@ what was measured on the period that followed.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -90,7 +91,7 @@ def main(n_seeds: int) -> None:
         held = np.array([gaps(*one, target) for one in made])
         gap, weight = np.nanmean(held[:, 0], axis=0), held[:, 1]
         settled = [t for t in range(11, len(gap) - 1) if np.nanmean(gap[t : t + 2]) <= 1.1 * target]
-        se = float(np.nanstd(plain[:, 0], axis=0).mean())
+        se = float(np.nanmean(np.nanstd(plain[:, 0], axis=0)))
         print(f"{name}: one period's gap has a standard error of {se:.4f}")
         print(f"  gap in the last 10 periods {before:.4f}, target {target:.3f}, held at {np.nanmean(gap[last]):.4f}")
         print(f"  NDCG@10 {plain[:, 2, last].mean():.4f} without, {held[:, 2, last].mean():.4f} with; ", end="")
@@ -106,4 +107,5 @@ def _least(gap: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 
 
 if __name__ == "__main__":
+    warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom")  # periods without the smaller group
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
