@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,12 +13,22 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fairstream.errors import ConfigurationError
 from fairstream.objectives import DisparityLoss, Objective, bpr_loss, differentiable_disparity, positive_hit
 from fairstream.theory import (
+    Bounds,
+    ExcessLoss,
     excess_loss_bound,
+    fine_tuning_bound,
     fine_tuning_weights,
+    item_shift,
+    model_shift,
+    regret_of_fine_tuning,
+    retention,
+    retraining_bound,
     retraining_weights,
     sufficient_fairness_weight,
+    weights_since_restart,
 )
 
 GAMMA = st.floats(0.01, 0.99)
@@ -169,6 +180,181 @@ def test_fine_tuning_shifts_less_where_older_data_is_further_away(
     tuned = excess_loss_bound(fine_tuning_weights(n, gamma), sizes, shifts)
     retrained = excess_loss_bound(retraining_weights(sizes), sizes, shifts)
     assert tuned.shift < retrained.shift
+
+
+# ── derived from one bound ───────────────────────────────────────────────────────────────────
+
+
+@given(st.lists(st.tuples(SIZE, SHIFT), min_size=1, max_size=12), GAMMA, st.floats(0.001, 0.5), st.floats(0, 3))
+def test_both_theorems_are_the_bound_with_their_weights(
+    periods: list[tuple[int, float]], gamma: float, delta: float, scale: float
+) -> None:
+    sizes, shifts = zip(*periods, strict=True)
+    options = {"delta": delta, "scale": scale}
+    alpha = fine_tuning_weights(len(sizes), gamma)
+    assert fine_tuning_bound(sizes, shifts, gamma, **options) == excess_loss_bound(alpha, sizes, shifts, **options)
+    retrained = retraining_bound(sizes, shifts, **options)
+    assert retrained == excess_loss_bound(retraining_weights(sizes), sizes, shifts, **options)
+    alone = excess_loss_bound(alpha, sizes, shifts, delta=delta).learning_error
+    assert excess_loss_bound(alpha, sizes, shifts, **options).learning_error == pytest.approx(scale * alone)
+
+
+@given(st.lists(SIZE, min_size=1, max_size=12), st.data(), GAMMA)
+def test_a_restart_puts_retraining_in_the_place_of_pretraining(
+    sizes: list[int], data: st.DataObject, gamma: float
+) -> None:
+    """ℓ_s = Σ_{t ≤ s} m_t L_t / Σ m and ℓ_t = (1 − γ) L_t + γ ℓ_{t−1} after it."""
+    started = data.draw(st.integers(0, len(sizes) - 1))
+    basis = np.eye(len(sizes))
+    ell = retraining_weights(sizes[: started + 1]) @ basis[: started + 1]
+    for t in range(started + 1, len(sizes)):
+        ell = (1 - gamma) * basis[t] + gamma * ell
+    np.testing.assert_allclose(weights_since_restart(sizes, started, gamma), ell, rtol=1e-9, atol=1e-300)
+
+
+@given(st.lists(SIZE, min_size=1, max_size=12), GAMMA, st.data())
+def test_without_drift_retraining_has_the_lower_bound_where_sizes_are_equal(
+    sizes: list[int], gamma: float, data: st.DataObject
+) -> None:
+    equal, none = [sizes[0]] * len(sizes), [0.0] * len(sizes)
+    started = data.draw(st.integers(0, len(sizes) - 1))
+    bounds = Bounds(fine_tuning_bound(equal, none, gamma, started=started), retraining_bound(equal, none))
+    assert bounds.saved_by_retraining >= -1e-12
+    if started == len(sizes) - 1:  # it has just been retrained
+        assert bounds.saved_by_retraining == pytest.approx(0, abs=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), max_size=30), st.floats(0.01, 3))
+def test_by_rent_or_buy_waiting_costs_at_most_twice_the_best_in_hindsight(savings: list[float], price: float) -> None:
+    regret, paid = 0.0, 0.0
+    for saving in savings:
+        regret = regret_of_fine_tuning(regret, Bounds(ExcessLoss(saving, 0.0), ExcessLoss(0.0, 0.0)))
+        if regret > price:
+            paid += price
+            break
+        paid += saving
+    assert paid <= 2 * min(sum(savings), price) + 1e-9
+
+
+def test_regret_is_forgiven_while_fine_tuning_is_the_better() -> None:
+    bounds = Bounds(ExcessLoss(0.1, 0.1), ExcessLoss(0.4, 0.0))
+    assert regret_of_fine_tuning(0.05, bounds) == 0.0
+    assert bounds.saved_by_retraining == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize(
+    ("compute", "sentence"),
+    [
+        (lambda: excess_loss_bound([0.5, 0.5], [10], [0.1, 0.1]), "a weight, a size and a shift, got 2, 1 and 2"),
+        (lambda: excess_loss_bound([0.5, 0.4], [10, 10], [0.1, 0.1]), "sum to 1, got a sum of 0.9"),
+        (lambda: excess_loss_bound([1.5, -0.5], [10, 10], [0.1, 0.1]), "must be 0 or more"),
+        (lambda: excess_loss_bound([1.0], [1], [0.1]), "at least 2 events"),
+        (lambda: excess_loss_bound([1.0], [10], [-0.1]), "a shift of 0 or more"),
+        (lambda: excess_loss_bound([1.0], [10], [0.1], delta=1.0), "delta must be between 0 and 1"),
+        (lambda: excess_loss_bound([1.0], [10], [0.1], scale=-1.0), "scale 0 or more"),
+        (lambda: fine_tuning_bound([10, 10], [0.1, 0.1], 1.0), "gamma, .* between 0 and 1, got 1"),
+        (lambda: fine_tuning_bound([10, 10], [0.1, 0.1], 0.5, started=2), "one of the 2 periods, got 2"),
+        (lambda: item_shift(EVENTS, EVENTS, k=0), "at least one item, got k = 0"),
+        (lambda: model_shift(np.zeros((5, 3)), np.zeros((5, 2))), r"two columns .* got \(5, 3\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(compute: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        compute()
+
+
+# ── estimates from streams with known drift ──────────────────────────────────────────────────
+
+EVENTS = (np.arange(10), np.arange(10))
+N_ITEMS = 200
+
+
+def events_of(rng: np.random.Generator, shares: np.ndarray, n: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
+    """Events in which each user has a favourite item, so that the events of one user depend on each other."""
+    favourites, users = rng.choice(N_ITEMS, 2_000, p=shares), rng.integers(0, 2_000, n)
+    return users, np.where(rng.random(n) < 0.2, favourites[users], rng.choice(N_ITEMS, n, p=shares))
+
+
+def true_item_shift(first: np.ndarray, second: np.ndarray, k: int = 20) -> float:
+    """sup over lists of |NDCG@k of a list in one period − in the other|, by the true shares."""
+    gains = 1 / np.log2(np.arange(2, k + 2))
+    return max(float(np.sort(sign * (first - second))[::-1][:k] @ gains) for sign in (1, -1))
+
+
+def test_without_drift_the_item_shift_is_zero_within_its_noise() -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(N_ITEMS, 0.3))
+    found = [item_shift(events_of(rng, shares), events_of(rng, shares)) for _ in range(40)]
+    z = np.array([shift.value / shift.standard_error for shift in found])
+    assert abs(z.mean()) < 3 / math.sqrt(len(z))
+    assert 0.6 < z.std() < 1.4
+    # without correction the noise of sampling alone looks like a drift
+    users, items = zip(*(events_of(rng, shares) for _ in range(2)), strict=True)
+    plain = true_item_shift(*(np.bincount(part, minlength=N_ITEMS) / len(part) for part in items))
+    assert plain > 4 * max(abs(np.mean([shift.value for shift in found])), 1e-4)
+    assert len(users) == 2
+
+
+@pytest.mark.parametrize("size", [0.2, 0.5, 1.0])
+def test_a_known_step_is_recovered(size: float) -> None:
+    rng = np.random.default_rng(1)
+    first, other = (rng.dirichlet(np.full(N_ITEMS, 0.3)) for _ in range(2))
+    second = (1 - size) * first + size * other
+    true = true_item_shift(first, second)
+    found = [item_shift(events_of(rng, first), events_of(rng, second)) for _ in range(10)]
+    mean = np.mean([shift.value for shift in found])
+    assert mean == pytest.approx(true, rel=0.1)
+    assert all(abs(shift.value - true) < 4 * shift.standard_error for shift in found)
+    turned = item_shift(events_of(rng, second), events_of(rng, first))
+    assert turned.value == pytest.approx(true, rel=0.25)  # a distance has no direction
+
+
+def test_slow_drift_adds_up_with_the_distance_in_time() -> None:
+    rng = np.random.default_rng(2)
+    first, last = (rng.dirichlet(np.full(N_ITEMS, 0.3)) for _ in range(2))
+    periods = [events_of(rng, (1 - share) * first + share * last) for share in np.linspace(0, 1, 6)]
+    distances = [item_shift(period, periods[-1]).value for period in periods]
+    assert distances[:5] == sorted(distances[:5], reverse=True)
+
+
+def test_periods_without_events_on_either_side_tell_nothing() -> None:
+    nobody = (np.empty(0, np.int64), np.empty(0, np.int64))
+    assert item_shift(EVENTS, nobody) == (0.0, math.inf)
+
+
+@pytest.mark.parametrize("change", [0.0, 0.02, 0.1])
+def test_the_model_shift_is_recovered(change: float) -> None:
+    rng = np.random.default_rng(3)
+
+    def values(advantage: float) -> np.ndarray:
+        shared = rng.normal(0.3, 0.2, size=(1_000, 1))
+        return shared + rng.normal([advantage, 0.0], 0.05, size=(1_000, 2))
+
+    found = [model_shift(values(0.15), values(0.15 - change)) for _ in range(40)]
+    assert np.mean([shift.value for shift in found]) == pytest.approx(change, abs=0.002)
+
+
+@given(st.floats(0.05, 0.95), st.integers(3, 30), st.floats(0.1, 5), st.floats(0, 5))
+def test_retention_is_that_of_gradient_descent_on_a_quadratic(
+    gamma: float, n_epochs: int, distance: float, best: float
+) -> None:
+    """L = L* + ½ (w − w*)², a step an epoch: w_E − w* = γ (w_0 − w*)."""
+    kept, w, losses = gamma ** (1 / n_epochs), distance, []
+    for _ in range(n_epochs):
+        losses.append(best + 0.5 * w**2)
+        w *= kept
+    assert w == pytest.approx(gamma * distance)
+    found = retention(losses)
+    assert found is not None
+    assert found == pytest.approx(gamma, rel=1e-3, abs=2e-3)
+
+
+def test_losses_that_do_not_tell_give_no_retention() -> None:
+    assert retention([]) is None
+    assert retention([1.0, 0.5]) is None
+    assert retention([1.0, 1.0, 0.9]) is None
+    assert retention([1.0, 0.9, 0.8]) == 0.99  # a straight line: far from the best for the new data
+    assert retention([1.0, 0.5, 0.6]) == 0.01
 
 
 # ── Proposition 1 ────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,15 @@ from fairstream.evaluation import Metric, Reranker, resolve_metrics
 from fairstream.models import ModelFactory, model_defaults, model_factory
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Loss, Objective
 from fairstream.registry import Registry
-from fairstream.strategies import STRATEGIES, DisparityController, RestartEvery, RestartOnDegradation, Side, Strategy
+from fairstream.strategies import (
+    STRATEGIES,
+    DisparityController,
+    RestartByBound,
+    RestartEvery,
+    RestartOnDegradation,
+    Side,
+    Strategy,
+)
 from fairstream.training import CUSTOM, EngineChoice, Hyperparameters, choose_engine
 
 
@@ -59,14 +67,15 @@ class MethodConfig(Hyperparameters):
 method (in any case)."""
     strategy: str | None = None
     """What each update learns, instead of the method's own strategy: keep, retrain, fine-tune, window, replay, \
-restart-on-degradation, or a registered strategy."""
+restart-on-degradation, restart-by-bound, or a registered strategy."""
     fairness: str | None = None
     """Fairness loss, instead of the method's own: signed, absolute, or a registered one."""
     adversary_weight: float = Field(10.0, ge=0)
     """γ, the weight of the adversary in Adver; the paper tries 1, 10, 20 and 50."""
-    restart: Literal["never", "on-degradation"] = "never"
-    """on-degradation: retrain on all data once the model in service does worse, two periods running, \
-than after its last restart."""
+    restart: Literal["never", "on-degradation", "by-bound"] = "never"
+    """on-degradation: retrain on all data once a test says that the quality, or a group's gap to the rest, is worse \
+than since the last restart; by-bound: once the bounds of Theorems 1 and 2, estimated from the stream, say that \
+fine-tuning has cost more than a restart."""
     restart_every: int | None = Field(None, ge=1)
     """Retrain on all data every R-th period, fine-tune in between."""
     max_disparity: float | None = Field(None, gt=0, lt=1)
@@ -229,8 +238,8 @@ class Parts:
             return self.strategy
         if config.restart_every is not None:
             return RestartEvery(config.restart_every)
-        if config.restart == "on-degradation":
-            return RestartOnDegradation()
+        if config.restart != "never":
+            return RestartOnDegradation() if config.restart == "on-degradation" else RestartByBound()
         strategy = STRATEGIES[config.strategy or METHODS[config.method].strategy]
         return strategy() if isinstance(strategy, type) else strategy
 

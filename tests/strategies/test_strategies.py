@@ -22,7 +22,6 @@ from fairstream.strategies import (
     Plan,
     Replay,
     RestartEvery,
-    RestartOnDegradation,
     Retrain,
     SlidingWindow,
     Strategy,
@@ -134,6 +133,13 @@ def test_options_that_make_no_sense_are_refused(make: Any) -> None:
         make()
 
 
+def test_by_default_a_strategy_remembers_what_its_plan_says_and_knows_nobody() -> None:
+    plan = Plan.fine_tune(period_of([5, 3])).remembering(seen=3).because("so it was decided")
+    assert (dict(plan.memory), plan.reason) == ({"seen": 3}, "so it was decided")
+    assert FineTune().after(plan, None) == {"seen": 3}
+    assert FineTune().forget({"seen": 3}, rows(0)) == {"seen": 3}
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -178,64 +184,23 @@ def test_every_registered_strategy_makes_a_plan_without_being_told_anything(name
 
 @given(st.integers(1, 5), qualities)
 def test_restart_every_r_periods_restarts_every_r_periods(every: int, over: list[float | None]) -> None:
+    made = plans(RestartEvery(every), over)
     assert restarts(RestartEvery(every), over) == list(range(every - 1, len(over), every))
     assert not RestartEvery.needs_quality
-    assert "keep" not in {plan.step for plan in plans(RestartEvery(every), over)}
+    assert "keep" not in {plan.step for plan in made}
+    assert all(plan.reason.startswith("restart: " if plan.start == "fresh" else "no restart: ") for plan in made)
 
 
-def naive_restarts(patience: int, over: list[float | None]) -> list[int]:
-    """By all qualities since the last restart, of which the first is the reference."""
-    times, since = [], []
-    for t, quality in enumerate(over):
-        if quality is not None:
-            since.append(quality)
-            if len(since) >= patience and all(value < since[0] for value in since[-patience:]):
-                times.append(t)
-                since = []
-    return times
-
-
-@given(st.integers(1, 4), qualities)
-def test_restart_on_degradation_against_all_qualities(patience: int, over: list[float | None]) -> None:
-    assert restarts(RestartOnDegradation(patience), over) == naive_restarts(patience, over)
-    assert RestartOnDegradation.needs_quality
-
-
-@given(st.integers(1, 4), st.floats(0, 1), st.lists(st.none() | st.floats(0, 1)))
-def test_it_never_restarts_while_the_reference_is_held(
-    patience: int, reference: float, above: list[float | None]
-) -> None:
-    held = [None if value is None else max(reference, value) for value in above]
-    assert restarts(RestartOnDegradation(patience), [reference, *held]) == []
-
-
-@given(st.integers(1, 5))
-def test_it_restarts_after_exactly_as_many_worse_periods_in_a_row(patience: int) -> None:
-    worse = [0.4] * (patience - 1)
-    assert restarts(RestartOnDegradation(patience), [0.5, *worse, 0.5, *worse, 0.6, *worse]) == []
-    assert restarts(RestartOnDegradation(patience), [0.5, *worse, 0.4]) == [patience]
-
-
-def test_after_a_restart_the_next_quality_is_the_reference() -> None:
-    over = [0.5, 0.4, 0.4, 0.3, 0.3, 0.4, 0.3, 0.2, 0.2]
-    assert restarts(RestartOnDegradation(patience=2), over) == [2, 8]
-
-
-@given(st.integers(1, 4), qualities)
-def test_a_period_that_tested_nobody_is_as_if_it_had_not_been(patience: int, over: list[float | None]) -> None:
-    known = [quality for quality in over if quality is not None]
-    strategy = RestartOnDegradation(patience)
-    decided = [plan.step for quality, plan in zip(over, plans(strategy, over), strict=True) if quality is not None]
-    assert decided == [plan.step for plan in plans(strategy, list(known))]
-
-
-@pytest.mark.parametrize("strategy", [RestartEvery(3), RestartOnDegradation(2)])
 @given(before=qualities, after=qualities)
-def test_a_strategy_object_keeps_nothing_itself(
-    strategy: Strategy, before: list[float | None], after: list[float | None]
-) -> None:
+def test_a_strategy_object_keeps_nothing_itself(before: list[float | None], after: list[float | None]) -> None:
     """With the memory of the last plan it goes on; without one it starts over, whatever it was asked before."""
+    strategy = RestartEvery(3)
     whole = [plan.step for plan in plans(strategy, before + after)]
     memory = dict(plans(strategy, before)[-1].memory) if before else None
     assert [plan.step for plan in plans(strategy, after, memory)] == whole[len(before) :]
     assert [plan.step for plan in plans(strategy, before)] == whole[: len(before)]
+
+
+def test_a_schedule_of_less_than_a_period_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least 1, got 0"):
+        RestartEvery(0)

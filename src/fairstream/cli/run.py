@@ -160,6 +160,8 @@ def run(
         else:
             records = _run_all(job, log, seeds, store, workers, progress, keep)
     _show(pooled(records), {name: other.document() for name, other in to_beat.items()}, console)
+    for line in _decisions(records):
+        console.print(line, highlight=False)
     for line in _not_beaten(records, to_beat):
         console.print(line, highlight=False)
     for file in files.values():
@@ -213,6 +215,16 @@ def _files(json: str | None, seeds: Sequence[int]) -> dict[int, str]:
         raise ConfigurationError("--json - prints one run; for several seeds give a file name, or --store")
     file = Path(json)
     return {seed: str(file.with_name(f"{file.stem}-seed{seed}{file.suffix}")) for seed in seeds}
+
+
+def _decisions(records: Sequence[Record]) -> list[str]:
+    """What the updates of each period noted."""
+    return [
+        f"{f'Seed {record.seed}, period' if len(records) > 1 else 'Period'} {result['t']}: {note}"
+        for record in records
+        for result in record.about["periods"]
+        for note in result.get("notes", ())
+    ]
 
 
 def _not_beaten(records: Sequence[Record], to_beat: Mapping[str, Run]) -> list[str]:

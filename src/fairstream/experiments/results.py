@@ -53,6 +53,7 @@ class PeriodResult:
         return {
             "t": self.t,
             "step": str(self.update.step),
+            "notes": list(self.update.notes),
             "training": training,
             "advantaged": list(self.advantaged),
             "event_weights": dict(self.update.event_weights),

@@ -22,7 +22,7 @@ from fairstream.objectives import FairnessLoss, Loss
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
 from fairstream.recommender import Learning, NewEvents, State, Update
-from fairstream.strategies import Retrain, Strategy
+from fairstream.strategies import Retrain, Strategy, UserQuality
 from fairstream.training import Tensors
 
 OnProgress = Callable[[int, int, int], None]
@@ -189,10 +189,13 @@ class Run(Iterator[PeriodResult]):
             if t == 0:
                 candidate = self._learning.fit(self._events(0), self._on_epoch(0))
             else:
-                quality, events = self._quality(t - 1, before), self._events(t)
+                quality, tested = self._quality(t, before)
+                events = self._events(t)
                 known = before.tasks.get(self.config.disparity_task) if before is not None else None
                 measured = self._learning.measure(self._evaluator, self._begun(), events, known)
-                candidate = self._learning.update(self._begun(), events, quality, self._on_epoch(t), measured=measured)
+                candidate = self._learning.update(
+                    self._begun(), events, quality, self._on_epoch(t), measured=measured, tested=tested
+                )
             is_shared = self._state is not None and self._state.is_shared
             try:
                 self._state, self._unjudged = candidate.commit(in_place=not is_shared)
@@ -207,21 +210,21 @@ class Run(Iterator[PeriodResult]):
         self._unjudged = None
         return result
 
-    def _quality(self, t: int, before: PeriodResult | None) -> float | None:
-        """How W_t did on D_{t+1}: known by the time that D_{t+1} is there to be learned from.
+    def _quality(self, t: int, before: PeriodResult | None) -> tuple[float | None, UserQuality | None]:
+        """How W_{t−1} did on D_t, as a mean and user by user: known by the time that D_t is there to be learned from.
 
         For those it knew: what newcomers get is the fallback's merit. None where nobody asks.
         """
         if before is None or not (self._learning.strategy.needs_quality or self.groups.choice == "auto"):
-            return None
+            return None, None
         # Whatever metrics were asked for, and whatever they are called.
         evaluator = replace(self._evaluator, metrics=("ndcg",), n_resamples=0)
-        result = before.tasks.get("next") or self._evaluate("next", t, evaluator)
+        result = before.tasks.get("next") or self._evaluate("next", t - 1, evaluator)
         tested = replace(result.tested, values={}, totals={})
         (main,) = evaluator.scores([tested.where(~tested.is_cold)], len(self._names()))[0].values()
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
-        return main.mean
+        return main.mean, self._learning.test(evaluator, self._begun(), self._events(t), result.tested)
 
     def _evaluated(self, t: int, update: Update) -> PeriodResult:
         tasks = {task: self._evaluate(task, t, self._evaluator) for task in self.config.tasks}

@@ -38,7 +38,7 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.state import NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
-from fairstream.strategies import Control, DisparityController, Measured, Period, Plan, Strategy
+from fairstream.strategies import Control, DisparityController, Measured, Period, Plan, Strategy, UserQuality
 from fairstream.training import (
     Batches,
     Engine,
@@ -237,6 +237,30 @@ class Learning:
         values, names = results.values_of(metric), events.groups.names
         return Measured.of(values, results.codes, names, evaluator.min_group_size, yardstick)
 
+    def test(self, evaluator: Evaluator, state: State, events: NewEvents, results: UserResults) -> UserQuality | None:
+        """How the model in service does on each user it knows, beside recent popularity; None where no strategy asks.
+
+        `results` are the model's, as the evaluator found them for the task `next`.
+        """
+        if not self.strategy.needs_quality:
+            return None
+        evaluator = replace(evaluator, metrics=("ndcg",), n_resamples=0, rerank=None)
+        n_rankable = None if self.oracle is None else self.oracle.n_items
+        reference = evaluator.evaluate(
+            RecentPopularity.of(state.history, n_rankable).eval().to(self.device),
+            events.users,
+            events.items,
+            history=state.history,
+            contexts=ContextBuilder(Reads(), state.history, None, self.device),
+            t=state.t,
+            n_rankable=n_rankable,
+        ).tested
+        metric = evaluator.resolved_metrics[0]
+        # Whatever metrics were asked for, and whatever they are called.
+        known = [replace(part, values={}, totals={}).where(~part.is_cold) for part in (results, reference)]
+        values, of_reference = (part.values_of(metric) for part in known)
+        return UserQuality(known[0].users, values, of_reference, events.groups)
+
     # ── transitions ──────────────────────────────────────────────────────────────────────
 
     def fit(self, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any) -> Candidate:
@@ -280,11 +304,12 @@ class Learning:
         on_epoch: OnEpoch | None = None,
         *,
         measured: Measured | None = None,
+        tested: UserQuality | None = None,
     ) -> Candidate:
         """Make W_t of W_{t−1} and D_t.
 
-        `quality` and `measured` are how W_{t−1} did on D_t, for the strategy and for the controller of the
-        disparity, where they ask for it.
+        `quality` and `tested`, and `measured`, are how W_{t−1} did on D_t, for the strategy and for the controller of
+        the disparity, where they ask for it.
         """
         began, t = time.perf_counter(), state.t + 1
         history = state.history.after(events.users, events.items, n_items=events.n_items)
@@ -293,7 +318,8 @@ class Learning:
         if len(state.pending):  # np.asarray of an empty range would be of floats
             new = np.concatenate([state.pending, arrived])
         unlearned = np.concatenate([state.unlearned, arrived])
-        plan = self.strategy.plan(self._period(t, history, new, quality, state.memory))
+        plan = self.strategy.plan(replace(self._period(t, history, new, quality, state.memory), tested=tested))
+        reasons = (plan.reason,) if plan.reason else ()
         control = self._controlled(state, measured)
         following = replace(self._following(state, events, history, t), control=control.memory)
         if plan.events is None:
@@ -306,7 +332,7 @@ class Learning:
                 memory=plan.memory,
                 unlearned=unlearned,
             )
-            return Candidate(following, plan.step, None, model.notes, None, began)
+            return Candidate(following, plan.step, None, (*reasons, *model.notes), None, began)
         if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
             raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
@@ -327,13 +353,13 @@ class Learning:
             optimizer=result.optimizer,
             trained=trained,
             started_at=t if is_fresh else state.started_at,
-            memory=plan.memory,
+            memory=self.strategy.after(plan, result.report),
             pending=state.pending[:0],
             unlearned=_without(unlearned, plan.events),
             is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
             event_weights=weights,
         )
-        notes = (*control.reasons, *result.model.notes)
+        notes = (*reasons, *control.reasons, *result.model.notes)
         return Candidate(following, plan.step, result.report, notes, result.engine, began)
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
@@ -377,6 +403,7 @@ class Learning:
             groups=groups,
             user_ids=state.user_ids.without(rows),
             trained=np.delete(state.trained, rows),
+            memory=self.strategy.forget(state.memory, rows),
             pending=pending,
             unlearned=unlearned,
             is_shared=False,

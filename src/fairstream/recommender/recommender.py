@@ -74,6 +74,11 @@ class FairRecommender:
         `disparity_task`: each update measures it on the new period before learning it, and sets how much
         each group's events count. `notes` says what it did and why. `min_quality` and `max_group_loss` say
         what it may not cost; `group_weight` is where it starts.
+    restart
+        When a fine-tuning method retrains on everything: "on-degradation", once a test says that quality or a
+        group's gap has become worse since the last time; "by-bound", once the bounds of the paper's theory say that
+        fine-tuning has cost more than that; or, with `restart_every`, on a schedule. `notes` gives the reason of each
+        decision, also of those against it.
     seed, device, engine
         Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
 
@@ -132,7 +137,7 @@ class FairRecommender:
         disparity_task: Literal["event", "next"] = "event",
         disparity_metric: str = "ndcg@20",
         optimizer: Literal["row", "dense"] | None = None,
-        restart: Literal["never", "on-degradation"] = "never",
+        restart: Literal["never", "on-degradation", "by-bound"] = "never",
         restart_every: int | None = None,
         adversary_weight: float = 10.0,
     ) -> None:
@@ -264,18 +269,20 @@ class FairRecommender:
             new = self._align(state, events, users, items)
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
-            quality, notes = None, list(new.notes)
+            quality, tested, notes = None, None, list(new.notes)
             if self._learning.strategy.needs_quality or new.groups.choice == "auto":
                 k = min(20, state.history.n_items)
-                main = self._evaluate(state, new, k=k, metrics=("ndcg",)).slices["warm_users"][f"ndcg@{k}"]
+                evaluation = self._evaluate(state, new, k=k, metrics=("ndcg",))
+                main = evaluation.slices["warm_users"][f"ndcg@{k}"]
                 quality = main.mean
+                tested = self._learning.test(self._evaluator(state, new, k=k), state, new, evaluation.tested)
                 if new.groups.choice == "auto":
                     groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
                     if main.not_compared or not main.gaps:
                         notes.append(_undecided(main.not_compared))
                     new = new._replace(groups=groups)
             measured = self._learning.measure(self._evaluator(state, new, k=1, min_group_size=20), state, new)
-            candidate = self._learning.update(state, new, quality, on_epoch, measured=measured)
+            candidate = self._learning.update(state, new, quality, on_epoch, measured=measured, tested=tested)
             candidate.notes = self.notes = (*notes, *candidate.notes)
             self._commit(candidate, state)
         return self

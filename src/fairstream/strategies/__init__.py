@@ -1,6 +1,7 @@
 """How W_{t−1} becomes W_t."""
 
 from fairstream.strategies.controller import Control, DisparityController, Measured, Side
+from fairstream.strategies.restart import RestartByBound, RestartEvery, RestartOnDegradation
 from fairstream.strategies.strategy import (
     STRATEGIES,
     FineTune,
@@ -9,11 +10,10 @@ from fairstream.strategies.strategy import (
     Period,
     Plan,
     Replay,
-    RestartEvery,
-    RestartOnDegradation,
     Retrain,
     SlidingWindow,
     Strategy,
+    UserQuality,
 )
 
 __all__ = [
@@ -27,10 +27,12 @@ __all__ = [
     "Period",
     "Plan",
     "Replay",
+    "RestartByBound",
     "RestartEvery",
     "RestartOnDegradation",
     "Retrain",
     "Side",
     "SlidingWindow",
     "Strategy",
+    "UserQuality",
 ]

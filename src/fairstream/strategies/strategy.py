@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fairstream.data import History
-from fairstream.data.history import Positions
+from fairstream.data import Groups, History, Rows
+from fairstream.data.history import Floats, Positions
 from fairstream.errors import ConfigurationError
 from fairstream.randomness import Randomness
 from fairstream.registry import Registry
-from fairstream.training import ExtraLoss
+from fairstream.training import ExtraLoss, TrainingReport
 
 Memory = Mapping[str, Any]
 """What a strategy remembers from one period to the next: JSON values."""
@@ -40,6 +40,8 @@ class Plan:
         What the next call of `Strategy.plan` finds in `Period.memory`.
     name
         What reports call it.
+    reason
+        Why this plan, in one sentence, for the notes of the update.
 
     """
 
@@ -50,6 +52,7 @@ class Plan:
     extra_loss: ExtraLoss | None = None
     memory: Memory = field(default_factory=dict)
     name: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
         if self.start not in ("current", "fresh"):
@@ -92,6 +95,23 @@ class Plan:
         """The same plan with something to remember."""
         return replace(self, memory=memory)
 
+    def because(self, reason: str) -> Plan:
+        """The same plan with the reason for it."""
+        return replace(self, reason=reason)
+
+
+class UserQuality(NamedTuple):
+    """How W_{t−1} did on D_t before learning it, user by user: of the users whom it knew."""
+
+    users: Rows
+    """(U,) rows, ascending."""
+    values: Floats
+    """(U,) the NDCG of a list for the whole period."""
+    reference: Floats
+    """(U,) that of recent popularity, which says how hard the period was."""
+    groups: Groups
+    """Of all users so far."""
+
 
 @dataclass(frozen=True, eq=False)
 class Period:
@@ -107,6 +127,8 @@ class Period:
     memory: Memory
     """What the last plan said to remember."""
     randomness: Randomness = field(default_factory=lambda: Randomness(0))
+    tested: UserQuality | None = None
+    """The same user by user, where it was measured."""
 
     @property
     def all(self) -> Positions:
@@ -138,11 +160,25 @@ class Strategy(ABC):
     """
 
     needs_quality: bool = False
-    """Whether `Period.quality` must be measured before each update."""
+    """Whether `Period.quality` and `Period.tested` must be measured before each update."""
 
     @abstractmethod
     def plan(self, period: Period) -> Plan:
         """The plan for the period that has just come in."""
+
+    def after(self, plan: Plan, report: TrainingReport | None) -> Memory:
+        """What to remember once a plan has been carried out: by default what it says.
+
+        `report` tells how training went; None where nothing was trained by gradient descent.
+        """
+        return plan.memory
+
+    def forget(self, memory: Memory, users: Rows) -> Memory:
+        """What is remembered without these users, whose rows the later ones move up to: by default all of it.
+
+        Only a strategy that remembers something about single users has to forget it.
+        """
+        return memory
 
 
 class Keep(Strategy):
@@ -192,47 +228,6 @@ class Replay(Strategy):
         return Plan(events=np.union1d(past, np.asarray(period.new, dtype=np.int64)), name="replay")
 
 
-class RestartEvery(Strategy):
-    """Retrain every R-th period, fine-tune in between.
-
-    Fine-tuning forgets old distributions exponentially fast, which is good, but its learning
-    error does not shrink with the past it has seen; from time to time the model is retrained on
-    everything and fine-tuning continues from there   (Section 3.1).
-    """
-
-    def __init__(self, n_periods: int) -> None:
-        self.n_periods = n_periods
-
-    def plan(self, period: Period) -> Plan:
-        since_restart = int(period.memory.get("since_restart", 0)) + 1
-        if since_restart < self.n_periods:
-            return Plan.fine_tune(period).remembering(since_restart=since_restart)
-        return Plan.retrain(period).remembering(since_restart=0)
-
-
-class RestartOnDegradation(Strategy):
-    """Retrain once the model in service has done worse than after its last restart, `patience` periods in a row.
-
-    Quality is how W_{t−1} did on D_t before learning it, so the decision uses nothing that would
-    not have been known on the day. The first quality after a (re)start is the reference.
-    """
-
-    needs_quality = True
-
-    def __init__(self, patience: int = 2) -> None:
-        self.patience = patience
-
-    def plan(self, period: Period) -> Plan:
-        reference, n_worse = period.memory.get("reference"), int(period.memory.get("n_worse", 0))
-        if period.quality is None:  # nobody could be tested on this period
-            return Plan.fine_tune(period).remembering(**period.memory)
-        reference = period.quality if reference is None else reference
-        n_worse = n_worse + 1 if period.quality < reference else 0
-        if n_worse < self.patience:
-            return Plan.fine_tune(period).remembering(reference=reference, n_worse=n_worse)
-        return Plan.retrain(period)
-
-
 STRATEGIES: Registry[type[Strategy] | Strategy] = Registry("strategy")
 """Strategies by name: objects, or classes that need no arguments."""
 for _name, _strategy in {
@@ -241,6 +236,5 @@ for _name, _strategy in {
     "fine-tune": FineTune,
     "window": SlidingWindow,
     "replay": Replay,
-    "restart-on-degradation": RestartOnDegradation,
 }.items():
     STRATEGIES.register(_name, _strategy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
@@ -36,6 +36,8 @@ class TrainingReport:
     """Mean loss of the last epoch."""
     engine: str = "reference"
     """What ran the steps."""
+    losses: Sequence[float] = field(default=(), compare=False)
+    """Mean loss of each epoch."""
 
 
 def train(
@@ -57,12 +59,13 @@ def train(
     """
     orders, batches = randomness.numpy("batch order", t), job.batches
     is_random = draws_at_random(job.model)
-    loss = math.nan
+    losses: list[float] = []
     for epoch in range(epochs):
         order = np.arange(len(batches)) if job.same_batches_every_epoch else orders.permutation(len(batches))
         key = randomness.key("negatives", t, 0 if job.same_batches_every_epoch else epoch)
         with randomness.seeded("forward", t, epoch, device=job.model.device, needed=is_random):
             loss = engine.epoch(order, key)
+        losses.append(loss)
         if not math.isfinite(loss):
             raise ModelError(
                 f"training diverged: the loss of epoch {epoch + 1} is {loss}; "
@@ -75,8 +78,9 @@ def train(
         n_batches=len(batches),
         n_one_group_batches=int((~batches.have_two_groups).sum()),
         n_without_negatives=batches.n_without_negatives,
-        loss=loss,
+        loss=losses[-1] if losses else math.nan,
         engine=engine.name,
+        losses=tuple(losses),
     )
 
 
