@@ -41,7 +41,7 @@ INTEGERS = [name for name in LOWER_BOUNDS if name not in FLOATS]
 LITERALS = {
     "optimizer": ["row", "dense"],
     "surrogate": ["hit", "neural-ndcg", "approx-ndcg"],
-    "restart": ["never", "on-degradation"],
+    "restart": ["never", "on-degradation", "by-bound"],
     "device": ["auto", "cpu", "cuda"],
 }
 

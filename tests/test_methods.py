@@ -15,6 +15,7 @@ from fairstream.objectives import DisparityLoss, bpr_loss, sampled_softmax_loss
 from fairstream.strategies import (
     STRATEGIES,
     FineTune,
+    RestartByBound,
     RestartEvery,
     RestartOnDegradation,
     SlidingWindow,
@@ -87,6 +88,7 @@ def test_a_tolerance_is_no_less_than_nothing() -> None:
         ({}, FineTune),
         ({"restart": "never"}, FineTune),
         ({"restart": "on-degradation"}, RestartOnDegradation),
+        ({"restart": "by-bound"}, RestartByBound),
         ({"restart_every": 3}, RestartEvery),
     ],
 )

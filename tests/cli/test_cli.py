@@ -437,7 +437,7 @@ BAD = [
     ("csv", ["--device=gpu"], "device must be one of 'auto', 'cpu' or 'cuda', got 'gpu'"),
     ("csv", ["--n-periods=11"], "n_periods must be at most n_blocks, 10, got 11"),
     ("csv", ["--pretrain-ratio=1"], "pretrain_ratio must be < 1"),
-    ("csv", ["--restart=often"], "restart must be one of 'never' or 'on-degradation'"),
+    ("csv", ["--restart=often"], "restart must be one of 'never', 'on-degradation' or 'by-bound'"),
     ("csv", ["--restart=on-degradation", "--restart-every=2"], "give one of them"),
     ("csv", ["--group=height"], "no column 'height'.*user_id, community"),
     ("csv", ["--advantaged=tall"], "community = 'tall'.*'majority', 'minority'"),

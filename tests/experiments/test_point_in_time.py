@@ -228,6 +228,7 @@ BACKENDS = [
     {"method": "Adver"},
     {"method": "FADE", "model": "ncf"},
     {"method": "FADE", "restart": "on-degradation"},
+    {"method": "FADE", "restart": "by-bound", "update_epochs": 3},
     {"method": "FADE", "restart_every": 2},
     {"method": "Retrain-Fair"},
     {"method": "Finetune"},

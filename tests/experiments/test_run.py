@@ -28,7 +28,7 @@ from fairstream import (
 from fairstream.data import UNKNOWN
 from fairstream.evaluation import REPAIRS, Evaluator
 from fairstream.models import MatrixFactorization
-from fairstream.strategies import RestartOnDegradation
+from fairstream.strategies import RestartOnDegradation, UserQuality
 from support import FAST
 
 PROTOCOLS = ("strict", "paper")
@@ -442,35 +442,25 @@ def test_restarts_come_every_rth_period(small: EventLog, every: int) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, protocol: str) -> None:
     run = finished(small, n_periods=7, restart="on-degradation", protocol=protocol, update_epochs=1)
-    assert run.pretrained is not None
-    rule = RestartOnDegradation()
-    before = [run.pretrained, *run.results[:-1]]
-    # by those the model knew: what newcomers get is the fallback's merit
-    known = [result.tasks["next"].slices["warm_users"]["ndcg@20"].mean for result in before]
-    memory, expected = {}, []
-    for t, quality in enumerate(known):
-        plan = rule.plan(Period(t, run.state.history, range(0), quality, memory))
-        memory = plan.memory
-        expected.append(plan.step)
-    assert [result.update.step for result in run.results] == expected
-
-
-def test_a_degrading_stream_restarts() -> None:
-    run = finished(_turning_log(), n_periods=7, restart="on-degradation", k=3)
-    assert "retrain" in [result.update.step for result in run.results]
-
-
-def _turning_log() -> EventLog:
-    """Everyone begins with the low items and, from the second period on, turns to the high ones."""
-    rng = np.random.default_rng(0)
-    low, high = ([(u, i) for u in range(40) for i in items] for items in (range(20), range(20, 40)))
-    rng.shuffle(low)
-    rng.shuffle(high)
-    spread = [(u, 20 + u % 20) for u in range(40)]  # every item is known from the start
-    pairs = np.array([*spread, *low[:660], *[pair for pair in high if pair not in set(spread)][:300]])
-    events = pa.table({"user_id": pairs[:, 0], "item_id": pairs[:, 1], "time": np.arange(len(pairs))})
-    users = pa.table({"user_id": np.arange(40), "side": ["left", "right"] * 20})
-    return fairstream.read_events(events, users=users)
+    other = fairstream.run(small, "FADE", model="recent-popularity", **{**FAST, "n_periods": 7, "protocol": protocol})
+    list(other)
+    rule, memory, expected = RestartOnDegradation(), dict[str, Any](), []
+    ours, theirs = ([part.pretrained, *part.results[:-1]] for part in (run, other))
+    for t, (result, reference) in enumerate(zip(ours, theirs, strict=True)):
+        assert result is not None
+        assert reference is not None
+        # by those the model knew: what newcomers get is the fallback's merit
+        known, of_reference = (
+            part.tasks["next"].tested.where(~part.tasks["next"].tested.is_cold) for part in (result, reference)
+        )
+        metric = run._evaluator.resolved_metrics[0]
+        assert metric.name == "ndcg@20"
+        values = known.values_of(metric), of_reference.values_of(metric)
+        quality = UserQuality(known.users, *values, run.groups)
+        plan = rule.plan(Period(t, run.state.history, range(0), None, memory, tested=quality))
+        memory = dict(plan.memory)
+        expected.append((plan.step, plan.reason))
+    assert [(result.update.step, result.update.notes[0]) for result in run.results] == expected
 
 
 # ── a model of one's own, and what cannot be run ─────────────────────────────────────────

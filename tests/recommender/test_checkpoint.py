@@ -160,7 +160,14 @@ def saved(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("model", "optimizer", "named"), [("mf", "row", True), ("ncf", "dense", False)])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"restart_every": 2}, {"restart": "on-degradation"}, {"method": "Retrain"}, {"method": "Pretrain-Fair"}],
+    [
+        {},
+        {"restart_every": 2},
+        {"restart": "on-degradation"},
+        {"restart": "by-bound"},
+        {"method": "Retrain"},
+        {"method": "Pretrain-Fair"},
+    ],
     ids=lambda options: "-".join(map(str, options.values())) or "fade",
 )
 def test_saving_and_loading_changes_nothing_that_follows(

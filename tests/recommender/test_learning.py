@@ -20,7 +20,7 @@ from fairstream.randomness import Randomness
 from fairstream.recommender.learning import Candidate, Learning, Update
 from fairstream.recommender.state import NewEvents, State
 from fairstream.strategies import Period, Plan, Strategy
-from fairstream.training import Batch, OnEpoch
+from fairstream.training import Batch, OnEpoch, TrainingReport
 from fairstream.training.optimizers import state_tensors
 from support import Recorder
 
@@ -459,11 +459,31 @@ def test_restarts_happen_where_the_strategy_says(log: EventLog, periods: Periods
     assert [update.step for update in updates] == ["retrain", "fine-tune", "retrain", "fine-tune"]
     assert [dict(state.memory) for state in states] == [{}, *({"since_restart": n} for n in (1, 0, 1))]
     assert [state.started_at for state in states] == [0, 0, 2, 2]
-    learning, state, steps = learning_of("FADE", restart="on-degradation"), None, []
-    for t, quality in enumerate([None, 0.5, 0.4, 0.3]):
-        state, update = candidate_for(learning, log, periods, t, state, quality=quality).commit(in_place=False)
-        steps.append(update.step)
-    assert steps == ["retrain", "fine-tune", "fine-tune", "retrain"]
+    assert [update.notes[0].split(":")[0] for update in updates[1:]] == ["no restart", "restart", "no restart"]
+
+
+class Attentive(Strategy):
+    """Remembers the losses of the last training and the users it was told of."""
+
+    def plan(self, period: Period) -> Plan:
+        return Plan.fine_tune(period).remembering(users=[0, 1, 2]).because("why not")
+
+    def after(self, plan: Plan, report: TrainingReport | None) -> dict[str, Any]:
+        assert report is not None
+        return {**plan.memory, "losses": list(report.losses)}
+
+    def forget(self, memory: Any, users: Any) -> dict[str, Any]:
+        return {**memory, "users": [user for user in memory["users"] if user not in users]}
+
+
+def test_a_strategy_hears_how_training_went_and_whom_to_forget(log: EventLog, periods: Periods) -> None:
+    learning = learning_of("Finetune", strategy=Attentive(), update_epochs=3)
+    states, updates = run(learning, log, periods, last=1)
+    assert updates[1].notes[0] == "why not"
+    assert len(states[1].memory["losses"]) == 3
+    assert updates[1].report is not None
+    assert states[1].memory["losses"][-1] == updates[1].report.loss
+    assert learning.forget(states[1], np.array([1])).memory["users"] == [0, 2]
 
 
 class Given(Strategy):

@@ -689,16 +689,37 @@ def test_restarting_every_time_is_retraining() -> None:
     assert ours == theirs
 
 
-def test_a_model_that_does_worse_twice_restarts() -> None:
-    recommender, steps, qualities = fitted(restart="on-degradation"), [], []
+def test_a_model_that_does_worse_restarts_and_says_why() -> None:
+    recommender, steps, notes = fitted(restart="on-degradation"), [], []
     for t in range(4):
         # The first update is an ordinary one; after it users take what the model holds least of.
         events = SECOND if t == 0 else _least_recommended(recommender, t)
-        known = recommender.evaluate(events, users=USERS, n_resamples=0).slices["warm_users"]
-        qualities.append(known["ndcg@20"].mean)  # newcomers are no merit of the model
-        steps.append(recommender.update(events, users=USERS).last_update.step)
-    assert max(qualities[1:3]) < qualities[0]
+        update = recommender.update(events, users=USERS).last_update
+        assert update.notes[0] in recommender.notes
+        steps.append(update.step)
+        notes.append(update.notes[0])
     assert steps == ["fine-tune", "fine-tune", "retrain", "fine-tune"]
+    assert [note.split(":")[0] for note in notes] == ["no restart", "no restart", "restart", "no restart"]
+    assert "NDCG beside that of recent popularity has changed by -" in notes[2]
+
+
+def test_restarting_by_the_bounds_says_what_they_are() -> None:
+    recommender = fitted(restart="by-bound", update_epochs=3)
+    first, second = (recommender.update(part, users=USERS).last_update for part in (SECOND, THIRD))
+    assert first.notes[0] == "no restart: how much fine-tuning retains is not known yet"
+    assert "the bound of fine-tuning (γ " in second.notes[0]
+    assert "that of retraining " in second.notes[0]
+
+
+def test_what_a_restart_is_decided_by_is_forgotten_with_the_user() -> None:
+    recommender = fitted(restart="on-degradation").update(SECOND, users=USERS)
+    remembered = recommender.state.memory["recent"][0]
+    row = remembered["users"][3]
+    recommender.forget(recommender.state.user_ids.ids[row].as_py())
+    left = recommender.state.memory["recent"][0]
+    assert len(left["users"]) == len(remembered["users"]) - 1
+    assert left["total"] == remembered["total"][:3] + remembered["total"][4:]
+    assert left["users"] == remembered["users"][:3] + [user - 1 for user in remembered["users"][4:]]
 
 
 def _least_recommended(recommender: FairRecommender, t: int) -> pa.Table:

@@ -104,7 +104,7 @@ def test_a_group_that_falls_behind_is_a_reason_and_is_named() -> None:
         # what one loses the other gains: everyone's mean stays
         over += [world.tested(lost=-0.05, lost_by_second=0.1) for _ in range(3)]
         reasons = [plan.reason for plan in plans(RestartOnDegradation(), over)[10:] if plan.start == "fresh"]
-        n_named += any("the gap of g1 to the rest" in reason for reason in reasons)
+        n_named += any("NDCG of g1 minus that of the rest" in reason for reason in reasons)
     assert n_named >= 9
 
 

@@ -122,11 +122,11 @@ class RestartOnDegradation(Strategy):
 
     def _compare(self, before: _UserSums, now: _UserSums, tested: UserQuality, level: float) -> tuple[bool, str]:
         """Whether the model has degraded, and what was found, as a part of a sentence."""
-        surely = f"at {self.confidence:.0%} confidence"
+        surely = f"({100 * self.confidence:g} % confidence)"
         everyone = _change(before, now)
         if everyone is None:
             return False, f"fewer than {LEAST_USERS} users can be compared"
-        quality = f"NDCG, beside that of recent popularity, has changed by {everyone:+} since the last restart"
+        quality = f"NDCG beside that of recent popularity has changed by {everyone:+} since the last restart"
         if everyone.is_below_zero(level / 2):
             return True, f"{quality}, which chance does not explain {surely}"
         codes, names = tested.groups.codes, tested.groups.names
@@ -150,14 +150,14 @@ class RestartOnDegradation(Strategy):
             # A group that was ahead and is ahead by less has not fallen behind.
             if worse.is_below_zero(its_level) and behind.is_below_zero(its_level):
                 gap = (
-                    f"the gap of {names[code]} to the rest, beside that in recent popularity, has changed by {worse:+}"
+                    f"NDCG of {names[code]} minus that of the rest, beside recent popularity, has changed by {worse:+}"
                 )
                 return True, f"{gap} since the last restart, which chance does not explain {surely}"
         gaps = ""
         if found:
             worst, name = min(found)
-            gaps = f" and the gap of {name} to the rest by {worst:+}"
-        return False, f"{quality}{gaps}, no loss that chance does not explain {surely}"
+            gaps = f", and that of {name} minus that of the rest by {worst:+}"
+        return False, f"{quality}{gaps}: no loss that chance would not explain {surely}"
 
 
 class _Change(NamedTuple):
