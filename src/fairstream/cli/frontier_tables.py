@@ -1,0 +1,148 @@
+"""A frontier as tables and as a picture made of letters."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from fairstream.cli.tables import CHANCE_MARK, TASK_NAMES, new_table, number, ordered, shown_groups, signed
+from fairstream.evaluation import Interval
+from fairstream.recommender import Frontier, FrontierLevel
+from fairstream.recommender.frontier import percent, relative
+
+CHOSEN, ON_FRONT, OFF_FRONT = "◆", "●", "○"
+_WIDTH, _HEIGHT = 72, 13
+
+
+def level_table(frontier: Frontier) -> Table:
+    """Every level by itself."""
+    n_periods = len(frontier.period_ends) - 2
+    table = new_table(
+        f"What each level of {frontier.lever} costs: {frontier.metric} on {TASK_NAMES[frontier.task]}, "
+        f"{frontier.n_users:,} users, mean over {n_periods} period{'s' * (n_periods > 1)}",
+        caption=f"{CHOSEN} recommended, {ON_FRONT} on the Pareto front of quality and gap; "
+        f"{CHANCE_MARK} not significant (permutation test)",
+    )
+    table.add_column("", no_wrap=True, min_width=1)
+    table.add_column("level", justify="right", no_wrap=True)
+    names = shown_groups(frontier.groups)
+    gap = ("PD",) if names else ("largest gap", "furthest behind")
+    for heading in (frontier.metric, *names, *gap, "95 % interval", "p", "s / update"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for level in frontier.levels:
+        low, high = level.gap.interval or (None, None)
+        value = signed(level.gap.value) if names else number(level.gap.value)
+        table.add_row(
+            _mark(frontier, level).replace(OFF_FRONT, ""),
+            frontier.name_of(level),
+            number(level.quality),
+            *(number(level.scores.by_group[name]) for name in names),
+            value + (CHANCE_MARK if level.gap.may_be_chance else " "),
+            *([] if names else [level.behind]),
+            f"{signed(low)} … {signed(high)}",
+            "–" if level.gap.p_value is None else f"{level.gap.p_value:.3f}",
+            f"{level.seconds:.2f}",
+        )
+    return table
+
+
+def change_table(frontier: Frontier) -> Table:
+    """Every other level minus none."""
+    table = new_table(
+        "The levels minus none, on the same users",
+        caption=f"{CHANCE_MARK} the interval contains 0; the quality in percent of that without a lever",
+    )
+    table.add_column("level", justify="right", no_wrap=True)
+    gap = "PD" if len(frontier.groups) == 2 else "largest gap"
+    names = ordered(frontier.groups) if len(frontier.groups) == 2 else []
+    for heading in (frontier.metric, "95 % interval", *names, gap, "95 % interval"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for level in frontier.levels:
+        if level is frontier.none:
+            continue
+        quality, base = level.quality_change, frontier.none.quality
+        low, high = (percent(relative(end, base), sign="+") for end in (quality.low, quality.high))
+        by_group = [_group_change(frontier, level, name) for name in names]
+        table.add_row(
+            frontier.name_of(level),
+            percent(relative(quality.value, base), sign="+") + _chance(quality),
+            f"{low} … {high}",
+            *by_group,
+            signed(level.gap_change.value) + _chance(level.gap_change),
+            f"{signed(level.gap_change.low)} … {signed(level.gap_change.high)}",
+        )
+    return table
+
+
+def text_picture(frontier: Frontier) -> list[str]:
+    """The quality over the gap of each level, in lines of text; the lower right corner is the best.
+
+    The axis of the gap points to the left, so that what is given up lies to the right, as in the written picture.
+    """
+    xs, ys = [level.gap.value for level in frontier.levels], [level.quality for level in frontier.levels]
+    left, right = min(0.0, *xs), max(0.0, *xs)
+    bottom, top = min(ys), max(ys)
+    canvas = [[" "] * _WIDTH for _ in range(_HEIGHT)]
+
+    def place(level: FrontierLevel) -> tuple[int, int]:
+        row = round((top - level.quality) / (top - bottom or 1.0) * (_HEIGHT - 1))
+        return row, 1 + round((level.gap.value - left) / (right - left or 1.0) * (_WIDTH - 10))
+
+    zero = 1 + round(-left / (right - left or 1.0) * (_WIDTH - 10))
+    for row in canvas:
+        row[zero] = "┊"
+    points = {level.value: place(level) for level in frontier.levels}
+    for level in sorted(frontier.levels, key=lambda level: level is frontier.recommended):
+        row, column = points[level.value]
+        canvas[row][column] = _mark(frontier, level)
+    for level in frontier.levels:
+        _write_beside(canvas, *points[level.value], frontier.name_of(level))
+    labels = {0: f"{top:.4f}", _HEIGHT - 1: f"{bottom:.4f}"}
+    gap = "PD" if len(frontier.groups) == 2 else "largest gap"
+    return [
+        frontier.metric,
+        *(f"{labels.get(at, ''):>8} │{''.join(row).rstrip()}" for at, row in enumerate(canvas)),
+        f"{'':>8} └{'─' * _WIDTH}",
+        f"{'':>10}{_axis({zero: '0', 1: f'{left:.4f}' if left else '', _WIDTH - 9: f'{right:.4f}' if right else ''})} {gap}",
+    ]
+
+
+def _axis(labels: dict[int, str]) -> str:
+    """Labels at their columns, those that overlap left out."""
+    line = [" "] * _WIDTH
+    for column, label in labels.items():
+        at = range(column, column + len(label))
+        if all(line[i] == " " for i in at if i < _WIDTH):
+            line[column : column + len(label)] = label
+    return "".join(line).rstrip()
+
+
+def _write_beside(canvas: list[list[str]], row: int, column: int, label: str) -> None:
+    """Write a label where it covers nothing: on the right of its point, on the left, or in the lines around it."""
+    width = len(label)
+    for line, start in (
+        (row, column + 2),
+        (row, column - 1 - width),
+        (row - 1, column + 1),
+        (row + 1, column + 1),
+        (row - 1, column - width),
+        (row + 1, column - width),
+    ):
+        if 0 <= line < _HEIGHT and 0 <= start and start + width <= _WIDTH:
+            around = canvas[line][max(0, start - 1) : start + width + 1]
+            inside = canvas[line][start : start + width]
+            if set(inside) <= {" "} and not any(letter.isalnum() for letter in around):
+                canvas[line][start : start + width] = label
+                return
+
+
+def _mark(frontier: Frontier, level: FrontierLevel) -> str:
+    return CHOSEN if level is frontier.recommended else ON_FRONT if level.is_on_front else OFF_FRONT
+
+
+def _group_change(frontier: Frontier, level: FrontierLevel, name: str) -> str:
+    before, after = frontier.none.scores.by_group[name], level.scores.by_group[name]
+    return "–" if before is None or after is None else percent(relative(after - before, before), sign="+")
+
+
+def _chance(interval: Interval) -> str:
+    return " " if interval.excludes_zero else CHANCE_MARK
