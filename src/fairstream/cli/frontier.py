@@ -25,6 +25,7 @@ from fairstream.cli.reading import (
 )
 from fairstream.cli.run import with_config_options
 from fairstream.data import read_events
+from fairstream.errors import ConfigurationError
 from fairstream.experiments import RunConfig, check_writable, versions, write_file
 from fairstream.methods import MethodConfig
 from fairstream.pages.frontier import picture, picture_format
@@ -142,7 +143,7 @@ def frontier(
         found = recommender.frontier(
             log,
             lever=None if lever is None else "group_weight" if lever == "group-weight" else "fairness_weight",
-            levels=None if levels is None else [_number(part) for part in levels.split(",")],
+            levels=None if levels is None else _numbers(levels),
             n_periods=periods,
             pretrain_ratio=pretrain_ratio,
             task=task,
@@ -170,12 +171,13 @@ def frontier(
         console.print(f"Written to {figure}", highlight=False)
 
 
-def _number(text: str) -> float | str:
-    """The number, or the text itself where it is none: that is said where all levels are checked."""
+def _numbers(levels: str) -> list[float]:
     try:
-        return float(text)
+        return [float(level) for level in levels.split(",")]
     except ValueError:
-        return text
+        raise ConfigurationError(
+            f"--levels takes numbers with commas between them, such as 1,2,4, got {levels!r}"
+        ) from None
 
 
 def _how_to_set(setting: dict[str, float]) -> str:

@@ -10,7 +10,7 @@ from fairstream.recommender import Frontier, FrontierLevel
 from fairstream.recommender.frontier import percent, relative
 
 CHOSEN, ON_FRONT, OFF_FRONT = "◆", "●", "○"
-_WIDTH, _HEIGHT = 72, 13
+_WIDTH, _HEIGHT, _MARGIN = 72, 13, 10
 
 
 def level_table(frontier: Frontier) -> Table:
@@ -74,46 +74,48 @@ def change_table(frontier: Frontier) -> Table:
 
 
 def text_picture(frontier: Frontier) -> list[str]:
-    """The quality over the gap of each level, in lines of text; the lower right corner is the best.
-
-    The axis of the gap points to the left, so that what is given up lies to the right, as in the written picture.
-    """
-    xs, ys = [level.gap.value for level in frontier.levels], [level.quality for level in frontier.levels]
-    left, right = min(0.0, *xs), max(0.0, *xs)
-    bottom, top = min(ys), max(ys)
+    """The quality of each level over its gap, in lines of text."""
+    gaps, qualities = zip(*((level.gap.value, level.quality) for level in frontier.levels), strict=True)
+    left, right = min(gaps), max(gaps)
+    if left - (right - left) < 0 < right + (right - left):  # near enough to be shown
+        left, right = min(left, 0.0), max(right, 0.0)
+    bottom, top = min(qualities), max(qualities)
     canvas = [[" "] * _WIDTH for _ in range(_HEIGHT)]
 
-    def place(level: FrontierLevel) -> tuple[int, int]:
-        row = round((top - level.quality) / (top - bottom or 1.0) * (_HEIGHT - 1))
-        return row, 1 + round((level.gap.value - left) / (right - left or 1.0) * (_WIDTH - 10))
+    def column_of(gap: float) -> int:
+        return 1 + round((gap - left) / (right - left or 1.0) * (_WIDTH - 10))
 
-    zero = 1 + round(-left / (right - left or 1.0) * (_WIDTH - 10))
-    for row in canvas:
-        row[zero] = "┊"
-    points = {level.value: place(level) for level in frontier.levels}
-    for level in sorted(frontier.levels, key=lambda level: level is frontier.recommended):
+    if left <= 0 <= right:
+        for line in canvas:
+            line[column_of(0.0)] = "┊"
+    points = {
+        level.value: (round((top - level.quality) / (top - bottom or 1.0) * (_HEIGHT - 1)), column_of(level.gap.value))
+        for level in frontier.levels
+    }
+    for level in sorted(frontier.levels, key=lambda level: level is frontier.recommended):  # which is on top
         row, column = points[level.value]
         canvas[row][column] = _mark(frontier, level)
     for level in frontier.levels:
         _write_beside(canvas, *points[level.value], frontier.name_of(level))
-    labels = {0: f"{top:.4f}", _HEIGHT - 1: f"{bottom:.4f}"}
+    labels = {0: number(top), _HEIGHT - 1: number(bottom)}
+    ticks = {column_of(value): number(value) for value in (left, right, 0.0) if left <= value <= right}
     gap = "PD" if len(frontier.groups) == 2 else "largest gap"
     return [
-        frontier.metric,
-        *(f"{labels.get(at, ''):>8} │{''.join(row).rstrip()}" for at, row in enumerate(canvas)),
-        f"{'':>8} └{'─' * _WIDTH}",
-        f"{'':>10}{_axis({zero: '0', 1: f'{left:.4f}' if left else '', _WIDTH - 9: f'{right:.4f}' if right else ''})} {gap}",
+        f"{frontier.metric:>{_MARGIN}}",
+        *(f"{labels.get(at, ''):>{_MARGIN}} │{''.join(line).rstrip()}" for at, line in enumerate(canvas)),
+        f"{'':>{_MARGIN}} └{'─' * _WIDTH}",
+        f"{'':>{_MARGIN}}  {_axis(ticks)} {gap}",
     ]
 
 
 def _axis(labels: dict[int, str]) -> str:
-    """Labels at their columns, those that overlap left out."""
+    """Labels around their columns, those that would overlap left out."""
     line = [" "] * _WIDTH
     for column, label in labels.items():
-        at = range(column, column + len(label))
-        if all(line[i] == " " for i in at if i < _WIDTH):
-            line[column : column + len(label)] = label
-    return "".join(line).rstrip()
+        start = min(max(0, column - len(label) // 2), _WIDTH - len(label))
+        if set(line[max(0, start - 1) : start + len(label) + 1]) == {" "}:
+            line[start : start + len(label)] = label
+    return "".join(line)
 
 
 def _write_beside(canvas: list[list[str]], row: int, column: int, label: str) -> None:
@@ -127,7 +129,7 @@ def _write_beside(canvas: list[list[str]], row: int, column: int, label: str) ->
         (row - 1, column - width),
         (row + 1, column - width),
     ):
-        if 0 <= line < _HEIGHT and 0 <= start and start + width <= _WIDTH:
+        if 0 <= line < _HEIGHT and start >= 0 and start + width <= _WIDTH:
             around = canvas[line][max(0, start - 1) : start + width + 1]
             inside = canvas[line][start : start + width]
             if set(inside) <= {" "} and not any(letter.isalnum() for letter in around):

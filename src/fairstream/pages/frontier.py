@@ -15,7 +15,8 @@ _FORMATS: dict[str, PictureFormat] = {".png": "png", ".svg": "svg", ".html": "ht
 _EVERYONE = "everyone"
 _MOST_LINES = 6
 _TASKS = {"event": "at each event", "next": "in one list for the period"}
-_FRONT, _BEHIND, _CHOSEN = "#0072B2", "#767676", "#D55E00"
+_COLOURS = {"recommended": "#D55E00", "on the Pareto front": "#0072B2", "behind it": "#767676"}
+_WIDTH, _HEIGHT, _FONT_SIZE = 380, 300, 11
 
 
 def picture_format(path: Path) -> PictureFormat:
@@ -73,6 +74,7 @@ def chart(frontier: Frontier) -> dict[str, Any]:
             "offset": 14,
         },
         "hconcat": [_tradeoff(frontier), _groups(frontier)],
+        "resolve": {"scale": dict.fromkeys(("color", "shape", "strokeDash"), "independent")},
         "spacing": 48,
         "config": {**CONFIG, "background": "white"},
         "padding": 14,
@@ -82,98 +84,138 @@ def chart(frontier: Frontier) -> dict[str, Any]:
 def _tradeoff(frontier: Frontier) -> dict[str, Any]:
     """Each level's gap and change in quality, with their intervals; a band is what is accepted."""
     rows = [_row(frontier, level) for level in frontier.levels]
-    xs = [end for row in rows for end in (row["gap_low"], row["gap_high"])] + [0.0]
-    limit = frontier.max_disparity
+    limit, xs = frontier.max_disparity, [row[end] for row in rows for end in ("gap_low", "gap_high")] + [0.0]
     if limit is not None:
         xs += [limit, *([-limit] if min(xs) < 0 else [])]
-    x_domain, y_domain = _domain(xs), _domain([end for row in rows for end in (row["low"], row["high"])] + [0.0])
+    ranges = {"x": _range(xs), "y": _range([row[end] for row in rows for end in ("low", "high")] + [0.0])}
+    _place_labels(rows, ranges)
     is_pd = len(frontier.groups) == 2
-    title = f"PD: {frontier.groups[0]} − {frontier.groups[1]}" if is_pd else "gap of the group furthest behind"
-    x = {"field": "gap", "type": "quantitative", "title": title, "scale": {"domain": x_domain, "nice": False}}
-    y = {
-        "field": "change",
-        "type": "quantitative",
-        "title": f"change of everyone's {frontier.metric}, %",
-        "scale": {"domain": y_domain, "nice": False},
-        "axis": _NAMED_ABOVE,
-    }
+    x_title = f"PD: {frontier.groups[0]} − {frontier.groups[1]}" if is_pd else "gap of the group furthest behind"
+    y_title = f"change of everyone's {frontier.metric}, %"
+
+    def at(x: str = "gap", y: str = "change", **others: Any) -> dict[str, Any]:
+        """Encodings by the fields of x and y."""
+        axes = {"x": (x, x_title, {"tickCount": 6}), "y": (y, y_title, _NAMED_ABOVE)}
+        return others | {
+            name: {
+                "field": field,
+                "type": "quantitative",
+                "title": title,
+                "axis": axis,
+                "scale": {"domain": ranges[name], "nice": False, "zero": False},
+            }
+            for name, (field, title, axis) in axes.items()
+        }
+
     colour = {
         "field": "kind",
         "type": "nominal",
-        "scale": {"domain": ["recommended", "on the Pareto front", "behind it"], "range": [_CHOSEN, _FRONT, _BEHIND]},
+        "scale": {"domain": list(_COLOURS), "range": list(_COLOURS.values())},
+        "legend": {"orient": "bottom", "title": None},
     }
-    band = [] if limit is None else [_band(max(-limit, x_domain[0]), min(limit, x_domain[1]))]
-    faint = {"mark": {"type": "rule", "opacity": 0.45}}
+    band = [] if limit is None else [_band(max(-limit, ranges["x"][0]), min(limit, ranges["x"][1]))]
+    zero, faint = {"type": "rule", "strokeDash": [3, 3], "color": "#999"}, {"type": "rule", "opacity": 0.45}
     return {
-        "width": 380,
-        "height": 300,
+        "width": _WIDTH,
+        "height": _HEIGHT,
         "data": {"values": rows},
         "layer": [
             *band,
-            {"mark": {"type": "rule", "strokeDash": [3, 3], "color": "#999"}, "encoding": {"x": {"datum": 0}}},
-            {"mark": {"type": "rule", "strokeDash": [3, 3], "color": "#999"}, "encoding": {"y": {"datum": 0}}},
+            {"mark": zero, "encoding": {"x": {"datum": 0}}},
+            {"mark": zero, "encoding": {"y": {"datum": 0}}},
             {
                 "mark": {"type": "line", "color": "#bbb", "strokeWidth": 1.2},
-                "encoding": {"x": x, "y": y, "order": {"field": "level", "type": "quantitative"}},
+                "encoding": at(order={"field": "level", "type": "quantitative"}),
             },
+            {"mark": faint, "encoding": at(x="gap_low", x2={"field": "gap_high"}, color=colour)},
+            {"mark": faint, "encoding": at(y="low", y2={"field": "high"}, color=colour)},
+            {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1}, "encoding": at(color=colour)},
             {
-                **faint,
-                "encoding": {"x": {**x, "field": "gap_low"}, "x2": {"field": "gap_high"}, "y": y, "color": colour},
-            },
-            {**faint, "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "x": x, "color": colour}},
-            {
-                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
-                "encoding": {"x": x, "y": y, "color": colour},
-            },
-            {
-                "mark": {"type": "text", "align": "left", "dx": 7, "dy": -8, "fontSize": 11},
-                "encoding": {"x": x, "y": y, "text": {"field": "name"}, "color": colour},
+                "mark": {"type": "text", "align": "left", "baseline": "top", "fontSize": _FONT_SIZE},
+                "encoding": at(x="label_x", y="label_y", text={"field": "name"}, color=colour),
             },
         ],
     }
 
 
+def _place_labels(rows: list[dict[str, Any]], ranges: dict[str, list[float]]) -> None:
+    """Give each row the upper left corner of its label, where that covers no point and no other label."""
+    (left, right), (bottom, top) = ranges["x"], ranges["y"]
+
+    def pixels(row: dict[str, Any]) -> tuple[float, float]:
+        return (row["gap"] - left) / (right - left) * _WIDTH, (top - row["change"]) / (top - bottom) * _HEIGHT
+
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in map(pixels, rows)]
+    for row in rows:
+        (x, y), width = pixels(row), 6.5 * len(row["name"])
+        corners = [(x + dx, y + dy) for dy in (-16, 6, -30, 20, -44, 34) for dx in (7, -7 - width)]
+        boxes = [(a, b, a + width, b + _FONT_SIZE) for a, b in corners if a >= 0 and a + width <= _WIDTH and b >= 0]
+        free = [box for box in boxes if not any(_overlap(box, other) for other in taken)]
+        box = (free or boxes or [(*corners[0], *corners[0])])[0]
+        taken.append(box)
+        row["label_x"] = left + box[0] / _WIDTH * (right - left)
+        row["label_y"] = top - box[1] / _HEIGHT * (top - bottom)
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 def _groups(frontier: Frontier) -> dict[str, Any]:
-    """What everyone and each group gets at each level."""
-    names = [_EVERYONE, *_shown(frontier)]
+    """What everyone and each group gets at each level; the lines are named at their ends."""
+    names = [*_shown(frontier), _EVERYONE]
     styles = dict(palette(names))
     rows = [
-        {"level": frontier.name_of(level), "order": level.value, "group": name, "quality": value}
+        {"level": frontier.name_of(level), "group": name, "quality": value}
         for level in frontier.levels
-        for name, value in {_EVERYONE: level.quality, **level.scores.by_group}.items()
+        for name, value in {**level.scores.by_group, _EVERYONE: level.quality}.items()
         if name in styles and value is not None
     ]
-    looks = {
-        "color": {"range": [style.colour for style in styles.values()]},
-        "shape": {"range": [style.shape for style in styles.values()]},
-        "strokeDash": {"range": [list(style.dash) for style in styles.values()]},
-    }
     by_group = {
-        channel: {"field": "group", "type": "nominal", "scale": {"domain": names, **scale}, "sort": None}
-        for channel, scale in looks.items()
+        channel: {
+            "field": "group",
+            "type": "nominal",
+            "legend": None,
+            "scale": {"domain": names, "range": [getattr(style, look) for style in styles.values()]},
+        }
+        for channel, look in {"color": "colour", "shape": "shape", "strokeDash": "dash"}.items()
     }
+    axes = {
+        "x": {
+            "field": "level",
+            "type": "ordinal",
+            "sort": None,
+            "title": frontier.lever,
+            "axis": {"labelAngle": 0},
+        },
+        "y": {
+            "field": "quality",
+            "type": "quantitative",
+            "title": f"{frontier.metric} of each group",
+            "scale": {"zero": False},
+            "axis": _NAMED_ABOVE,
+        },
+    }
+    last = f"datum.level === '{frontier.name_of(frontier.levels[-1])}'"
     return {
         "width": 300,
-        "height": 300,
+        "height": _HEIGHT,
         "data": {"values": rows},
-        "mark": {"type": "line", "point": {"size": 55, "filled": True}, "strokeWidth": 1.6},
-        "encoding": {
-            "x": {
-                "field": "level",
-                "type": "ordinal",
-                "sort": {"field": "order"},
-                "title": frontier.lever,
-                "axis": {"labelAngle": 0},
+        "layer": [
+            {
+                "mark": {"type": "line", "strokeWidth": 1.6},
+                "encoding": {**axes, "color": by_group["color"], "strokeDash": by_group["strokeDash"]},
             },
-            "y": {
-                "field": "quality",
-                "type": "quantitative",
-                "title": f"{frontier.metric} of each group",
-                "scale": {"zero": False},
-                "axis": _NAMED_ABOVE,
+            {
+                "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+                "encoding": {**axes, "color": by_group["color"], "shape": by_group["shape"]},
             },
-            **by_group,
-        },
+            {
+                "transform": [{"filter": last}],
+                "mark": {"type": "text", "align": "left", "dx": 9, "fontSize": _FONT_SIZE},
+                "encoding": {**axes, "text": {"field": "group"}, "color": by_group["color"]},
+            },
+        ],
     }
 
 
@@ -212,7 +254,7 @@ def _band(left: float, right: float) -> dict[str, Any]:
     }
 
 
-def _domain(values: list[float]) -> list[float]:
+def _range(values: list[float]) -> list[float]:
     low, high = min(values), max(values)
     room = (high - low or 1.0) * 0.06
     return [low - room, high + room]

@@ -435,9 +435,9 @@ def percent(share: float, sign: str = "") -> str:
     """A share in percent.
 
     >>> percent(0.01), percent(-0.0234, sign="+")
-    ('1 %', '-2.3 %')
+    ('1.0 %', '-2.3 %')
     """
-    return f"{100 * share:{sign}.1f}".removesuffix(".0") + " %"
+    return f"{100 * share:{sign}.1f} %"
 
 
 def _how_far(level: FrontierLevel) -> str:
