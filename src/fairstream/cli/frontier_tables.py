@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from fairstream.cli.tables import CHANCE_MARK, TASK_NAMES, new_table, number, ordered, shown_groups, signed
+from fairstream.cli.tables import CHANCE_MARK, new_table, number, ordered, shown_groups, signed
 from fairstream.evaluation import Interval
+from fairstream.pages.frontier import TASKS
 from fairstream.recommender import Frontier, FrontierLevel
 from fairstream.recommender.frontier import percent, relative
 
@@ -17,10 +18,9 @@ def level_table(frontier: Frontier) -> Table:
     """Every level by itself."""
     n_periods = len(frontier.period_ends) - 2
     table = new_table(
-        f"What each level of {frontier.lever} costs: {frontier.metric} on {TASK_NAMES[frontier.task]}, "
-        f"{frontier.n_users:,} users, mean over {n_periods} period{'s' * (n_periods > 1)}",
-        caption=f"{CHOSEN} recommended, {ON_FRONT} on the Pareto front of quality and gap; "
-        f"{CHANCE_MARK} not significant (permutation test)",
+        f"{frontier.metric} {TASKS[frontier.task]} by {frontier.lever}: {frontier.n_users:,} users, mean over "
+        f"{n_periods} period{'s' * (n_periods > 1)}",
+        caption=f"{CHOSEN} recommended, {ON_FRONT} on the Pareto front; {CHANCE_MARK} not significant (permutations)",
     )
     table.add_column("", no_wrap=True, min_width=1)
     table.add_column("level", justify="right", no_wrap=True)
@@ -132,7 +132,7 @@ def _write_beside(canvas: list[list[str]], row: int, column: int, label: str) ->
         if 0 <= line < _HEIGHT and start >= 0 and start + width <= _WIDTH:
             around = canvas[line][max(0, start - 1) : start + width + 1]
             inside = canvas[line][start : start + width]
-            if set(inside) <= {" "} and not any(letter.isalnum() for letter in around):
+            if set(inside) <= {" "} and set(around) <= {" ", "┊"}:
                 canvas[line][start : start + width] = label
                 return
 

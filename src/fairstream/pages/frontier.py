@@ -14,8 +14,9 @@ PictureFormat = Literal["png", "svg", "html"]
 _FORMATS: dict[str, PictureFormat] = {".png": "png", ".svg": "svg", ".html": "html"}
 _EVERYONE = "everyone"
 _MOST_LINES = 6
-_TASKS = {"event": "at each event", "next": "in one list for the period"}
-_COLOURS = {"recommended": "#D55E00", "on the Pareto front": "#0072B2", "behind it": "#767676"}
+TASKS = {"event": "at each event", "next": "in one list a period"}
+"""What a list is made for, by the name of the task."""
+_COLOURS = {"recommended": "#009E73", "on the Pareto front": "#0072B2", "behind it": "#767676"}
 _WIDTH, _HEIGHT, _FONT_SIZE = 380, 300, 11
 
 
@@ -68,7 +69,7 @@ def chart(frontier: Frontier) -> dict[str, Any]:
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "title": {
             "text": f"What each level of {frontier.lever} costs",
-            "subtitle": f"{frontier.metric} {_TASKS[frontier.task]}, {frontier.n_users:,} users, {n_periods} periods; "
+            "subtitle": f"{frontier.metric} {TASKS[frontier.task]}, {frontier.n_users:,} users, {n_periods} periods; "
             f"95 % intervals over users",
             "fontSize": 14,
             "offset": 14,
@@ -121,8 +122,8 @@ def _tradeoff(frontier: Frontier) -> dict[str, Any]:
         "data": {"values": rows},
         "layer": [
             *band,
-            {"mark": zero, "encoding": {"x": {"datum": 0}}},
-            {"mark": zero, "encoding": {"y": {"datum": 0}}},
+            {**_ONCE, "mark": zero, "encoding": {"x": {"datum": 0}}},
+            {**_ONCE, "mark": zero, "encoding": {"y": {"datum": 0}}},
             {
                 "mark": {"type": "line", "color": "#bbb", "strokeWidth": 1.2},
                 "encoding": at(order={"field": "level", "type": "quantitative"}),
@@ -249,6 +250,7 @@ def _row(frontier: Frontier, level: FrontierLevel) -> dict[str, Any]:
 
 def _band(left: float, right: float) -> dict[str, Any]:
     return {
+        **_ONCE,
         "mark": {"type": "rect", "color": "#009E73", "opacity": 0.08},
         "encoding": {"x": {"datum": left}, "x2": {"datum": right}},
     }
@@ -260,6 +262,8 @@ def _range(values: list[float]) -> list[float]:
     return [low - room, high + room]
 
 
+_ONCE = {"data": {"values": [{}]}}
+"""A mark that does not depend on the data is drawn once, and not for each row."""
 _NAMED_ABOVE = {
     "titleAngle": 0,
     "titleAlign": "left",

@@ -130,6 +130,8 @@ class Frontier:
     """What makes the groups."""
     groups: tuple[str, ...]
     """Their names, the advantaged one first."""
+    raised: tuple[str, ...]
+    """The groups that the lever is for: all but the advantaged one. None where `advantaged="auto"` finds them out."""
     n_users: int
     """Users tested."""
     period_ends: tuple[int, ...]
@@ -188,6 +190,11 @@ class Frontier:
             )
         else:
             verdicts += self._choice(chosen)
+        if self.raised and none.behind not in self.raised and not none.gap.may_be_chance:
+            verdicts.append(
+                f"The lever is for {', '.join(self.raised)}, but here {none.behind} is behind, which counts as "
+                f"advantaged; advantaged='auto' (--advantaged auto) follows who is."
+            )
         verdicts.append("One seed: what another one would change is in none of these intervals.")
         return verdicts
 
@@ -199,6 +206,7 @@ class Frontier:
             "task": self.task,
             "group": self.attribute,
             "groups": list(self.groups),
+            "raised": list(self.raised),
             "n_users": self.n_users,
             "period_ends": list(self.period_ends),
             "levels": [level.to_dict() for level in self.levels],

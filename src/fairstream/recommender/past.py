@@ -162,6 +162,7 @@ def measure_frontier(
         task=task,
         attribute=past.groups.attribute,
         groups=groups,
+        raised=() if past.groups.choice == "auto" else tuple(name for name in past.groups.behind() if name in groups),
         n_users=len(np.unique(np.concatenate([tested.users for tested in tests[0]]))),
         period_ends=past.periods.ends,
         levels=found,
