@@ -17,7 +17,8 @@ from fairstream.evaluation import Estimate, GroupScores, Interval, MetricAtK, Us
 from fairstream.evaluation.metrics import hit
 from fairstream.periods import cut_periods
 from fairstream.randomness import Randomness
-from fairstream.recommender.frontier import check_levels, make_levels
+from fairstream.recommender.frontier import make_levels
+from fairstream.recommender.levers import check_levels
 from fairstream.recommender.past import Past, _go_through
 
 STREAM = fs.synthetic_stream(n_users=400, n_items=80, n_events=9000, seed=2)

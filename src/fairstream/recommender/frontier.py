@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from fairstream.errors import ConfigurationError, DataError
+from fairstream.errors import DataError
 from fairstream.evaluation import (
     Estimate,
     GroupPanel,
@@ -24,25 +24,10 @@ from fairstream.evaluation import (
 from fairstream.evaluation.resampling import Array
 from fairstream.models import Task
 from fairstream.randomness import Randomness
+from fairstream.recommender.levers import LEVERS, LeverName
 
-LeverName = Literal["group_weight", "fairness_weight"]
 MAX_LOSS: Final = 0.01
 """The share of the quality that may be lost where nothing else is asked for."""
-
-
-class Lever(NamedTuple):
-    """An option that trades quality against the gap between groups."""
-
-    none: float
-    """The value at which it does nothing."""
-    levels: tuple[float, ...]
-    """The values that are tried by default."""
-
-
-LEVERS: Final[Mapping[LeverName, Lever]] = {
-    "group_weight": Lever(1.0, (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)),
-    "fairness_weight": Lever(0.0, (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)),
-}
 
 
 @dataclass(frozen=True)
@@ -138,7 +123,7 @@ class Frontier:
     """How many events there are up to the end of the pre-training data and of each period; the first of the periods
     is only learned from, the last only tested on."""
     levels: tuple[FrontierLevel, ...]
-    """In ascending order; the first does nothing."""
+    """In ascending order of the values; `none` is the one that does nothing."""
     max_disparity: float | None
     """The gap that is accepted, if one was named."""
     max_loss: float | None
@@ -399,41 +384,6 @@ def _dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one != other and one[0] <= other[0] and one[1] <= other[1]
 
 
-def check_levels(lever: LeverName, levels: Sequence[float] | None) -> tuple[float, ...]:
-    """Return the values of a lever in ascending order, each once.
-
-    Raises
-    ------
-    ConfigurationError
-        If a value is not possible, there is only one, or the one that does nothing is missing.
-
-    Examples
-    --------
-    >>> check_levels("group_weight", [4, 1, 2])
-    (1.0, 2.0, 4.0)
-
-    """
-    none, default = LEVERS[lever]
-    if levels is None:
-        return default
-    try:
-        values = tuple(sorted({float(level) for level in levels}))
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"levels must be numbers, got {levels!r}") from None
-    impossible = [value for value in values if not np.isfinite(value) or value < 0 or (value == 0 and none == 1)]
-    if impossible:
-        least = "> 0" if none else ">= 0"
-        raise ConfigurationError(f"the levels of {lever} must be {least}, got {impossible[0]:g}")
-    if none not in values:
-        raise ConfigurationError(
-            f"the levels of {lever} must include {none:g}, which does nothing and which the others are compared with, "
-            f"got {', '.join(f'{value:g}' for value in values) or 'none at all'}"
-        )
-    if len(values) < 2:
-        raise ConfigurationError(f"the levels of {lever} must include another value than {none:g}, got it alone")
-    return values
-
-
 def relative(change: float, base: float) -> float:
     """A change as a share; 0 of nothing."""
     return change / base if base else 0.0
@@ -468,6 +418,3 @@ def _as_json(interval: Interval) -> dict[str, Any]:
 
 def _columns(name: str, interval: Interval) -> dict[str, float]:
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
-__all__ = ["LEVERS", "Frontier", "FrontierLevel", "LeverName", "check_levels", "make_levels"]

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairstream.data import EventLog, Groups, History, Vocabulary
+from fairstream.data import EventLog, Groups, Vocabulary
 from fairstream.data.features import ItemFeatures
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Metric, MetricAtK, Protocol, UserResults, resolve_metrics
-from fairstream.methods import METHODS, MethodConfig
-from fairstream.models import ClosedFormScorer, Task, WindowScorer, closed_forms
+from fairstream.methods import MethodConfig
+from fairstream.models import Task
 from fairstream.periods import Periods, cut_periods
-from fairstream.recommender.frontier import LEVERS, Frontier, LeverName, check_levels, make_levels
+from fairstream.recommender.frontier import Frontier, make_levels
 from fairstream.recommender.learning import Learning
+from fairstream.recommender.levers import LEVERS, LeverName, at_level, check_levels, choose_lever
 from fairstream.recommender.state import State
-from fairstream.strategies import Keep
 from fairstream.training import OnEpoch
 
 if TYPE_CHECKING:
@@ -268,48 +268,3 @@ def _check_by_user(tested: UserResults) -> None:
             f"{next(iter(tested.totals))} is one number for all users and leaves no users to resample; "
             f"choose a metric of one value a user"
         )
-
-
-def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName, tuple[str, ...]]:
-    """Return the lever to vary, by default the weights of events where the model takes them; and notes on it.
-
-    Raises
-    ------
-    ConfigurationError
-        If the method has no such lever, or the model no use for it.
-
-    """
-    config, model = learning.config, learning.new_model(History.of(*np.zeros((2, 1), np.int64)), 0)
-    if METHODS[config.method].engine is not None or isinstance(learning.strategy, Keep):
-        raise ConfigurationError(
-            f"a frontier varies the weights of events or λ in updates, which {config.method} does not use; "
-            f"choose a method such as Finetune or FADE"
-        )
-    is_closed = isinstance(model, ClosedFormScorer)
-    takes_weights = bool(closed_forms(model)) or (
-        isinstance(model.gradient_part, WindowScorer) and learning.objective.is_weighted
-    )
-    if lever is None:
-        lever = "group_weight" if takes_weights else "fairness_weight"
-    if lever not in LEVERS:
-        raise ConfigurationError(f"lever must be one of {', '.join(LEVERS)}, got {lever!r}")
-    if lever == "fairness_weight" and is_closed:
-        raise ConfigurationError(
-            f"the model {config.model} is computed in closed form and has no fairness loss to weigh; "
-            f"choose the lever group_weight"
-        )
-    if lever == "group_weight" and not takes_weights:
-        note = (
-            f"the training of {config.model} knows no weights of events: they count only in the popularity that "
-            f"newcomers get; fairness_weight is the lever that this model has"
-        )
-        return lever, (note,)
-    return lever, ()
-
-
-def at_level(config: MethodConfig, lever: LeverName, value: float) -> MethodConfig:
-    """Return the configuration with one lever at a value and the other off, and without an accepted disparity."""
-    options: dict[str, Any] = {**{name: none for name, (none, _) in LEVERS.items()}, lever: value}
-    if lever == "fairness_weight" and config.fairness_name is None:
-        options["fairness"] = "signed"
-    return config.with_options(max_disparity=None, min_quality=None, **options)

@@ -32,8 +32,9 @@ from fairstream.recommender.checkpoint import (
     state_manifest,
     write_checkpoint,
 )
-from fairstream.recommender.frontier import Frontier, LeverName
+from fairstream.recommender.frontier import Frontier
 from fairstream.recommender.learning import Candidate, Learning, Update
+from fairstream.recommender.levers import LeverName
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
 from fairstream.strategies import Strategy
