@@ -262,7 +262,7 @@ def _range(values: list[float]) -> list[float]:
     return [low - room, high + room]
 
 
-_ONCE = {"data": {"values": [{}]}}
+_ONCE: dict[str, Any] = {"data": {"values": [{}]}}
 """A mark that does not depend on the data is drawn once, and not for each row."""
 _NAMED_ABOVE = {
     "titleAngle": 0,

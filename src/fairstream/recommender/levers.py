@@ -95,13 +95,14 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
             f"the model {config.model} is computed in closed form and has no fairness loss to weigh; "
             f"choose the lever group_weight"
         )
-    if lever == "group_weight" and not takes_weights:
-        note = (
-            f"the training of {config.model} knows no weights of events: they count only in the popularity that "
-            f"newcomers get; fairness_weight is the lever that this model has"
-        )
-        return lever, (note,)
-    return lever, ()
+    notes = {
+        f"the training of {config.model} knows no weights of events: they count only in the popularity that newcomers "
+        f"get; fairness_weight is the lever that this model has": lever == "group_weight" and not takes_weights,
+        f"the method {config.method} has no fairness loss: the signed one is weighed, as with fairness='signed'": (
+            lever == "fairness_weight" and config.fairness_name is None
+        ),
+    }
+    return lever, tuple(note for note, is_so in notes.items() if is_so)
 
 
 def at_level(config: MethodConfig, lever: LeverName, value: float) -> MethodConfig:
