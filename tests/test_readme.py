@@ -20,9 +20,11 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = fairstream.synthetic_stream(n_users=60, n_items=50, n_events=800, new_user_share=0.0, seed=0)
+    stream = fairstream.synthetic_stream(
+        n_users=150, n_items=50, n_events=2400, new_user_share=0.0, new_item_share=0.0, disadvantaged_share=0.4, seed=0
+    )
     gender = pc.if_else(pc.equal(stream.users["community"], "majority"), "M", "F")
-    pyarrow.parquet.write_table(stream.events.slice(0, 600), tmp_path / "events.parquet")
+    pyarrow.parquet.write_table(stream.events.slice(0, 2000), tmp_path / "events.parquet")
     pyarrow.parquet.write_table(stream.users.append_column("gender", gender), tmp_path / "users.parquet")
     items = pc.unique(stream.events["item_id"])
     described = pa.table({"item_id": items, "title": [f"Film {item}" for item in items.to_pylist()]})
@@ -30,7 +32,7 @@ def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(blocks) >= 3
-    names = {"new_events": stream.events.slice(600, 150), "more_events": stream.events.slice(750)}
+    names = {"new_events": stream.events.slice(2000, 200), "more_events": stream.events.slice(2200)}
     for block in blocks:
         exec(block, names)
     assert names["rec"].config.model == "custom"

@@ -41,7 +41,7 @@ from fairstream.models import (
     UserTable,
     WindowScorer,
 )
-from fairstream.recommender import FairRecommender, State, Update, load
+from fairstream.recommender import FairRecommender, Frontier, FrontierLevel, State, Update, load
 from fairstream.strategies import Period, Plan, Strategy
 
 __all__ = [
@@ -57,6 +57,8 @@ __all__ = [
     "EventLog",
     "FairRecommender",
     "FairstreamError",
+    "Frontier",
+    "FrontierLevel",
     "Graph",
     "GroupScores",
     "Groups",

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from fairstream import Record, RunConfig, read_events, run
 from fairstream.cli import app
-from fairstream.cli.run import _with_config_options
+from fairstream.cli.run import with_config_options
 from fairstream.experiments import Store
 from stores import DIVERGING, FAST, write_stream
 
@@ -148,7 +148,7 @@ def test_every_field_of_the_configuration_is_an_option_and_tuples_can_be_repeate
 
     configs: list[Wider] = []
 
-    @_with_config_options(Wider)
+    @with_config_options(Wider)
     def command(data: str, *, options: dict[str, Any]) -> None:
         configs.append(Wider(**options))
 

@@ -15,6 +15,7 @@ from fairstream.cli.consume import consume
 from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
 from fairstream.cli.forget import forget
+from fairstream.cli.frontier import frontier
 from fairstream.cli.ingest import ingest
 from fairstream.cli.init import init
 from fairstream.cli.keys import keys_app
@@ -40,6 +41,7 @@ app.command()(demo)
 app.command()(run)
 app.command()(compare)
 app.command()(sweep)
+app.command()(frontier)
 app.command()(reproduce)
 app.command()(report)
 app.command()(init)

@@ -71,6 +71,25 @@ class RunProgress(_Bars):
         return on_progress
 
 
+class ShareProgress(_Bars):
+    """One bar of a piece of work that says what it is doing and which share of it is done."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<38}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=quiet or not sys.stderr.isatty(),
+        )
+        self._bar = self._progress.add_task("", total=1.0)
+
+    def on_progress(self, what: str, share: float) -> None:
+        """Show what is being done, and the share of the whole that is done."""
+        self._progress.update(self._bar, description=what, completed=share)
+
+
 class JobProgress(_Bars):
     """One bar per stage of work that is cut into jobs, with the time left."""
 

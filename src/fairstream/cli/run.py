@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -47,13 +47,16 @@ _FIRST = ("method", "model", "protocol")
 """The options that most calls give."""
 
 
-def _with_config_options(config: type[RunConfig]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option to a command for each field of the configuration; it gets those given as `options`."""
+def with_config_options(
+    config: type[RunConfig], only: Collection[str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add an option to a command for each field of the configuration, or for some; it gets those given as `options`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
         names = [*_FIRST, *(name for name in config.model_fields if name not in _FIRST)]
+        names = [name for name in names if only is None or name in only]
         fields = [_parameter(name, config.model_fields[name]) for name in names]
 
         def with_options(**values: Any) -> None:
@@ -87,7 +90,7 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
-@_with_config_options(RunConfig)
+@with_config_options(RunConfig)
 def run(
     data: Data,
     *,

@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock, RLock
@@ -31,7 +32,10 @@ from fairstream.recommender.checkpoint import (
     state_manifest,
     write_checkpoint,
 )
+from fairstream.recommender.frontier import Frontier
 from fairstream.recommender.learning import Candidate, Learning, Update
+from fairstream.recommender.levers import LeverName
+from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
 from fairstream.strategies import Side, Strategy
 from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, ScheduleName
@@ -510,6 +514,93 @@ class FairRecommender:
             found = {name: self._evaluate(state, new, by_event=name == "event", **options) for name in names}
         return found if isinstance(tasks, list | tuple) else found[names[0]]
 
+    def frontier(
+        self,
+        events: Any = None,
+        *,
+        users: Any = None,
+        items: Any = None,
+        lever: LeverName | None = None,
+        levels: Sequence[float] | None = None,
+        n_periods: int = 5,
+        pretrain_ratio: float = 0.7,
+        task: Task | None = None,
+        metric: str | None = None,
+        max_disparity: float | None = None,
+        max_loss: float | None = None,
+        min_group_size: int = 20,
+        n_resamples: int = 1000,
+        on_progress: OnProgress | None = None,
+    ) -> Frontier:
+        """What each level of disparity would have cost on the past, and which level to choose.
+
+        A model with this recommender's configuration and no lever is pre-trained on the first part of the past. From
+        there each level of the lever goes through the rest, period by period: the model learns a period and is tested
+        on the next before learning that. Nothing after the given events is looked at; the recommender stays as it is.
+
+        Parameters
+        ----------
+        events, users, items
+            The past, as for `fit`; None: the events that this recommender knows.
+        lever
+            "group_weight", how many times the events of the groups behind count, or "fairness_weight", λ. By default
+            the first where the model takes weights (closed forms, sequence models with the softmax loss, the blend).
+            The other lever is off.
+        levels
+            Values of the lever, among them the one that does nothing (1 and 0); by default 1, 1.5, 2, 3, 5, 8 and
+            0, 0.5, 1, 2, 4, 8.
+        n_periods
+            Periods to test on; one more comes before them, which is only learned from.
+        pretrain_ratio
+            Share of the events before these periods.
+        task, metric
+            What is tested: "event" or "next", and NAME@K; by default `disparity_task` and `disparity_metric`.
+        max_disparity
+            The gap that is accepted; by default this recommender's own, if it has one.
+        max_loss
+            The share of the quality of everyone that may be lost; by default none is set if an accepted gap can be
+            reached, else 1 %.
+        min_group_size, n_resamples
+            As for `evaluate`; there must be resamples.
+        on_progress
+            Called with what is being done and the share of the work that is done.
+
+        Returns
+        -------
+        Frontier
+            `levels`, `recommended`, `setting`, `verdicts()`, `to_arrow()`.
+
+        Raises
+        ------
+        ConfigurationError
+            If an option makes no sense, or the method and the model do not have the lever.
+        DataError
+            If there are no groups, too few events, or too few users of the groups.
+
+        """
+        if events is None:
+            log = log_of(self.state)
+        else:
+            log = _as_event_log(events, users, items) or read_events(events, users=users, items=items)
+        metric = metric or self.config.disparity_metric
+        own = self._metrics if isinstance(self._metrics, Mapping) else {}
+        return measure_frontier(
+            self._learning.readable(log),
+            self._learning,
+            self._variant,
+            lever=lever,
+            levels=levels,
+            n_periods=n_periods,
+            pretrain_ratio=pretrain_ratio,
+            task=_task_names(task or self.config.disparity_task)[0],
+            metric={metric: own[metric]} if metric in own else metric,
+            max_disparity=self.config.max_disparity if max_disparity is None else max_disparity,
+            max_loss=max_loss,
+            min_group_size=min_group_size,
+            n_resamples=n_resamples,
+            on_progress=on_progress,
+        )
+
     # ── keeping ──────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | Path, *, with_groups: bool = True) -> None:
@@ -668,6 +759,12 @@ class FairRecommender:
         """Both share the state, which never changes."""
         twin = object.__new__(type(self))
         twin.__setstate__(self.__getstate__())
+        return twin
+
+    def _variant(self, config: MethodConfig, state: State | None) -> FairRecommender:
+        """A recommender with another configuration in another state, and this one's parts, seed and device."""
+        twin = copy(self)
+        twin.config, twin._learning, twin._state = config, replace(self._learning, config=config), state
         return twin
 
     def _fitted(self) -> State:

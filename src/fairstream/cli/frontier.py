@@ -1,0 +1,185 @@
+"""`fairstream frontier`: what each level of disparity costs on one's own past."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
+from fairstream.cli.frontier_tables import change_table, level_table, text_picture
+from fairstream.cli.progress import ShareProgress
+from fairstream.cli.reading import (
+    Advantaged,
+    Data,
+    Group,
+    ItemColumn,
+    Items,
+    RatingAbove,
+    RatingColumn,
+    TimeColumn,
+    TimeUnit,
+    UserColumn,
+    Users,
+)
+from fairstream.cli.run import with_config_options
+from fairstream.data import read_events
+from fairstream.errors import ConfigurationError
+from fairstream.experiments import RunConfig, check_writable, versions, write_file
+from fairstream.methods import MethodConfig
+from fairstream.pages.frontier import picture, picture_format
+from fairstream.recommender import FairRecommender
+from fairstream.registry import load_plugins
+from fairstream.training import RuntimeConfig
+
+_DECIDED_HERE = {
+    "group_weight",
+    "fairness_weight",
+    "max_disparity",
+    "min_quality",
+    "disparity_task",
+    "disparity_metric",
+}
+_OF_OTHER_METHODS = {"rerank_tolerance", "adversary_weight"}
+_OPTIONS = [
+    name
+    for name in (*MethodConfig.model_fields, *RuntimeConfig.model_fields, "plugins")
+    if name not in _DECIDED_HERE | _OF_OTHER_METHODS
+]
+
+
+@with_config_options(RunConfig, _OPTIONS)
+def frontier(
+    data: Data,
+    *,
+    group: Group = None,
+    advantaged: Advantaged = None,
+    users: Users = None,
+    items: Items = None,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    time_column: TimeColumn = None,
+    rating_column: RatingColumn = None,
+    rating_above: RatingAbove = 2.0,
+    time_unit: TimeUnit = None,
+    lever: Annotated[
+        Literal["group-weight", "fairness-weight"] | None,
+        typer.Option(
+            help="What is varied: how many times the events of the groups behind count, or λ of the fairness loss; "
+            "the other one is off.",
+            show_default="group-weight where the model takes weights",
+        ),
+    ] = None,
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VALUE,…",
+            help="Its values, among them the one that does nothing (1; of λ 0).",
+            show_default="1,1.5,2,3,5,8; of λ 0,0.5,1,2,4,8",
+        ),
+    ] = None,
+    max_disparity: Annotated[
+        float | None,
+        typer.Option(help="The gap that is accepted: recommend the best quality within it.", show_default=False),
+    ] = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="The share of the quality that may be lost.",
+            show_default="0.01, and none where --max-disparity can be met",
+        ),
+    ] = None,
+    periods: Annotated[int, typer.Option(help="Periods to test on, each after an update.")] = 5,
+    pretrain_ratio: Annotated[float, typer.Option(help="Share of the events before these periods.")] = 0.7,
+    task: Annotated[
+        Literal["event", "next"], typer.Option(help="event: each event of the next period; next: one list for it.")
+    ] = "event",
+    metric: Annotated[str, typer.Option(metavar="NAME@K", help="Metric of the quality and the gap.")] = "ndcg@20",
+    min_group_size: Annotated[
+        int, typer.Option(min=1, help="A group with fewer tested users in a period is set aside.")
+    ] = 20,
+    n_resamples: Annotated[int, typer.Option(help="Bootstrap samples and permutations behind every interval.")] = 1000,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png|.svg|.html",
+            help="Also write the picture; needs `pip install fairstream[report]`.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = None,
+    quiet: Quiet = False,
+    options: dict[str, Any],
+) -> None:
+    """Show what each level of disparity would have cost on your own past, before you choose one.
+
+    The model is pre-trained once on the first part of the log, without a lever. From there each level of the lever goes
+    through the rest: the model learns a period and is tested on the next. Nothing but this log is looked at.
+
+    `fairstream frontier DATA --group gender --advantaged M --max-disparity 0.02 --figure frontier.png`
+    """
+    check_json(json)
+    if figure is not None:
+        picture_format(figure)
+        check_writable(figure)
+    load_plugins(options.pop("plugins", ()))
+    recommender = FairRecommender(**options)
+    log = read_events(
+        data,
+        users=users,
+        items=items,
+        group=group,
+        advantaged=advantaged,
+        user_column=user_column,
+        item_column=item_column,
+        time_column=time_column,
+        rating_column=rating_column,
+        rating_above=rating_above,
+        time_unit=time_unit,
+    )
+    console = make_console(quiet=quiet or json == "-")
+    with ShareProgress(quiet=quiet) as progress:
+        found = recommender.frontier(
+            log,
+            lever=None if lever is None else "group_weight" if lever == "group-weight" else "fairness_weight",
+            levels=None if levels is None else _numbers(levels),
+            n_periods=periods,
+            pretrain_ratio=pretrain_ratio,
+            task=task,
+            metric=metric,
+            max_disparity=max_disparity,
+            max_loss=max_loss,
+            min_group_size=min_group_size,
+            n_resamples=n_resamples,
+            on_progress=progress.on_progress,
+        )
+    for note in found.notes:
+        console.print(note, highlight=False)
+    console.print(level_table(found))
+    console.print(change_table(found))
+    for line in (*text_picture(found), "", *found.verdicts(), _how_to_set(found.setting)):
+        console.print(line, highlight=False, markup=False)
+    about = {
+        "config": {**recommender.config.model_dump(mode="json"), "seed": options.get("seed", 0)},
+        "data": {"sha256": log.fingerprint(), "n_events": len(log), "n_users": log.n_users, "n_items": log.n_items},
+        "versions": versions(),
+    }
+    write_result({**found.to_dict(), **about}, json)
+    if figure is not None:
+        write_file(figure, picture(found, picture_format(figure)))
+        console.print(f"Written to {figure}", highlight=False)
+
+
+def _numbers(levels: str) -> list[float]:
+    try:
+        return [float(level) for level in levels.split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f"--levels takes numbers with commas between them, such as 1,2,4, got {levels!r}"
+        ) from None
+
+
+def _how_to_set(setting: dict[str, float]) -> str:
+    options = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in setting.items())
+    return f"As options: {options}"

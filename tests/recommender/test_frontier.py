@@ -1,0 +1,421 @@
+"""`frontier`: what each level of a lever costs on the past, from the past alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import fairstream as fs
+from fairstream.data.groups import Groups
+from fairstream.errors import ConfigurationError, DataError
+from fairstream.evaluation import Estimate, GroupScores, Interval, MetricAtK, UserResults
+from fairstream.evaluation.metrics import hit
+from fairstream.periods import cut_periods
+from fairstream.randomness import Randomness
+from fairstream.recommender.frontier import make_levels
+from fairstream.recommender.levers import check_levels
+from fairstream.recommender.past import Past, _go_through
+
+STREAM = fs.synthetic_stream(n_users=400, n_items=80, n_events=9000, seed=2)
+N_PERIODS, RATIO = 3, 0.7
+QUICK: dict[str, Any] = {"n_periods": N_PERIODS, "n_resamples": 50, "min_group_size": 5}
+
+
+def read(events: pa.Table = STREAM.events, **options: Any) -> fs.EventLog:
+    return fs.read_events(events, users=STREAM.users, **{"group": "community", "advantaged": "majority", **options})
+
+
+LOG = read()
+
+
+def recommender(model: str = "item-item", **options: Any) -> fs.FairRecommender:
+    return fs.FairRecommender(model, device="cpu", seed=3, **options)
+
+
+@pytest.fixture(scope="module")
+def frontier() -> fs.Frontier:
+    return recommender().frontier(LOG, levels=[1, 3, 8], **QUICK)
+
+
+def as_json(frontier: fs.Frontier) -> dict[str, Any]:
+    """Everything but the measured times."""
+    document = {**frontier.to_dict(), "pretrain_seconds": None}
+    return {**document, "levels": [{**level, "seconds": None} for level in document["levels"]]}
+
+
+def summary_of_a_run(log: fs.EventLog, model: str, task: str = "event", **options: Any) -> dict[str, Any]:
+    job = fs.run(
+        log,
+        model=model,
+        metrics=["ndcg@20"],
+        tasks=[task],
+        seed=3,
+        device="cpu",
+        pretrain_ratio=RATIO,
+        n_blocks=N_PERIODS + 1,
+        n_periods=N_PERIODS + 1,
+        n_resamples=QUICK["n_resamples"],
+        min_group_size=QUICK["min_group_size"],
+        **options,
+    )
+    list(job)
+    return job.summary()[task]["ndcg@20"]
+
+
+# ── what it is equal to ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("task", ["event", "next"])
+@pytest.mark.parametrize("advantaged", ["majority", "auto"])
+def test_without_a_lever_it_is_a_plain_run(task: Any, advantaged: str) -> None:
+    log = read(advantaged=advantaged)
+    frontier = recommender().frontier(log, levels=[1, 2], task=task, **QUICK)
+    assert frontier.none.scores.to_dict() == summary_of_a_run(log, "item-item", task, fairness_weight=0.0)
+
+
+def test_without_a_lever_a_trained_model_is_a_plain_run_too() -> None:
+    epochs = {"pretrain_epochs": 2, "update_epochs": 1}
+    frontier = recommender("mf", **epochs).frontier(LOG, levels=[0, 4], **QUICK)
+    assert frontier.lever == "fairness_weight"
+    assert frontier.none.scores.to_dict() == summary_of_a_run(LOG, "mf", fairness_weight=0.0, **epochs)
+    assert frontier.levels[1].scores.mean != frontier.none.scores.mean
+
+
+def test_at_a_level_a_closed_form_is_a_run_with_that_weight(frontier: fs.Frontier) -> None:
+    for level in frontier.levels[1:]:
+        run = summary_of_a_run(LOG, "item-item", group_weight=level.value)
+        assert level.quality == pytest.approx(run["mean"], abs=1e-4)
+        assert level.gap.value == pytest.approx(run["performance_disparity"], abs=1e-4)
+
+
+def test_features_of_items_are_read_as_in_a_run() -> None:
+    ids = pa.array(np.unique(STREAM.events["item_id"].to_numpy()))
+    items = pa.table({"item_id": ids, "kind": [f"kind{i % 7}" for i in ids.to_pylist()]})
+    log = read(items=items)
+    epochs = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8}
+    frontier = recommender("gru", **epochs).frontier(log, levels=[1, 2], **QUICK)
+    assert frontier.none.scores.to_dict() == summary_of_a_run(log, "gru", fairness_weight=0.0, **epochs)
+
+
+def test_the_events_that_a_recommender_knows_are_its_past(frontier: fs.Frontier) -> None:
+    rec = recommender().fit(read(STREAM.events.slice(0, 6000)))
+    rec.update(STREAM.events.slice(6000, 2000), users=STREAM.users)
+    rec.observe(STREAM.events.slice(8000), users=STREAM.users)
+    state = rec.state
+    assert as_json(rec.frontier(levels=[1, 3, 8], **QUICK)) == as_json(frontier)
+    assert rec.state is state
+
+
+def test_it_is_the_same_every_time(frontier: fs.Frontier) -> None:
+    assert as_json(recommender().frontier(LOG, levels=[8, 1, 3, 3], **QUICK)) == as_json(frontier)
+
+
+# ── what it may know ─────────────────────────────────────────────────────────────────────
+
+
+def carried(past: Past) -> list[list[UserResults]]:
+    rec = recommender()
+    none, heavy = rec.config.with_options(fairness_weight=0.0), rec.config.with_options(group_weight=4.0)
+    metric = MetricAtK("hit@5", hit, 5)
+    options: dict[str, Any] = {"task": "event", "metric": metric, "min_group_size": 1, "on_progress": None}
+    return _go_through(past, rec._variant, none, {"none": none, "4": heavy}, **options)[0]
+
+
+def test_what_comes_later_changes_nothing() -> None:
+    shorter = read(STREAM.events.slice(0, 6500), advantaged=None)
+    longer = read(advantaged=None)
+    assert longer.n_users > shorter.n_users
+    assert longer.n_items > shorter.n_items
+    past = Past.cut(shorter, pretrain_ratio=RATIO, n_periods=2)
+    groups = longer.require_groups().as_of(longer.n_users_after(past.periods.ends[0]))
+    with_future = Past(longer, groups, past.periods)
+    for ours, theirs in zip(carried(past), carried(with_future), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.to_dict() == other.to_dict()
+    for t in range(past.periods.last + 1):
+        known, part = past.periods.ends[t], with_future.part(t)
+        assert len(part.user_ids) == len(part.require_groups().codes) == longer.n_users_after(known)
+        assert len(part.item_ids) == longer.n_items_after(known)
+
+
+def test_a_period_is_tested_before_it_is_learned() -> None:
+    past = Past.cut(LOG, pretrain_ratio=RATIO, n_periods=2)
+    last, items = past.periods.span(past.periods.last), LOG.items.copy()
+    items[last] = items[last][::-1]
+    changed = replace(past, log=replace(LOG, items=items))
+    for ours, theirs in zip(carried(past), carried(changed), strict=True):
+        assert ours[0].to_dict() == theirs[0].to_dict()
+        assert ours[1].to_dict() != theirs[1].to_dict()
+
+
+def test_the_periods_are_the_last_events() -> None:
+    past = Past.cut(LOG, pretrain_ratio=RATIO, n_periods=N_PERIODS)
+    expected = cut_periods(len(LOG), pretrain_ratio=RATIO, n_periods=N_PERIODS + 1, n_blocks=N_PERIODS + 1)
+    assert past.periods == expected
+    assert len(past.updates) == N_PERIODS
+
+
+def test_progress_begins_with_one_pretraining_and_never_goes_back() -> None:
+    calls: list[tuple[str, float]] = []
+    rec = recommender("mf", pretrain_epochs=2, update_epochs=2)
+    rec.frontier(LOG, levels=[0, 1], on_progress=lambda what, share: calls.append((what, share)), **QUICK)
+    stages = list(dict.fromkeys(what for what, _ in calls))
+    assert stages == [
+        "pre-training",
+        *(f"fairness_weight {value}, period {t} of {N_PERIODS}" for value in (0, 1) for t in (1, 2, 3)),
+    ]
+    shares = [share for _, share in calls]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+
+
+# ── levers ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_weights_help_those_behind(frontier: fs.Frontier) -> None:
+    none, *_, heaviest = frontier.levels
+    assert none.behind == "minority"
+    before, after = none.scores.by_group["minority"], heaviest.scores.by_group["minority"]
+    assert before is not None
+    assert after is not None
+    assert after > before
+    assert heaviest.gap_change.high < 0
+    assert heaviest.quality_change.value == pytest.approx(heaviest.quality - none.quality)
+    assert heaviest.gap_change.value == pytest.approx(heaviest.gap.value - none.gap.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "lever"),
+    [
+        ("item-item", {}, "group_weight"),
+        ("popularity", {}, "group_weight"),
+        ("blend", {}, "group_weight"),
+        ("sasrec", {}, "group_weight"),
+        ("sasrec", {"loss": "bpr"}, "fairness_weight"),
+        ("mf", {"method": "Finetune"}, "fairness_weight"),
+    ],
+)
+def test_the_lever_is_one_that_the_model_has(model: str, options: dict[str, Any], lever: str) -> None:
+    training = {} if model in ("item-item", "popularity") else {"pretrain_epochs": 1, "update_epochs": 1}
+    rec = recommender(model, **options, **training)
+    small = read(STREAM.events.slice(0, 1500))
+    frontier = rec.frontier(small, levels=[0, 1] if lever == "fairness_weight" else [1, 6], **{**QUICK, "n_periods": 1})
+    assert frontier.lever == lever
+    assert any("the signed one is weighed" in note for note in frontier.notes) == ("method" in options)
+    assert frontier.levels[0].scores != frontier.levels[1].scores  # it has an effect
+
+
+def test_the_other_lever_and_an_accepted_disparity_are_off(frontier: fs.Frontier) -> None:
+    rec = recommender(fairness_weight=2.0, max_disparity=0.9)
+    given = rec.frontier(LOG, levels=[1, 3, 8], **QUICK)
+    assert given.max_disparity == 0.9
+    assert [level.scores for level in given.levels] == [level.scores for level in frontier.levels]
+    assert given.setting == {"group_weight": 1.0, "fairness_weight": 0.0}
+
+
+def test_weights_that_training_does_not_know_are_noted() -> None:
+    rec = recommender("mf", pretrain_epochs=1, update_epochs=1)
+    frontier = rec.frontier(LOG, lever="group_weight", levels=[1, 2], **{**QUICK, "n_periods": 1})
+    assert any("knows no weights of events" in note for note in frontier.notes)
+
+
+def test_a_metric_of_ones_own() -> None:
+    def first_hit(lists: Any, truth: Any) -> Any:
+        return lists.hits[:, 0].astype(float)
+
+    rec = recommender(metrics={"first@7": first_hit})
+    frontier = rec.frontier(LOG, levels=[1, 8], metric="first@7", **QUICK)
+    assert frontier.metric == "first@7"
+    assert frontier.none.quality == pytest.approx(
+        recommender().frontier(LOG, levels=[1, 8], metric="hit@1", **QUICK).none.quality
+    )
+
+
+# ── statistics ───────────────────────────────────────────────────────────────────────────
+
+
+def results(hits: np.ndarray[Any, Any], codes: np.ndarray[Any, Any]) -> UserResults:
+    n = len(codes)
+    return UserResults(
+        np.arange(n),
+        codes.astype(np.int16),
+        np.zeros(n, np.bool_),
+        torch.from_numpy(hits[:, None]).double(),
+        torch.ones(n, dtype=torch.float64),
+    )
+
+
+def test_of_several_groups_the_one_furthest_behind_counts() -> None:
+    rng, codes = np.random.default_rng(0), np.repeat([0, 1, 2], 200)
+    rates = {1.0: (0.5, 0.4, 0.1), 4.0: (0.4, 0.2, 0.35)}
+    tests = {value: [results(rng.random(600) < np.take(rate, codes), codes)] for value, rate in rates.items()}
+    none, other = make_levels(
+        tests,
+        MetricAtK("hit@1", hit, 1),
+        ("a", "b", "c"),
+        none=1.0,
+        min_group_size=20,
+        n_resamples=200,
+        randomness=Randomness(0),
+        seconds=dict.fromkeys(tests, 0.0),
+    )
+    for level, behind in ((none, "c"), (other, "b")):
+        means = {name: tests[level.value][0].hits[codes == code].mean().item() for code, name in enumerate("abc")}
+        rest = np.mean([value for name, value in means.items() if name != behind])
+        assert level.behind == behind
+        assert level.gap.value == pytest.approx(rest - means[behind])
+        assert level.gap.interval is not None
+        assert level.gap.interval[0] < level.gap.value < level.gap.interval[1]
+    assert other.gap_change.value == pytest.approx(other.gap.value - none.gap.value)
+    assert other.gap_change.excludes_zero
+
+
+# ── the recommendation ───────────────────────────────────────────────────────────────────
+
+
+def level(value: float, quality: float, gap: float, *, p_value: float = 0.001, base: float = 0.2) -> fs.FrontierLevel:
+    estimate = Estimate(gap, (gap - 0.01, gap + 0.01), p_value, 0.005)
+    scores = GroupScores(quality, None, {"M": quality + gap / 2, "F": quality - gap / 2}, {}, *[None] * 7)
+    quality_change = Interval(quality - base, quality - base - 0.001, quality - base + 0.001)
+    gap_change = Interval(gap - 0.05, gap - 0.06, gap - 0.04)
+    return fs.FrontierLevel(value, scores, estimate, "F" if gap > 0 else "M", quality_change, gap_change, 0.1, True)
+
+
+def of(*levels: fs.FrontierLevel, **options: Any) -> fs.Frontier:
+    given: dict[str, Any] = {"max_disparity": None, "max_loss": None, **options}
+    about: Any = ("group_weight", "ndcg@20", "event", "gender", ("M", "F"), ("F",), 900, (70, 80, 90, 100))
+    return fs.Frontier(*about, levels, pretrain_seconds=1.0, **given)
+
+
+NONE, CHEAP, FAIR, OVERDONE = level(1, 0.2, 0.05), level(2, 0.199, 0.035), level(4, 0.19, 0.01), level(8, 0.17, -0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "words"),
+    [
+        ({}, 2, "group_weight 2, the smallest gap at a loss of at most 1.0 %"),
+        ({"max_loss": 0.1}, 4, "group_weight 4, the smallest gap at a loss of at most 10.0 %"),
+        ({"max_loss": 0.0}, 1, "no lever. No level has a smaller gap at a loss of at most 0.0 %"),
+        ({"max_disparity": 0.04}, 2, "the best quality with a gap of at most 0.04, though its interval reaches beyond"),
+        ({"max_disparity": 0.048}, 2, "a gap of at most 0.048, and so is its whole interval"),
+        ({"max_disparity": 0.03}, 4, "group_weight 4, the best quality with a gap of at most 0.03"),
+        ({"max_disparity": 0.03, "max_loss": 0.02}, 2, "No level that was tried brings the gap to 0.03 at a loss"),
+        ({"max_disparity": 0.001}, 2, "No level that was tried brings the gap to 0.001."),
+        ({"max_disparity": 0.07}, 1, "no lever, since the gap is at most 0.07, and so is its whole interval"),
+    ],
+)
+def test_what_is_recommended(options: dict[str, Any], value: float, words: str) -> None:
+    frontier = of(NONE, CHEAP, FAIR, OVERDONE, **options)
+    assert frontier.recommended.value == value
+    assert frontier.setting == {"group_weight": value, "fairness_weight": 0.0}
+    assert words in " ".join(frontier.verdicts())
+
+
+@pytest.mark.parametrize("options", [{}, {"max_disparity": 0.01}])
+def test_a_gap_that_may_be_chance_is_left_alone(options: dict[str, Any]) -> None:
+    frontier = of(level(1, 0.2, 0.05, p_value=0.3), CHEAP, **options)
+    assert frontier.recommended is frontier.none
+    verdicts = " ".join(frontier.verdicts())
+    assert "chance alone may explain (p = 0.300)" in verdicts
+    assert "Recommended: no lever" in verdicts
+
+
+def test_a_narrowing_that_may_be_chance_is_called_so() -> None:
+    unsure = replace(CHEAP, gap_change=Interval(-0.015, -0.04, 0.01))
+    assert any("cannot be told from chance" in verdict for verdict in of(NONE, unsure).verdicts())
+    assert not any("cannot be told from chance" in verdict for verdict in of(NONE, CHEAP).verdicts())
+
+
+def test_a_lever_for_the_wrong_group_is_called_so() -> None:
+    turned = [level(1, 0.2, -0.05), level(2, 0.199, -0.06)]
+    assert any("The lever is for F, but here M is behind" in verdict for verdict in of(*turned).verdicts())
+    assert not any("The lever is for" in verdict for verdict in of(NONE, CHEAP).verdicts())
+
+
+def test_the_front(frontier: fs.Frontier) -> None:
+    for one in frontier.levels:
+        is_dominated = any(
+            other.quality >= one.quality
+            and other.size <= one.size
+            and (other.quality > one.quality or other.size < one.size)
+            for other in frontier.levels
+        )
+        assert one.is_on_front != is_dominated
+
+
+def test_the_table_has_a_row_for_each_level(frontier: fs.Frontier) -> None:
+    table = frontier.to_arrow()
+    assert table["group_weight"].to_pylist() == [1.0, 3.0, 8.0]
+    assert table["minority"].to_pylist() == [level.scores.by_group["minority"] for level in frontier.levels]
+    assert sum(table["is_recommended"].to_pylist()) == 1
+
+
+# ── bad input ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levels": [2, 4]}, "must include 1, which does nothing and which the others are compared with, got 2, 4"),
+        ({"levels": [1]}, "must include another value than 1"),
+        ({"levels": []}, "must include 1"),
+        ({"levels": [1, -2]}, "the levels of group_weight must be > 0, got -2"),
+        ({"levels": [1, 0]}, "the levels of group_weight must be > 0, got 0"),
+        ({"levels": [1, float("nan")]}, "must be > 0, got nan"),
+        ({"levels": ["a"]}, "levels must be numbers"),
+        ({"lever": "weight"}, "lever must be one of group_weight, fairness_weight, got 'weight'"),
+        ({"lever": "fairness_weight"}, "item-item is computed in closed form .* choose the lever group_weight"),
+        ({"n_periods": 0}, "n_periods must be >= 1, got 0"),
+        ({"pretrain_ratio": 1.0}, "pretrain_ratio must be > 0 and < 1, got 1"),
+        ({"metric": "ndgc@20"}, "ndgc"),
+        ({"task": "remain"}, "tasks must be 'next', 'event'"),
+        ({"max_disparity": -0.1}, "max_disparity must be >= 0 and < 1, got -0.1"),
+        ({"max_loss": 1.5}, "max_loss must be >= 0 and < 1, got 1.5"),
+        ({"n_resamples": 0}, "n_resamples must be >= 1, got 0"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_one_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        recommender().frontier(LOG, **{**QUICK, **options})
+
+
+def test_lambda_may_be_nothing_but_not_less() -> None:
+    assert check_levels("fairness_weight", [2, 0]) == (0.0, 2.0)
+    with pytest.raises(ConfigurationError, match="the levels of fairness_weight must be >= 0, got -1"):
+        check_levels("fairness_weight", [0, -1])
+
+
+@pytest.mark.parametrize("method", ["Adver", "Pretrain"])
+def test_a_method_without_the_lever_is_refused(method: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"which {method} does not use"):
+        recommender("mf", method=method).frontier(LOG, **QUICK)
+
+
+def test_a_metric_of_all_users_together_is_refused() -> None:
+    rec = recommender(metrics={"coverage@5": lambda lists, truth: len(np.unique(lists.items)) / truth.n_items})
+    with pytest.raises(ConfigurationError, match="coverage@5 is one number for all users"):
+        rec.frontier(LOG, metric="coverage@5", **QUICK)
+
+
+def test_data_that_do_not_suffice_are_one_sentence() -> None:
+    with pytest.raises(DataError, match="the log has no groups"):
+        recommender().frontier(fs.read_events(STREAM.events), **QUICK)
+    with pytest.raises(DataError, match="20 events are too few to pre-train on"):
+        recommender().frontier(read(STREAM.events.slice(0, 20)), **{**QUICK, "n_periods": 9})
+    with pytest.raises(DataError, match="no disparity can be compared: in every period fewer than 1000 users"):
+        recommender().frontier(LOG, levels=[1, 2], **{**QUICK, "min_group_size": 1000})
+    with pytest.raises(ConfigurationError, match="has not been fitted yet"):
+        recommender().frontier()
+
+
+def test_users_without_a_group_are_in_no_gap() -> None:
+    codes = LOG.require_groups().codes.copy()
+    codes[::7] = -1
+    groups = Groups("community", ("majority", "minority"), codes)
+    frontier = recommender().frontier(LOG.with_groups(groups), levels=[1, 2], **QUICK)
+    assert frontier.none.scores.to_dict() == summary_of_a_run(LOG.with_groups(groups), "item-item", fairness_weight=0.0)
