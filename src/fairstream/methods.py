@@ -63,8 +63,8 @@ method (in any case)."""
 restart-on-degradation, or a registered strategy."""
     fairness: str | None = None
     """Fairness loss, instead of the method's own: signed or absolute (the paper's), largest (the largest gap of a \
-group behind the rest, for any number of groups), group-dro (the likelihood of the worst group), cvar (that of the worst \
-interactions; needs no groups), or a registered one."""
+group behind the rest, for any number of groups), group-dro (the likelihood of the worst group), cvar (that of the \
+worst interactions; needs no groups), or a registered one."""
     adversary_weight: float = Field(10.0, ge=0)
     """γ, the weight of the adversary in Adver; the paper tries 1, 10, 20 and 50."""
     restart: Literal["never", "on-degradation"] = "never"
@@ -223,8 +223,8 @@ class Parts:
         weight = 0.0 if name is None or config.max_disparity is not None else config.fairness_weight
         if weight == "auto" and is_closed_form(self.model or config.model):
             raise ConfigurationError(
-                f"fairness_weight='auto' is computed from gradients, and the model {config.model} is computed in closed "
-                f"form; give a number, or another model"
+                f"fairness_weight='auto' is computed from gradients, and the model {config.model} is computed in "
+                f"closed form; give a number, or another model"
             )
         fairness: FairnessLoss = DisparityLoss("signed", config.surrogate, config.temperature)
         if self.fairness is not None:
