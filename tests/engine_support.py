@@ -165,7 +165,7 @@ def job_of(
         for parameter in scorer.parameters():
             parameter.data.mul_(10)
     scorer.to(device, dtype)
-    fairness = DisparityLoss(
+    fairness = objective.pop("fairness_loss", None) or DisparityLoss(
         objective.pop("fairness", "signed"), objective.pop("surrogate", "hit"), objective.pop("tau", 3.0)
     )
     aim = Objective(**{"lambda_": 0.5, "n": 4, "mu": 4, "loss": bpr_loss, "fairness": fairness, **objective})

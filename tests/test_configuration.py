@@ -92,6 +92,15 @@ def test_a_value_of_another_kind_is_refused(case: tuple[str, str, object]) -> No
     assert complaint(**{name: value}).startswith(f"{name} must be {kind}, got {shown} (the default is ")
 
 
+@pytest.mark.parametrize("value", [-1, "much", math.nan])
+def test_a_number_that_may_be_a_word_is_one_complaint_that_names_the_word(value: object) -> None:
+    message = complaint(fairness_weight=value)
+    assert message.startswith("fairness_weight must be ")
+    assert message.endswith("(the default is 0.5), or 'auto'")
+    assert message.count("fairness_weight") == 1
+    assert RunConfig(fairness_weight="auto").fairness_weight == "auto"
+
+
 @given(st.sampled_from(sorted(LITERALS)), st.sampled_from(["none of them", 3, None]))
 def test_a_choice_is_one_of_those_there_are(name: str, value: object) -> None:
     message = complaint(**{name: value})

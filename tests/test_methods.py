@@ -10,8 +10,16 @@ from torch import Tensor
 from fairstream.baselines import Rerank
 from fairstream.errors import ConfigurationError
 from fairstream.methods import METHODS, MethodConfig, Parts
-from fairstream.models import MatrixFactorization, NeuralCollaborativeFiltering
-from fairstream.objectives import DisparityLoss, bpr_loss, sampled_softmax_loss
+from fairstream.models import ItemItem, MatrixFactorization, NeuralCollaborativeFiltering
+from fairstream.objectives import (
+    CVaRLoss,
+    DisparityLoss,
+    FairnessLoss,
+    GroupDROLoss,
+    LargestGapLoss,
+    bpr_loss,
+    sampled_softmax_loss,
+)
 from fairstream.strategies import (
     STRATEGIES,
     FineTune,
@@ -165,6 +173,51 @@ def test_names_of_parts_replace_those_of_the_method() -> None:
 def test_a_fairness_loss_switches_fairness_on_whatever_the_method() -> None:
     config = MethodConfig(method="Finetune", fairness="signed", fairness_weight=0.7)
     assert Parts().make_objective(config).lambda_ == 0.7
+
+
+LOSSES_BY_NAME: list[tuple[dict[str, Any], FairnessLoss]] = [
+    ({"fairness": "Absolute"}, DisparityLoss("absolute")),
+    ({"fairness": "signed", "fairness_ema_decay": 0.9}, DisparityLoss("signed", ema_decay=0.9)),
+    ({"fairness": "largest", "surrogate": "probability"}, LargestGapLoss("probability")),
+    ({"fairness": "largest", "fairness_ema_decay": 0.5}, LargestGapLoss(ema_decay=0.5)),
+    ({"fairness": "group-dro"}, GroupDROLoss()),
+    ({"fairness": "group-dro", "dro_step_size": 0.2, "fairness_ema_decay": 0.0}, GroupDROLoss(0.2, 0.0)),
+    ({"fairness": "CVaR", "cvar_share": 0.4}, CVaRLoss(0.4)),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), LOSSES_BY_NAME)
+def test_a_named_fairness_loss_has_its_options(options: dict[str, Any], expected: FairnessLoss) -> None:
+    assert Parts().make_objective(MethodConfig(**options)).fairness == expected
+
+
+def test_the_automatic_weight_is_that_of_the_objective() -> None:
+    objective = Parts().make_objective(MethodConfig(fairness_weight="auto", n_fairness_negatives=7))
+    assert (objective.is_auto, objective.is_fair, objective.mu) == (True, True, 7)
+    assert not Parts().make_objective(MethodConfig(method="Finetune", fairness_weight="auto")).is_fair
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"fairness": "largest"}, "goes with the fairness losses signed and absolute, got 'largest'; give a number"),
+        ({"max_disparity": 0.1}, "with max_disparity the weight is found; give it or fairness_weight='auto', not both"),
+    ],
+)
+def test_what_the_automatic_weight_does_not_go_with_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        MethodConfig(fairness_weight="auto", **options)
+
+
+def test_a_closed_form_of_ones_own_has_no_automatic_weight() -> None:
+    config = MethodConfig(model="custom", fairness_weight="auto")
+    with pytest.raises(ConfigurationError, match="is computed in closed form; give a number, or another model"):
+        Parts(model=ItemItem).make_objective(config)
+
+
+def test_cvar_has_no_statistics_of_groups() -> None:
+    with pytest.raises(ConfigurationError, match="cvar has no means of groups to accumulate; leave fairness_ema_decay"):
+        MethodConfig(fairness="cvar", fairness_ema_decay=0.5)
 
 
 def test_objects_of_ones_own_are_used_as_they_are() -> None:

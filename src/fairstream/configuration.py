@@ -35,12 +35,21 @@ class Configuration(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            sentences = (self._sentence(detail) for detail in error.errors())
-            raise ConfigurationError("; ".join(sentences)) from None
+            raise ConfigurationError("; ".join(self._sentences(error.errors()))) from None
 
     def with_options(self, **options: Any) -> Self:
         """The same configuration with some options changed, checked again."""
         return type(self)(**{**self.model_dump(), **options})
+
+    @classmethod
+    def _sentences(cls, details: list[ErrorDetails]) -> list[str]:
+        """One for each complaint; a value that is neither a number nor a word is one complaint."""
+        sentences, words = [], {d["loc"][0]: d for d in details if d["type"] == "literal_error" and len(d["loc"]) > 1}
+        for detail in details:
+            word = words.get(detail["loc"][0]) if detail["loc"] else None
+            if word is not detail:
+                sentences.append(cls._sentence(detail) + (f", or {word['ctx']['expected']}" if word else ""))
+        return sentences
 
     @classmethod
     def _sentence(cls, detail: ErrorDetails) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Metric, Reranker, resolve_metrics
-from fairstream.models import ModelFactory, model_defaults, model_factory
+from fairstream.models import ModelFactory, is_closed_form, model_defaults, model_factory
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Loss, Objective
+from fairstream.objectives.fairness import Kind
 from fairstream.registry import Registry
 from fairstream.strategies import (
     STRATEGIES,
@@ -69,7 +70,9 @@ method (in any case)."""
     """What each update learns, instead of the method's own strategy: keep, retrain, fine-tune, window, replay, \
 restart-on-degradation, restart-by-bound, or a registered strategy."""
     fairness: str | None = None
-    """Fairness loss, instead of the method's own: signed, absolute, or a registered one."""
+    """Fairness loss, instead of the method's own: signed or absolute (the paper's), largest (the largest gap of a \
+group behind the rest, for any number of groups), group-dro (the likelihood of the worst group), cvar (that of the \
+worst interactions; needs no groups), or a registered one."""
     adversary_weight: float = Field(10.0, ge=0)
     """γ, the weight of the adversary in Adver; the paper tries 1, 10, 20 and 50."""
     restart: Literal["never", "on-degradation", "by-bound"] = "never"
@@ -134,6 +137,22 @@ popularity have weights of events alone."""
                     raise ValueError(f"{name} goes with max_disparity, the gap that is accepted; give both")
             return self
         resolve_metrics((self.disparity_metric,), 20, {})
+        return self
+
+    @model_validator(mode="after")
+    def _fairness_fits(self) -> Self:
+        name = self.fairness_name
+        if name == "cvar" and self.fairness_ema_decay is not None:
+            raise ValueError("cvar has no means of groups to accumulate; leave fairness_ema_decay out")
+        if self.fairness_weight != "auto" or name is None:
+            return self
+        if name not in (*get_args(Kind), CUSTOM):
+            raise ValueError(
+                f"fairness_weight='auto' goes with the fairness losses {' and '.join(get_args(Kind))}, "
+                f"got {name!r}; give a number"
+            )
+        if self.max_disparity is not None:
+            raise ValueError("with max_disparity the weight is found; give it or fairness_weight='auto', not both")
         return self
 
     @property
@@ -210,18 +229,31 @@ class Parts:
     def make_objective(self, config: MethodConfig) -> Objective:
         """The loss of a method."""
         name = config.fairness_name
-        lambda_ = 0.0 if name is None or config.max_disparity is not None else config.fairness_weight
+        weight = 0.0 if name is None or config.max_disparity is not None else config.fairness_weight
+        if weight == "auto" and is_closed_form(self.model or config.model):
+            raise ConfigurationError(
+                f"fairness_weight='auto' is computed from gradients, and the model {config.model} is computed in "
+                f"closed form; give a number, or another model"
+            )
         fairness: FairnessLoss = DisparityLoss("signed", config.surrogate, config.temperature)
         if self.fairness is not None:
             fairness = self.fairness
         elif name is not None:
-            fairness = FAIRNESS_LOSSES[name](temperature=config.temperature, surrogate=config.surrogate)
+            decay = config.fairness_ema_decay
+            fairness = FAIRNESS_LOSSES[name](
+                temperature=config.temperature,
+                surrogate=config.surrogate,
+                step_size=config.dro_step_size,
+                share=config.cvar_share,
+                **({} if decay is None else {"ema_decay": decay}),
+            )
         return Objective(
-            lambda_=lambda_,
+            lambda_=0.0 if weight == "auto" else weight,
             n=config.n_negatives,
-            mu=config.n_fairness_negatives if lambda_ > 0 else config.n_negatives,  # no more are drawn than are used
+            mu=config.n_fairness_negatives if weight != 0 else config.n_negatives,  # no more are drawn than are used
             loss=self.loss or LOSSES[config.loss],
             fairness=fairness,
+            is_auto=weight == "auto",
         )
 
     def make_controller(self, config: MethodConfig) -> DisparityController | None:

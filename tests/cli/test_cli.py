@@ -162,6 +162,18 @@ def test_a_run_writes_the_result_that_python_gives(command: Command, data: Path,
         assert document[part] == json.loads(json.dumps(expected.document()[part]))
 
 
+@pytest.mark.parametrize(
+    "options", [{"fairness_weight": "auto"}, {"fairness": "largest"}, {"fairness": "cvar", "cvar_share": 0.5}]
+)
+def test_fairness_losses_are_chosen_by_name(command: Command, data: Path, options: dict[str, Any]) -> None:
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    outcome = command("run", data / "csv", "--group=community", "--json=-", *FAST, *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    document = json.loads(outcome.out)
+    assert {name: document["config"][name] for name in options} == options
+    assert document["periods"][0]["training"]["fairness_weight"] > 0
+
+
 def test_the_tables_show_both_tasks_and_every_period(command: Command, data: Path) -> None:
     outcome = command("run", data / "csv", "--method=finetune", "--restart-every=2", *FAST)
     assert (outcome.code, outcome.err, outcome.left) == (0, "", [])
@@ -428,6 +440,12 @@ BAD = [
     ("unequal", ["--group=item"], "no column 'item'"),
     ("too many groups", ["--group=name"], "at most 100 groups can be compared, but 'name' takes 101 values.*coarser"),
     ("csv", ["--fairness-weight=-1"], "fairness_weight must be >= 0, got -1.0"),
+    ("csv", ["--fairness-weight=much"], "fairness_weight must be a number, got 'much' .*or 'auto'"),
+    (
+        "csv",
+        ["--fairness-weight=auto", "--fairness=cvar"],
+        "fairness_weight='auto' goes with the fairness losses signed and absolute, got 'cvar'; give a number",
+    ),
     ("csv", ["--temperature=nan"], "temperature must be a finite number, got nan"),
     ("csv", ["--temperature=0"], "temperature must be >= 1e-06, got 0.0"),
     ("csv", ["--n-negatives=0"], "n_negatives must be >= 1, got 0"),

@@ -28,6 +28,7 @@ OTHER: dict[str, Any] = {
     "metrics": ("mrr@2",),
     "tasks": ("next",),
     "fairness_weight": 2.0,
+    "fairness_ema_decay": 0.9,
     "surrogate": "approx-ndcg",
     "temperature": 1.0,
     "n_negatives": 2,
@@ -67,12 +68,14 @@ OF_A_TARGET = {
     "disparity_metric": "ndcg@3",
 }
 """The same of options that go with max_disparity."""
+OF_ONE_LOSS = {"dro_step_size": ("group-dro", 0.1), "cvar_share": ("cvar", 0.5)}
+"""Options that go with one fairness loss: its name, and another value."""
 WITHOUT_EFFECT = {
     "device": ["auto", "cpu", "cuda"],
     "engine": ["auto", "reference", "fused"],
     "plugins": [(), ("json",)],
 }
-OF_FAIRNESS = {"fairness_weight", "surrogate", "temperature", "n_fairness_negatives"}
+OF_FAIRNESS = {"fairness_weight", "surrogate", "temperature", "n_fairness_negatives", "fairness_ema_decay"}
 AFTER_PRETRAINING = {
     "strategy",
     "metrics",
@@ -110,7 +113,7 @@ def beginning_of(source: Source, config: RunConfig) -> str:
 
 
 def test_every_option_is_accounted_for() -> None:
-    assert set(RunConfig.model_fields) == {"method", "seed", *OTHER, *OF_A_TARGET, *WITHOUT_EFFECT}
+    assert set(RunConfig.model_fields) == {"method", "seed", *OTHER, *OF_A_TARGET, *OF_ONE_LOSS, *WITHOUT_EFFECT}
 
 
 @given(
@@ -139,6 +142,15 @@ def test_options_of_a_target_change_the_id_and_the_fairness_weight_does_not(sour
     assert len({id_of(source, base), *ids}) == 1 + len(OF_A_TARGET)
     assert id_of(source, base) == id_of(source, base.with_options(fairness_weight=3.0))
     assert beginning_of(source, base) == beginning_of(source, base.with_options(max_disparity=0.01))
+
+
+@pytest.mark.parametrize("name", OF_ONE_LOSS)
+def test_an_option_of_one_fairness_loss_counts_where_that_loss_is_in_force(source: Source, name: str) -> None:
+    loss, value = OF_ONE_LOSS[name]
+    for ids_of in (id_of, beginning_of):
+        for fairness in (loss, "largest", None):
+            one, other = (small(fairness=fairness, **options) for options in ({}, {name: value}))
+            assert (ids_of(source, one) != ids_of(source, other)) == (fairness == loss)
 
 
 def test_the_weight_of_groups_counts_for_models_in_closed_form(source: Source) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -76,14 +76,24 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
     is_repeated = get_origin(kinds[0]) is tuple
     kind = list[str] if is_repeated else kinds[0] if kinds[0] in (int, float, bool) else str
+    is_number_or_word = len(kinds) > 1 and get_origin(kinds[-1]) is Literal
     option = typer.Option(
         f"--{(name.removesuffix('s') if is_repeated else name).replace('_', '-')}",
         help=(field.description or "") + (" Repeatable." if is_repeated else ""),
         show_default=str(field.default) if field.default not in (None, ()) else False,
         rich_help_panel="Method and protocol",
+        parser=_number_or_word if is_number_or_word else None,
+        metavar="NUMBER|WORD" if is_number_or_word else None,
     )
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:

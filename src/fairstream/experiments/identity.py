@@ -16,7 +16,8 @@ from fairstream.models import may_be_closed_form
 _OF_THE_REPORT = ("n_resamples", "metrics", "tasks")
 """What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
 _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_THE_REPORT)
-_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
+_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate", "fairness_ema_decay")
+_OF_ONE_FAIRNESS_LOSS = {"dro_step_size": "group-dro", "cvar_share": "cvar"}
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
 _OF_THE_TARGET = (
@@ -33,6 +34,7 @@ _LATER_OPTIONS = {
     "schedule": "constant",
     "activity_exponent": 0.0,
     "feature_buckets": 4096,
+    "fairness_ema_decay": None,
 }
 """Options that came later, and the values with which a run is what it was before them: it keeps its id."""
 _OUTSIDE_PRETRAINING = (
@@ -59,6 +61,8 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     unused, method = _WITHOUT_EFFECT, METHODS[config["method"]]
     if (config.get("fairness") or method.fairness or config.get("max_disparity")) is None:
         unused += _OF_THE_FAIRNESS_LOSS
+    name = config.get("fairness") or method.fairness
+    unused += tuple(option for option, loss in _OF_ONE_FAIRNESS_LOSS.items() if loss != name)
     if method.reranker is None:
         unused += _OF_RERANKING
     if method.engine is None:

@@ -48,6 +48,7 @@ class PeriodResult:
                 "n_one_group_batches": report.n_one_group_batches,
                 "n_without_negatives": report.n_without_negatives,
                 "loss": report.loss,
+                "fairness_weight": report.fairness_weight,
             }
         )
         return {

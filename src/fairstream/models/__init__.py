@@ -66,6 +66,16 @@ def may_inherit(name: str) -> bool:
     return not isinstance(model, type) or getattr(model, "inherit", None) is not Scorer.inherit
 
 
+def is_closed_form(model: str | ModelFactory) -> bool:
+    """Whether a model is computed in closed form as a whole, as far as its name or class tells.
+
+    >>> is_closed_form("item-item"), is_closed_form("blend")
+    (True, False)
+    """
+    kind = MODELS.get(model) if isinstance(model, str) else model
+    return isinstance(kind, type) and issubclass(kind, ClosedFormScorer)
+
+
 def may_be_closed_form(name: str) -> bool:
     """Whether something of a model is computed in closed form, as far as its name tells.
 
@@ -104,6 +114,7 @@ __all__ = [
     "WindowScorer",
     "closed_forms",
     "copy_model",
+    "is_closed_form",
     "make_model",
     "may_be_closed_form",
     "may_inherit",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from fairstream.objectives.disparity import Disparity, differentiable_disparity
 from fairstream.objectives.hit import positive_hit
 from fairstream.objectives.neural_ndcg import positive_neural_ndcg
 from fairstream.objectives.softmax import positive_log_likelihood, positive_probability
+from fairstream.objectives.statistics import RunningDisparity, check_decay
 from fairstream.registry import Registry
 
 Kind = Literal["signed", "absolute"]
@@ -22,7 +24,14 @@ Surrogate = Literal["hit", "neural-ndcg", "approx-ndcg", "log-likelihood", "prob
 FairnessLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """scores (B, 1 + μ) with the positive in column 0, groups (B,) of codes, signs (G,) → scalar.
 
-With an attribute `candidates = "all"` the scores are (B, 2): the positive's, and log Σ e^s of all other items."""
+It may have these attributes:
+
+- `candidates`: "sampled" (the default); "all": the scores are (B, 2), the positive's and log Σ e^s of all other items;
+  "as-loss": as the recommendation loss has it.
+- `needs_two_groups = False`: it is asked also where a batch has users of less than two groups.
+- `needs_groups = False`: interactions of users whose group is not known have a part in it.
+- `start(n_groups, device)` → the loss of one training, with a state of its own that lives across batches. Keep it in
+  tensors that are changed in place: on CUDA the steps are recorded and replayed."""
 
 LEAST_TEMPERATURE = 1e-6
 """Below it 1 / τ is too large for single precision."""
@@ -44,10 +53,12 @@ class DisparityLoss:
         positive, among all items.
     temperature
         τ of the relaxed ranking; a likelihood has none.
+    ema_decay
+        The disparity is that of means accumulated across batches, in which an interaction counts this
+        much compared with one of the next batch (see `RunningDisparity`); 0: of each batch alone, the paper's.
 
     Examples
     --------
-    >>> import torch
     >>> scores, groups = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
     >>> DisparityLoss()(scores, groups, torch.tensor([1.0, -1.0])) > 0.6931
     tensor(True)
@@ -57,31 +68,72 @@ class DisparityLoss:
     kind: Kind = "signed"
     surrogate: Surrogate = "hit"
     temperature: float = 3.0
+    ema_decay: float = 0.0
+    statistics: RunningDisparity | None = None
+    """Of one training; `start` makes them."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
-        if self.surrogate not in get_args(Surrogate):
-            known = ", ".join(get_args(Surrogate))
-            raise ConfigurationError(f"surrogate must be one of {known}, got {self.surrogate!r}")
-        if not self.temperature >= LEAST_TEMPERATURE:
-            raise ConfigurationError(f"temperature must be >= {LEAST_TEMPERATURE:g}, got {self.temperature}")
+        check_surrogate(self.surrogate, self.temperature)
+        check_decay(self.ema_decay)
 
     @property
     def candidates(self) -> Literal["sampled", "all"]:
         """What a positive is compared with."""
-        return "all" if self.surrogate in _AMONG_ALL else "sampled"
+        return candidates_of(self.surrogate)
+
+    @property
+    def needs_two_groups(self) -> bool:
+        """Whether a batch with users of one group has nothing to add, not even to the statistics."""
+        return self.statistics is None
+
+    def start(self, n_groups: int, device: torch.device) -> DisparityLoss:
+        """The loss of one training, with statistics of its own."""
+        if self.ema_decay == 0:
+            return self
+        return replace(self, statistics=RunningDisparity(n_groups, self.ema_decay, device))
+
+    def disparity(self, scores: Tensor, groups: Tensor, n_groups: int) -> Disparity:
+        """DPD of each group in the surrogate."""
+        return surrogate_disparity(
+            scores, groups, n_groups, self.surrogate, self.temperature, statistics=self.statistics
+        )
 
     def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
-        if self.surrogate in _AMONG_ALL:
-            quality = _AMONG_ALL[self.surrogate](scores)  # (B,)
-        else:
-            quality = _SURROGATES[self.surrogate](scores, tau=self.temperature)
-        return fairness_loss(differentiable_disparity(quality, groups, len(signs)), signs, self.kind)
+        return fairness_loss(self.disparity(scores, groups, len(signs)), signs, self.kind)
+
+
+def check_surrogate(surrogate: str, temperature: float) -> None:
+    """Raise a `ConfigurationError` unless there is such a surrogate."""
+    if surrogate not in get_args(Surrogate):
+        raise ConfigurationError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, got {surrogate!r}")
+    if not temperature >= LEAST_TEMPERATURE:
+        raise ConfigurationError(f"temperature must be >= {LEAST_TEMPERATURE:g}, got {temperature}")
+
+
+def candidates_of(surrogate: Surrogate) -> Literal["sampled", "all"]:
+    """What a surrogate compares a positive with."""
+    return "all" if surrogate in _AMONG_ALL else "sampled"
+
+
+def surrogate_disparity(
+    scores: Tensor,
+    groups: Tensor,
+    n_groups: int,
+    surrogate: Surrogate,
+    tau: float,
+    *,
+    statistics: RunningDisparity | None = None,
+) -> Disparity:
+    """DPD of each group in a surrogate of the quality: of the batch, or of the statistics after it."""
+    is_likelihood = surrogate in _AMONG_ALL
+    quality = _AMONG_ALL[surrogate](scores) if is_likelihood else _SURROGATES[surrogate](scores, tau=tau)  # (B,)
+    return differentiable_disparity(quality, groups, n_groups) if statistics is None else statistics(quality, groups)
 
 
 FAIRNESS_LOSSES: Registry[Callable[..., FairnessLoss]] = Registry("fairness loss")
-"""Fairness losses by name: functions (temperature, surrogate) → loss."""
+"""Fairness losses by name: functions of the options (temperature, surrogate, ema_decay …) → loss."""
 
 
 def fairness_loss(disparity: Disparity, signs: Tensor, kind: Kind = "signed") -> Tensor:
@@ -93,9 +145,8 @@ def fairness_loss(disparity: Disparity, signs: Tensor, kind: Kind = "signed") ->
 
     The signed loss pushes a disadvantaged group up as long as it is behind and lets go smoothly
     once it is ahead (Proposition 1); the absolute one has a kink at 0. Groups that the batch does
-    not show are left out of the mean; at least one must be defined.
+    not show are left out of the mean; without any the loss is 0.
 
-    >>> import torch
     >>> from fairstream.objectives import differentiable_disparity
     >>> two, signs = differentiable_disparity(torch.tensor([0.0, 0.5]), torch.tensor([0, 1])), torch.tensor([1.0, -1.0])
     >>> fairness_loss(two, signs), fairness_loss(two, signs, "absolute")
@@ -104,15 +155,15 @@ def fairness_loss(disparity: Disparity, signs: Tensor, kind: Kind = "signed") ->
     dpd, is_defined = disparity
     terms = F.softplus(signs * dpd if kind == "signed" else dpd.abs())  # −log σ(−x) = softplus(x)
     weight = is_defined.to(terms.dtype)
-    return (terms * weight).sum() / weight.sum()
+    return (terms * weight).sum() / weight.sum().clamp(min=1)
 
 
-def _register() -> None:
-    def of(kind: Kind) -> Callable[..., FairnessLoss]:
-        return lambda temperature, surrogate: DisparityLoss(kind, surrogate, temperature)
+def _register(kind: Kind) -> None:
+    def make(*, temperature: float, surrogate: Surrogate, ema_decay: float = 0.0, **_: object) -> FairnessLoss:
+        return DisparityLoss(kind, surrogate, temperature, ema_decay)
 
-    FAIRNESS_LOSSES.register("signed", of("signed"))
-    FAIRNESS_LOSSES.register("absolute", of("absolute"))
+    FAIRNESS_LOSSES.register(kind, make)
 
 
-_register()
+for _kind in get_args(Kind):
+    _register(_kind)

@@ -38,7 +38,7 @@ from fairstream.recommender.levers import LeverName
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
 from fairstream.strategies import Side, Strategy
-from fairstream.training import CUSTOM, EngineName, OnEpoch, RuntimeConfig, ScheduleName
+from fairstream.training import CUSTOM, EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
 _FIXED = ("model", "embedding_dim", "feature_buckets", "optimizer", "group_weight")
@@ -64,15 +64,15 @@ class FairRecommender:
         Recommendation loss: a registered name ("bpr", "sampled-softmax", "softmax"), or a function
         of scores (B, 1 + n), with the positive in column 0, that returns a scalar.
     fairness
-        Fairness loss in place of the method's: "signed", "absolute", or a function of
-        (scores, groups, signs).
+        Fairness loss in place of the method's: "signed", "absolute", "largest", "group-dro", "cvar", or a
+        function of (scores, groups, signs).
     strategy
         What each update learns in place of the method's: "fine-tune", "retrain", "window",
         "replay", …, or a `Strategy` of your own.
     metrics
         What `evaluate` measures: names, or functions of your own by name (`{"coverage@20": f}`).
     fairness_weight
-        λ, the weight of the fairness loss; 0 switches it off.
+        λ, the weight of the fairness loss; 0 switches it off, "auto" computes it at every step (Proposition 1).
     max_disparity
         Instead of λ, the gap between any group and the rest that is accepted, in `disparity_metric` on
         `disparity_task`: each update measures it on the new period before learning it, and sets how much
@@ -114,7 +114,10 @@ class FairRecommender:
         fairness: str | FairnessLoss | None = None,
         strategy: str | Strategy | None = None,
         metrics: Metrics | None = None,
-        fairness_weight: float = 0.5,
+        fairness_weight: FairnessWeight = 0.5,
+        fairness_ema_decay: float | None = None,
+        dro_step_size: float = 0.01,
+        cvar_share: float = 0.2,
         seed: int = 0,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         engine: EngineName = "auto",
@@ -157,6 +160,9 @@ class FairRecommender:
             strategy=strategy,
             method=method,
             fairness_weight=fairness_weight,
+            fairness_ema_decay=fairness_ema_decay,
+            dro_step_size=dro_step_size,
+            cvar_share=cvar_share,
             embedding_dim=embedding_dim,
             feature_buckets=feature_buckets,
             surrogate=surrogate,

@@ -1,7 +1,7 @@
 """From a model and its events to the trained model."""
 
 from fairstream.training.batches import Batches, Windows, cut_batches, cut_windows
-from fairstream.training.config import CUSTOM, EngineName, Hyperparameters, RuntimeConfig
+from fairstream.training.config import CUSTOM, EngineName, FairnessWeight, Hyperparameters, RuntimeConfig
 from fairstream.training.engine import Batch, Engine, ExtraLoss, TrainingJob
 from fairstream.training.optimizers import Tensors, make_optimizer
 from fairstream.training.row_adam import RowAdam
@@ -16,6 +16,7 @@ __all__ = [
     "EngineChoice",
     "EngineName",
     "ExtraLoss",
+    "FairnessWeight",
     "Hyperparameters",
     "OnEpoch",
     "RowAdam",

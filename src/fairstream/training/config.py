@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -15,6 +15,7 @@ from fairstream.objectives.fairness import LEAST_TEMPERATURE
 from fairstream.training.schedule import ScheduleName
 
 EngineName = Literal["auto", "reference", "fused"]
+FairnessWeight = Annotated[float, Field(ge=0)] | Literal["auto"]
 CUSTOM = "custom"
 """The name that stands in a configuration for an object of the caller's own."""
 
@@ -32,8 +33,17 @@ recent-popularity, or a registered model. Models have defaults of their own for 
     """Rows that the features of items share, by their hash, in models that read them (gru, sasrec, blend)."""
     loss: str = "bpr"
     """Recommendation loss: bpr (the paper's), sampled-softmax, softmax (over all items), or a registered one."""
-    fairness_weight: float = Field(0.5, ge=0)
-    """λ, the weight of the fairness loss; 0 switches it off."""
+    fairness_weight: FairnessWeight = 0.5
+    """λ, the weight of the fairness loss; 0 switches it off, auto computes it at every step from the gradients of \
+the batch, as in the proof of the paper's Proposition 1 (two groups, fairness signed or absolute)."""
+    fairness_ema_decay: float | None = Field(None, ge=0, lt=1)
+    """Decay of the exponential moving average in which the fairness loss accumulates each group's mean \
+across batches; 0: each batch for itself. By default 0 for signed and absolute (the paper's), 0.95 for \
+largest and group-dro."""
+    dro_step_size: float = Field(0.01, ge=0)
+    """η, how fast the weights of the groups follow their losses in group-dro."""
+    cvar_share: float = Field(0.2, gt=0, le=1)
+    """α, the share of the interactions of a batch, its worst, that cvar is the mean loss of."""
     surrogate: Surrogate = "hit"
     """What stands for the quality of a user's ranking in the fairness loss: hit (the paper's Differentiable Hit), \
 neural-ndcg or approx-ndcg, which the paper compares with it; log-likelihood or probability of the \

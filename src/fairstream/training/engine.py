@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -61,7 +61,10 @@ class Engine(ABC):
     name: str
 
     def __init__(self, job: TrainingJob) -> None:
-        self.job = job
+        model = job.model
+        objective = job.objective.start(model.parameters(), len(job.signs), model.device)
+        self.job = job if objective is job.objective else replace(job, objective=objective)
+        """The job, with an objective whose state across batches is this training's own."""
 
     @staticmethod
     @abstractmethod

@@ -29,7 +29,8 @@ class TrainingReport:
     n_interactions: int
     n_batches: int
     n_one_group_batches: int
-    """Batches (per epoch) with users of one group only; they trained on the recommendation loss alone."""
+    """Batches (per epoch) with users of one group only; without group statistics across batches \
+they trained on the recommendation loss alone."""
     n_without_negatives: int
     """Interactions left out because their user has too few items left to draw negatives from."""
     loss: float
@@ -38,6 +39,8 @@ class TrainingReport:
     """What ran the steps."""
     losses: Sequence[float] = field(default=(), compare=False)
     """Mean loss of each epoch."""
+    fairness_weight: float = 0.0
+    """λ, on average over the steps that had a fairness loss; 0 where none had."""
 
 
 def train(
@@ -81,7 +84,15 @@ def train(
         loss=losses[-1] if losses else math.nan,
         engine=engine.name,
         losses=tuple(losses),
+        fairness_weight=_mean_weight(engine.job),
     )
+
+
+def _mean_weight(job: TrainingJob) -> float:
+    """λ on average over the steps with a fairness loss, or 0."""
+    objective = job.objective
+    is_used = any(objective.is_fair_on(has_two_groups=bool(two)) for two in np.unique(job.batches.have_two_groups))
+    return objective.mean_weight if is_used else 0.0
 
 
 def draws_at_random(model: Scorer) -> bool:

@@ -48,6 +48,7 @@ class FusedEngine(Engine):
         model, objective = job.model, job.objective
         is_float32 = all(p.dtype == torch.float32 and p.requires_grad for p in model.parameters())
         tables, surrogate = list(model.tables()), getattr(objective.fairness, "surrogate", "")
+        decay = getattr(objective.fairness, "ema_decay", 0)
         reasons = {
             "the fused CPU engine needs os.sched_yield": not hasattr(os, "sched_yield"),
             # A class derived from it, or one with tables of another kind, may score otherwise.
@@ -58,6 +59,8 @@ class FusedEngine(Engine):
             "its loss is not bpr": objective.loss is not bpr_loss,
             "there is an extra loss": job.extra_loss is not None,
             "its learning rate changes from step to step": job.schedule is not None,
+            "its fairness weight is computed anew at every step": objective.is_auto,
+            "its fairness loss has statistics across batches": objective.is_fair and decay > 0,
             "its fairness loss is not the paper's": objective.is_fair and type(objective.fairness) is not DisparityLoss,
             f"the surrogate {surrogate} is not compiled": objective.is_fair and surrogate not in ("hit", "approx-ndcg"),
         }

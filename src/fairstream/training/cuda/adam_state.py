@@ -62,6 +62,8 @@ def unsupported_by_kernels(job: TrainingJob, d: int, least: int = 1) -> str | No
         "its loss is not bpr": objective.loss is not bpr_loss,
         "there is an extra loss": job.extra_loss is not None,
         "its learning rate changes from step to step": job.schedule is not None,
+        "its fairness weight is computed anew at every step": objective.is_auto,
+        "its fairness loss has statistics across batches": objective.is_fair and getattr(fairness, "ema_decay", 0) > 0,
         "its fairness loss is not the paper's": type(fairness) is not DisparityLoss or (objective.is_fair and is_other),
         "its optimizer is not plain Adam": not is_plain_adam(job.optimizer),
         "its embeddings, candidates or groups are too many for the kernels": not fits,

@@ -219,11 +219,13 @@ class CapturedWindowEngine(Replayed, WindowEngine):
             return "the batches are single interactions"
         if job.objective.loss not in _MEANS or job.extra_loss is not None:
             return "a loss of your own on windows has a shape of its own in every batch"
+        if job.objective.is_fair and not getattr(job.objective.fairness, "needs_groups", True):
+            return "the fairness loss counts every interaction, and on windows the fillers of a batch would be counted"
         return not_capturable(job)
 
     def _kind(self, b: int) -> Kind:
         at = self._windows.span(b)
-        return at.stop - at.start, self.job.objective.is_fair and self._have_two_groups[b]
+        return at.stop - at.start, self.job.objective.is_fair_on(has_two_groups=self._have_two_groups[b])
 
     def _draw(self, key: int) -> None:
         drawn = self.job.sampler.draw(self._target_users, self.job.objective.n_drawn, key)
@@ -240,7 +242,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         return tuple(torch.stack(column) for column in zip(*drawn, strict=True))
 
     def _step_on(self, b: Tensor, kind: Any) -> Tensor:
-        size, has_two_groups = kind
+        size, is_fair = kind
         job, model, objective = self.job, self.job.model, self.job.objective
         assert isinstance(model, WindowScorer)
         rows = b * self._windows.size + self._within[:size]  # (W,)
@@ -268,7 +270,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         else:
             l_rec = objective.loss(scores[:, : 1 + objective.n])
         loss = l_rec * (len(candidates) / count.to(l_rec.dtype))
-        if has_two_groups:
+        if is_fair:
             loss = loss + objective.lambda_ * objective.fairness_of(scores, groups, self._signs, among_all)
         return descend(job, loss)
 
@@ -278,6 +280,7 @@ def not_capturable(job: TrainingJob, n_places: int = 0) -> str | None:
     n_rows = sum(table.num_embeddings for table in job.model.tables())
     reasons = {
         "the model is not on a CUDA device": job.model.device.type != "cuda",
+        "its fairness weight is computed anew at every step": job.objective.is_auto,
         "the model says `capturable = False`": not getattr(job.model, "capturable", True),
         "row Adam in a graph visits every row, and the tables have more than a million": isinstance(
             job.optimizer, RowAdam
