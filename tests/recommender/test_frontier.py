@@ -331,6 +331,14 @@ def test_a_narrowing_that_may_be_chance_is_called_so() -> None:
     assert not any("cannot be told from chance" in verdict for verdict in of(NONE, CHEAP).verdicts())
 
 
+def test_levelling_down_is_called_so() -> None:
+    up, down = (level(2, quality, 0.035) for quality in (0.199, 0.1985))
+    assert up.scores.by_group["F"] == pytest.approx(0.1815)
+    worse = replace(down, scores=replace(down.scores, by_group={"M": 0.205, "F": 0.17}))
+    assert not any("levels down" in verdict for verdict in of(NONE, up).verdicts())
+    assert any("That levels down: F is no better off" in verdict for verdict in of(NONE, worse).verdicts())
+
+
 def test_a_lever_for_the_wrong_group_is_called_so() -> None:
     turned = [level(1, 0.2, -0.05), level(2, 0.199, -0.06)]
     assert any("The lever is for F, but here M is behind" in verdict for verdict in of(*turned).verdicts())

@@ -178,7 +178,7 @@ class Frontier:
         if self.raised and none.behind not in self.raised and not none.gap.may_be_chance:
             verdicts.append(
                 f"The lever is for {', '.join(self.raised)}, but here {none.behind} is behind, which counts as "
-                f"advantaged; advantaged='auto' (--advantaged auto) follows who is."
+                f"advantaged; declare another group as the advantaged one to turn it around."
             )
         verdicts.append("One seed: what another one would change is in none of these intervals.")
         return verdicts
@@ -256,6 +256,9 @@ class Frontier:
             f"{self.gap_name} changes by {_interval(chosen.gap_change)}, the quality of everyone by "
             f"{self._relative(chosen)}; {self._by_group(chosen)}."
         )
+        before, after = (level.scores.by_group[self.none.behind] for level in (self.none, chosen))
+        if before is not None and after is not None and after <= before:
+            verdicts.append(f"That levels down: {self.none.behind} is no better off, the others lose more.")
         if not chosen.gap_change.excludes_zero:
             verdicts.append("That the gap narrows cannot be told from chance: the interval of its change holds 0.")
         return verdicts
