@@ -1,9 +1,9 @@
 """Quality beside other libraries: `python -m benchmarks.outside DATA [DATASET …]`; DATA is a folder with the data sets.
 
 implicit (ALS, BPR) and LensKit (item nearest neighbours), all of the extra `bench-outside`, are trained again on
-everything so far in each period, with the settings of a small grid that predict D_1 best from D_0; then D_1 … D_6 as in
-any run of ours, under `strict`: the same periods, masks, fallback for newcomers, and metrics. Without names both
-`movielens-1m` and `modcloth` are run, which takes a quarter of an hour on two cores.
+everything so far in each period, with the settings of a small grid that predict D_1 best from D_0 (`next`); then D_1 … D_6
+as in any run of ours, under `strict`: the same periods, masks, fallback for newcomers, and metrics. Without names both
+`movielens-1m` and `modcloth` are run, which takes half an hour on two cores.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fairstream.experiments import Run
 
 DATASETS: dict[str, dict[str, str]] = {"movielens-1m": {"group": "gender", "advantaged": "M"}, "modcloth": {}}
 METRIC = "ndcg@20"
+TASKS = ("event", "next", "remain")
 
 
 def matrix_of(history: History, n_users: int, n_items: int) -> csr_matrix:
@@ -156,7 +157,7 @@ OURS: dict[str, dict[str, Any]] = {
 def rows(log: fs.EventLog) -> Iterator[str]:
     """The lines of one data set's table."""
     names = log.require_groups().names
-    head = ["", "next: everyone", "known", "newcomers", *names, "remain: everyone", "known", *names]
+    head = ["", *(column for task in TASKS for column in (f"{task}: everyone", "known", "newcomers", *names))]
     yield "| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|"
     start = partial(fs.run, log, device="cpu", n_resamples=0, metrics=(METRIC,))
     for name, options in OURS.items():
@@ -184,8 +185,8 @@ def _row(name: str, run: Run, names: tuple[str, ...]) -> str:
         return f"{np.mean([value for value in values if value is not None]):.4f}"
 
     cells = [name]
-    for task in ("next", "remain"):
-        parts = ["warm_users", "cold_users"] if task == "next" else ["warm_users"]
+    for task in TASKS:
+        parts = ("warm_users", "cold_users")
         cells += [mean(task), *(mean(task, part) for part in parts), *(mean(task, group=group) for group in names)]
     return "| " + " | ".join(cells) + " |"
 
