@@ -1,7 +1,7 @@
 """Quality beside other libraries: `python -m benchmarks.outside DATA [DATASET …]`; DATA is a folder with the data sets.
 
 implicit (ALS, BPR) and LensKit (item nearest neighbours), all of the extra `bench-outside`, are trained again on
-everything so far in each period, with the settings of a small grid that predict D_1 (`next`) best from D_0; then all periods
+everything so far in each period, with the settings of a small grid that predict D_1 (`next`) best from D_0,
 as in any run of ours, under `strict`: the same periods, masks, fallback for newcomers, and metrics. Without names both
 `movielens-1m` and `modcloth` are run, which takes half an hour on two cores.
 """
