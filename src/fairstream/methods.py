@@ -161,6 +161,26 @@ popularity have weights of events alone."""
         return self.restart != "never" or self.restart_every is not None
 
     @property
+    def has_lever(self) -> bool:
+        """Whether anything is done for fairness: a fairness loss, weights of groups, a controller, or by the method."""
+        method = METHODS[self.method]
+        by_loss = self.fairness_name is not None and self.fairness_weight != 0
+        by_adversary = method.engine is not None and self.adversary_weight > 0
+        by_weight = self.max_disparity is not None or self.group_weight != 1
+        return by_loss or by_weight or by_adversary or method.reranker is not None
+
+    def without_lever(self) -> Self:
+        """The same with nothing done for fairness in training; a reranker works on finished lists."""
+        return self.with_options(
+            fairness_weight=0.0,
+            group_weight=1.0,
+            adversary_weight=0.0,
+            max_disparity=None,
+            min_quality=None,
+            max_group_loss=None,
+        )
+
+    @property
     def strategy_name(self) -> str:
         """The strategy in force."""
         if self.restarts:

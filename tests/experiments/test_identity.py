@@ -57,6 +57,7 @@ OTHER: dict[str, Any] = {
     "k": 3,
     "min_group_size": 2,
     "n_resamples": 7,
+    "explain": True,
 }
 """Each option that decides anything, and another value of it."""
 OF_A_TARGET = {
@@ -88,6 +89,7 @@ AFTER_PRETRAINING = {
     "k",
     "min_group_size",
     "n_resamples",
+    "explain",
 }
 
 

@@ -14,6 +14,7 @@ from fairstream.cli.compare import compare
 from fairstream.cli.consume import consume
 from fairstream.cli.data import data_app
 from fairstream.cli.demo import demo
+from fairstream.cli.explain import explain
 from fairstream.cli.forget import forget
 from fairstream.cli.frontier import frontier
 from fairstream.cli.ingest import ingest
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(compare)
+app.command()(explain)
 app.command()(sweep)
 app.command()(frontier)
 app.command()(reproduce)

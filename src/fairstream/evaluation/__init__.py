@@ -1,7 +1,9 @@
 """Ranking → metrics → statistics by group → uncertainty; the protocols `paper` and `strict`."""
 
+from fairstream.evaluation.breakdown import Breakdown
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
 from fairstream.evaluation.evaluator import Evaluation, Evaluator, check_by_event
+from fairstream.evaluation.explanation import Change, ComparedTests, Explained, Explanation, Mix, explain
 from fairstream.evaluation.lists import ItemLists, Lists, Truth
 from fairstream.evaluation.metrics import METRICS, Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.paired import Interval, Paired
@@ -14,9 +16,14 @@ from fairstream.evaluation.user_results import Slice, Total, UserResults, score_
 __all__ = [
     "METRICS",
     "REPAIRS",
+    "Breakdown",
+    "Change",
+    "ComparedTests",
     "Estimate",
     "Evaluation",
     "Evaluator",
+    "Explained",
+    "Explanation",
     "GroupPanel",
     "GroupScores",
     "Interval",
@@ -24,6 +31,7 @@ __all__ = [
     "Lists",
     "Metric",
     "MetricAtK",
+    "Mix",
     "Paired",
     "Protocol",
     "RerankReport",
@@ -35,6 +43,7 @@ __all__ = [
     "UserResults",
     "best_items",
     "check_by_event",
+    "explain",
     "group_statistics",
     "resolve_metrics",
     "score_periods",

@@ -13,6 +13,7 @@ import torch
 from fairstream.data import Groups, History, Rows, SeenItems
 from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
+from fairstream.evaluation.breakdown import Breakdown
 from fairstream.evaluation.by_group import GroupScores
 from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import Metric, MetricAtK, resolve_metrics
@@ -41,6 +42,8 @@ class Evaluation:
     tested: UserResults = field(compare=False, repr=False)
     reranking: RerankReport | None = None
     """The outcome of reranking, if there was any."""
+    breakdown: Breakdown | None = field(default=None, compare=False, repr=False)
+    """What the test consisted of, where that was asked for."""
 
     def __getitem__(self, metric: str) -> GroupScores:
         return self.metrics[metric]
@@ -82,6 +85,8 @@ class Evaluator:
     """Chooses the lists of all users together whom the model can score; the fallback's stay as they are."""
     metrics: Sequence[str] | Mapping[str, Metric] | None = None
     """Names ("ndcg", "recall@10"), or functions of (lists, truth) by name; None: the protocol's."""
+    breaks_down: bool = False
+    """Whether evaluations have a `breakdown`."""
 
     def __post_init__(self) -> None:
         _ = self.resolved_metrics  # an unknown name is an error now, not after the training
@@ -178,6 +183,10 @@ class Evaluator:
         tested = self._results(lists, truth, is_cold, n_groups)
         scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", *draw))
         few = zip(self.groups.names, panel.n_tested[:, 0], panel.judged[:, 0], strict=False)
+        breakdown = None
+        if self.breaks_down:
+            n_earlier = history.latest(requests.users, 1)[1] if requests.n_earlier is None else requests.n_earlier
+            breakdown = Breakdown.of(lists, truth, self.resolved_metrics, codes, is_cold, n_earlier, n_rankable)
         slices = {}
         for name, mask, part_lists, part_truth in cut_slices(lists, truth, codes, is_cold, history, requests.n_earlier):
             part = self._results(part_lists, part_truth, is_cold[mask], n_groups)
@@ -193,6 +202,7 @@ class Evaluator:
             slices=slices,
             tested=tested,
             reranking=reranking,
+            breakdown=breakdown,
         )
 
     def scores(

@@ -70,7 +70,7 @@ class Side(NamedTuple):
         """
         variance = self.n_users * self.variance + n_prior * pooled.variance
         bernoulli = self.n_users * self.mean * (1 - self.mean) + n_prior * pooled.mean * (1 - pooled.mean)
-        return _ratio(variance, bernoulli)
+        return ratio_of(variance, bernoulli)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ class GroupPanel:
         """All users as one side (G = 1)."""
         sums, counts = (part.sum(axis=0) for part in self._split(self._observed))
         is_defined = counts > 0
-        mean, variance, n = _moments(self.values, _ratio(sums, counts[:, None]), _share(counts, is_defined))
+        mean, variance, n = _moments(self.values, ratio_of(sums, counts[:, None]), _share(counts, is_defined))
         return Side(np.array([[n]]), mean[None], variance[None])
 
     @cached_property
@@ -160,7 +160,7 @@ class GroupPanel:
                 (found[1], ~is_own, together - groups[code], n_together - counts[code]),
                 (found[2], slice(None), together, n_together),
             ):
-                part.append(_moments(values[rows], _ratio(total, n[:, None]), _share(n, is_defined)))
+                part.append(_moments(values[rows], ratio_of(total, n[:, None]), _share(n, is_defined)))
         own, rest, pooled = (_side(part, self.values.shape[2]) for part in found)
         return own, rest, pooled
 
@@ -178,7 +178,7 @@ class GroupPanel:
             (1, sums, squares, n),
             (-1, sums.sum(axis=0) - sums, squares.sum(axis=0) - squares, n.sum(axis=0) - n),
         ):
-            mean = _ratio(s, m)
+            mean = ratio_of(s, m)
             gap += sign * mean
             variance += np.maximum(q - m * mean**2, 0.0) / np.maximum(m * (m - 1), 1.0)
         return gap, np.sqrt(variance)
@@ -194,11 +194,7 @@ class GroupPanel:
         """The numbers of n samples of as many users, drawn with replacement from each group."""
 
         def tables_of(size: int) -> Statistics:
-            tables = np.empty((size, *self._observed.shape))
-            for stratum, rows in enumerate(self._strata):
-                weights = np.zeros((size, len(rows)))  # how often each was drawn
-                parallel_ranges(size, partial(draw, _key(rng), weights))
-                tables[:, stratum] = weights @ self._columns[rows]
+            tables = bootstrap_sums(self._columns, self._strata, rng, size)
             return self._statistics(tables)
 
         return Statistics(*self._in_parts(tables_of, n, len(self.codes)))
@@ -253,7 +249,7 @@ class GroupPanel:
             shown = own._replace(mean=drawn.by_group, variance=variances[0])
             other = rest._replace(mean=drawn.by_group - drawn.gap, variance=variances[1])
             errors = self._standard_error(shown, other, pooled)
-            scale = _ratio(np.broadcast_to(standard_error, errors.shape), errors)
+            scale = ratio_of(np.broadcast_to(standard_error, errors.shape), errors)
             scaled = self._statistics(tables, np.where(np.isnan(scale), 1.0, scale))
             return *scaled, _over(drawn.gap, errors)
 
@@ -269,8 +265,8 @@ class GroupPanel:
         null = pooled.mean * (1 - pooled.mean)
         total = np.zeros(())
         for side in (own, rest):
-            welch = _ratio(side.variance, side.n_users)
-            score = _ratio(side.dispersion(pooled, _PRIOR_USERS) * null, side.n_users)
+            welch = ratio_of(side.variance, side.n_users)
+            score = ratio_of(side.dispersion(pooled, _PRIOR_USERS) * null, side.n_users)
             total = total + np.where(self.is_share & ~np.isnan(score), score, welch)
         return np.sqrt(total)
 
@@ -283,7 +279,7 @@ class GroupPanel:
             size = np.bincount(codes[at], minlength=self.n_groups)
             expected += np.outer(size, tested[at].mean(axis=0))
         expected = np.where(self.judged, expected, 0.0)
-        centre = _ratio(np.nansum(self.values[rows], axis=0), tested.sum(axis=0)[:, None])
+        centre = ratio_of(np.nansum(self.values[rows], axis=0), tested.sum(axis=0)[:, None])
         deviations = np.where(tested[..., None], self.values[rows] - centre, 0.0)
         columns = np.empty((self.n_groups, len(rows), 4 * self.values.shape[2]))
         for code, is_defined in enumerate(self.compared):
@@ -338,14 +334,14 @@ class GroupPanel:
         sums, counts = self._split(tables)
         sums = np.where(self.judged[..., None], sums[..., : self.n_groups, :, :], 0.0)
         n = np.where(self.judged, counts[..., : self.n_groups, :], 0.0)[..., None]
-        mean = _ratio(sums, n)
-        rest = _ratio(sums.sum(axis=-3, keepdims=True) - sums, n.sum(axis=-3, keepdims=True) - n)
+        mean = ratio_of(sums, n)
+        rest = ratio_of(sums.sum(axis=-3, keepdims=True) - sums, n.sum(axis=-3, keepdims=True) - n)
         return mean - rest, mean
 
     def _statistics(self, tables: Array, scale: Array | None = None) -> Statistics:
         """Of sums and counts; `scale` (…, G, M) multiplies the gaps."""
         sums, counts = self._split(tables)
-        everyone = _ratio(sums.sum(axis=-3), counts.sum(axis=-2)[..., None])
+        everyone = ratio_of(sums.sum(axis=-3), counts.sum(axis=-2)[..., None])
         gap, mean = self._gaps(tables)
         compared = np.where(np.isnan(gap), np.nan, mean)
         # A group that was never compared keeps the mean of the periods in which it was judged alone.
@@ -388,7 +384,7 @@ def _variance(total: Array, squares: Array, n: Array) -> Array:
 
 def _share(n: Array, is_defined: Mask) -> Array:
     """(P,) what one of n tested users counts for in a mean over the defined periods."""
-    return _ratio(is_defined / max(1, int(is_defined.sum())), np.where(is_defined, n, 1.0))
+    return ratio_of(is_defined / max(1, int(is_defined.sum())), np.where(is_defined, n, 1.0))
 
 
 def _moments(values: Array, centre: Array, share: Array) -> tuple[Array, Array, float]:
@@ -406,6 +402,16 @@ def _side(parts: list[tuple[Array, Array, float]], n_metrics: int) -> Side:
     empty = np.empty((0, n_metrics))
     means, variances = (np.array([part[i] for part in parts]) if parts else empty for i in range(2))
     return Side(np.array([part[2] for part in parts]).reshape(-1, 1), means, variances)
+
+
+def bootstrap_sums(columns: Array, strata: list[Ints], rng: np.random.Generator, n: int) -> Array:
+    """(n, strata, C) the sums of `columns` (U, C) over n samples of the rows of each stratum, with replacement."""
+    sums = np.empty((n, len(strata), columns.shape[1]))
+    for stratum, rows in enumerate(strata):
+        weights = np.zeros((n, len(rows)))  # how often each was drawn
+        parallel_ranges(n, partial(draw, _key(rng), weights))
+        sums[:, stratum] = weights @ columns[rows]
+    return sums
 
 
 @njit
@@ -456,7 +462,8 @@ def _key(rng: np.random.Generator) -> int:
     return int(rng.integers(1 << 63))
 
 
-def _ratio(above: Array, below: Array) -> Array:
+def ratio_of(above: Array, below: Array) -> Array:
+    """Above / below; NaN where that is not above 0."""
     return np.divide(above, below, out=np.full(np.broadcast_shapes(above.shape, below.shape), np.nan), where=below > 0)
 
 
@@ -468,7 +475,7 @@ def _over(gap: Array, standard_error: Array) -> Array:
 def mean_of(values: Array, axis: int) -> Array:
     """The mean over what is not NaN."""
     is_defined = ~np.isnan(values)
-    return _ratio(np.where(is_defined, values, 0.0).sum(axis=axis), is_defined.sum(axis=axis))
+    return ratio_of(np.where(is_defined, values, 0.0).sum(axis=axis), is_defined.sum(axis=axis))
 
 
 def largest_of(values: Array, axis: int) -> Array:

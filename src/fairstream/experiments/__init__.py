@@ -2,6 +2,7 @@
 
 from fairstream.experiments.compare import Comparison, compare, read_runs
 from fairstream.experiments.config import RunConfig, evaluation_protocol
+from fairstream.experiments.explain import explain_run
 from fairstream.experiments.identity import run_id
 from fairstream.experiments.jobs import Device, Job, Source
 from fairstream.experiments.pool import OnJobs, execute_runs
@@ -27,6 +28,7 @@ __all__ = [
     "compare",
     "evaluation_protocol",
     "execute_runs",
+    "explain_run",
     "pooled",
     "popularity_runs",
     "read_runs",

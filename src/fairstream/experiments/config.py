@@ -81,6 +81,10 @@ none is)."""
     n_resamples: int = Field(1000, ge=0)
     """Bootstrap samples and permutations behind every interval and p-value; 0: none of them."""
 
+    explain: bool = False
+    """Also measure why each period differs from the one before, for `fairstream explain`: the last model is evaluated \
+on the new period once more, and where something is done for fairness the update is made a second time without it."""
+
     @model_validator(mode="before")
     @classmethod
     def _import_plugins(cls, given: Any) -> Any:
@@ -134,6 +138,17 @@ none is)."""
         if self.tasks:
             return self.tasks
         return TASKS if self.protocol == "strict" and METHODS[self.method].reranker is None else PAPER_TASKS
+
+    @property
+    def explained_tasks(self) -> tuple[str, ...]:
+        """The tasks whose changes are explained: those that are about one period."""
+        return tuple(task for task in self.resolved_tasks if task != "remain") if self.explain else ()
+
+    @model_validator(mode="after")
+    def _something_to_explain(self) -> Self:
+        if self.explain and not self.explained_tasks:
+            raise ValueError("explain is about the tasks event and next; evaluate one of them, too")
+        return self
 
     @model_validator(mode="after")
     def _events_fit(self) -> Self:

@@ -13,7 +13,7 @@ from fairstream.experiments.run import resolved
 from fairstream.methods import METHODS
 from fairstream.models import may_be_closed_form
 
-_OF_THE_REPORT = ("n_resamples", "metrics", "tasks")
+_OF_THE_REPORT = ("n_resamples", "metrics", "tasks", "explain")
 """What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
 _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_THE_REPORT)
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate", "fairness_ema_decay")
@@ -89,6 +89,8 @@ def run_id(log: EventLog, config: RunConfig) -> str:
     reported = {name: options[name] for name in _OF_THE_REPORT if name in options}
     if options["tasks"] == PAPER_TASKS:  # runs that were stored before there were other tasks keep their ids
         del reported["tasks"]
+    if not options["explain"]:  # and those from before there was this option theirs
+        del reported["explain"]
     return _digest(log, {**used_settings(options), **reported, "seed": config.seed})
 
 

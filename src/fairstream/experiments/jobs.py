@@ -241,7 +241,7 @@ def _is_begun(store: Store, log: EventLog, config: RunConfig) -> bool:
 
 def _comes_in_parts(log: EventLog, config: RunConfig) -> bool:
     """Whether each period is a job of its own; not where something follows from the period before."""
-    owes_nothing = log.require_groups().choice != "auto" and not may_inherit(config.model)
+    owes_nothing = log.require_groups().choice != "auto" and not may_inherit(config.model) and not config.explain
     return config.strategy_name == "retrain" and owes_nothing
 
 

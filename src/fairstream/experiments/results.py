@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fairstream._version import __version__
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import (
     Evaluation,
+    Explanation,
     MetricAtK,
     Protocol,
     Slice,
@@ -36,6 +37,8 @@ class PeriodResult:
     advantaged: tuple[str, ...]
     """The groups that the fairness loss treated as advantaged."""
     tasks: Mapping[str, Evaluation]
+    explanation: Mapping[str, Mapping[str, Explanation]] = field(default_factory=dict)
+    """Task → metric → why it differs from the period before, where the run was asked to measure that."""
 
     def about(self) -> dict[str, Any]:
         """The update without its evaluation."""
@@ -61,7 +64,12 @@ class PeriodResult:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.about(), "tasks": {name: judgement.to_dict() for name, judgement in self.tasks.items()}}
+        tasks = {name: judgement.to_dict() for name, judgement in self.tasks.items()}
+        explained = {
+            task: {metric: explanation.to_dict() for metric, explanation in by_metric.items()}
+            for task, by_metric in self.explanation.items()
+        }
+        return {**self.about(), "tasks": tasks, **({"explanation": explained} if explained else {})}
 
 
 def mean_of(parts: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from fairstream.baselines import GroupProbe, group_recovery, require_two_groups,
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.published import recognise
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, Metric
+from fairstream.evaluation import Breakdown, ComparedTests, Evaluation, Evaluator, Explanation, Metric, explain
 from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.results import PeriodResult, mean_slices, versions
 from fairstream.methods import METHODS, Parts
@@ -86,6 +86,10 @@ class Run(Iterator[PeriodResult]):
         )
         self.on_progress = on_progress
         self._unjudged: Update | None = None
+        self._alternatives: dict[str, dict[str, Breakdown]] = {}
+        """Task → what else could have been in force → how that does, of the update that is to be judged."""
+        self._broken_down: dict[str, Breakdown] = {}
+        """Task → the last test of what was in force."""
         self.pretrained: PeriodResult | None = None
         self.results: list[PeriodResult] = []
 
@@ -152,6 +156,8 @@ class Run(Iterator[PeriodResult]):
                 f"the model {self.config.model} takes over something from the period before it, as the blend does its "
                 f"weights, and cannot begin at any period"
             )
+        if self.config.explain:
+            raise ConfigurationError("a run that explains compares each period with the one before; leave explain out")
         if not 0 <= t < self.periods.last:
             raise ConfigurationError(f"t must be between 0 and {self.periods.last - 1}, got {t}")
         start, events = self.periods.starts[t], self._events(t)
@@ -191,6 +197,7 @@ class Run(Iterator[PeriodResult]):
             else:
                 quality, tested = self._quality(t, before)
                 events = self._events(t)
+                self._alternatives = self._tested_alternatives(t, events, quality, tested)
                 known = before.tasks.get(self.config.disparity_task) if before is not None else None
                 measured = self._learning.measure(self._evaluator, self._begun(), events, known)
                 candidate = self._learning.update(
@@ -227,12 +234,58 @@ class Run(Iterator[PeriodResult]):
         return main.mean, self._learning.test(evaluator, self._begun(), self._events(t), result.tested)
 
     def _evaluated(self, t: int, update: Update) -> PeriodResult:
-        tasks = {task: self._evaluate(task, t, self._evaluator) for task in self.config.tasks}
-        return PeriodResult(t, update, tuple(self.groups.names[code] for code in self.groups.ahead), tasks)
+        explained = self.config.explained_tasks
+        breaking_down = replace(self._evaluator, breaks_down=True)
+        tasks = {
+            task: self._evaluate(task, t, breaking_down if task in explained else self._evaluator)
+            for task in self.config.tasks
+        }
+        after = {task: breakdown for task in explained if (breakdown := tasks[task].breakdown) is not None}
+        tasks = {task: replace(tested, breakdown=None) for task, tested in tasks.items()}  # as large as the period
+        explanation = {task: self._explained(task, t, after[task]) for task in explained if self._alternatives}
+        self._broken_down, self._alternatives = after, {}
+        advantaged = tuple(self.groups.names[code] for code in self.groups.ahead)
+        return PeriodResult(t, update, advantaged, tasks, {task: found for task, found in explanation.items() if found})
 
-    def _evaluate(self, task: str, t: int, evaluator: Evaluator) -> Evaluation:
-        """Test W_t, which is in service, on one task."""
+    def _tested_alternatives(
+        self, t: int, events: NewEvents, quality: float | None, of_users: UserQuality | None
+    ) -> dict[str, dict[str, Breakdown]]:
+        """How W_{t−1} would do on D_{t+1} without an update, and both without the fairness lever.
+
+        All of it before the update itself, which may reuse the memory of W_{t−1}.
+        """
+        if not self.config.explain:
+            return {}
+        evaluator = replace(self._evaluator, breaks_down=True, n_resamples=0)
+
+        def tested(state: State, evaluator: Evaluator) -> dict[str, Breakdown]:
+            tests = {task: self._evaluate(task, t, evaluator, state) for task in self.config.explained_tasks}
+            return {task: test.breakdown for task, test in tests.items() if test.breakdown is not None}
+
         state = self._begun()
+        kept = self._learning.kept(state, events)
+        found = {"kept": tested(kept, evaluator)}
+        if self.config.has_lever:
+            plain, without = self._learning.without_lever(), replace(evaluator, rerank=None)
+            unweighted = plain.unweighted(kept)
+            is_same = unweighted is kept and evaluator.rerank is None
+            found["kept_without"] = found["kept"] if is_same else tested(unweighted, without)
+            candidate = plain.update(state, events, quality, tested=of_users)
+            found["after_without"] = tested(candidate.commit(in_place=False)[0], without)
+        return {task: {name: tests[task] for name, tests in found.items()} for task in self.config.explained_tasks}
+
+    def _explained(self, task: str, t: int, after: Breakdown) -> dict[str, Explanation]:
+        """Why the evaluation of W_t on D_{t+1} differs from that of W_{t−1} on D_t; nothing where nobody was tested."""
+        before = self._broken_down[task]
+        if not (len(before.users) and len(after.users)):
+            return {}
+        tests, rng = ComparedTests(before, after=after, **self._alternatives[task]), Randomness(self.config.seed)
+        resampling = rng.numpy(f"explanation of {task}", t)
+        return explain(tests, self._names(), self.config.min_group_size, resampling, self.config.n_resamples)
+
+    def _evaluate(self, task: str, t: int, evaluator: Evaluator, state: State | None = None) -> Evaluation:
+        """Test W_t, which is in service, or another state in its place, on one task."""
+        state = state or self._begun()
         span = self.periods.remaining(t) if task == "remain" else self.periods.span(t + 1)
         return evaluator.evaluate(
             state.model,

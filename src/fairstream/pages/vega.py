@@ -6,6 +6,9 @@ import subprocess
 import sys
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
+
+from fairstream.errors import ConfigurationError
 
 _WRITE = """
 import sys, vl_convert
@@ -22,6 +25,14 @@ def vega() -> str:
     """
     command = [sys.executable, "-P", "-c", _WRITE]
     return subprocess.run(command, check=True, capture_output=True).stdout.decode()  # noqa: S603 - our own words
+
+
+def need_charts() -> None:
+    """Raise a `ConfigurationError` where what draws charts is not installed."""
+    if any(find_spec(package) is None for package in ("altair", "vl_convert")):
+        raise ConfigurationError(
+            "a report needs altair and vl-convert-python, and they are not installed; install fairstream[report]"
+        )
 
 
 def own(name: str, package: str = "fairstream.pages") -> str:

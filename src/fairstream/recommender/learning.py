@@ -38,7 +38,7 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.state import NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
-from fairstream.strategies import Control, DisparityController, Measured, Period, Plan, Strategy, UserQuality
+from fairstream.strategies import Control, DisparityController, Keep, Measured, Period, Plan, Strategy, UserQuality
 from fairstream.training import (
     Batches,
     Engine,
@@ -361,6 +361,26 @@ class Learning:
         )
         notes = (*reasons, *control.reasons, *result.model.notes)
         return Candidate(following, plan.step, result.report, notes, result.engine, began)
+
+    def kept(self, state: State, events: NewEvents) -> State:
+        """W_{t−1} after D_t, knowing of it and not having learned it: what would be in force without an update."""
+        keeping = replace(self, parts=replace(self.parts, strategy=Keep()))
+        return keeping.update(state, events).commit(in_place=False)[0]
+
+    def without_lever(self) -> Learning:
+        """The same, with nothing done for fairness in training."""
+        return replace(self, config=self.config.without_lever())
+
+    def unweighted(self, state: State) -> State:
+        """The state with the events of every group counting once, where that needs no training.
+
+        That is in closed-form parts of the model and in the fallback; what was learned by gradient stays.
+        """
+        if state.user_weights is None:
+            return state
+        model, optimizer = self._grown(state, state.history, state.features, always=True)
+        self._compute(model, state.history, range(0), state.unlearned, None, state.started_at, was_weighted=True)
+        return replace(state, model=model.eval(), optimizer=optimizer, event_weights={})
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Know of events without learning from them yet; they belong to the period that the next update ends."""

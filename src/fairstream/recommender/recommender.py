@@ -453,6 +453,7 @@ class FairRecommender:
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
+        breakdown: bool = False,
     ) -> Evaluation: ...
 
     @overload
@@ -466,6 +467,7 @@ class FairRecommender:
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
+        breakdown: bool = False,
     ) -> dict[Task, Evaluation]: ...
 
     def evaluate(
@@ -478,6 +480,7 @@ class FairRecommender:
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
+        breakdown: bool = False,
     ) -> Evaluation | dict[Task, Evaluation]:
         """Quality by group on events that have not been learned yet, with its uncertainty (protocol `strict`).
 
@@ -499,6 +502,9 @@ class FairRecommender:
             Groups with fewer tested users are excluded.
         n_resamples
             Bootstrap samples and permutations; 0: no intervals and no p-values.
+        breakdown
+            Also say what the test consisted of, as `Evaluation.breakdown`: newcomers and known users, how
+            much was known of them, and what could be recommended.
 
         Returns
         -------
@@ -516,6 +522,7 @@ class FairRecommender:
                 "min_group_size": min_group_size,
                 "n_resamples": n_resamples,
                 "metrics": metrics,
+                "breakdown": breakdown,
             }
             found = {name: self._evaluate(state, new, by_event=name == "event", **options) for name in names}
         return found if isinstance(tasks, list | tuple) else found[names[0]]
@@ -799,10 +806,12 @@ class FairRecommender:
         n_resamples: int = 0,
         metrics: Metrics | None = None,
         by_event: bool = False,
+        breakdown: bool = False,
     ) -> Evaluation:
-        return self._evaluator(
+        evaluator = self._evaluator(
             state, new, k=k, min_group_size=min_group_size, n_resamples=n_resamples, metrics=metrics
-        ).evaluate(
+        )
+        return replace(evaluator, breaks_down=breakdown).evaluate(
             state.model,
             new.users,
             new.items,

@@ -118,7 +118,12 @@ class Candidates:
         gate = self._config.gate
         k = min(gate.k, recommender.model.n_items)
         return recommender.evaluate(
-            _columns(events), users=self._people, k=k, min_group_size=gate.min_group_size, n_resamples=N_RESAMPLES
+            _columns(events),
+            users=self._people,
+            k=k,
+            min_group_size=gate.min_group_size,
+            n_resamples=N_RESAMPLES,
+            breakdown=True,
         )
 
 

@@ -23,7 +23,7 @@ from fairstream.evaluation.paired import Interval, Paired
 from fairstream.service.settings import Gate
 
 N_RESAMPLES = 1000
-_EVERYONE = "all users"
+EVERYONE = "all users"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def drift(now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate) -> Iter
         ok = not (fall > gate.max_drift and high < low)
         if ok:
             sentence = f"the model in service does for {name} as it did ({value:.4f} after {was:.4f})"
-        yield Check("drift", ok, sentence, fall, None, gate.max_drift, None if name == _EVERYONE else name)
+        yield Check("drift", ok, sentence, fall, None, gate.max_drift, None if name == EVERYONE else name)
 
 
 def compared(before: Evaluation, after: Evaluation, names: Sequence[str], gate: Gate, seed: int = 0) -> Iterator[Check]:
@@ -93,7 +93,7 @@ def compared(before: Evaluation, after: Evaluation, names: Sequence[str], gate: 
     panel = GroupPanel(np.concatenate([old, new], axis=2), codes, len(names), gate.min_group_size)
     paired = Paired(panel, 1, N_RESAMPLES)
     overall, by_group, largest = (paired.of(name) for name in ("mean", "by_group", "largest"))
-    yield _performance(_EVERYONE, *overall, gate)
+    yield _performance(EVERYONE, *overall, gate)
     for code, name in enumerate(names):
         if panel.judged[code, 0]:
             yield _performance(name, by_group[0][code], by_group[1][:, code], gate)
@@ -111,7 +111,7 @@ def _performance(name: str, found: Any, drawn: Any, gate: Gate) -> Check:
         f"NDCG@{gate.k} for {name} {_moved(change.value)} {abs(change.value):.1%} "
         f"({change.low:+.1%} to {change.high:+.1%}, limit −{gate.max_fall:.0%})"
     )
-    group = None if name == _EVERYONE else name
+    group = None if name == EVERYONE else name
     return Check("performance", ok, sentence, change.value, (change.low, change.high), gate.max_fall, group)
 
 
@@ -136,7 +136,7 @@ def group_levels(judgement: Evaluation, names: Sequence[str], gate: Gate) -> dic
     panel = GroupPanel(values, codes, len(names), gate.min_group_size)
     paired = Paired(panel, 1, N_RESAMPLES)
     (overall, overall_drawn), (by_group, by_group_drawn) = paired.of("mean"), paired.of("by_group")
-    found = {_EVERYONE: Interval.of(overall[0], overall_drawn[:, 0])}
+    found = {EVERYONE: Interval.of(overall[0], overall_drawn[:, 0])}
     for code, name in enumerate(names):
         if panel.judged[code, 0]:
             found[name] = Interval.of(by_group[code, 0], by_group_drawn[:, code, 0])

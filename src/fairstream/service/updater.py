@@ -30,6 +30,7 @@ from fairstream.service.audit import record
 from fairstream.service.candidates import Candidates, Trial
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
+from fairstream.service.explain import gains, strata
 from fairstream.service.gate import Check, Decision, compared, drift, finite, flood, group_levels
 from fairstream.service.periods import Period, closed_periods, events_of, in_order
 from fairstream.service.registry import in_service, model, put_into_service, tidy
@@ -184,6 +185,7 @@ class _Update:
             about |= {"n_learned": trial.n_learned, "judgement": reported(trial.after, self.workspace)}
             if trial.before is not None:
                 about["before"] = reported(trial.before, self.workspace)
+                about["gains"] = gains(trial.before, trial.after, trial.names, self.gate)
         return about
 
 
@@ -195,6 +197,7 @@ def reported(judgement: Evaluation, workspace: Workspace) -> dict[str, Any]:
     return {
         "metrics": metrics,
         "levels": group_levels(judgement, names, gate),
+        "strata": strata(judgement, names, gate.min_group_size),
         "n_tested_users": judgement.n_tested_users,
         "n_cold_users": judgement.n_cold_users,
         "excluded_groups": sorted(judgement.excluded_groups),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from fairstream import ConfigurationError
 from fairstream.experiments import write_file
+from fairstream.pages.vega import need_charts
 from fairstream.paper.findings import Findings
 
 __all__ = ["PictureFormat", "write_figures", "write_report"]
@@ -20,7 +20,7 @@ def write_report(findings: Findings, path: Path) -> None:
 
     It is written whole or not at all.
     """
-    _need_the_extra()
+    need_charts()
     from fairstream.paper.report.page import page_of  # noqa: PLC0415, needs the extra
 
     write_file(path, page_of(findings).encode())
@@ -28,7 +28,7 @@ def write_report(findings: Findings, path: Path) -> None:
 
 def write_figures(findings: Findings, folder: Path, *, format: PictureFormat = "png") -> list[Path]:  # noqa: A002
     """Each figure that has anything to show as a picture of its own, named by the paper's label; their paths."""
-    _need_the_extra()
+    need_charts()
     from fairstream.paper.report.figures import export_figures  # noqa: PLC0415, needs the extra
 
     try:
@@ -39,10 +39,3 @@ def write_figures(findings: Findings, folder: Path, *, format: PictureFormat = "
             f"the figures could not be written to {folder}: {reason}; choose another folder"
         ) from None
     return export_figures(findings, folder, format=format)
-
-
-def _need_the_extra() -> None:
-    if any(find_spec(package) is None for package in ("altair", "vl_convert")):
-        raise ConfigurationError(
-            "a report needs altair and vl-convert-python, and they are not installed; install fairstream[report]"
-        )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from fairstream.pages.document import Charts, whole_page
 from fairstream.pages.format import anything, counted, plain, share
 from fairstream.pages.legend import legend
-from fairstream.pages.markup import Markup, element, joined, script_data
-from fairstream.pages.series import CONFIG, Styles, styles_of
+from fairstream.pages.markup import Markup, element
+from fairstream.pages.series import Styles, styles_of
 from fairstream.pages.tables import body, row, section, table
-from fairstream.pages.vega import own, vega
+from fairstream.pages.vega import own
 from fairstream.paper.findings import Findings
 from fairstream.paper.report.figures import Figure, Mark, Panel, described, figures_of, rows_of, spec_of
 from fairstream.paper.report.summary import agreeing, agreement_section, counts_of, summary_of, verdict_section
@@ -50,17 +50,14 @@ def page_of(findings: Findings) -> str:
         glossary_section(),
         id="main",
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", _TITLE),
-        element("style", Markup(own("page.css"))),
+    return whole_page(
+        _TITLE,
+        header=_header(findings),
+        contents=_PARTS,
+        main=main,
+        charts=charts,
+        script=own("page.js", "fairstream.paper.report"),
     )
-    skip = element("a", "Skip to the content", href="#main", class_="skip")
-    body = element("body", skip, _header(findings), _contents(), main, _scripts(charts))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _header(findings: Findings) -> Markup:
@@ -70,11 +67,6 @@ def _header(findings: Findings) -> Markup:
         element("p", summary_of(findings), class_="summary"),
         id="summary",
     )
-
-
-def _contents() -> Markup:
-    links = [element("li", element("a", title, href=f"#{id_}")) for id_, title in _PARTS]
-    return element("nav", element("ol", *links), aria_label="Contents")
 
 
 def _question(question: str, findings: Findings, figures: Sequence[Figure], charts: Charts) -> Markup:
@@ -103,27 +95,6 @@ def _elsewhere(figures: Sequence[Figure]) -> Markup:
     if not links:
         return element("p", "No trade-offs between performance and disparity are in the store.", class_="note")
     return element("p", "See also under RQ1: ", *links, ".", class_="note")
-
-
-def _scripts(charts: Charts) -> Markup:
-    data = script_data({"config": CONFIG, "specs": charts.specs, "drawn": charts.drawn})
-    return joined(
-        element("script", data, id="charts", type="application/json"),
-        element("script", Markup(vega())),
-        element("script", Markup(own("charts.js") + own("page.js", "fairstream.paper.report"))),
-    )
-
-
-@dataclass
-class Charts:
-    """The charts of a page by the id of the element that each is drawn in."""
-
-    specs: list[dict[str, Any]] = field(default_factory=list)
-    drawn: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, spec: dict[str, Any]) -> int:
-        self.specs.append(spec)
-        return len(self.specs) - 1
 
 
 def figure_block(figure: Figure, charts: Charts) -> Markup:

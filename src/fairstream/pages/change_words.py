@@ -1,0 +1,118 @@
+"""Why a metric moved, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairstream.evaluation import Change, Estimate, Explained
+from fairstream.pages.format import number, signed
+
+PARTS = {
+    "new_people": "new people",
+    "histories": "length of histories",
+    "new_items": "new items",
+    "drift": "drift and ageing",
+    "learning": "the update",
+    "lever": "fairness lever",
+}
+"""The parts by the names that readers see, in order."""
+MEANINGS = {
+    "new_people": "The share of newcomers, people without an event before the period, went up or down.",
+    "histories": "People have done more or less before they are served, so that less or more is known of them.",
+    "new_items": "More or less of what people did concerns items that nobody had had by then and that could not be "
+    "recommended.",
+    "drift": "The model left as it was does better or worse for the same kind of people and for items that could be "
+    "recommended: tastes, seasons, the catalogue, and that it has not learned the people and items of the last period.",
+    "learning": "What learning the last period brought, on the same users; where the fairness lever has a part of its "
+    "own, without anything done for fairness.",
+    "lever": "What changed because of what is done for fairness: the fairness loss, the weights of groups, the "
+    "controller, the adversary or the reranking.",
+}
+TASKS = {"event": "at each event", "next": "with one list for the period"}
+_MOST_NAMED = 3
+_CHANCE = "\N{NO-BREAK SPACE}~"
+_NOTHING = 5e-5
+"""What is written as 0.0000."""
+
+
+def summary(explained: Explained) -> list[str]:
+    """What moved, in a few sentences: everyone, the groups, the gap, the lever."""
+    shown = explained.shown
+    metric = explained.metric.upper()
+    sentences = [
+        f"{metric} {TASKS[explained.task]} for everyone {moved(shown.everyone)}{_because(shown.everyone)}.",
+        *_groups(explained),
+    ]
+    if shown.gaps:
+        name = _gap_of_interest(explained)
+        gap = shown.gaps[name]
+        what = "PD" if name == next(iter(shown.gaps)) else "The gap"
+        sentences.append(f"{what} ({name} minus the rest) {moved(gap)}{_because(gap)}.")
+    sentences += _lever(explained)
+    return sentences
+
+
+def moved(change: Change) -> str:
+    """How far a number went, from where to where, and whether chance could have done it.
+
+    >>> moved(Change(0.1, 0.12, Estimate(0.02, (0.01, 0.03)), {}))
+    'rose by 0.0200, from 0.1000 to 0.1200'
+    >>> moved(Change(0.1, 0.1, Estimate(-0.00001, (-0.03, 0.03)), {}))
+    'stayed at 0.1000'
+    """
+    if abs(change.change.value) < _NOTHING:
+        return f"stayed at {number(change.after)}"
+    verb = "rose" if change.change.value > 0 else "fell"
+    doubt = ", which chance alone could do" if may_be_chance(change.change) else ""
+    size = number(abs(change.change.value))
+    return f"{verb} by {size}, from {number(change.before)} to {number(change.after)}{doubt}"
+
+
+def may_be_chance(estimate: Estimate) -> bool:
+    """Whether the 95 % interval holds 0."""
+    return estimate.interval is not None and estimate.interval[0] <= 0 <= estimate.interval[1]
+
+
+def named_parts(change: Change) -> Iterator[tuple[str, Estimate]]:
+    """The parts under the names that readers see."""
+    for key, name in PARTS.items():
+        if key in change.parts:
+            yield name, change.parts[key]
+
+
+def _because(change: Change) -> str:
+    """The largest parts."""
+    parts = [(name, part) for name, part in named_parts(change) if abs(part.value) >= _NOTHING]
+    largest = sorted(parts, key=lambda pair: -abs(pair[1].value))[:_MOST_NAMED]
+    named = ", ".join(f"{name} {signed(part.value)}{_CHANCE if may_be_chance(part) else ''}" for name, part in largest)
+    return f": {named}" if named else ""
+
+
+def _groups(explained: Explained) -> list[str]:
+    """Who gained and who lost."""
+    moves = {name: change.change for name, change in explained.shown.groups.items()}
+    sides: dict[str, list[str]] = {"gained": [], "lost": [], "stayed where they were, as far as can be told": []}
+    for name, change in moves.items():
+        if may_be_chance(change):
+            sides["stayed where they were, as far as can be told"].append(f"{name} ({signed(change.value)})")
+        else:
+            sides["gained" if change.value > 0 else "lost"].append(f"{name} ({signed(change.value)})")
+    words = [f"{', '.join(names)} {what}" for what, names in sides.items() if names]
+    return [f"{'; '.join(words)}."] if words else ["No group has enough tested users to be reported."]
+
+
+def _gap_of_interest(explained: Explained) -> str:
+    """Of two groups the advantaged one's, of more the one that moved most."""
+    gaps = explained.shown.gaps
+    return next(iter(gaps)) if len(gaps) <= 2 else max(gaps, key=lambda name: abs(gaps[name].change.value))
+
+
+def _lever(explained: Explained) -> list[str]:
+    shown = explained.shown
+    worths = {name: worth for name, change in shown.groups.items() if (worth := change.lever_worth) is not None}
+    if not worths:
+        return []
+    named = ", ".join(
+        f"{signed(worth.value)}{_CHANCE if may_be_chance(worth) else ''} to {name}" for name, worth in worths.items()
+    )
+    return [f"Compared with the same update without it, the fairness lever is worth {named}."]
