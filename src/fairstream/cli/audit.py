@@ -41,4 +41,7 @@ def _short(body: str) -> str:
     found = json_module.loads(body)
     plain = {name: value for name, value in found.items() if isinstance(value, str | int | float)}
     reason = found.get("decision", {}).get("reason") if isinstance(found.get("decision"), dict) else None
-    return ", ".join([*(f"{name} {value}" for name, value in plain.items()), *([reason] if reason else [])])
+    about = found.get("about")
+    sentences = (about.get("control") or {}).get("sentences", ()) if isinstance(about, dict) else ()
+    words = [*(f"{name} {value}" for name, value in plain.items()), *([reason] if reason else [])]
+    return "; ".join([", ".join(words), *sentences])

@@ -34,6 +34,24 @@ def init(
             show_default="when asked to",
         ),
     ] = None,
+    max_disparity: Annotated[
+        float | None,
+        typer.Option(
+            help="The largest gap between a group and the rest that is accepted, e.g. 0.02; each update sets how much "
+            "the groups' events count to hold it.",
+            show_default="none: fairness_weight",
+        ),
+    ] = None,
+    min_quality: Annotated[
+        float | None,
+        typer.Option(help="The least quality of everyone that is accepted for it.", show_default="none"),
+    ] = None,
+    max_group_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="The largest share of its quality that any group may lose to it, e.g. 0.05.", show_default="none"
+        ),
+    ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Fill it with a synthetic stream, to see how it works.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the key, and errors.")] = False,
 ) -> None:
@@ -44,12 +62,14 @@ def init(
     """
     options = {"group": group, "advantaged": advantaged, "every": every}
     given = {name: value for name, value in options.items() if value is not None}
+    target = {"max_disparity": max_disparity, "min_quality": min_quality, "max_group_loss": max_group_loss}
+    learning = {name: value for name, value in target.items() if value is not None}
     with needing_live():
         from fairstream.service.settings import FILE  # noqa: PLC0415 (an extra)
         from fairstream.service.workspace import Workspace  # noqa: PLC0415
     say = make_console(quiet=quiet)
     if (folder / FILE).is_file():
-        if given or demo or database is not None:
+        if given or learning or demo or database is not None:
             raise ConfigurationError(
                 f"{folder} is a workspace already; its options are in {folder / FILE}, give init none for it"
             )
@@ -57,7 +77,7 @@ def init(
         state = "its tables were brought to what this version wants" if changed else "its tables are up to date"
         say.print(f"{folder} is a workspace already: {state}.", markup=False, highlight=False, soft_wrap=True)
         return
-    with _made(folder, given, database, demo=demo) as workspace:
+    with _made(folder, given, learning, database, demo=demo) as workspace:
         from fairstream.service.keys import make_key  # noqa: PLC0415
 
         where = "SQLite, in the folder" if database is None else workspace.engine.url.render_as_string()
@@ -66,6 +86,7 @@ def init(
             f"  groups of    {workspace.config.group}"
             + (f", {workspace.config.advantaged} ahead" if workspace.config.advantaged else ""),
             f"  database     {where}",
+            *([f"  accepted gap {max_disparity:g}"] if max_disparity is not None else []),
             f"  options      {folder / FILE}",
         ):
             say.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -81,17 +102,20 @@ def init(
         say.print(f"Next: {follow}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _made(folder: Path, given: dict[str, Any], database: str | None, *, demo: bool) -> Workspace:
+def _made(
+    folder: Path, given: dict[str, Any], learning: dict[str, Any], database: str | None, *, demo: bool
+) -> Workspace:
     from fairstream.service.api.scheduler import Every  # noqa: PLC0415 (an extra)
-    from fairstream.service.settings import LiveConfig  # noqa: PLC0415
+    from fairstream.service.settings import Learning, LiveConfig  # noqa: PLC0415
     from fairstream.service.workspace import Workspace  # noqa: PLC0415
 
     if "every" in given:
         Every.parse(given["every"])
     if not demo:
-        return Workspace.create(folder, LiveConfig(**given), database)
+        return Workspace.create(folder, LiveConfig(**given, learning=Learning(**learning)), database)
     if given.keys() & {"group", "advantaged"}:
         raise ConfigurationError("the demonstration has its own group and advantaged; leave them away with --demo")
     from fairstream.service.demo import DEMO  # noqa: PLC0415
 
-    return Workspace.create(folder, DEMO.with_options(**given), database)
+    config = DEMO.with_options(**given, learning=DEMO.learning.with_options(**learning))
+    return Workspace.create(folder, config, database)

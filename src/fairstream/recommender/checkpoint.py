@@ -156,6 +156,8 @@ def state_all_tensors(state: State, learning: Learning) -> Tensors:
     }
     if state.features is not None:
         columns["items/features"] = state.features
+    if state.popularity is not None:
+        columns["fallback/popularity"] = state.popularity
     return (
         learning.tensors(state)
         | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
@@ -200,6 +202,7 @@ def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -
         features=features,
         event_weights=manifest.get("event_weights", {}),
         control=manifest.get("control", {}),
+        popularity=tensors["fallback/popularity"].numpy() if "fallback/popularity" in tensors else None,
     )
 
 

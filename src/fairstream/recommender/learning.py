@@ -87,6 +87,10 @@ class Update:
     """One sentence for each thing worth knowing."""
     event_weights: Mapping[str, float] = field(default_factory=dict)
     """How many times the events of each group counted; once where a group is not named."""
+    control: Control | None = None
+    """What the controller of the disparity decided, where there is one."""
+    fairness_weight: float | None = None
+    """λ where that controller set it; None: it set the weights of events alone."""
 
 
 class _Result(NamedTuple):
@@ -134,6 +138,8 @@ class Candidate:
     notes: tuple[str, ...]
     _engine: Engine | None
     _began: float
+    control: Control | None = None
+    fairness_weight: float | None = None
 
     def commit(self, *, in_place: bool) -> tuple[State, Update]:
         """Finish the next state; `in_place` reuses the memory of the one before, which is void from then on."""
@@ -144,7 +150,14 @@ class Candidate:
         self.state.model.eval()
         seconds = time.perf_counter() - self._began
         return self.state, Update(
-            self.state.t, self.step, seconds, self.report, self.notes, dict(self.state.event_weights)
+            self.state.t,
+            self.step,
+            seconds,
+            self.report,
+            self.notes,
+            dict(self.state.event_weights),
+            self.control,
+            self.fairness_weight,
         )
 
     def undo(self) -> None:
@@ -305,11 +318,12 @@ class Learning:
         *,
         measured: Measured | None = None,
         tested: UserQuality | None = None,
+        control_step: float = 1.0,
     ) -> Candidate:
         """Make W_t of W_{t−1} and D_t.
 
         `quality` and `tested`, and `measured`, are how W_{t−1} did on D_t, for the strategy and for the controller of
-        the disparity, where they ask for it.
+        the disparity, where they ask for it; `control_step` is how much of that controller's step is taken.
         """
         began, t = time.perf_counter(), state.t + 1
         history = state.history.after(events.users, events.items, n_items=events.n_items)
@@ -320,7 +334,7 @@ class Learning:
         unlearned = np.concatenate([state.unlearned, arrived])
         plan = self.strategy.plan(replace(self._period(t, history, new, quality, state.memory), tested=tested))
         reasons = (plan.reason,) if plan.reason else ()
-        control = self._controlled(state, measured)
+        control = self._controlled(state, measured, control_step)
         following = replace(self._following(state, events, history, t), control=control.memory)
         if plan.events is None:
             model, optimizer = self._grown(state, history, events.features)
@@ -332,7 +346,8 @@ class Learning:
                 memory=plan.memory,
                 unlearned=unlearned,
             )
-            return Candidate(following, plan.step, None, (*reasons, *model.notes), None, began)
+            notes = (*reasons, *model.notes)
+            return Candidate(following, plan.step, None, notes, None, began, *self._told(control, None))
         if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
             raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
@@ -360,7 +375,9 @@ class Learning:
             event_weights=weights,
         )
         notes = (*reasons, *control.reasons, *result.model.notes)
-        return Candidate(following, plan.step, result.report, notes, result.engine, began)
+        return Candidate(
+            following, plan.step, result.report, notes, result.engine, began, *self._told(control, result.optimizer)
+        )
 
     def kept(self, state: State, events: NewEvents) -> State:
         """W_{t−1} after D_t, knowing of it and not having learned it: what would be in force without an update."""
@@ -397,6 +414,7 @@ class Learning:
             trained=_resized(state.trained, history),
             pending=pending,
             unlearned=np.concatenate([state.unlearned, arrived]),
+            popularity=state.popularity_after(history),
         )
 
     def forget(self, state: State, rows: Rows) -> State:
@@ -442,12 +460,22 @@ class Learning:
 
     # ── training ─────────────────────────────────────────────────────────────────────────
 
-    def _controlled(self, state: State, measured: Measured | None) -> Control:
+    def _controlled(self, state: State, measured: Measured | None, share: float) -> Control:
         """What the controller decides, if there is one; without a measurement nothing changes."""
         if self.controller is None:
             return Control({}, {}, ())
         memory = state.control or self.controller.start(state.event_weights)
-        return self.controller.unchanged(memory) if measured is None else self.controller.step(memory, measured)
+        return self.controller.unchanged(memory) if measured is None else self.controller.step(memory, measured, share)
+
+    def _told(self, control: Control, optimizer: torch.optim.Optimizer | None) -> tuple[Control | None, float | None]:
+        """What an update tells of the controller: its decision, and λ where it was trained with one."""
+        if self.controller is None:
+            return None, None
+        return control, self._lambda(control) if self._sets_lambda and optimizer is not None else None
+
+    def _lambda(self, control: Control) -> float:
+        """λ for what the controller decided."""
+        return LAMBDA_PER_LOG_WEIGHT.get(self.config.surrogate, 2.0) * control.log_weight
 
     def fixed_weights(self, groups: Groups) -> dict[str, float]:
         """How many times the events of each group count by the configuration alone."""
@@ -540,8 +568,7 @@ class Learning:
         """What training minimises, with the λ that a controller sets."""
         if not self._sets_lambda or lesson.control is None or lesson.control.log_weight == 0:
             return self.objective
-        lambda_ = LAMBDA_PER_LOG_WEIGHT.get(self.config.surrogate, 2.0) * lesson.control.log_weight
-        return replace(self.objective, lambda_=lambda_, mu=self.config.n_fairness_negatives)
+        return replace(self.objective, lambda_=self._lambda(lesson.control), mu=self.config.n_fairness_negatives)
 
     @property
     def _sets_lambda(self) -> bool:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fairstream._version import __version__
 from fairstream.data import EventLog, Rows, Vocabulary, id_column, read_events, read_more_events
-from fairstream.data.groups import UNKNOWN, read_more_groups
+from fairstream.data.groups import read_more_groups
 from fairstream.data.tables import to_table
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
@@ -255,13 +255,32 @@ class FairRecommender:
             self.notes = (*log.notes, *candidate.notes)
         return self
 
-    def update(self, events: Any, *, users: Any = None, items: Any = None, on_epoch: OnEpoch | None = None) -> Self:
+    def update(
+        self,
+        events: Any,
+        *,
+        users: Any = None,
+        items: Any = None,
+        on_epoch: OnEpoch | None = None,
+        min_group_size: int = 20,
+        control_step: float = 1.0,
+    ) -> Self:
         """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
 
         Tables are read as the fitted ones were: the same columns, the same ratings. Users that
         are new need a row in `users` to have a group; without one they are learned from but have
         no part in the fairness loss. (user, item) pairs known already are left out. `items` describes
         items that are new, or replaces what described others; it needs a recommender fitted with some.
+
+        Parameters
+        ----------
+        events, users, items, on_epoch
+            As for `fit`.
+        min_group_size
+            Under `max_disparity`, groups with fewer tested users are not measured.
+        control_step
+            Under `max_disparity`, how much of the controller's step is taken, above 0 and up to 1: less where a whole
+            one was too much.
 
         Returns
         -------
@@ -272,10 +291,15 @@ class FairRecommender:
         ------
         DataError
             If all events are known already, or cannot be read. Nothing has changed then.
+        ConfigurationError
+            If the recommender was loaded without groups while events have weights by group: `set_groups` comes first.
 
         """
+        if not 0 < control_step <= 1:
+            raise ConfigurationError(f"control_step must be above 0 and at most 1, got {control_step!r}")
         with self._writing:
             state = self._fitted()
+            state.require_groups("an update")
             new = self._align(state, events, users, items)
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
@@ -291,8 +315,11 @@ class FairRecommender:
                     if main.not_compared or not main.gaps:
                         notes.append(_undecided(main.not_compared))
                     new = new._replace(groups=groups)
-            measured = self._learning.measure(self._evaluator(state, new, k=1, min_group_size=20), state, new)
-            candidate = self._learning.update(state, new, quality, on_epoch, measured=measured, tested=tested)
+            evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
+            measured = self._learning.measure(evaluator, state, new)
+            candidate = self._learning.update(
+                state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
+            )
             candidate.notes = self.notes = (*notes, *candidate.notes)
             self._commit(candidate, state)
         return self
@@ -303,6 +330,9 @@ class FairRecommender:
         Items that users have interacted with are no longer recommended to them, and models that
         read histories use the events from now on. Items that `items` describes can be recommended
         from now on. The next `update` learns the events, unless `learn_later` is False.
+
+        In a recommender loaded without groups whose events have weights, new events count in the popularity fallback
+        as much as the item's events so far on average, and once where the item has none.
         """
         with self._writing:
             state = self._fitted()
@@ -317,7 +347,8 @@ class FairRecommender:
     def forget(self, user_ids: Any) -> int:
         """Remove users: their ids, groups, events and rows, and every trace of them in the optimizer.
 
-        What the rows of others have learned beside these users stays.
+        What the rows of others have learned beside these users stays. Counts that events enter with weights by
+        group are computed again, so a recommender loaded without groups needs `set_groups` first, and says so.
 
         Parameters
         ----------
@@ -335,6 +366,7 @@ class FairRecommender:
             rows = state.user_ids.lookup(_id_or_ids(user_ids))
             rows = np.unique(rows[rows >= 0])
             if len(rows):
+                state.require_groups("forgetting")
                 following = self._learning.forget(state, rows)
                 with self._swapping:
                     self._state = following
@@ -350,7 +382,7 @@ class FairRecommender:
             if groups is None:
                 raise DataError(f"the users have no column {state.groups.attribute!r}, which makes the groups")
             with self._swapping:
-                self._state = replace(state, groups=groups)
+                self._state = state.with_groups(groups)
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
@@ -514,6 +546,7 @@ class FairRecommender:
         """
         names = _task_names(tasks)
         with self._reading() as state:
+            state.require_groups("an evaluation")
             new = self._align(state, events, users)
             if len(new.users) == 0:
                 raise DataError("the model has learned from every one of these events already; evaluate it on new ones")
@@ -619,12 +652,11 @@ class FairRecommender:
     def save(self, path: str | Path, *, with_groups: bool = True) -> None:
         """Write a checkpoint: after `load`, every update gives bit for bit what it would have given.
 
-        Without groups nobody's is in it, and `set_groups` has to be called after `load`.
+        Without groups nobody's is in it: what it recommends is the same, and before it learns or forgets anything
+        `set_groups` has to be called.
         """
         with self._reading() as state:
-            learning, saved, groups = self._learning, state, state.groups
-            if not with_groups:
-                saved = replace(state, groups=replace(groups, codes=np.full_like(groups.codes, UNKNOWN)))
+            learning, saved = self._learning, state if with_groups else state.without_groups()
             manifest = {
                 "fairstream": __version__,
                 "config": self.config.model_dump(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,7 +12,9 @@ import torch
 
 from fairstream.data import Columns, EventLog, Groups, History, Rows, Vocabulary
 from fairstream.data.features import Codes, notes_on_undescribed, resized
-from fairstream.errors import DataError
+from fairstream.data.groups import UNKNOWN
+from fairstream.data.history import Floats
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer, UserWeights
 from fairstream.strategies import Memory
 
@@ -61,6 +63,9 @@ class State:
     """How many times the events of each group count; once where a group is not named."""
     control: Memory = field(default_factory=dict)
     """What the controller of the disparity remembers."""
+    popularity: Floats | None = None
+    """(n_items,) what the fallback scores where events have weights and nobody's group is known, as in a checkpoint
+    without groups; None: it is computed from the weights."""
 
     @property
     def user_weights(self) -> UserWeights | None:
@@ -75,8 +80,44 @@ class State:
     @cached_property
     def fallback(self) -> RecentPopularity:
         """What users get whom the model cannot score."""
-        model = RecentPopularity.of(self.history, weights=self.user_weights)
+        if self.popularity is None:
+            model = RecentPopularity.of(self.history, weights=self.user_weights)
+        else:
+            model = RecentPopularity(self.history.n_users, self.history.n_items)
+            model.popularity = torch.from_numpy(self.popularity)
         return model.eval().to(self.model.device)
+
+    def without_groups(self) -> State:
+        """The same state with nobody's group in it; its fallback stays what it is, also where events have weights."""
+        is_weighted = self.popularity is not None or self.user_weights is not None
+        popularity = self.fallback.popularity.cpu().numpy() if is_weighted else None
+        groups = replace(self.groups, codes=np.full_like(self.groups.codes, UNKNOWN))
+        return replace(self, groups=groups, popularity=popularity)
+
+    def with_groups(self, groups: Groups) -> State:
+        """The same state with everybody's group, from which the fallback is computed again."""
+        return replace(self, groups=groups, popularity=None)
+
+    def require_groups(self, task: str) -> None:
+        """Raise a `ConfigurationError` where events have weights and nobody's group is known to compute them from."""
+        if self.popularity is not None:
+            raise ConfigurationError(
+                f"this was saved without groups while events have weights by group, so that {task} needs to know them; "
+                f"call set_groups(users) first"
+            )
+
+    def popularity_after(self, history: History) -> Floats | None:
+        """`popularity` for a history with more events.
+
+        Whose groups the new events belong to is not known: they count the mean of what the item's events so far
+        count, and once where it has none.
+        """
+        if self.popularity is None:
+            return None
+        before, weights = self.history.recent_popularity, np.ones(history.n_items)
+        has_events = np.flatnonzero(before)
+        weights[has_events] = self.popularity[has_events] / before[has_events]
+        return history.recent_popularity * weights
 
     def share(self) -> State:
         """Mark this state as held by somebody else, too; returns the state itself."""

@@ -13,6 +13,7 @@ import torch
 from fairstream.data import read_events
 from fairstream.evaluation import Evaluation
 from fairstream.recommender import FairRecommender, load
+from fairstream.service.control import control_step
 from fairstream.service.event_store import EventStore
 from fairstream.service.gate import N_RESAMPLES
 from fairstream.service.people import values_of
@@ -36,6 +37,8 @@ class Trial:
     """The model in service on the same events, knowing the same; None for the first model."""
     n_new_items: int
     """Items among the events of the period that the model in service did not know."""
+    control_step: float = 1.0
+    """How much of the controller's step was taken, where there is one."""
 
     @property
     def names(self) -> list[str]:
@@ -84,8 +87,14 @@ class Candidates:
         kept, candidate = self._in_service(), self._in_service()
         n_new_items = self._n_unknown(kept, pa.concat_tables([head, tail]))
         self._observe(kept, lesson)  # at once, as the candidate does: then both give users the same rows
-        candidate.update(_columns(lesson), users=self._people)
-        return Trial(candidate, len(lesson), self._judge(candidate, tail), self._judge(kept, tail), n_new_items)
+        step = control_step(self._workspace.engine, self._parent)
+        candidate.update(
+            _columns(lesson),
+            users=self._people,
+            min_group_size=self._config.gate.min_group_size,
+            control_step=step,
+        )
+        return Trial(candidate, len(lesson), self._judge(candidate, tail), self._judge(kept, tail), n_new_items, step)
 
     def _n_unknown(self, recommender: FairRecommender, events: pa.Table) -> int:
         """How many items there are of which nothing was known before these events."""

@@ -34,17 +34,19 @@ _DAY = 86_400_000_000
 
 
 def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Outcome]:
-    """Take in the stream period by period with an update after each, first without the fairness loss, then with it."""
+    """Take in the stream period by period with an update after each, first without regard to fairness, then with it."""
     stream = synthetic_stream(**STREAM)
     store, learning = EventStore(workspace), workspace.config.learning
-    plain = replace(
-        workspace, config=workspace.config.with_options(learning=learning.with_options(fairness_weight=0.0))
-    )
+    unfair = learning.with_options(fairness_weight=0.0, max_disparity=None, min_quality=None, max_group_loss=None)
+    plain = replace(workspace, config=workspace.config.with_options(learning=unfair))
+    fair = f"with fairness_weight {learning.fairness_weight:g}"
+    if learning.max_disparity is not None:
+        fair = f"with max_disparity {learning.max_disparity:g}"
     put_people(workspace.engine, _people(stream))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
         receipt = store.append(batch_from_arrow(events, workspace.config.limits))
-        how = "without the fairness loss" if t < _FAIR_FROM else f"with fairness_weight {learning.fairness_weight:g}"
+        how = "without regard to fairness" if t < _FAIR_FROM else fair
         say(f"Period {t}: {receipt.accepted:,} events, learned {how}")
         outcomes.append(update(plain if t < _FAIR_FROM else workspace))
         say(f"  {outcomes[-1].kind}: {outcomes[-1].reason}")

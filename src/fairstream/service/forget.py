@@ -19,6 +19,7 @@ from fairstream.service.audit import record
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.forgotten import digests
+from fairstream.service.people import values_of
 from fairstream.service.registry import tidy
 from fairstream.service.workspace import Workspace
 
@@ -63,9 +64,11 @@ def _forget_rows(workspace: Workspace, user_id: str, digest: str, by: str) -> tu
 
 
 def _forget_in_models(workspace: Workspace, user_id: str) -> tuple[str, ...]:
-    rewritten = []
+    people, rewritten = values_of(workspace.engine), []
     for folder in sorted((workspace.folder / "models").iterdir()):
         recommender = load(folder, device="cpu")
+        # What is counted with weights by group is counted again.
+        recommender.set_groups(people.rename_columns(["user_id", recommender.state.groups.attribute]))
         if recommender.forget(user_id):
             with new_folder(folder, replacing=True) as fresh:
                 recommender.save(fresh, with_groups=False)
@@ -98,5 +101,5 @@ def _prove(workspace: Workspace, user_id: str) -> None:
             if left:  # events that have come in since are dated after the forgetting, or were on their way
                 raise WorkspaceError(f"{left} row(s) of this user have come in meanwhile; run forget again")
     for folder in (workspace.folder / "models").iterdir():
-        if load(folder, device="cpu").forget(user_id):
+        if load(folder, device="cpu").state.user_ids.row_of(user_id) >= 0:
             raise WorkspaceError(f"model {folder.name} still knows this user; run forget again")

@@ -24,6 +24,7 @@ from fairstream.service.settings import Gate
 
 N_RESAMPLES = 1000
 EVERYONE = "all users"
+_OF_THE_CHANGE = frozenset({"performance", "disparity"})
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,14 @@ class Decision:
 
     def to_dict(self) -> dict[str, Any]:
         return {"promote": self.promote, "reason": self.reason, "checks": [asdict(check) for check in self.checks]}
+
+
+def rejects_change(decision: Mapping[str, Any]) -> bool:
+    """Whether a stored decision held a candidate for what it does otherwise than the model in service.
+
+    Not for the events of its period (flood, drift), nor for numbers that are none.
+    """
+    return any(not check["ok"] and check["name"] in _OF_THE_CHANGE for check in decision["checks"])
 
 
 def flood(largest_share: float, gate: Gate) -> Check:

@@ -56,6 +56,13 @@ def model(engine: Engine, model_id: str) -> ModelRow:
     return ModelRow(**row._mapping)
 
 
+def held_from(engine: Engine, parent: str) -> list[ModelRow]:
+    """The candidates made from a model that the gate has held, and nobody promoted since."""
+    wanted = select(schema.models).where(schema.models.c.parent == parent, schema.models.c.state == "held")
+    with engine.connect() as connection:
+        return [ModelRow(**row._mapping) for row in connection.execute(wanted)]
+
+
 def in_service(engine: Engine) -> InService | None:
     """The model that answers, if there is one yet."""
     with engine.connect() as connection:

@@ -28,6 +28,7 @@ from fairstream.files import new_folder
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.candidates import Candidates, Trial
+from fairstream.service.control import reported_control, sentences_of
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.explain import gains, strata
@@ -161,6 +162,8 @@ class _Update:
                 put_into_service(connection, name)
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
             record(connection, "update", {**entry, "period": period._asdict()})
+        for sentence in sentences_of(about):
+            self.say(f"{sentence[:1].upper()}{sentence[1:]}")
         self.say(f"model {name} is {kind}: {decision.reason}")
         return Outcome(kind, decision.reason, self.t, name)
 
@@ -183,6 +186,7 @@ class _Update:
         if trial is not None:
             about["data"]["n_new_items"] = trial.n_new_items
             about |= {"n_learned": trial.n_learned, "judgement": reported(trial.after, self.workspace)}
+            about |= reported_control(trial.recommender, trial.names, trial.control_step)
             if trial.before is not None:
                 about["before"] = reported(trial.before, self.workspace)
                 about["gains"] = gains(trial.before, trial.after, trial.names, self.gate)

@@ -85,6 +85,8 @@ class Control(NamedTuple):
     """What the next decision needs: JSON values."""
     reasons: tuple[str, ...]
     """One sentence for each thing that it did, or could not do."""
+    gaps: Mapping[str, Estimate] = {}
+    """How far each group that could be measured is behind the rest, over the periods pooled."""
 
     @property
     def log_weight(self) -> float:
@@ -146,8 +148,8 @@ class DisparityController:
         """What to remember where groups have weights before the first decision."""
         return {"behind": {name: math.log(weight) for name, weight in weights.items()}}
 
-    def step(self, memory: Memory, measured: Measured) -> Control:
-        """Decide after a period has ended."""
+    def step(self, memory: Memory, measured: Measured, share: float = 1.0) -> Control:
+        """Decide after a period has ended; `share` is how much of the step in θ is taken."""
         log_weights = {name: math.log(weight) for name, weight in _weights(memory).items()}
         periods = [*memory.get("periods", ()), _stored(measured, log_weights)][-N_POOLED:]
         following: dict[str, Any] = {**memory, "periods": periods}
@@ -163,7 +165,7 @@ class DisparityController:
                     theta = min(theta, before)
                 if gives_way:
                     theta = min(theta, before / 2)
-                thetas[name] = min(theta, math.log(MOST))
+                thetas[name] = min((1 - share) * before + share * theta, math.log(MOST))
             least = min((thetas[name] for name in measured.gaps), default=0.0)
             thetas |= {name: thetas[name] - least for name in measured.gaps}  # only the ratios of weights matter
             following |= {side: thetas, f"{side}_errors": errors}
@@ -176,7 +178,8 @@ class DisparityController:
                     reasons.append(
                         self._reason(name, side, gap, log_weights.get(name, 0.0), after, is_at_limit=is_stuck)
                     )
-        return Control(weights, following, tuple(reasons))
+        gaps = {name: _pooled_gap(periods, name, "behind") for name in measured.gaps}
+        return Control(weights, following, tuple(reasons), gaps)
 
     def follow(self, theta: float, smoothed: float, error: float) -> tuple[float, float]:
         """θ_t and ξ_t from θ_{t−1}, ξ_{t−1} and e_t."""

@@ -22,7 +22,7 @@ from fairstream.service.api.refusals import Refused, refusals
 from fairstream.service.api.state import Service
 from fairstream.service.audit import entries
 from fairstream.service.json_type import canonical
-from fairstream.service.schema import periods
+from fairstream.service.schema import models, periods
 
 _ENTRIES_AT_ONCE = 1000
 _MODEL_ID = schemas.parameter("model_id", "path", {"type": "string", "minLength": 1}, "A model.")
@@ -145,9 +145,12 @@ def _iso(micros: int) -> str:
 def _periods(engine: Engine) -> list[dict[str, Any]]:
     with engine.connect() as connection:
         found = [dict(row._mapping) for row in connection.execute(select(periods).order_by(periods.c.t))]
+        about = {row.t: row.about for row in connection.execute(select(models.c.t, models.c.about))}
     told = schemas.Period.model_fields.keys()
     return [
-        {name: value for name, value in row.items() if name in told} | {"closed": _iso(row["closed"])} for row in found
+        {name: value for name, value in row.items() if name in told}
+        | {"closed": _iso(row["closed"]), "control": about.get(row["t"], {}).get("control")}
+        for row in found
     ]
 
 

@@ -188,6 +188,8 @@ class Period(BaseModel):
     n_late: int
     judgement: dict[str, Any] | None
     """How the model in service did on it, before it learned anything of it."""
+    control: dict[str, Any] | None
+    """What the controller of the disparity measured and did when it was learned, where there is one."""
 
 
 class Model(BaseModel):

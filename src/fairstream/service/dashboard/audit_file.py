@@ -13,6 +13,7 @@ from fairstream.service.dashboard.assets import style
 from fairstream.service.dashboard.facts import Candidate
 from fairstream.service.dashboard.one_model import ModelStory
 from fairstream.service.dashboard.parts import single_file
+from fairstream.service.dashboard.target import model_target
 from fairstream.service.dashboard.words import iso_time, when
 
 
@@ -28,6 +29,7 @@ def audit_html(story: ModelStory, *, made: int) -> str:
     main = element(
         "main",
         parts.decision_section(story),
+        model_target(story.model),
         parts.judgement_section(story),
         parts.lineage_section(story, _unlinked),
         parts.data_section(story),

@@ -14,6 +14,21 @@ from fairstream.service.gate import Check
 
 
 @dataclass(frozen=True)
+class Target:
+    """The gap that is accepted, and what a controller did to hold it."""
+
+    max_disparity: float
+    metric: str
+    task: str
+    gaps: Mapping[str, tuple[float, float]]
+    """How far each group is behind the rest, over the periods pooled, and the standard error."""
+    weights: Mapping[str, float]
+    """How many times the events of each group count."""
+    sentences: tuple[str, ...]
+    """What was done and why."""
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A model that an update made."""
 
@@ -41,6 +56,17 @@ class Candidate:
     def before(self, metric: str) -> GroupScores | None:
         """How the model that was in service did on the same events."""
         return ndcg_from(self.about.get("before"), metric)
+
+    @property
+    def target(self) -> Target | None:
+        """The gap that was accepted when it was made, if one was."""
+        control, weights = self.about.get("control"), self.about.get("event_weights") or {}
+        if not control:
+            return None
+        gaps = {name: (gap["value"], gap["se"]) for name, gap in control["gaps"].items()}
+        return Target(
+            control["max_disparity"], control["metric"], control["task"], gaps, weights, tuple(control["sentences"])
+        )
 
     def counted(self, name: str) -> int | None:
         """How much of something its period had."""

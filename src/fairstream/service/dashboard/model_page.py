@@ -8,11 +8,13 @@ from fairstream.pages.markup import element
 from fairstream.service.dashboard import model_parts as parts
 from fairstream.service.dashboard.one_model import ModelStory
 from fairstream.service.dashboard.parts import document, state_mark
+from fairstream.service.dashboard.target import model_target
 from fairstream.service.dashboard.words import model_link
 
 _PARTS = (
     ("/", "Overview"),
     ("#decision", "Decision"),
+    ("#target", "Accepted gap"),
     ("#judgement", "Judgement"),
     ("#lineage", "Lineage"),
     ("#data", "Data"),
@@ -43,6 +45,7 @@ def model_page(story: ModelStory) -> str:
     )
     main = (
         parts.decision_section(story),
+        model_target(story.model),
         parts.judgement_section(story),
         parts.lineage_section(story, model_link),
         parts.data_section(story),
@@ -50,4 +53,5 @@ def model_page(story: ModelStory) -> str:
         parts.command_section(story),
         parts.record_section(story),
     )
-    return document(f"Model {story.model.id} · fairstream", header=header, main=main, contents=_PARTS)
+    contents = [part for part in _PARTS if part[0] != "#target" or main[1] is not None]
+    return document(f"Model {story.model.id} · fairstream", header=header, main=main, contents=contents)

@@ -24,6 +24,7 @@ from fairstream.service.dashboard.words import (
     percent,
     reason_words,
     signed_percent,
+    times_words,
     when,
 )
 from fairstream.service.gate import Check
@@ -110,6 +111,8 @@ def data_section(story: ModelStory) -> Markup:
     pairs: list[tuple[str, Cell]] = [(_title(key), _value(key, value)) for key, value in data.items()]
     if about.get("n_learned") is not None:
         pairs.append(("Events learned", anything(about["n_learned"])))
+    if story.model.target is None and (weights := about.get("event_weights")):
+        pairs.append(("Events count", ", ".join(f"{name}: {times_words(weight)}" for name, weight in weights.items())))
     if story.period is not None:
         pairs.append(("Period closed", when(story.period.closed)))
     return section("Data", facts(pairs) if pairs else note("Nothing was recorded."), id_="data")

@@ -46,6 +46,8 @@ class Overview:
     service: InService | None
     newest: Candidate | None
     """The candidate of the last update."""
+    serving: Candidate | None
+    """The model that answers."""
     periods: tuple[Period, ...]
     models: tuple[Candidate, ...]
     events: Events
@@ -97,6 +99,7 @@ def read_overview(workspace: Workspace, *, before: int | None = None) -> Overvie
         made = _models(connection, [period.t for period in read], model)
         latest = select(models).order_by(models.c.created.desc(), models.c.t.desc()).limit(1)
         newest = connection.execute(latest).mappings().first()
+        serving = connection.execute(select(models).where(models.c.id == model)).mappings().first()
         return Overview(
             name=workspace.folder.resolve().name,
             group=workspace.config.group,
@@ -104,6 +107,7 @@ def read_overview(workspace: Workspace, *, before: int | None = None) -> Overvie
             gate=gate,
             service=in_service,
             newest=candidate_from(newest, model) if newest else None,
+            serving=candidate_from(serving, model) if serving else None,
             periods=_with_items(_with_limits(read, gate), made)[-AT_ONCE:],
             models=tuple(one for one in made if shown and one.t >= shown[0].t),
             events=_events(workspace, connection),

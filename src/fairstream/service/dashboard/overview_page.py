@@ -21,6 +21,7 @@ from fairstream.service.dashboard.overview_tables import (
 )
 from fairstream.service.dashboard.parts import chart, document, facts, folded, note
 from fairstream.service.dashboard.spoken import course
+from fairstream.service.dashboard.target import overview_target
 from fairstream.service.dashboard.words import (
     BY_CHANCE,
     TOO_FEW,
@@ -35,6 +36,7 @@ from fairstream.service.dashboard.words import (
 
 _PARTS = (
     ("#disparity", "Disparity"),
+    ("#target", "Accepted gap"),
     ("#groups", "Groups"),
     ("#models", "Models"),
     ("#drift", "Drift"),
@@ -48,6 +50,7 @@ def overview_page(overview: Overview, health: Mapping[str, Any] | None = None) -
     drawings: dict[str, Drawing] = {}
     main = (
         _disparity(overview, drawings),
+        overview_target(overview),
         _groups(overview, drawings),
         _models(overview),
         _drift(overview, drawings),
@@ -60,7 +63,8 @@ def overview_page(overview: Overview, health: Mapping[str, Any] | None = None) -
         element("p", state_sentence(overview), class_="summary"),
         facts(_tiles(overview), class_="tiles"),
     )
-    return document(f"{overview.name} · fairstream", header=header, main=main, contents=_PARTS, drawings=drawings)
+    contents = [part for part in _PARTS if part[0] != "#target" or main[1] is not None]
+    return document(f"{overview.name} · fairstream", header=header, main=main, contents=contents, drawings=drawings)
 
 
 def _tiles(overview: Overview) -> list[tuple[str, Cell]]:

@@ -79,6 +79,15 @@ def count_words(count: float | None) -> str:
     return "–" if count is None else f"{count:,.0f}"
 
 
+def times_words(weight: float) -> str:
+    """How many times something counts.
+
+    >>> times_words(1.0), times_words(2.345)
+    ('once', '2.35 times')
+    """
+    return "once" if weight == 1 else f"{weight:.2f} times"
+
+
 def number_or_dash(value: float | None) -> str:
     """Four decimals, or a dash where there is nothing."""
     return "–" if value is None else number(value)

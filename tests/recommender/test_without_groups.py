@@ -1,0 +1,127 @@
+"""A recommender saved without groups serves what it did with them, also where events have weights by group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fairstream as fs
+from fairstream.errors import ConfigurationError
+
+STREAM = fs.synthetic_stream(n_users=200, n_items=60, n_events=4000, seed=3, disadvantaged_share=0.3)
+LOG = fs.read_events(STREAM.events.slice(0, 2500), users=STREAM.users, group="community", advantaged="majority")
+NEXT, LATER = STREAM.events.slice(2500, 700), STREAM.events.slice(3200)
+EVERYBODY = STREAM.users["user_id"].to_pylist()
+STRANGERS = [10**9, 10**9 + 1]
+SHORT: dict[str, dict[str, Any]] = {
+    "mf": {"pretrain_epochs": 1, "update_epochs": 1},
+    "item-item": {},
+    "popularity": {},
+    "blend": {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8},
+}
+
+
+def weighted(model: str) -> fs.FairRecommender:
+    """A recommender whose controller started from weights and has made a step."""
+    options = {"device": "cpu", "max_disparity": 0.001, "group_weight": 8.0, **SHORT[model]}
+    rec = fs.FairRecommender(model, **options).fit(LOG).update(NEXT, users=STREAM.users)
+    assert rec.state.event_weights["minority"] > 2
+    return rec
+
+
+def lists(rec: fs.FairRecommender) -> list[Any]:
+    histories = [[], [LOG.item_ids.ids[0].as_py()], LOG.item_ids.ids[:5].to_pylist()]
+    return [
+        rec.recommend([*EVERYBODY, *STRANGERS], k=20),
+        rec.recommend(STRANGERS, k=rec.state.history.n_items),
+        rec.recommend(histories=histories, k=20, task="next"),
+    ]
+
+
+@pytest.fixture(params=SHORT)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[fs.FairRecommender, fs.FairRecommender]:
+    """A recommender, and what is loaded of it where it was saved without groups."""
+    rec = weighted(request.param)
+    rec.save(tmp_path, with_groups=False)
+    return rec, fs.load(tmp_path)
+
+
+def test_lists_are_the_same_without_groups(pair: tuple[fs.FairRecommender, fs.FairRecommender], tmp_path: Path) -> None:
+    rec, loaded = pair
+    assert (loaded.state.groups.codes < 0).all()
+    assert lists(loaded) == lists(rec)
+    assert torch.equal(loaded.state.fallback.popularity, rec.state.fallback.popularity)
+    plain = rec.state.history.recent_popularity
+    assert not np.allclose(loaded.state.fallback.popularity.numpy(), plain)  # else the test would prove nothing
+    loaded.save(tmp_path / "again", with_groups=False)
+    assert lists(fs.load(tmp_path / "again")) == lists(rec)
+
+
+def test_with_its_groups_it_learns_and_forgets_as_if_it_had_never_been_saved(
+    pair: tuple[fs.FairRecommender, fs.FairRecommender],
+) -> None:
+    rec, loaded = pair
+    gone = LOG.user_ids.ids[:7].to_pylist()
+    for call in (lambda: loaded.update(LATER), lambda: loaded.forget(gone), lambda: loaded.evaluate(LATER)):
+        with pytest.raises(ConfigurationError, match="call set_groups"):
+            call()
+    assert loaded.forget(STRANGERS) == 0  # nobody to forget, nothing to ask for
+    loaded.set_groups(STREAM.users)
+    for one in (rec, loaded):
+        assert one.forget(gone) == len(gone)
+    assert lists(loaded) == lists(rec)
+    for one in (rec, loaded):
+        one.update(LATER, users=STREAM.users)
+    assert dict(loaded.state.event_weights) == dict(rec.state.event_weights)
+    for ours, theirs in zip(loaded.model.state_dict().values(), rec.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_observed_events_of_unknown_groups_count_as_the_events_of_their_items() -> None:
+    state = weighted("popularity").state
+    known, bare = fs.FairRecommender("popularity", device="cpu"), state.without_groups()
+    known._state = bare
+    weights = state.fallback.popularity.numpy() / state.history.recent_popularity
+    known.observe(LATER)
+    after = known.state.fallback.popularity.numpy()
+    recent = known.state.history.recent_popularity
+    np.testing.assert_allclose(after[: len(weights)], weights * recent[: len(weights)])
+    np.testing.assert_allclose(after[len(weights) :], recent[len(weights) :])  # new items: once
+
+
+def test_without_weights_nothing_of_the_fallback_is_kept(tmp_path: Path) -> None:
+    rec = fs.FairRecommender("popularity", device="cpu").fit(LOG)
+    rec.save(tmp_path, with_groups=False)
+    loaded = fs.load(tmp_path)
+    assert loaded.state.popularity is None
+    assert loaded.update(NEXT).last_update is not None
+
+
+def test_the_step_of_the_controller_is_in_proportion_to_the_share_that_is_taken() -> None:
+    thetas = {}
+    for share in (1.0, 0.5):
+        rec = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
+        rec.update(NEXT, users=STREAM.users, control_step=share)
+        update = rec.last_update
+        assert update is not None
+        assert update.control is not None
+        assert update.fairness_weight is None  # a closed form has weights of events alone
+        assert set(update.control.gaps) == {"majority", "minority"}
+        thetas[share] = np.log(update.event_weights["minority"])
+    assert thetas[0.5] == pytest.approx(thetas[1.0] / 2)
+    with pytest.raises(ConfigurationError, match="control_step must be above 0"):
+        rec.update(LATER, users=STREAM.users, control_step=0.0)
+
+
+def test_groups_that_are_too_small_are_not_measured() -> None:
+    rec = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
+    update = rec.update(NEXT, users=STREAM.users, min_group_size=190).last_update
+    assert update is not None
+    assert update.control is not None
+    assert update.control.gaps == {}
+    assert update.control.reasons == ()
+    assert rec.state.event_weights == {}
