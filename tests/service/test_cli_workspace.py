@@ -83,6 +83,17 @@ def test_init_prints_a_key_once_and_the_next_command(tmp_path: Path) -> None:
         assert [entry.kind for entry in entries(workspace.engine)] == ["init", "key"]
 
 
+def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
+    options = ("--max-disparity", "0.02", "--min-quality", "0.1", "--max-group-loss", "0.05")
+    said = run("init", tmp_path / "w", *options)
+    assert "accepted gap 0.02" in said
+    assert "max_disparity = 0.02" in (tmp_path / "w" / "fairstream.toml").read_text().splitlines()
+    with Workspace.open(tmp_path / "w") as workspace:
+        learning = workspace.config.learning
+        assert (learning.max_disparity, learning.min_quality, learning.max_group_loss) == (0.02, 0.1, 0.05)
+    assert "workspace already" in told(ConfigurationError, "init", tmp_path / "w", "--max-disparity", "0.03")
+
+
 @pytest.mark.both_databases
 def test_init_of_a_workspace_brings_its_tables_up(folder: Path) -> None:
     assert "up to date" in run("init", folder)
@@ -101,6 +112,13 @@ def test_init_of_a_workspace_brings_its_tables_up(folder: Path) -> None:
 def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> None:
     new = tmp_path / "new"
     assert "every must be" in told(ConfigurationError, "init", new, "--every", "banana")
+    for option, value, said in (
+        ("--max-disparity", "0", "max_disparity must be > 0, got 0.0"),
+        ("--max-disparity", "1.5", "max_disparity must be < 1, got 1.5"),
+        ("--min-quality", "0.1", "min_quality goes with max_disparity"),
+        ("--max-group-loss", "0.1", "max_group_loss goes with max_disparity"),
+    ):
+        assert said in told(ConfigurationError, "init", new, option, value)
     assert "postgresql://" in told(ConfigurationError, "init", new, "--database", "mysql://x/y")
     assert "cannot be used" in told(WorkspaceError, "init", new, "--database", "postgresql://x@127.0.0.1:1/y")
     assert not new.exists()
