@@ -163,7 +163,7 @@ class _Update:
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
             record(connection, "update", {**entry, "period": period._asdict()})
         for sentence in sentences_of(about):
-            self.say(f"{sentence[:1].upper()}{sentence[1:]}")
+            self.say(sentence)
         self.say(f"model {name} is {kind}: {decision.reason}")
         return Outcome(kind, decision.reason, self.t, name)
 

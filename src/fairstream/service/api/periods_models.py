@@ -145,7 +145,8 @@ def _iso(micros: int) -> str:
 def _periods(engine: Engine) -> list[dict[str, Any]]:
     with engine.connect() as connection:
         found = [dict(row._mapping) for row in connection.execute(select(periods).order_by(periods.c.t))]
-        about = {row.t: row.about for row in connection.execute(select(models.c.t, models.c.about))}
+        rows = connection.execute(select(models.c.t, models.c.about)).mappings()
+        about = {row["t"]: row["about"] for row in rows}  # a row's own `t` is something else
     told = schemas.Period.model_fields.keys()
     return [
         {name: value for name, value in row.items() if name in told}

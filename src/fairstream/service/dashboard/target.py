@@ -8,7 +8,7 @@ from fairstream.pages.tables import Cell, section
 from fairstream.service.dashboard.facts import Candidate, Target
 from fairstream.service.dashboard.overview import Overview
 from fairstream.service.dashboard.parts import cards, folded, note, state_mark
-from fairstream.service.dashboard.words import TOO_FEW, as_sentence, metric_name, model_link, times_words
+from fairstream.service.dashboard.words import TOO_FEW, metric_name, model_link, reason_words, times_words
 
 _TASKS = {"event": "in a list made at each event", "next": "in one list made for the whole period"}
 _MEASURED_NOTE = (
@@ -50,7 +50,8 @@ def _told(target: Target, when: str) -> tuple[Markup, ...]:
     goal = f"No group may be more than {accepted} behind the other users in {metric_name(target.metric)}, {where}."
     if not target.sentences:
         return (element("p", goal, " Nothing had to be done."),)
-    done = element("ul", *(element("li", as_sentence(sentence)) for sentence in target.sentences))
+    # They begin with the names of groups, which stay as they are written.
+    done = element("ul", *(element("li", reason_words(sentence)) for sentence in target.sentences))
     return element("p", f"{goal} {when}"), done
 
 
