@@ -231,8 +231,9 @@ class DisparityController:
 
     def _reason(self, name: str, side: str, gap: Estimate, before: float, after: float, *, is_at_limit: bool) -> str:
         """What was decided about a group, in one sentence."""
-        side = "ahead of" if side == "ahead" else side
-        where = f"{name} is {gap.value:.4f} ± {gap.se:.4f} {side} the rest and may be {self.max_disparity:g}"
+        sides = ("behind", "ahead of") if side == "behind" else ("ahead of", "behind")
+        where = f"{name} is {abs(gap.value):.4f} ± {gap.se:.4f} {sides[gap.value < 0]} the rest and may be "
+        where += f"{self.max_disparity:g}" + (f" {side}" if gap.value < 0 else "")
         now, then = (f"{math.exp(theta):.2f} times" for theta in (after, before))
         if is_at_limit:
             return f"{where}: that cannot be met; its events count {now}, and more is not accepted"

@@ -14,8 +14,8 @@ _TASKS = {"event": "in a list made at each event", "next": "in one list made for
 _MEASURED_NOTE = (
     "Each update measures the model in service on the new events before it learns them, and pools that with the "
     "periods before, later ones counting more; ± is the standard error. Only a gap that is surely beyond what is "
-    "accepted makes a group’s events count more, and only one that is surely below it makes them count less. Nobody’s "
-    "group is needed when items are recommended."
+    "accepted makes a group’s events count more; they count less again when it has come down. Nobody’s group is needed "
+    "when items are recommended."
 )
 
 
@@ -74,14 +74,15 @@ def _groups(target: Target, in_service: dict[str, float] | None) -> Markup:
 def _updates(models: list[Candidate]) -> Markup:
     """What each update of the page's periods measured and did, the latest first."""
     names = list(dict.fromkeys(name for model in models if model.target for name in model.target.weights))
-    columns = [("Period", "n"), ("Model", ""), ("Furthest behind", ""), ("By", "whole"), ("Accepted", "n")]
+    columns = [("Period", "n"), ("Model", ""), ("Furthest behind", ""), ("Gap", "whole"), ("Accepted", "n")]
     columns += [(f"{name} counts", "") for name in names]
     columns.append(("Decision", ""))
     rows: list[list[Cell]] = []
     for model in models:
         target = model.target
         assert target is not None
-        furthest = max(target.gaps, key=lambda name: target.gaps[name][0], default=None)
+        behind = {name: gap for name, (gap, _) in target.gaps.items() if gap > 0}
+        furthest = max(behind, key=lambda name: behind[name], default=None)
         row: list[Cell] = [str(model.t), model_link(model.id), furthest or "–"]
         row += ["–" if furthest is None else _gap(target, furthest), plain(target.max_disparity)]
         row += [times_words(target.weights[name]) if name in target.weights else "–" for name in names]
