@@ -20,15 +20,16 @@ _MEASURED_NOTE = (
 
 
 def overview_target(overview: Overview) -> Markup | None:
-    """What the last update did about the gap that is accepted; None where no gap was named."""
+    """What the last update that made a model did about the gap that is accepted; None where no gap was named."""
     told = [model for model in overview.models if model.target is not None]
-    newest = overview.newest
+    candidates = [overview.newest, *overview.models]
+    newest = next((model for model in candidates if model is not None and model.state != "failed"), None)
     if newest is None or newest.target is None:
         return None
     serving = overview.serving if newest.state != "promoted" or not newest.in_service else None
     return section(
         "The gap that is accepted",
-        *_told(newest.target, f"In the last update, of period {newest.t}:"),
+        *_told(newest.target, f"In the update of period {newest.t}:"),
         _groups(newest.target, None if serving is None else serving.about.get("event_weights") or {}),
         note(_MEASURED_NOTE),
         folded("What each update measured and did", _updates(told)) if len(told) > 1 else None,
