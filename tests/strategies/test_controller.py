@@ -205,3 +205,18 @@ def test_gaps_are_differences_of_means_of_groups_that_are_large_enough(data: Any
     twice = Measured.of(2 * values, codes, ("a", "b", "c", "d"), least, values)
     for standing in twice.standings.values():
         assert standing == (pytest.approx(math.log(2)), pytest.approx(0.0))
+
+
+def test_a_group_that_has_come_to_the_front_is_said_to_be_ahead() -> None:
+    controller = DisparityController(EPSILON)
+    control = controller.step(controller.start({"few": 4.0}), measured({"few": -0.03, "many": 0.03}))
+    assert control.reasons[0].startswith("few is 0.0300 ± 0.0040 ahead of the rest and may be 0.02 behind: ")
+    assert control.gaps["few"].value == pytest.approx(-0.03)
+
+
+@given(share=st.floats(0.01, 1), gap=st.floats(0.03, 0.3), theta=st.floats(0, 2))
+def test_the_step_is_in_proportion_to_the_share_that_is_taken(share: float, gap: float, theta: float) -> None:
+    controller = DisparityController(EPSILON)
+    memory, period = controller.start({"few": math.exp(theta)}), measured({"few": gap, "many": -gap})
+    whole, part = (math.log(controller.step(memory, period, size).weights["few"]) for size in (1.0, share))
+    assert part - theta == pytest.approx(share * (whole - theta), abs=1e-9)
