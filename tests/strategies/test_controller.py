@@ -179,6 +179,8 @@ def test_what_was_measured_under_other_weights_counts_less() -> None:
     far, near = measured({"few": 0.08, "many": -0.08}), measured({"few": EPSILON, "many": -EPSILON})
     with_same = steps(DisparityController(EPSILON, integral=0.0, proportional=0.0), [far, far, near])[-1]
     with_other = steps(DisparityController(EPSILON), [far, far, near])[-1]
+    few, many = (with_other.gaps[name].value for name in ("few", "many"))
+    assert few == pytest.approx(-many)  # two groups mirror each other
     pooled = [float(control.reasons[0].split(" is ")[1].split(" ")[0]) for control in (with_same, with_other)]
     assert EPSILON < pooled[1] < pooled[0]
 

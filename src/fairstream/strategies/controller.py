@@ -258,12 +258,12 @@ def _stored(measured: Measured, log_weights: Mapping[str, float]) -> dict[str, A
 
 def _pooled_gap(periods: list[dict[str, Any]], name: str, side: str) -> Estimate:
     """A group's gap over the periods; one that was measured under other weights is less certain to hold now."""
-    sign, now, estimates = 1 if side == "behind" else -1, periods[-1]["log_weights"].get(name, 0.0), []
+    sign, now, estimates = 1 if side == "behind" else -1, periods[-1]["log_weights"], []
     for period in periods:
         if name in period["gaps"]:
-            value, variance = period["gaps"][name]
-            moved = _RESPONSE * value * (now - period["log_weights"].get(name, 0.0))
-            estimates.append(Estimate(sign * value, variance + moved**2))
+            (value, variance), then = period["gaps"][name], period["log_weights"]
+            change = max((abs(now.get(one, 0.0) - then.get(one, 0.0)) for one in {**now, **then}), default=0.0)
+            estimates.append(Estimate(sign * value, variance + (_RESPONSE * value * change) ** 2))
     return _pooled(estimates)
 
 
