@@ -158,8 +158,12 @@ class ItemItem(ClosedFormScorer):
         if not len(self.rows):
             return self.weight.new_zeros(len(history), 0)
         is_item = self.rows[places] == history
-        n_items = is_item.sum(dim=1)
-        return F.embedding_bag(places[is_item], self.weight[:, begin:end], n_items.cumsum(0) - n_items, mode="sum")
+        n_items, places, weight = is_item.sum(dim=1), places[is_item], self.weight
+        if end - begin < weight.shape[1] and len(places):
+            # Of a block of columns the library would copy all rows: only those that are asked for.
+            used, places = torch.unique(places, return_inverse=True)
+            weight = weight[used, begin:end]
+        return F.embedding_bag(places, weight[:, : end - begin], n_items.cumsum(0) - n_items, mode="sum")
 
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         assert context.history is not None
