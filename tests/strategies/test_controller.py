@@ -154,6 +154,17 @@ def test_the_weights_give_way_where_a_group_loses_too_much_beside_popularity() -
     assert not any("lost" in reason for control in steps(controller, [plain, hard, hard]) for reason in control.reasons)
 
 
+def test_of_two_groups_one_gives_back_before_the_other_counts_more() -> None:
+    over = measured({"few": -0.06, "many": 0.06})
+    control = steps(DisparityController(EPSILON), [measured({"few": 0.06, "many": -0.06})])[0]
+    first = DisparityController(EPSILON).step(control.memory, over)
+    assert 1 < first.weights["few"] < control.weights["few"]
+    assert "many" not in first.weights
+    later = steps(DisparityController(EPSILON), [measured({"few": 0.06, "many": -0.06}), *[over] * 6])[-1]
+    assert later.weights["many"] > 1
+    assert "few" not in later.weights
+
+
 def test_with_both_sides_a_group_that_is_too_far_ahead_counts_less() -> None:
     gaps = {"a": 0.005, "b": 0.005, "c": -0.06}
     assert steps(DisparityController(EPSILON), [measured(gaps)])[0].weights == {}

@@ -158,10 +158,13 @@ class DisparityController:
         sides = ("behind", "ahead") if self.side == "both" and len(measured.gaps) > 2 else ("behind",)
         for side in sides:
             thetas, errors = dict(memory.get(side, {})), dict(memory.get(f"{side}_errors", {}))
+            raised = {name for name in measured.gaps if thetas.get(name, 0.0) > 0}
             for name in measured.gaps:
                 error, before = self._violation(_pooled_gap(periods, name, side)), thetas.get(name, 0.0)
                 theta, errors[name] = self.follow(before, errors.get(name, 0.0), error)
                 if error <= 0:  # the proportional part alone would raise it when slack shrinks
+                    theta = min(theta, before)
+                if len(measured.gaps) == 2 and raised - {name}:  # the other of two groups gives back what it has first
                     theta = min(theta, before)
                 if gives_way:
                     theta = min(theta, before / 2)
