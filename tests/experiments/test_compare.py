@@ -351,6 +351,8 @@ def test_a_label_names_the_method_and_what_differs() -> None:
     assert labels({"method": "fade"}, {"method": "Retrain"}) == ["FADE", "Retrain"]
     weights = labels({"fairness_weight": 0.5}, {"fairness_weight": 2}, {"method": "Finetune"})
     assert weights == ["FADE fairness_weight=0.5", "FADE fairness_weight=2.0", "Finetune"]
+    target = labels({"method": "Finetune"}, {"method": "Finetune", "max_disparity": 0.1, "disparity_task": "next"})
+    assert target == ["Finetune", "Finetune max_disparity=0.1 disparity_task=next"]
     assert labels({"k": K, "l2": 0.1, "method": "Finetune"}, {"l2": 0.2}) == ["Finetune l2=0.1", "FADE l2=0.2"]
 
 
@@ -365,6 +367,7 @@ def test_what_a_model_has_by_default_goes_without_saying() -> None:
     [
         ({"method": "FADE"}, {"method": "FADE", "restart_every": 2}),
         ({"method": "FADE-Abs", "temperature": 1.0}, {"method": "FADE-Abs", "temperature": 2.0}),
+        ({"method": "Finetune"}, {"method": "Finetune", "max_disparity": 0.1}),
     ],
 )
 def test_no_two_contenders_have_the_same_label(options: tuple[dict[str, Any], ...]) -> None:

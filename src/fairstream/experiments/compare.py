@@ -13,6 +13,7 @@ import numpy as np
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Interval, UserResults
 from fairstream.evaluation.resampling import Array
+from fairstream.experiments.config import RunConfig
 from fairstream.experiments.measured import PointValue, measure
 from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
@@ -320,11 +321,16 @@ def _labels(records: Sequence[Record]) -> list[str]:
     settings = [record.settings for record in records]
     names = [name for name in dict.fromkeys(name for part in settings for name in part) if name != "method"]
 
-    def differs(name: str, model: Any) -> bool:
-        alike = settings if name == "model" else [part for part in settings if part.get("model") == model]
-        return len({str(part[name]) for part in alike if name in part}) > 1
+    def differs(name: str, part: Mapping[str, Any]) -> bool:
+        alike = (
+            settings if name == "model" else [other for other in settings if other.get("model") == part.get("model")]
+        )
+        if len({str(other[name]) for other in alike if name in other}) > 1:
+            return True
+        is_default = name in RunConfig.model_fields and part[name] == RunConfig.model_fields[name].default
+        return not is_default and any(name not in other for other in alike if other["method"] == part["method"])
 
     def named(part: Mapping[str, Any]) -> list[str]:  # what models have by default goes without saying
-        return [name for name in names if part.get(name) is not None and differs(name, part.get("model"))]
+        return [name for name in names if part.get(name) is not None and differs(name, part)]
 
     return [" ".join([part["method"], *(f"{name}={part[name]}" for name in named(part))]) for part in settings]
