@@ -186,6 +186,13 @@ def test_it_starts_from_weights_that_there_are() -> None:
     assert slack.weights.get("few", 1.0) < 2
 
 
+def test_only_the_ratios_of_weights_matter_so_one_group_counts_once() -> None:
+    controller = DisparityController(EPSILON)
+    gaps = {"a": EPSILON, "b": EPSILON, "c": EPSILON}  # nothing is to be done
+    control = controller.step(controller.start({"a": 2.0, "b": 4.0, "c": 8.0}), measured(gaps))
+    assert control.weights == {"b": pytest.approx(2.0), "c": pytest.approx(4.0)}
+
+
 def test_what_was_measured_under_other_weights_counts_less() -> None:
     far, near = measured({"few": 0.08, "many": -0.08}), measured({"few": EPSILON, "many": -EPSILON})
     with_same = steps(DisparityController(EPSILON, integral=0.0, proportional=0.0), [far, far, near])[-1]
