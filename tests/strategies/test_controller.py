@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cooper.optim import nuPI
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairstream.strategies import Control, DisparityController, Measured
@@ -108,6 +108,7 @@ def test_a_group_that_vanishes_keeps_its_weight_until_it_returns() -> None:
 
 @given(gaps=st.dictionaries(st.sampled_from("abcdef"), st.floats(-0.1, 0.1), min_size=2))
 def test_only_groups_that_are_surely_too_far_behind_count_more(gaps: dict[str, float]) -> None:
+    assume(min(gaps.values()) <= 0)  # not every group is behind the others
     controller = DisparityController(EPSILON)
     control = controller.step({}, measured(gaps))
     assert set(control.weights) == {name for name, gap in gaps.items() if gap - controller.z * 0.004 > EPSILON}
