@@ -195,7 +195,7 @@ def bulk_ingest(folder: Path, database: str | None) -> None:
 
 def feed(place: Place, stream: Stream, end: float, told: Any) -> None:
     """Store period after period, have each learned, and put models into service; tells how it went."""
-    counts = {"events": 0, "updates": 0, "promoted": 0, "held": 0, "by hand": 0, "refused": 0}
+    counts = {"events": 0, "updates": 0, "promoted": 0, "rejected": 0, "by hand": 0, "refused": 0}
     with place.client() as client:
         for start in range(FIRST, N_EVENTS - PERIOD, PERIOD):
             if time.monotonic() > end - 5:
@@ -209,7 +209,7 @@ def feed(place: Place, stream: Stream, end: float, told: Any) -> None:
             found = client.get("/v1/models").json()
             if len(found) > n_before:
                 counts["updates"] += 1
-                counts["promoted" if found[0]["in_service"] else "held"] += 1
+                counts["promoted" if found[0]["in_service"] else "rejected"] += 1
                 if not found[0]["in_service"]:  # promotions are what is looked at here, not what the gate thinks
                     time.sleep(0.5)  # the update's process ends, and with it its lock
                     counts["by hand"] += client.post(f"/v1/models/{found[0]['id']}/promote").status_code == 200

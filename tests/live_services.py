@@ -58,8 +58,16 @@ def add_model(workspace: Workspace, *, seed: int = 0, promote: bool = True, mode
     recommender.fit(read_events(events, users=people, group="g", advantaged="a"))
     name = f"model{secrets.token_hex(4)}"
     recommender.save(workspace.model_folder(name))
-    about = {"n_events": 600, "n_users": N_USERS, "n_late": 0, "n_learnable": 600}
-    row = {"parent": None, "state": "held", "created": now(), "seconds": 5, "decision": {"promote": True}, "about": {}}
+    about = {"n_events": 600, "n_users": N_USERS, "n_late": 0, "split_time": 2**62, "split_seq": before + 601}
+    row = {
+        "parent": None,
+        "state": "rejected",
+        "folder": name,
+        "created": now(),
+        "training_seconds": 5e-6,
+        "decision": {"promote": True},
+        "about": {},
+    }
     with writing(workspace.engine) as connection:
         t = seed
         connection.execute(

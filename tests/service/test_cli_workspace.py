@@ -98,7 +98,19 @@ def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
 def test_init_of_a_workspace_brings_its_tables_up(folder: Path) -> None:
     assert "up to date" in run("init", folder)
     with Workspace.open(folder) as workspace, writing(workspace.engine) as connection:
-        for table in ("api_keys", "forgotten", "audit", "service", "models", "periods", "events", "people.attributes"):
+        for table in (
+            "updates",
+            "items",
+            "model_files",
+            "api_keys",
+            "forgotten",
+            "audit",
+            "service",
+            "models",
+            "periods",
+            "events",
+            "people.attributes",
+        ):
             connection.execute(text(f"DROP TABLE {table}"))
         if workspace.engine.dialect.name == "postgresql":
             connection.execute(text("DROP FUNCTION audit_guard"))
@@ -275,6 +287,6 @@ def test_the_demonstration_shows_a_disparity_that_falls(tmp_path: Path) -> None:
     said = run("init", tmp_path / "w", "--demo")
     assert f"Next: fairstream serve {tmp_path / 'w'}" in said
     with Workspace.open(tmp_path / "w") as workspace:
-        judged = [period.judgement for period in closed_periods(workspace.engine) if period.judgement]
-        gaps = [judgement["metrics"]["ndcg@20"]["disparity"]["value"] for judgement in judged]
+        judged = [period.evaluation for period in closed_periods(workspace.engine) if period.evaluation]
+        gaps = [evaluation["metrics"]["ndcg@20"]["disparity"]["value"] for evaluation in judged]
     assert sum(gaps[-4:]) < 0.7 * sum(gaps[:4])

@@ -86,7 +86,7 @@ def test_events_after_the_last_closed_period_are_open(workspace: Workspace) -> N
     store.append(batch(workspace, [(str(n), "u", "i", n) for n in range(10)]))
     assert store.n_open() == 10
     with writing(workspace.engine) as connection:
-        counts = dict.fromkeys(("closed", "n_events", "n_users", "n_late", "n_learnable"), 0)
+        counts = dict.fromkeys(("closed", "n_events", "n_users", "n_late", "split_time", "split_seq"), 0)
         connection.execute(insert(periods).values(t=0, first_seq=1, last_seq=7, **counts))
     assert store.n_open() == 3
 
@@ -115,7 +115,7 @@ def test_a_replay_does_not_bring_back_who_was_forgotten(workspace: Workspace) ->
     store = EventStore(workspace)
     (digest,) = digests(workspace.secret, ["gone"])
     with writing(workspace.engine) as connection:
-        connection.execute(insert(forgotten).values(digest=digest, time=5_000_000))
+        connection.execute(insert(forgotten).values(digest=digest, until=5_000_000))
     rows = [("1", "gone", "i", 4), ("2", "stays", "i", 4), ("3", "gone", "i", 5), ("4", "gone", "back", 6)]
     assert store.append(batch(workspace, rows)) == Receipt(2, 0, 2)
     assert stored(store) == [("stays", "i", 4_000_000), ("gone", "back", 6_000_000)]

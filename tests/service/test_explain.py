@@ -36,7 +36,7 @@ def test_the_parts_of_two_periods_add_up(learned: Workspace) -> None:
     explained = explain_workspace(learned)
     assert (explained.t, list(explained.periods)) == (2, [2])
     check_sums(explained.shown)
-    judged = [period.judgement for period in closed_periods(learned.engine)]
+    judged = [period.evaluation for period in closed_periods(learned.engine)]
     for position, side in ((1, "before"), (2, "after")):
         score = judged[position]["metrics"]["ndcg@20"]
         assert getattr(explained.shown.everyone, side) == pytest.approx(score["mean"])
@@ -44,7 +44,7 @@ def test_the_parts_of_two_periods_add_up(learned: Workspace) -> None:
         assert getattr(explained.shown.gaps["majority"], side) == pytest.approx(score["performance_disparity"])
     newest = {row.t: row for row in models(learned.engine)}[1]
     gain = (
-        newest.about["judgement"]["metrics"]["ndcg@20"]["mean"] - newest.about["before"]["metrics"]["ndcg@20"]["mean"]
+        newest.about["evaluation"]["metrics"]["ndcg@20"]["mean"] - newest.about["before"]["metrics"]["ndcg@20"]["mean"]
     )
     assert explained.shown.everyone.parts["learning"].value == pytest.approx(gain)
     assert explained.shown.everyone.parts["learning"].interval is not None
@@ -54,7 +54,7 @@ def test_a_model_that_stays_in_service_has_no_part(learned: Workspace) -> None:
     learned = replace(learned, config=learned.config.with_options(gate=Gate(max_user_share=0.001, min_tested_users=50)))
     for events in PERIODS[2:4]:
         take_in(learned, events)
-        assert update(learned).kind == "held"
+        assert update(learned).kind == "rejected"
     explained = explain_workspace(learned)
     assert explained.t == 3
     assert explained.shown.everyone.parts["learning"].value == 0
@@ -89,7 +89,7 @@ def test_nothing_kept_tells_of_a_person_or_of_a_small_group(new_workspace: Maker
         take_in(workspace, events)
         update(workspace)
     for period in closed_periods(workspace.engine)[1:]:
-        kept = period.judgement["strata"]
+        kept = period.evaluation["strata"]
         assert PERSON not in json.dumps(kept)
         assert "minority" not in kept
         for sums in kept.values():

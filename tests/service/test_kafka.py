@@ -122,7 +122,7 @@ def test_a_consumer_waits_while_too_many_events_are_open(
         wait_until(lambda: running.consumer.n_asked >= n_asked + 3)
         assert store.last_seq() == 1500
         with writing(workspace.engine) as connection:
-            counts = dict.fromkeys(("n_events", "n_users", "n_late", "n_learnable"), 0)
+            counts = dict.fromkeys(("n_events", "n_users", "n_late", "split_time", "split_seq"), 0)
             connection.execute(insert(periods).values(t=0, first_seq=1, last_seq=1500, closed=now(), **counts))
         wait_until(lambda: store.last_seq() == 1600)
 

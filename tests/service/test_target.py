@@ -85,7 +85,12 @@ def serving(workspace: Workspace) -> Any:
 def held_for(workspace: Workspace, *checks: Check) -> None:
     """Let a candidate of the model in service have been held for what these checks say."""
     parent, n = serving(workspace), len(checks)
-    row = parent._asdict() | {"id": f"held{n}{checks[0].name}", "parent": parent.id, "state": "held"}
+    row = parent.model_dump() | {
+        "created": 0,
+        "id": f"held{n}{checks[0].name}",
+        "parent": parent.id,
+        "state": "rejected",
+    }
     with writing(workspace.engine) as connection:
         connection.execute(insert(schema.models).values(**row | {"decision": Decision(checks).to_dict()}))
 
@@ -148,7 +153,7 @@ def test_a_held_period_is_not_counted_and_the_next_one_is(copied: Callable[[], W
     flood_events = PERIODS[2].set_column(0, "user_id", pa.array(["u1"] * len(PERIODS[2])))
     take_in(workspace, pa.concat_tables([PERIODS[2], flood_events]))
     held = update(workspace)
-    assert held.kind == "held"
+    assert held.kind == "rejected"
     assert "busiest user" in held.reason
     take_in(workspace, PERIODS[3])
     outcome = update(workspace)

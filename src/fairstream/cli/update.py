@@ -26,7 +26,7 @@ def update(
         from fairstream.service.updater import update as run_update  # noqa: PLC0415 (an extra)
 
         outcome = run_update(workspace, lambda sentence: console.print(sentence, markup=False, highlight=False))
-    if outcome.kind == "too little":
+    if outcome.kind == "skipped":
         console.print(f"Nothing was done: {outcome.reason}.", markup=False, highlight=False, soft_wrap=True)
-    if outcome.kind in ("held", "failed"):
+    if outcome.kind in ("rejected", "failed"):
         raise typer.Exit(HELD)

@@ -17,7 +17,8 @@ from fairstream.service.control import control_step
 from fairstream.service.event_store import EventStore
 from fairstream.service.gate import N_RESAMPLES
 from fairstream.service.people import values_of
-from fairstream.service.periods import Period, events_of, held_out
+from fairstream.service.periods import events_of, held_out
+from fairstream.service.records import Period
 from fairstream.service.registry import model
 from fairstream.service.workspace import Workspace
 
@@ -64,7 +65,8 @@ class Candidates:
         self._workspace, self._config, self._parent = workspace, workspace.config, parent
         self._learned_late, self._skipped = _nothing(), _nothing()
         if parent is not None:
-            t = model(workspace.engine, parent).t
+            row = model(workspace.engine, parent)
+            t, self._folder = row.t, workspace.model_folder(row.folder)
             self._learned_late = held_out(store, periods[t])
             # What a held candidate, or one that was rolled back, had learned: known, but not learned from.
             self._skipped = pa.concat_tables([_nothing(), *(events_of(store, period) for period in periods[t + 1 :])])
@@ -114,7 +116,7 @@ class Candidates:
         assert self._parent is not None
         learning = self._config.learning  # what was changed in the configuration since counts from now on
         changed = learning.model_dump(exclude={"model", "seed", "device", *_FOR_EXPERIMENTS})
-        recommender = load(self._workspace.model_folder(self._parent), device=learning.device, **changed)
+        recommender = load(self._folder, device=learning.device, **changed)
         recommender.set_groups(self._people)
         self._observe(recommender, self._skipped)
         return recommender

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from fairstream.recommender import FairRecommender
 from fairstream.service.gate import rejects_change
-from fairstream.service.registry import held_from
+from fairstream.service.registry import rejected_from
 
 
 def control_step(engine: Engine, parent: str) -> float:
@@ -19,7 +19,7 @@ def control_step(engine: Engine, parent: str) -> float:
     that were held. It measures the same gap again and would take the same step, to be held again for ever; with ever
     smaller steps the candidate comes closer to one that the gate lets pass. A promotion ends that.
     """
-    held = held_from(engine, parent)
+    held = rejected_from(engine, parent)
     return 0.5 ** sum("control" in row.about and rejects_change(row.decision) for row in held)
 
 

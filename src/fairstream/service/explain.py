@@ -1,6 +1,6 @@
 """Why the model in service did better or worse on a period than on the one before; see `evaluation.explanation`.
 
-A workspace keeps numbers of groups, none of a person. Of each period's judgement these are sums over known users and
+A workspace keeps numbers of groups, none of a person. Of each period's evaluation these are sums over known users and
 over newcomers, and of each candidate how far it was ahead of the model in service, on the held-out events. So what the
 new model brought is measured on the held-out events of the period before, and drift is what is left of the change.
 """
@@ -38,8 +38,9 @@ from fairstream.evaluation.explanation import (
 from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.resampling import Array
 from fairstream.service.gate import EVERYONE, N_RESAMPLES
-from fairstream.service.periods import Period, closed_periods
-from fairstream.service.registry import ModelRow, models
+from fairstream.service.periods import closed_periods
+from fairstream.service.records import Model, Period
+from fairstream.service.registry import models
 from fairstream.service.settings import Gate
 from fairstream.service.workspace import Workspace
 
@@ -50,9 +51,9 @@ _PLACES = {_KNOWN: 0, _NEWCOMERS: N_LENGTHS, _ALL: 0}
 Sums = Mapping[str, Any]
 
 
-def strata(judgement: Evaluation, names: Sequence[str], min_size: int) -> dict[str, dict[str, Any]]:
+def strata(evaluation: Evaluation, names: Sequence[str], min_size: int) -> dict[str, dict[str, Any]]:
     """The sums of everyone and of each judged group, over known users and newcomers apart where both are enough."""
-    test = judgement.breakdown
+    test = evaluation.breakdown
     assert test is not None
     columns = _ndcg_columns(test.metrics)
     chosen = {EVERYONE: np.ones(len(test.users), np.bool_)}
@@ -141,10 +142,10 @@ def explain_workspace(workspace: Workspace, *, t: int | None = None) -> Explaine
 
 
 def _is_judged(period: Period) -> bool:
-    return bool(period.judgement and period.judgement.get("strata", {}).get(EVERYONE))
+    return bool(period.evaluation and period.evaluation.get("strata", {}).get(EVERYONE))
 
 
-def _gain(made: Mapping[int, ModelRow], t: int) -> Mapping[str, Any] | None:
+def _gain(made: Mapping[int, Model], t: int) -> Mapping[str, Any] | None:
     """What the model that period t judged brought against the one that period t − 1 judged; None: not measured."""
     before, after = (made[at].parent if at in made else None for at in (t - 1, t))
     if after is not None and after == before:
@@ -154,7 +155,7 @@ def _gain(made: Mapping[int, ModelRow], t: int) -> Mapping[str, Any] | None:
     return None
 
 
-def _notes(workspace: Workspace, made: Mapping[int, ModelRow], t: int, shown: Explanation) -> list[str]:
+def _notes(workspace: Workspace, made: Mapping[int, Model], t: int, shown: Explanation) -> list[str]:
     notes = []
     if LEARNING not in shown.everyone.parts:
         notes.append(
@@ -177,11 +178,11 @@ def _notes(workspace: Workspace, made: Mapping[int, ModelRow], t: int, shown: Ex
 
 
 def _explain(before: Period, after: Period, gain: Mapping[str, Any] | None) -> Explanation:
-    assert before.judgement is not None
-    assert after.judgement is not None
-    old, new = before.judgement["strata"], after.judgement["strata"]
+    assert before.evaluation is not None
+    assert after.evaluation is not None
+    old, new = before.evaluation["strata"], after.evaluation["strata"]
     names = [name for name in new if name in old and name != EVERYONE]
-    levels = before.judgement["levels"], after.judgement["levels"]
+    levels = before.evaluation["levels"], after.evaluation["levels"]
 
     def level(name: str) -> tuple[float, float] | None:
         (was, ends_before), (value, ends) = levels[0][name], levels[1][name]
@@ -251,8 +252,8 @@ def _gap_levels(before: Period, after: Period, name: str) -> tuple[float, float]
     """The interval of how far a gap moved, where the same groups were compared in both periods."""
     found = []
     for period in (before, after):
-        assert period.judgement is not None
-        metrics = period.judgement["metrics"]
+        assert period.evaluation is not None
+        metrics = period.evaluation["metrics"]
         gaps = next(score["gaps"] for metric, score in metrics.items() if metric.startswith("ndcg@"))
         found.append(gaps)
     if set(found[0]) != set(found[1]) or not all(gaps.get(name, {}).get("interval") for gaps in found):

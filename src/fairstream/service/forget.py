@@ -56,7 +56,7 @@ def _forget_rows(workspace: Workspace, user_id: str, digest: str, by: str) -> tu
     with writing(workspace.engine) as connection:
         one_writer(connection)  # who stores events meanwhile has asked before who was forgotten
         connection.execute(delete(schema.forgotten).where(schema.forgotten.c.digest == digest))
-        connection.execute(insert(schema.forgotten).values(digest=digest, time=now()))
+        connection.execute(insert(schema.forgotten).values(digest=digest, until=now()))
         n_events = connection.execute(delete(schema.events).where(schema.events.c.user_id == user_id)).rowcount
         attribute = connection.execute(delete(schema.attributes).where(schema.attributes.c.user_id == user_id)).rowcount
         record(connection, "forget", {"user": digest, "n_events": n_events, "by": by})

@@ -20,5 +20,5 @@ def digests(secret: bytes, user_ids: Iterable[str]) -> Iterator[str]:
 
 
 def times_forgotten(connection: Connection) -> dict[str, int]:
-    """Digest and time of everybody who was forgotten."""
-    return {row.digest: row.time for row in connection.execute(select(forgotten))}
+    """Digest of everybody who was forgotten."""
+    return {row.digest: row.until for row in connection.execute(select(forgotten))}

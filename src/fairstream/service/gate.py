@@ -138,10 +138,10 @@ def _moved(change: float) -> str:
     return "rises by" if change > 0 else "falls by"
 
 
-def group_levels(judgement: Evaluation, names: Sequence[str], gate: Gate) -> dict[str, Any]:
+def group_levels(evaluation: Evaluation, names: Sequence[str], gate: Gate) -> dict[str, Any]:
     """How well everyone and each judged group is served: [value, [low, high]] by name."""
     ndcg = [Protocol.named("strict").metrics["ndcg"]]
-    values, codes = stack_periods([judgement.tested], ndcg)
+    values, codes = stack_periods([evaluation.tested], ndcg)
     panel = GroupPanel(values, codes, len(names), gate.min_group_size)
     paired = Paired(panel, 1, N_RESAMPLES)
     (overall, overall_drawn), (by_group, by_group_drawn) = paired.of("mean"), paired.of("by_group")

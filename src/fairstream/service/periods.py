@@ -7,34 +7,21 @@ has learned the others; they are learned with the next period.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import Engine, select
 
 from fairstream.service import schema
 from fairstream.service.event_store import EventStore
-
-
-class Period(NamedTuple):
-    """A period that is closed."""
-
-    t: int
-    first_seq: int
-    last_seq: int
-    closed: int
-    n_events: int
-    n_users: int
-    n_late: int
-    n_learnable: int
-    judgement: dict[str, Any] | None
+from fairstream.service.records import Period
 
 
 def closed_periods(engine: Engine) -> list[Period]:
     """All of them, the first one first."""
     with engine.connect() as connection:
         return [
-            Period(**row._mapping) for row in connection.execute(select(schema.periods).order_by(schema.periods.c.t))
+            Period.from_row(row)
+            for row in connection.execute(select(schema.periods).order_by(schema.periods.c.t)).mappings()
         ]
 
 
@@ -51,6 +38,6 @@ def events_of(store: EventStore, period: Period) -> pa.Table:
 def held_out(store: EventStore, period: Period) -> pa.Table:
     """The events of a closed period that its own model has not learned."""
     events = events_of(store, period)
-    # Who was forgotten is missing from both parts; the share is what was agreed, not the number.
-    n_gone = period.n_events - len(events)
-    return events.slice(max(0, period.n_learnable - n_gone))
+    later = pc.greater(events["time"], period.split_time)
+    same_time = pc.equal(events["time"], period.split_time)
+    return events.filter(pc.or_(later, pc.and_(same_time, pc.greater_equal(events["seq"], period.split_seq))))

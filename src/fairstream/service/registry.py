@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, insert, select, update
 
@@ -11,22 +11,8 @@ from fairstream.files import remove_folder
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import now, writing
+from fairstream.service.records import Model
 from fairstream.service.workspace import Workspace
-
-
-class ModelRow(NamedTuple):
-    """A candidate and what became of it."""
-
-    id: str
-    t: int
-    parent: str | None
-    state: str
-    """promoted, held or failed."""
-    created: int
-    seconds: int
-    """Microseconds that learning took."""
-    decision: dict[str, Any]
-    about: dict[str, Any]
 
 
 class InService(NamedTuple):
@@ -40,27 +26,27 @@ class InService(NamedTuple):
     since: int
 
 
-def models(engine: Engine) -> list[ModelRow]:
+def models(engine: Engine) -> list[Model]:
     """All of them, the newest first."""
     with engine.connect() as connection:
-        rows = connection.execute(select(schema.models).order_by(schema.models.c.created.desc()))
-        return [ModelRow(**row._mapping) for row in rows]
+        rows = connection.execute(select(schema.models).order_by(schema.models.c.created.desc())).mappings()
+        return [Model.from_row(row) for row in rows]
 
 
-def model(engine: Engine, model_id: str) -> ModelRow:
+def model(engine: Engine, model_id: str) -> Model:
     """One of them."""
     with engine.connect() as connection:
-        row = connection.execute(select(schema.models).where(schema.models.c.id == model_id)).first()
+        row = connection.execute(select(schema.models).where(schema.models.c.id == model_id)).mappings().first()
     if row is None:
         raise WorkspaceError(f"there is no model {model_id}; the dashboard and GET /v1/models show those there are")
-    return ModelRow(**row._mapping)
+    return Model.from_row(row)
 
 
-def held_from(engine: Engine, parent: str) -> list[ModelRow]:
+def rejected_from(engine: Engine, parent: str) -> list[Model]:
     """The candidates made from a model that the gate has held, and nobody promoted since."""
-    wanted = select(schema.models).where(schema.models.c.parent == parent, schema.models.c.state == "held")
+    wanted = select(schema.models).where(schema.models.c.parent == parent, schema.models.c.state == "rejected")
     with engine.connect() as connection:
-        return [ModelRow(**row._mapping) for row in connection.execute(wanted)]
+        return [Model.from_row(row) for row in connection.execute(wanted).mappings()]
 
 
 def in_service(engine: Engine) -> InService | None:
@@ -98,7 +84,7 @@ def rollback(workspace: Workspace, *, by: str) -> str:
 
 def _change(workspace: Workspace, model_id: str, kind: str, by: str) -> None:
     wanted, current = model(workspace.engine, model_id), in_service(workspace.engine)
-    if not workspace.model_folder(model_id).is_dir():
+    if not workspace.model_folder(wanted.folder).is_dir():
         raise WorkspaceError(
             f"model {model_id} cannot answer: it is {wanted.state} and not on disk; "
             f"the last {workspace.config.keep_models} models are kept (keep_models)"
@@ -113,9 +99,10 @@ def _change(workspace: Workspace, model_id: str, kind: str, by: str) -> None:
 def tidy(workspace: Workspace) -> None:
     """Remove folders that no row names (an update that was killed left them), and models too old to be kept."""
     rows, current = models(workspace.engine), in_service(workspace.engine)
-    kept = {row.id for row in rows[: workspace.config.keep_models]}
+    kept = {row.folder for row in rows[: workspace.config.keep_models]}
     if current is not None:
-        kept |= {current.model} | {row.parent for row in rows if row.id == current.model and row.parent}
+        parents = {row.parent for row in rows if row.id == current.model}
+        kept |= {row.folder for row in rows if row.id == current.model or row.id in parents}
     for folder in (workspace.folder / "models").iterdir():
         if folder.name not in kept:
             remove_folder(folder)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
 
 from fairstream.service.json_type import Json
 
@@ -44,20 +57,22 @@ periods = Table(
     Column("n_events", BigInteger, nullable=False),
     Column("n_users", BigInteger, nullable=False),
     Column("n_late", BigInteger, nullable=False, comment="events dated before the last one of the period before"),
-    Column("n_learnable", BigInteger, nullable=False, comment="the first so many by time are learned at once"),
-    Column("judgement", Json, comment="how the model in service did on it, before learning anything of it"),
+    Column("split_time", BigInteger, nullable=False, comment="time and number of the first held-out event:"),
+    Column("split_seq", BigInteger, nullable=False, comment="those before it, by both, were learned at once"),
+    Column("evaluation", Json, comment="how the model in service did on it, before learning anything of it"),
 )
 """Each closed period: which events it holds, and how they judged the model in service."""
 
 models = Table(
     "models",
     metadata,
-    Column("id", String(32), primary_key=True, comment="also its folder's name"),
+    Column("id", String(32), primary_key=True, comment="its name for people"),
     Column("t", Integer, ForeignKey("periods.t"), nullable=False),
     Column("parent", String(32), comment="the model that it was fine-tuned from"),
-    Column("state", String(16), nullable=False, comment="promoted, held or failed"),
+    Column("state", String(16), nullable=False, comment="promoted, rejected or failed"),
+    Column("folder", String(64), nullable=False, comment="where its files are; none of them is ever changed"),
     Column("created", BigInteger, nullable=False),
-    Column("seconds", BigInteger, nullable=False, comment="microseconds that learning took"),
+    Column("training_seconds", Float, nullable=False),
     Column("decision", Json, nullable=False, comment="the gate's checks, each with its numbers"),
     Column("about", Json, nullable=False, comment="configuration, data hash, versions, sizes"),
 )
@@ -88,7 +103,7 @@ keys = Table(
     "api_keys",
     metadata,
     Column("name", String(64), primary_key=True),
-    Column("scope", String(16), nullable=False, comment="ingest, read or admin"),
+    Column("scope", String(16), nullable=False, comment="ingest, users, read or admin"),
     Column("digest", String(64), nullable=False, unique=True, comment="SHA-256 of a random key"),
     Column("created", BigInteger, nullable=False),
     Column("revoked", BigInteger),
@@ -98,6 +113,41 @@ forgotten = Table(
     "forgotten",
     metadata,
     Column("digest", String(64), primary_key=True, comment="HMAC of the user's id with the workspace's secret"),
-    Column("time", BigInteger, nullable=False, comment="events dated up to then are not taken again"),
+    Column("until", BigInteger, nullable=False, comment="events dated up to then are not taken again"),
 )
 """Who was forgotten, so that a replayed stream does not bring them back."""
+
+model_files = Table(
+    "model_files",
+    metadata,
+    Column("folder", String(64), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+)
+"""The files of the models where the database is PostgreSQL, for any machine to serve; SQLite has a folder beside it."""
+
+items = Table(
+    "items",
+    metadata,
+    Column("item_id", Text, primary_key=True),
+    Column("available", Boolean, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+)
+"""Items whose availability was set; all others are available."""
+
+updates = Table(
+    "updates",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("state", String(16), nullable=False, comment="queued, running, promoted, rejected, skipped or failed"),
+    Column("reason", Text),
+    Column("requested", BigInteger, nullable=False),
+    Column("requested_by", String(128), nullable=False),
+    Column("started", BigInteger),
+    Column("finished", BigInteger),
+    Column("t", Integer, comment="the period that it closed"),
+    Column("model", String(32), comment="the candidate that it made"),
+    Index("updates_by_time", "requested"),
+)
+"""Every update that was asked for, and how it ended."""

@@ -33,11 +33,12 @@ from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.explain import gains, strata
 from fairstream.service.gate import Check, Decision, compared, drift, finite, flood, group_levels
-from fairstream.service.periods import Period, closed_periods, events_of, in_order
+from fairstream.service.periods import closed_periods, events_of, in_order
+from fairstream.service.records import Period
 from fairstream.service.registry import in_service, model, put_into_service, tidy
 from fairstream.service.workspace import Workspace
 
-Kind = Literal["promoted", "held", "failed", "too little"]
+Kind = Literal["promoted", "rejected", "failed", "skipped"]
 Say = Callable[[str], None]
 
 
@@ -80,35 +81,35 @@ class _Update:
         n_tested, needed = pc.count_distinct(tail["user_id"]).as_py(), self.gate.min_tested_users
         if n_tested < needed:
             return Outcome(
-                "too little",
+                "skipped",
                 f"the period stays open: {n_tested} users have held-out events to judge by, {needed} are needed "
                 f"(gate.min_tested_users); {len(self.events)} events wait",
             )
         current = in_service(self.engine)
         candidates = Candidates(self.workspace, self.store, current and current.model, self.periods)
-        judgement = None
+        evaluation = None
         try:
             if current is not None:
                 self.say(f"judging model {current.model} by {len(self.events)} events of period {self.t}")
-                judgement = candidates.judge_in_service(self.events)
+                evaluation = candidates.judge_in_service(self.events)
             self.say(f"learning {len(head)} events")
             begin = time.perf_counter()
             trial = candidates.learn(head, tail)
         except ModelError as error:
-            return self._conclude(None, judgement, Decision((*self._flood(), finite(str(error)))), current, 0.0)
+            return self._conclude(None, evaluation, Decision((*self._flood(), finite(str(error)))), current, 0.0)
         except DataError as error:  # nobody's group is known yet, or all of it was known before
-            return Outcome("too little", f"the period stays open: {error}")
+            return Outcome("skipped", f"the period stays open: {error}")
         seconds = time.perf_counter() - begin
-        return self._conclude(trial, judgement, self._decide(trial, judgement), current, seconds)
+        return self._conclude(trial, evaluation, self._decide(trial, evaluation), current, seconds)
 
     def _flood(self) -> tuple[Check, ...]:
         counts = pc.value_counts(self.events["user_id"]).field("counts")
         return (flood(pc.max(counts).as_py() / len(self.events), self.gate),)
 
-    def _decide(self, trial: Trial, judgement: Evaluation | None) -> Decision:
+    def _decide(self, trial: Trial, evaluation: Evaluation | None) -> Decision:
         checks = [*self._flood(), finite(trial.what_is_not_finite)]
-        if judgement is not None:
-            checks += drift(group_levels(judgement, trial.names, self.gate), self._levels_before(), self.gate)
+        if evaluation is not None:
+            checks += drift(group_levels(evaluation, trial.names, self.gate), self._levels_before(), self.gate)
         if trial.before is not None and trial.what_is_not_finite is None:
             checks += compared(trial.before, trial.after, trial.names, self.gate)
         return Decision(tuple(checks))
@@ -116,13 +117,13 @@ class _Update:
     def _levels_before(self) -> dict[str, Any]:
         """How well the last period that was learned from was served; of the first period nobody can tell."""
         current = in_service(self.engine)
-        judgement = self.periods[model(self.engine, current.model).t].judgement if current else None
-        return judgement["levels"] if judgement else {}
+        evaluation = self.periods[model(self.engine, current.model).t].evaluation if current else None
+        return evaluation["levels"] if evaluation else {}
 
     def _conclude(
         self,
         trial: Trial | None,
-        judgement: Evaluation | None,
+        evaluation: Evaluation | None,
         decision: Decision,
         current: Any,
         seconds: float,
@@ -132,36 +133,39 @@ class _Update:
         if trial is not None:
             with new_folder(self.workspace.model_folder(name)) as folder:
                 trial.recommender.save(folder, with_groups=False)
-        kind: Kind = "failed" if trial is None else "promoted" if decision.promote else "held"
+        kind: Kind = "failed" if trial is None else "promoted" if decision.promote else "rejected"
         about = self._about(trial)
-        period = Period(
-            t=self.t,
-            first_seq=self.first,
-            last_seq=self.last,
-            closed=now(),
-            n_events=len(self.events),
-            n_users=pc.count_distinct(self.events["user_id"]).as_py(),
-            n_late=self.n_late,
-            n_learnable=self.n_learnable,
-            judgement=None if judgement is None else reported(judgement, self.workspace),
-        )
+        first_held_out = self.events.slice(self.n_learnable, 1)
+        period = {
+            "t": self.t,
+            "first_seq": self.first,
+            "last_seq": self.last,
+            "closed": now(),
+            "n_events": len(self.events),
+            "n_users": pc.count_distinct(self.events["user_id"]).as_py(),
+            "n_late": self.n_late,
+            "split_time": first_held_out["time"][0].as_py(),
+            "split_seq": first_held_out["seq"][0].as_py(),
+            "evaluation": None if evaluation is None else reported(evaluation, self.workspace),
+        }
         row = {
             "id": name,
             "t": self.t,
             "parent": current and current.model,
             "state": kind,
+            "folder": name,
             "created": now(),
-            "seconds": int(seconds * 1e6),
+            "training_seconds": seconds,
             "decision": decision.to_dict(),
             "about": about,
         }
         with writing(self.engine) as connection:
-            connection.execute(insert(schema.periods).values(**period._asdict()))
+            connection.execute(insert(schema.periods).values(**period))
             connection.execute(insert(schema.models).values(**row))
             if kind == "promoted":
                 put_into_service(connection, name)
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
-            record(connection, "update", {**entry, "period": period._asdict()})
+            record(connection, "update", {**entry, "period": period})
         for sentence in sentences_of(about):
             self.say(sentence)
         self.say(f"model {name} is {kind}: {decision.reason}")
@@ -185,7 +189,7 @@ class _Update:
         }
         if trial is not None:
             about["data"]["n_new_items"] = trial.n_new_items
-            about |= {"n_learned": trial.n_learned, "judgement": reported(trial.after, self.workspace)}
+            about |= {"n_learned": trial.n_learned, "evaluation": reported(trial.after, self.workspace)}
             about |= reported_control(trial.recommender, trial.names, trial.control_step)
             if trial.before is not None:
                 about["before"] = reported(trial.before, self.workspace)
@@ -193,18 +197,18 @@ class _Update:
         return about
 
 
-def reported(judgement: Evaluation, workspace: Workspace) -> dict[str, Any]:
-    """What may be told of a judgement: numbers of groups, none of a person."""
-    gate, k = workspace.config.gate, judgement.tested.hits.shape[1]
-    metrics = {name: score.to_dict() for name, score in judgement.metrics.items()}
-    names = list(judgement.metrics[f"ndcg@{k}"].by_group)
+def reported(evaluation: Evaluation, workspace: Workspace) -> dict[str, Any]:
+    """What may be told of a evaluation: numbers of groups, none of a person."""
+    gate, k = workspace.config.gate, evaluation.tested.hits.shape[1]
+    metrics = {name: score.to_dict() for name, score in evaluation.metrics.items()}
+    names = list(evaluation.metrics[f"ndcg@{k}"].by_group)
     return {
         "metrics": metrics,
-        "levels": group_levels(judgement, names, gate),
-        "strata": strata(judgement, names, gate.min_group_size),
-        "n_tested_users": judgement.n_tested_users,
-        "n_cold_users": judgement.n_cold_users,
-        "excluded_groups": sorted(judgement.excluded_groups),
+        "levels": group_levels(evaluation, names, gate),
+        "strata": strata(evaluation, names, gate.min_group_size),
+        "n_tested_users": evaluation.n_tested_users,
+        "n_cold_users": evaluation.n_cold_users,
+        "excluded_groups": sorted(evaluation.excluded_groups),
     }
 
 

@@ -35,7 +35,7 @@ def filled(workspace: Workspace, *, held: tuple[int, ...] = (5, 9), failed: tupl
     with writing(workspace.engine) as connection:
         last, seq = None, 0
         for t in range(N_PERIODS):
-            state = "held" if t in held else "failed" if t in failed else "promoted"
+            state = "rejected" if t in held else "failed" if t in failed else "promoted"
             n_events = 4000 + int(rng.integers(0, 1500))
             _period(connection, rng, t, seq, n_events)
             seq += n_events
@@ -52,9 +52,10 @@ def add_model(connection: Connection, id_: str, t: int, **changes: Any) -> None:
         "id": id_,
         "t": t,
         "parent": None,
-        "state": "held",
+        "state": "rejected",
         "created": BEGINS + t * DAY,
-        "seconds": 1_500_000,
+        "folder": id_,
+        "training_seconds": 1.5,
         "decision": {"promote": False, "reason": "nothing", "checks": []},
         "about": {},
     }
@@ -70,8 +71,9 @@ def add_period(connection: Connection, t: int, **changes: Any) -> None:
         "n_events": 10,
         "n_users": 5,
         "n_late": 1,
-        "n_learnable": 8,
-        "judgement": None,
+        "split_time": 2**62,
+        "split_seq": 10 * t + 11,
+        "evaluation": None,
     }
     connection.execute(insert(periods).values(**{**row, **changes}))
 
@@ -88,11 +90,11 @@ def scores(rng: np.random.Generator, gap: float, level: float, n: int = 240) -> 
 
 
 def _period(connection: Connection, rng: np.random.Generator, t: int, seq: int, n_events: int) -> None:
-    judgement = None
+    evaluation = None
     if t:
         found = scores(rng, 0.12 / (1 + 0.45 * t), 0.16 + 0.08 * t / (t + 3))
         n_cold = int(40 / (1 + 0.3 * t))
-        judgement = {"metrics": {METRIC: found}, "n_tested_users": 240, "n_cold_users": n_cold, "excluded_groups": []}
+        evaluation = {"metrics": {METRIC: found}, "n_tested_users": 240, "n_cold_users": n_cold, "excluded_groups": []}
     add_period(
         connection,
         t,
@@ -102,15 +104,15 @@ def _period(connection: Connection, rng: np.random.Generator, t: int, seq: int, 
         n_events=n_events,
         n_users=900 + 13 * t,
         n_late=int(rng.integers(0, 90)) if t else 0,
-        n_learnable=int(0.8 * n_events),
-        judgement=judgement,
+        split_seq=seq + int(0.8 * n_events),
+        evaluation=evaluation,
     )
 
 
 def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str | None, state: str) -> None:
     level = 0.18 + 0.08 * t / (t + 3)
     after, before = scores(rng, 0.1 / (1 + 0.45 * t), level), scores(rng, 0.11 / (1 + 0.45 * t), level - 0.01)
-    failed, held = state == "failed", state == "held"
+    failed, held = state == "failed", state == "rejected"
     decision = Decision(
         (
             flood(0.012, Gate()),
@@ -143,7 +145,7 @@ def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str
         "data": {"sha256": f"{t:064x}", "n_events": 4000 + t, "n_users": 900 + 13 * t, "n_items": 600 + 9 * t}
         | ({"n_new_items": 40 - 2 * t} if t else {}),
         "versions": {"fairstream": "0.6.0", "torch": "2.6.0"},
-        "judgement": {"metrics": {METRIC: after}} if not failed else None,
+        "evaluation": {"metrics": {METRIC: after}} if not failed else None,
         "before": {"metrics": {METRIC: before}} if parent and not failed else None,
         "n_learned": 3900,
     }
@@ -154,7 +156,8 @@ def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str
         parent=parent,
         state=state,
         created=BEGINS + (t + 1) * DAY + 60_000_000,
-        seconds=8_400_000 + 100_000 * t,
+        folder=model_id(t),
+        training_seconds=2.5,
         decision=decision.to_dict(),
         about=about,
     )

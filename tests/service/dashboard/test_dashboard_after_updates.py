@@ -31,7 +31,7 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     flood = flood.set_column(0, "user_id", pa.array(["u1"] * len(flood)))
     take_in(workspace, pa.concat_tables([PERIODS[3], flood]))
     held = update(workspace)
-    assert held.kind == "held"
+    assert held.kind == "rejected"
     assert held.model is not None
     take_in(workspace, PERIODS[4].slice(0, 10))
 

@@ -66,7 +66,7 @@ def test_everything_is_read(new_workspace: Maker) -> None:
     assert [period.t for period in overview.periods] == list(range(N_PERIODS))
     assert [model.t for model in overview.models] == list(reversed(range(N_PERIODS)))
     assert [model.id for model in overview.models if model.in_service] == [overview.service.model]
-    assert {model.t for model in overview.models if model.state == "held"} == {5, 9}
+    assert {model.t for model in overview.models if model.state == "rejected"} == {5, 9}
     assert overview.events.waiting == N_WAITING
     assert overview.events.total == N_WAITING + sum(period.n_events for period in overview.periods)
     assert overview.groups == list(GROUPS)
@@ -116,14 +116,14 @@ def test_the_state_says_what_the_last_update_decided(new_workspace: Maker) -> No
     with writing(workspace.engine) as connection:
         add_period(connection, 12, closed=BEGINS + 13 * DAY)
         decision = {"promote": False, "reason": "it got worse", "checks": [{"name": "performance", "ok": False}]}
-        add_model(connection, "held", 12, created=BEGINS + 20 * DAY, decision=decision, parent=model_id(11))
+        add_model(connection, "rejected", 12, created=BEGINS + 20 * DAY, decision=decision, parent=model_id(11))
     sentence = state_sentence(read_overview(workspace))
     assert model_id(11) in sentence
     assert "of period 12, held its candidate" in sentence
     assert "it got worse." in sentence
     with writing(workspace.engine) as connection:
-        connection.execute(update(models).where(models.c.id == "held").values(state="promoted"))
-        connection.execute(update(service).values(model="held"))
+        connection.execute(update(models).where(models.c.id == "rejected").values(state="promoted"))
+        connection.execute(update(service).values(model="rejected"))
     assert "promoted by hand" in state_sentence(read_overview(workspace))
     with writing(workspace.engine) as connection:
         connection.execute(update(service).values(model=model_id(11)))
@@ -138,7 +138,7 @@ def test_a_small_group_is_never_a_number(new_workspace: Maker) -> None:
     assert story is not None
     assert "too few to report" in audit_html(story, made=BEGINS)
     document = json.loads(audit_json(story, made=BEGINS))
-    assert document["model"]["about"]["judgement"]["metrics"][METRIC]["by_group"][TOO_SMALL] is None
+    assert document["model"]["about"]["evaluation"]["metrics"][METRIC]["by_group"][TOO_SMALL] is None
 
 
 def test_a_gap_that_chance_explains_is_said_to_be_one(new_workspace: Maker) -> None:
@@ -150,8 +150,8 @@ def test_a_gap_that_chance_explains_is_said_to_be_one(new_workspace: Maker) -> N
         told["largest_gap"]["p_value"] = p
         with writing(workspace.engine) as connection:
             t = 12 + round(p * 1000)
-            judgement = {"metrics": {METRIC: told}, "n_tested_users": 9, "n_cold_users": 0, "excluded_groups": []}
-            add_period(connection, t, judgement=judgement)
+            evaluation = {"metrics": {METRIC: told}, "n_tested_users": 9, "n_cold_users": 0, "excluded_groups": []}
+            add_period(connection, t, evaluation=evaluation)
         overview = read_overview(workspace, before=t + 1)
         assert overview.judged[-1].t == t
         assert words in disparity_sentence(overview)
@@ -222,7 +222,7 @@ def test_shorter_lists_are_judged_where_there_are_few_items(new_workspace: Maker
     workspace = new_workspace()
     told = {"metrics": {"f1@7": {"mean": 0.9}, "ndcg@7": {"mean": 0.25}}}
     with writing(workspace.engine) as connection:
-        add_period(connection, 0, judgement=told)
+        add_period(connection, 0, evaluation=told)
     (period,) = read_overview(workspace).periods
     assert period.scores is not None
     assert period.scores.mean == 0.25

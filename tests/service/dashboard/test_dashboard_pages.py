@@ -282,10 +282,10 @@ def test_what_others_wrote_stays_text(new_workspace: Maker) -> None:
         "configuration": {HOSTILE: HOSTILE},
         "versions": {HOSTILE: HOSTILE},
         "data": {"sha256": HOSTILE, HOSTILE: HOSTILE},
-        "judgement": {"metrics": {METRIC: scores}},
+        "evaluation": {"metrics": {METRIC: scores}},
     }
     with writing(workspace.engine) as connection:
-        add_period(connection, 0, judgement={"metrics": {METRIC: scores}})
+        add_period(connection, 0, evaluation={"metrics": {METRIC: scores}})
         add_model(connection, SHORT_HOSTILE, 0, decision=decision, about=about, state="<b>odd</b>")
     client = signed_in(workspace, health=lambda: {HOSTILE: HOSTILE})
     listed = client.get("/")
@@ -309,7 +309,7 @@ def test_the_data_of_the_charts_cannot_end_their_element(new_workspace: Maker) -
     name = "</script><script>alert(1)</script>"
     scores = {"mean": 0.2, "by_group": {name: 0.3}, "largest_gap": {"group": name, "value": 0.2}}
     with writing(workspace.engine) as connection:
-        add_period(connection, 0, judgement={"metrics": {METRIC: scores}})
+        add_period(connection, 0, evaluation={"metrics": {METRIC: scores}})
     page = signed_in(workspace).get("/").text
     (data,) = re.findall(r'<script id="charts" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert name in [row.get("name") for row in json.loads(data)["drawn"]["chart-groups"]["rows"]]
@@ -378,11 +378,11 @@ def test_odd_states_of_the_database_still_have_a_page(new_workspace: Maker) -> N
     scores = {"mean": None, "by_group": {"a": None}, "largest_gap": None, "disparity": None}
     with writing(workspace.engine) as connection:
         add_period(connection, 0, n_events=0, n_late=0)
-        add_period(connection, 1, judgement={"metrics": {METRIC: scores}, "n_tested_users": 0, "n_cold_users": 0})
-        add_period(connection, 2, judgement={"metrics": {}})
+        add_period(connection, 1, evaluation={"metrics": {METRIC: scores}, "n_tested_users": 0, "n_cold_users": 0})
+        add_period(connection, 2, evaluation={"metrics": {}})
         add_model(connection, "empty", 1, decision={}, about={})
         add_model(
-            connection, "less", 2, decision={"checks": None, "reason": None}, about={"judgement": None}, state="failed"
+            connection, "less", 2, decision={"checks": None, "reason": None}, about={"evaluation": None}, state="failed"
         )
         add_model(connection, "late", 2, parent="gone", created=BEGINS + 9 * DAY)
     client = signed_in(workspace)

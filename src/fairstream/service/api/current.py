@@ -15,7 +15,7 @@ from fairstream.service.api.answering import Answering, warm
 from fairstream.service.api.logs import Logs
 from fairstream.service.event_store import EventStore
 from fairstream.service.recent import Recent
-from fairstream.service.registry import InService, in_service
+from fairstream.service.registry import InService, in_service, model
 from fairstream.service.schema import models, periods
 from fairstream.service.serving import Served
 from fairstream.service.workspace import Workspace
@@ -65,7 +65,9 @@ class Current:
             return
         begin = time.perf_counter()
         try:
-            served = Served.load(self._workspace.model_folder(wanted.model), wanted.model)
+            served = Served.load(
+                self._workspace.model_folder(model(self._workspace.engine, wanted.model).folder), wanted.model
+            )
         except CheckpointError:
             if in_service(self._workspace.engine) == wanted:
                 raise

@@ -158,10 +158,8 @@ def _periods(engine: Engine) -> list[dict[str, Any]]:
 def _models(engine: Engine) -> list[dict[str, Any]]:
     current = registry.in_service(engine)
     return [
-        row._asdict()
+        row.model_dump(mode="json", exclude={"folder"})
         | {
-            "created": _iso(row.created),
-            "seconds": row.seconds / 1_000_000,
             "in_service": current is not None and row.id == current.model,
         }
         for row in registry.models(engine)

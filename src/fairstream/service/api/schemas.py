@@ -186,7 +186,7 @@ class Period(BaseModel):
     n_events: int
     n_users: int
     n_late: int
-    judgement: dict[str, Any] | None
+    evaluation: dict[str, Any] | None
     """How the model in service did on it, before it learned anything of it."""
     control: dict[str, Any] | None
     """What the controller of the disparity measured and did when it was learned, where there is one."""
@@ -201,7 +201,7 @@ class Model(BaseModel):
     state: str
     in_service: bool
     created: str
-    seconds: float
+    training_seconds: float
     decision: dict[str, Any]
     about: dict[str, Any]
 

@@ -16,7 +16,7 @@ from fairstream.service.workspace import Workspace
 
 _MOST_CHARACTERS = 2000
 _PATIENCE_SECONDS = 10
-_OUTCOMES = {0: "ended", 3: "held"}
+_OUTCOMES = {0: "ended", 3: "rejected"}
 """By the exit code of `fairstream update`."""
 
 

@@ -30,7 +30,7 @@ def audit_html(story: ModelStory, *, made: int) -> str:
         "main",
         parts.decision_section(story),
         model_target(story.model),
-        parts.judgement_section(story),
+        parts.evaluation_section(story),
         parts.lineage_section(story, _unlinked),
         parts.data_section(story),
         parts.configuration_section(story),
@@ -82,7 +82,7 @@ def _period(story: ModelStory) -> dict[str, Any] | None:
         "n_late": period.n_late,
         "n_tested_users": period.n_tested,
         "n_cold_users": period.n_cold,
-        "judgement_of_the_model_in_service": period.scores.to_dict() if period.scores else None,
+        "evaluation_of_the_model_in_service": period.scores.to_dict() if period.scores else None,
     }
 
 

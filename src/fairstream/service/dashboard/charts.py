@@ -147,7 +147,7 @@ def _gap_spec(ticks: tuple[int, ...]) -> dict[str, Any]:
         base.mark_line(color=_BLUE, strokeWidth=1.8).encode(y=_y("value", "gap", zero=True)),
         base.mark_point(filled=False, size=150, color=_RED, strokeWidth=1.8)
         .encode(y=_y("value", "gap", zero=True))
-        .transform_filter(f"datum.candidate === '{STATES['held']}' || datum.candidate === '{STATES['failed']}'"),
+        .transform_filter(f"datum.candidate === '{STATES['rejected']}' || datum.candidate === '{STATES['failed']}'"),
         _points(base).encode(color=alt.value(_BLUE), y=_y("value", "gap", zero=True), tooltip=tooltip),
     )
 

@@ -51,7 +51,7 @@ class Candidate:
 
     def judged(self, metric: str) -> GroupScores | None:
         """How it did on the held-out events."""
-        return ndcg_from(self.about.get("judgement"), metric)
+        return ndcg_from(self.about.get("evaluation"), metric)
 
     def before(self, metric: str) -> GroupScores | None:
         """How the model that was in service did on the same events."""
@@ -113,7 +113,7 @@ def candidate_from(row: RowMapping, in_service: str | None) -> Candidate:
         parent=row["parent"],
         state=row["state"],
         created=row["created"],
-        seconds=row["seconds"] / 1e6,
+        seconds=row["training_seconds"],
         reason=decision.get("reason") or "no reason was recorded",
         checks=checks,
         about=row["about"] or {},
@@ -123,16 +123,16 @@ def candidate_from(row: RowMapping, in_service: str | None) -> Candidate:
 
 def period_from(row: RowMapping, metric: str) -> Period:
     """A row of the table of periods."""
-    judgement = row["judgement"] or {}
+    evaluation = row["evaluation"] or {}
     return Period(
         t=row["t"],
         closed=row["closed"],
         n_events=row["n_events"],
         n_users=row["n_users"],
         n_late=row["n_late"],
-        scores=ndcg_from(judgement, metric),
-        n_tested=judgement.get("n_tested_users"),
-        n_cold=judgement.get("n_cold_users"),
+        scores=ndcg_from(evaluation, metric),
+        n_tested=evaluation.get("n_tested_users"),
+        n_cold=evaluation.get("n_cold_users"),
     )
 
 

@@ -15,7 +15,7 @@ _PARTS = (
     ("/", "Overview"),
     ("#decision", "Decision"),
     ("#target", "Accepted gap"),
-    ("#judgement", "Judgement"),
+    ("#evaluation", "Evaluation"),
     ("#lineage", "Lineage"),
     ("#data", "Data"),
     ("#configuration", "Configuration"),
@@ -46,7 +46,7 @@ def model_page(story: ModelStory) -> str:
     main = (
         parts.decision_section(story),
         model_target(story.model),
-        parts.judgement_section(story),
+        parts.evaluation_section(story),
         parts.lineage_section(story, model_link),
         parts.data_section(story),
         parts.configuration_section(story),

@@ -50,7 +50,7 @@ def what_it_is(story: ModelStory) -> Markup:
     if model.in_service and service is not None:
         made = joined(made, "It answers since ", when(service.since))
     else:
-        became = {"promoted": "It was promoted and is no longer in service", "held": "It was held back"}
+        became = {"promoted": "It was promoted and is no longer in service", "rejected": "It was held back"}
         made = joined(made, became.get(model.state, "It failed"))
     if model.is_by_hand:
         return joined(made, ". The gate had held it back, and it was promoted by hand: ", reason_words(model.reason))
@@ -72,22 +72,22 @@ def decision_section(story: ModelStory) -> Markup:
     return section("Decision", element("p", as_sentence(story.model.reason)), shown, id_="decision")
 
 
-def judgement_section(story: ModelStory) -> Markup:
+def evaluation_section(story: ModelStory) -> Markup:
     """The candidate beside the model that was in service, on the same held-out events."""
     after, before = story.model.judged(story.metric), story.model.before(story.metric)
     metric = metric_name(story.metric)
     if after is None:
-        return section("Judgement", note("The candidate was not judged."), id_="judgement")
+        return section("Evaluation", note("The candidate was not judged."), id_="evaluation")
     columns = ((f"{metric} of", ""), ("Model in service", "n"), ("Candidate", "n"), ("Change", "n"))
     names = list(dict.fromkeys([*after.by_group, *(before.by_group if before else ())]))
     rows = [_compared("all users", before.mean if before else None, after.mean)]
     rows += [_of_group(name, before, after) for name in names]
     rows.append(_compared("largest gap", _largest(before), _largest(after)))
     return section(
-        "Judgement",
+        "Evaluation",
         element("p", gap_sentence(after, story.metric)),
-        cards("Before and after, on the held-out events", columns, rows, id_="judgement-table"),
-        id_="judgement",
+        cards("Before and after, on the held-out events", columns, rows, id_="evaluation-table"),
+        id_="evaluation",
     )
 
 

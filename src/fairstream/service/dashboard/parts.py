@@ -12,7 +12,7 @@ from fairstream.service.dashboard.assets import drawing, icon, look
 from fairstream.service.dashboard.charts import Drawing, chart_data
 from fairstream.service.dashboard.words import NOT_JUDGED, STATES, TOO_FEW
 
-_ICONS = {"promoted": "✓", "held": "‖", "failed": "✕"}
+_ICONS = {"promoted": "✓", "rejected": "‖", "failed": "✕"}
 _ABSENT = frozenset({TOO_FEW, NOT_JUDGED})
 
 Columns = Sequence[tuple[str, str]]

@@ -28,9 +28,9 @@ def scores_from(found: Mapping[str, Any] | None) -> GroupScores | None:
     )
 
 
-def ndcg_from(judgement: Mapping[str, Any] | None, metric: str) -> GroupScores | None:
+def ndcg_from(evaluation: Mapping[str, Any] | None, metric: str) -> GroupScores | None:
     """The scores that the gate judges by; lists are shorter than it asks for where there are not that many items."""
-    metrics: Mapping[str, Any] = (judgement or {}).get("metrics") or {}
+    metrics: Mapping[str, Any] = (evaluation or {}).get("metrics") or {}
     shorter = (name for name in metrics if name.startswith("ndcg@"))
     return scores_from(metrics.get(metric if metric in metrics else next(shorter, "")))
 

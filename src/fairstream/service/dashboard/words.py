@@ -17,7 +17,7 @@ BY_CHANCE = "cannot be told from chance"
 UNLIKELY = "unlikely by chance"
 NOT_JUDGED = "not judged"
 
-STATES = {"promoted": "promoted", "held": "held back", "failed": "failed"}
+STATES = {"promoted": "promoted", "rejected": "held back", "failed": "failed"}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -226,7 +226,7 @@ def _outcome(newest: Candidate) -> Markup:
         return joined("held ", "it" if newest.in_service else link, " back, and it was promoted by hand:")
     if newest.state == "promoted":
         return joined("put ", "it" if newest.in_service else link, " into service:")
-    if newest.state == "held":
+    if newest.state == "rejected":
         return joined("held its candidate ", link, " back:")
     return joined("failed (", link, "):")
 
