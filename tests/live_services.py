@@ -57,7 +57,8 @@ def add_model(workspace: Workspace, *, seed: int = 0, promote: bool = True, mode
     recommender = FairRecommender(model, device="cpu", pretrain_epochs=1, seed=seed)
     recommender.fit(read_events(events, users=people, group="g", advantaged="a"))
     name = f"model{secrets.token_hex(4)}"
-    recommender.save(workspace.model_folder(name))
+    with workspace.models.new(name) as folder:
+        recommender.save(folder)
     about = {"n_events": 600, "n_users": N_USERS, "n_late": 0, "split_time": 2**62, "split_seq": before + 601}
     row = {
         "parent": None,

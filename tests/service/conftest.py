@@ -57,15 +57,25 @@ def new_database(database: str | None) -> NewDatabase:
     """Makes a fresh database or a copy of one; None means SQLite in the workspace's own folder."""
 
     def make(template: str | None = None) -> str | None:
-        if database is None:
-            return None
-        name = f"live_{next(_names)}"
-        source = "" if template is None else f"TEMPLATE {template.partition('?')[0].rpartition('/')[2]}"
-        with psycopg.connect(database, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} {source}")
-        return database.replace("/postgres?", f"/{name}?")
+        return None if database is None else _create_database(database, template)
 
     return make
+
+
+def _create_database(server: str, template: str | None = None) -> str:
+    name = f"live_{next(_names)}"
+    source = "" if template is None else f"TEMPLATE {template.partition('?')[0].rpartition('/')[2]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} {source}")
+    return server.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture
+def on_postgres(tmp_path: Path, postgres: str) -> Iterator[Workspace]:
+    """A workspace on PostgreSQL, for what SQLite does not have."""
+    config = LiveConfig(group="community")
+    with Workspace.create(tmp_path / "first", config, _create_database(postgres)) as workspace:
+        yield workspace
 
 
 @pytest.fixture

@@ -42,14 +42,14 @@ def test_nothing_of_the_person_is_left_and_the_next_update_does_not_bring_it_bac
     if learned.engine.dialect.name == "sqlite":
         assert any(PERSON.encode() in content for content in every_file(learned))
     before, others = in_service(learned.engine), ["u1", "u2", "u3"]
-    lists = fairstream.load(learned.model_folder(before.model)).recommend(others)
+    lists = fairstream.load(learned.models.path(before.model)).recommend(others)
     done = forget(learned, PERSON, by="test")
     assert done.n_events > 0
     assert done.had_attribute
     assert set(done.models) == {row.id for row in models(learned.engine)}
     assert in_service(learned.engine).model == before.model
     assert in_service(learned.engine).since > before.since
-    assert fairstream.load(learned.model_folder(before.model)).recommend(others) == lists
+    assert fairstream.load(learned.models.path(f"{before.model}.1")).recommend(others) == lists
 
     take_in(learned, PERIODS[1])  # the stream is replayed …
     take_in(learned, PERIODS[2])  # … and goes on

@@ -18,7 +18,7 @@ import fairstream
 from fairstream.errors import CheckpointError
 from fairstream.service import schema
 from fairstream.service.audit import verify
-from fairstream.service.registry import in_service, models
+from fairstream.service.registry import in_service, model, models
 from fairstream.service.settings import Gate, Learning
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
@@ -52,7 +52,9 @@ def assert_whole(workspace: Workspace) -> None:
         current = in_service(workspace.engine)
         assert current is not None
         try:
-            recommender = fairstream.load(workspace.model_folder(current.model), device="cpu")
+            recommender = fairstream.load(
+                workspace.models.path(model(workspace.engine, current.model).folder), device="cpu"
+            )
         except CheckpointError:
             assert in_service(workspace.engine) != current
         else:
@@ -85,6 +87,5 @@ def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Pat
     assert n_models == n_periods > 1
     verify(workspace.engine)
     update(workspace)  # sweeps up
-    named = {row.id for row in models(workspace.engine)}
-    assert {folder.name for folder in (workspace.folder / "models").iterdir()} <= named
+    assert workspace.models.names() <= {row.folder for row in models(workspace.engine)}
     print(f"{len(acknowledged)} events acknowledged, {len(there)} there, {n_periods} periods", os.getpid())

@@ -149,7 +149,7 @@ def test_groups_that_are_too_small_are_neither_measured_nor_told_of(tmp_path: Pa
 def test_a_held_period_is_not_counted_and_the_next_one_is(copied: Callable[[], Workspace]) -> None:
     """The controller goes on from the model in service: it measures it anew, and counts each period at most once."""
     workspace, parent = copied(), None
-    parent = load(workspace.model_folder(serving(workspace).id)).state
+    parent = load(workspace.models.path(serving(workspace).id)).state
     flood_events = PERIODS[2].set_column(0, "user_id", pa.array(["u1"] * len(PERIODS[2])))
     take_in(workspace, pa.concat_tables([PERIODS[2], flood_events]))
     held = update(workspace)
@@ -158,14 +158,14 @@ def test_a_held_period_is_not_counted_and_the_next_one_is(copied: Callable[[], W
     take_in(workspace, PERIODS[3])
     outcome = update(workspace)
     assert outcome.kind == "promoted"
-    memories = [load(workspace.model_folder(str(name))).state.control for name in (held.model, outcome.model)]
+    memories = [load(workspace.models.path(str(name))).state.control for name in (held.model, outcome.model)]
     for memory in memories:
         assert memory["periods"][:-1] == parent.control["periods"]  # and one of its own
     assert memories[0]["periods"][-1] != memories[1]["periods"][-1]
     assert serving(workspace).about["control"]["step"] == 1  # it was held for its events, not for its weights
     take_in(workspace, PERIODS[4])
     assert update(workspace).kind == "promoted"
-    last = load(workspace.model_folder(serving(workspace).id)).state.control
+    last = load(workspace.models.path(serving(workspace).id)).state.control
     assert last["periods"][:-1] == memories[1]["periods"]
 
 
@@ -179,7 +179,7 @@ def test_a_held_candidate_that_is_promoted_by_hand_brings_its_memory(copied: Cal
     promote(workspace, held, by="a person")
     take_in(workspace, PERIODS[3])
     assert update(workspace).kind == "promoted"
-    before, after = (load(workspace.model_folder(name)).state.control for name in (held, serving(workspace).id))
+    before, after = (load(workspace.models.path(name)).state.control for name in (held, serving(workspace).id))
     assert after["periods"][:-1] == before["periods"]
 
 
@@ -209,15 +209,15 @@ def test_after_candidates_that_were_held_for_their_change_a_smaller_step_is_trie
 def test_what_is_served_and_what_forgetting_leaves_has_the_weights(copied: Callable[[], Workspace]) -> None:
     workspace = copied()
     name = serving(workspace).id
-    known = load(workspace.model_folder(name))
+    known = load(workspace.models.path(name))
     assert known.state.event_weights["minority"] > 1
     known.set_groups(values_of(workspace.engine).rename_columns(["user_id", "community"]))
-    stranger = Served.load(workspace.model_folder(name), name).answer("nobody", 20)
+    stranger = Served.load(workspace.models.path(name), name).answer("nobody", 20)
     assert stranger.source == "popularity"
     assert stranger.items == known.recommend(["nobody"], k=20)["item_id"].to_pylist()
     known.forget(PERSON)
     assert name in forget(workspace, PERSON, by="test").models
-    left = load(workspace.model_folder(name)).state
+    left = load(workspace.models.path(serving(workspace).folder)).state
     assert (left.groups.codes < 0).all()
     assert torch.equal(left.fallback.popularity, known.state.fallback.popularity)
     for ours, theirs in zip(left.model.state_dict().values(), known.model.state_dict().values(), strict=True):

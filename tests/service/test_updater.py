@@ -48,7 +48,7 @@ def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Wor
         assert evaluation["metrics"]["ndcg@20"]["disparity"]["interval"] is not None
     assert [entry.kind for entry in entries(learned.engine)][-3:] == ["update"] * 3
     verify(learned.engine)
-    assert fairstream.load(learned.model_folder(rows[0].id)).recommend(["u0"]).num_rows == 20
+    assert fairstream.load(learned.models.path(rows[0].id)).recommend(["u0"]).num_rows == 20
 
 
 def test_held_out_events_are_learned_with_the_next_period(learned: Workspace) -> None:
@@ -59,7 +59,7 @@ def test_held_out_events_are_learned_with_the_next_period(learned: Workspace) ->
     assert len(late) == first.n_events - int(first.n_events * share)
     (newest, *_) = models(learned.engine)
     assert newest.about["n_learned"] == len(late) + int(second.n_events * share)
-    known = fairstream.load(learned.model_folder(newest.id))
+    known = fairstream.load(learned.models.path(newest.id))
     with pytest.raises(fairstream.DataError, match="learned from every one"):
         known.evaluate(late.select(["user_id", "item_id", "time"]))
     known.evaluate(held_out(store, second).select(["user_id", "item_id", "time"]))
@@ -178,7 +178,7 @@ def test_a_model_whose_removal_was_cut_short_cannot_be_promoted(
         patched.setattr(shutil, "rmtree", cut_short)
         with pytest.raises(KeyboardInterrupt):
             update(workspace)
-    with pytest.raises(WorkspaceError, match="not on disk"):
+    with pytest.raises(WorkspaceError, match="files were removed"):
         promote(workspace, oldest, by="test")
     update(workspace)  # sweeps up
     kept = {row.id for row in models(workspace.engine)}

@@ -66,7 +66,7 @@ class Candidates:
         self._learned_late, self._skipped = _nothing(), _nothing()
         if parent is not None:
             row = model(workspace.engine, parent)
-            t, self._folder = row.t, workspace.model_folder(row.folder)
+            t, self._folder = row.t, workspace.models.path(row.folder)
             self._learned_late = held_out(store, periods[t])
             # What a held candidate, or one that was rolled back, had learned: known, but not learned from.
             self._skipped = pa.concat_tables([_nothing(), *(events_of(store, period) for period in periods[t + 1 :])])

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import Engine, delete, func, insert, select, update
 
 from fairstream.errors import WorkspaceError
-from fairstream.files import new_folder
 from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.audit import record
@@ -20,7 +19,7 @@ from fairstream.service.database import now, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.forgotten import digests
 from fairstream.service.people import values_of
-from fairstream.service.registry import tidy
+from fairstream.service.registry import models, tidy
 from fairstream.service.workspace import Workspace
 
 
@@ -64,16 +63,28 @@ def _forget_rows(workspace: Workspace, user_id: str, digest: str, by: str) -> tu
 
 
 def _forget_in_models(workspace: Workspace, user_id: str) -> tuple[str, ...]:
-    people, rewritten = values_of(workspace.engine), []
-    for folder in sorted((workspace.folder / "models").iterdir()):
-        recommender = load(folder, device="cpu")
+    people, rewritten, there = values_of(workspace.engine), [], workspace.models.names()
+    for row in models(workspace.engine):
+        if row.folder not in there:
+            continue
+        recommender = load(workspace.models.path(row.folder), device="cpu")
         # What is counted with weights by group is counted again.
         recommender.set_groups(people.rename_columns(["user_id", recommender.state.groups.attribute]))
         if recommender.forget(user_id):
-            with new_folder(folder, replacing=True) as fresh:
+            folder = _next_folder(row.folder)
+            with workspace.models.new(folder) as fresh:
                 recommender.save(fresh, with_groups=False)
-            rewritten.append(folder.name)
+            with writing(workspace.engine) as connection:
+                connection.execute(update(schema.models).where(schema.models.c.id == row.id).values(folder=folder))
+            workspace.models.remove([row.folder])
+            rewritten.append(row.id)
     return tuple(rewritten)
+
+
+def _next_folder(folder: str) -> str:
+    """The name of the next version of a model's files: ID, ID.1, ID.2, …"""
+    model, _, n = folder.partition(".")
+    return f"{model}.{int(n or 0) + 1}"
 
 
 def scrub(engine: Engine) -> None:
@@ -100,6 +111,6 @@ def _prove(workspace: Workspace, user_id: str) -> None:
             left = connection.execute(select(func.count()).where(table.c.user_id == user_id)).scalar_one()
             if left:  # events that have come in since are dated after the forgetting, or were on their way
                 raise WorkspaceError(f"{left} row(s) of this user have come in meanwhile; run forget again")
-    for folder in (workspace.folder / "models").iterdir():
-        if load(folder, device="cpu").state.user_ids.row_of(user_id) >= 0:
-            raise WorkspaceError(f"model {folder.name} still knows this user; run forget again")
+    for folder in workspace.models.names():
+        if load(workspace.models.path(folder), device="cpu").state.user_ids.row_of(user_id) >= 0:
+            raise WorkspaceError(f"model {folder} still knows this user; run forget again")

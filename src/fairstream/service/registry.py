@@ -7,7 +7,6 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from fairstream.errors import WorkspaceError
-from fairstream.files import remove_folder
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import now, writing
@@ -84,9 +83,9 @@ def rollback(workspace: Workspace, *, by: str) -> str:
 
 def _change(workspace: Workspace, model_id: str, kind: str, by: str) -> None:
     wanted, current = model(workspace.engine, model_id), in_service(workspace.engine)
-    if not workspace.model_folder(wanted.folder).is_dir():
+    if not workspace.models.exists(wanted.folder):
         raise WorkspaceError(
-            f"model {model_id} cannot answer: it is {wanted.state} and not on disk; "
+            f"model {model_id} cannot answer: it is {wanted.state} and its files were removed; "
             f"the last {workspace.config.keep_models} models are kept (keep_models)"
         )
     if current is not None and current.model == model_id:
@@ -103,6 +102,4 @@ def tidy(workspace: Workspace) -> None:
     if current is not None:
         parents = {row.parent for row in rows if row.id == current.model}
         kept |= {row.folder for row in rows if row.id == current.model or row.id in parents}
-    for folder in (workspace.folder / "models").iterdir():
-        if folder.name not in kept:
-            remove_folder(folder)
+    workspace.models.remove(workspace.models.names() - kept)

@@ -24,7 +24,6 @@ from sqlalchemy import insert
 from fairstream._version import __version__
 from fairstream.errors import DataError, ModelError
 from fairstream.evaluation import Evaluation
-from fairstream.files import new_folder
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.candidates import Candidates, Trial
@@ -131,7 +130,7 @@ class _Update:
         """Write everything, the model first and then all else at once."""
         name = f"m{self.t:05d}-{secrets.token_hex(4)}"
         if trial is not None:
-            with new_folder(self.workspace.model_folder(name)) as folder:
+            with self.workspace.models.new(name) as folder:
                 trial.recommender.save(folder, with_groups=False)
         kind: Kind = "failed" if trial is None else "promoted" if decision.promote else "rejected"
         about = self._about(trial)

@@ -5,10 +5,11 @@
     secret              what ids of forgotten users are hashed with
     events.sqlite       events, periods, models, the audit record, keys (SQLite)
     people.sqlite       who belongs to which group, apart from all else (SQLite)
-    models/ID/          a checkpoint for each model
+    models/             a checkpoint for each model; with PostgreSQL a cache of those in the database
 
 Many processes may read a workspace and add events to it; one at a time may update it, and a lock
-sees to that. The folder and its processes are on one machine.
+sees to that. On SQLite they are on one machine. With PostgreSQL they may be on several, each with a
+folder that holds the same `fairstream.toml`, `database` and `secret`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ from fairstream.errors import WorkspaceError
 from fairstream.files import replace_file
 from fairstream.service.audit import record
 from fairstream.service.database import connect, need_current, reachable, revision, upgrade, writing
+from fairstream.service.model_store import DatabaseModelStore, ModelStore
 from fairstream.service.settings import FILE, LiveConfig
 
 _DATABASE, _SECRET, _LOCK = "database", "secret", ".updating"
+_UPDATING = 0x75706474
+"""The number of PostgreSQL's lock that whoever updates holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +45,13 @@ class Workspace:
     config: LiveConfig
     engine: Engine
     secret: bytes = field(repr=False)
+    models: ModelStore
 
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
         """Make a workspace in an empty or new folder; nothing that is there is touched."""
         engine = connect(folder, database)
         with _let_go(engine), _made_or_gone(folder), reachable(engine):
-            (folder / "models").mkdir()
             if revision(engine) is not None:
                 raise WorkspaceError("the database holds a workspace already; give the address of an empty one")
             upgrade(engine)
@@ -65,10 +69,12 @@ class Workspace:
         config, engine = LiveConfig.read(_need(folder)), _engine_of(folder)
         try:
             need_current(engine)
+            on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
+            store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
+            return cls(folder, config, engine, (folder / _SECRET).read_bytes(), store)
         except BaseException:
             engine.dispose()
             raise
-        return cls(folder, config, engine, (folder / _SECRET).read_bytes())
 
     @classmethod
     def upgrade(cls, folder: Path) -> bool:
@@ -89,20 +95,42 @@ class Workspace:
         """Let go of the database."""
         self.engine.dispose()
 
-    def model_folder(self, model: str) -> Path:
-        return self.folder / "models" / model
-
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """Be the one that changes models; another that tries meanwhile is refused."""
-        with (self.folder / _LOCK).open("ab") as file:
+        """Be the one that changes models; another that tries meanwhile is refused.
+
+        The lock ends with the block, also when the process is killed.
+        """
+        lock = self._file_lock() if self.engine.dialect.name == "sqlite" else self._database_lock()
+        with lock as is_free:
+            if not is_free:
+                raise WorkspaceError(f"{self.folder} is being updated by another process; wait until it has ended")
+            yield
+
+    @contextmanager
+    def _file_lock(self) -> Iterator[bool]:
+        try:
+            file = (self.folder / _LOCK).open("ab")
+        except OSError as error:
+            raise WorkspaceError(f"{self.folder} cannot be written to: {error.strerror}") from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise WorkspaceError(
-                    f"{self.folder} is being updated by another process; wait until it has ended"
-                ) from None
-            yield  # the lock ends with the file, also when the process is killed
+                yield False
+            else:
+                yield True
+
+    @contextmanager
+    def _database_lock(self) -> Iterator[bool]:
+        """A lock of PostgreSQL that is held by a connection of its own, so that it excludes other machines too."""
+        with reachable(self.engine):
+            connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        with connection:
+            with reachable(self.engine):
+                connection.detach()  # closed at the end instead of given back, and the lock with it
+                is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_UPDATING})").scalar_one()
+            yield bool(is_free)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -52,7 +52,7 @@ def test_promotions_under_load_fail_no_request_and_mix_no_two_models(new_service
     users = [f"u{row}" for row in range(12)]
     expected: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        recommender = load(workspace.model_folder(name), device="cpu")
+        recommender = load(workspace.models.path(name), device="cpu")
         for user in users:
             # What is recent is left out: all that the events of both periods hold.
             had = set(EventStore(workspace).items_of(user)) if name == names[0] else set()

@@ -91,7 +91,7 @@ def assert_one_sentence(answer: Any) -> None:
 def test_answers_are_the_models(new_service: Maker) -> None:
     workspace, client = new_service()
     name = client.get("/v1/models", headers=client.keys.read).json()[0]["id"]
-    recommender = load(workspace.model_folder(name), device="cpu")
+    recommender = load(workspace.models.path(name), device="cpu")
     for user, k in (("u1", 5), ("u2", 20), ("nobody/at all?", 3)):
         path = f"/v1/users/{user.replace('/', '%2F').replace('?', '%3F')}/recommendations?k={k}"
         answer = client.get(path, headers=client.keys.read).json()

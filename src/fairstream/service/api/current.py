@@ -65,9 +65,8 @@ class Current:
             return
         begin = time.perf_counter()
         try:
-            served = Served.load(
-                self._workspace.model_folder(model(self._workspace.engine, wanted.model).folder), wanted.model
-            )
+            folder = model(self._workspace.engine, wanted.model).folder
+            served = Served.load(self._workspace.models.path(folder), wanted.model)
         except CheckpointError:
             if in_service(self._workspace.engine) == wanted:
                 raise

@@ -1,0 +1,148 @@
+"""The files of the models: a folder for each, written once and never changed.
+
+On SQLite they lie in the workspace's folder `models/`. On PostgreSQL the database holds them, so that
+any machine can serve them, and `models/` is a cache: a folder that the database does not name is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, delete, func, insert, select
+
+from fairstream.errors import CheckpointError
+from fairstream.files import new_folder, remove_folder
+from fairstream.service.database import reachable, writing
+from fairstream.service.schema import model_files
+
+_PART_BYTES = 4 << 20
+_ABANDONED_SECONDS = 3600
+"""No folder is written for longer: a hidden one that is older was left by a process that was killed."""
+
+
+class ModelStore:
+    """The models of a workspace on SQLite, and what both databases have in common.
+
+    Whoever adds or removes models holds the workspace's lock for updating; anybody may read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+    @contextmanager
+    def new(self, name: str) -> Iterator[Path]:
+        """Yield a temporary folder; when the block succeeds it is on disk under this name, whole."""
+        with new_folder(self._folder / name) as folder:
+            yield folder
+
+    def path(self, name: str) -> Path:
+        """The folder of a model on this machine."""
+        if not self.exists(name):
+            raise CheckpointError(f"the files of model {name} are not there: {self._folder / name} is missing")
+        return self._folder / name
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a model of this name."""
+        return name in self.names()
+
+    def names(self) -> set[str]:
+        """The models that there are."""
+        return {path.name for path in self._folder.iterdir() if not path.name.startswith(".")}
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove models, each of them at once, and what killed processes have left."""
+        for name in names:
+            if (self._folder / name).exists():
+                remove_folder(self._folder / name)
+        self._sweep(0)
+
+    def _sweep(self, older_than: float) -> None:
+        for path in self._folder.glob(".*"):
+            try:
+                age = time.time() - path.stat().st_mtime
+            except FileNotFoundError:  # whoever wrote it has just finished
+                continue
+            if age >= older_than:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class DatabaseModelStore(ModelStore):
+    """The models of a workspace on PostgreSQL, with a cache on this machine."""
+
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        super().__init__(folder)
+        self._engine = engine
+
+    @contextmanager
+    def new(self, name: str) -> Iterator[Path]:
+        """Yield a temporary folder; when the block succeeds it is in the database under this name, whole."""
+        with super().new(name) as folder:
+            yield folder
+            with reachable(self._engine), writing(self._engine) as connection:
+                for file in folder.iterdir():
+                    _insert_file(connection, name, file)
+
+    def path(self, name: str) -> Path:
+        """The folder of a model on this machine, fetched from the database where it is not there whole."""
+        with (self._folder / ".fetching").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process of this machine fetches, the others wait for it
+            cached = super().names()  # before the database is asked: a new model is there first
+            stored = self._sizes()
+            for stale in cached - stored.keys():
+                shutil.rmtree(self._folder / stale, ignore_errors=True)
+            self._sweep(_ABANDONED_SECONDS)
+            if name not in stored:
+                raise CheckpointError(f"the files of model {name} are not there: the database does not hold them")
+            if _sizes_on_disk(self._folder / name) != stored[name]:
+                with new_folder(self._folder / name, replacing=True) as folder:
+                    self._fetch(name, stored[name], folder)
+        return self._folder / name
+
+    def names(self) -> set[str]:
+        """The models that the database holds."""
+        return set(self._sizes())
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove models from the database and from this machine; other machines drop them when they load the next."""
+        gone = list(names)
+        with reachable(self._engine), writing(self._engine) as connection:
+            connection.execute(delete(model_files).where(model_files.c.folder.in_(gone)))
+        for name in gone:
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+        self._sweep(_ABANDONED_SECONDS)
+
+    def _sizes(self) -> dict[str, dict[str, int]]:
+        """By model and file, the number of bytes in the database."""
+        query = select(model_files.c.folder, model_files.c.name, func.sum(func.octet_length(model_files.c.content)))
+        sizes: dict[str, dict[str, int]] = {}
+        with reachable(self._engine), self._engine.connect() as connection:
+            for folder, name, size in connection.execute(query.group_by(model_files.c.folder, model_files.c.name)):
+                sizes.setdefault(folder, {})[name] = int(size)
+        return sizes
+
+    def _fetch(self, model: str, sizes: dict[str, int], folder: Path) -> None:
+        parts = select(model_files.c.content).where(model_files.c.folder == model).order_by(model_files.c.part)
+        with reachable(self._engine), self._engine.connect().execution_options(yield_per=1) as connection:
+            for name in sizes:
+                with (folder / name).open("wb") as file:
+                    file.writelines(connection.scalars(parts.where(model_files.c.name == name)))
+        if _sizes_on_disk(folder) != sizes:
+            raise CheckpointError(f"model {model} was removed while it was fetched")
+
+
+def _insert_file(connection: Connection, model: str, file: Path) -> None:
+    with file.open("rb") as content:
+        part = 0
+        while (block := content.read(_PART_BYTES)) or part == 0:  # an empty file has one part
+            connection.execute(insert(model_files).values(folder=model, name=file.name, part=part, content=block))
+            part += 1
+
+
+def _sizes_on_disk(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_size for file in folder.iterdir()} if folder.is_dir() else {}
