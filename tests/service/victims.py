@@ -16,9 +16,9 @@ import pyarrow as pa
 from streams import batch_of
 
 from fairstream.errors import FairstreamError
+from fairstream.service import updates
 from fairstream.service.event_store import EventStore
 from fairstream.service.registry import models, promote, rollback
-from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
 _processes = multiprocessing.get_context("forkserver")
@@ -52,7 +52,7 @@ def learn(folder: Path) -> None:
     with Workspace.open(folder) as workspace:
         while True:
             try:
-                update(workspace)
+                updates.run(workspace)
             except FairstreamError:
                 time.sleep(0.01)  # another one is at it
 

@@ -105,12 +105,9 @@ def init(
 def _made(
     folder: Path, given: dict[str, Any], learning: dict[str, Any], database: str | None, *, demo: bool
 ) -> Workspace:
-    from fairstream.service.api.scheduler import Every  # noqa: PLC0415 (an extra)
-    from fairstream.service.settings import Learning, LiveConfig  # noqa: PLC0415
+    from fairstream.service.settings import Learning, LiveConfig  # noqa: PLC0415 (an extra)
     from fairstream.service.workspace import Workspace  # noqa: PLC0415
 
-    if "every" in given:
-        Every.parse(given["every"])
     if not demo:
         return Workspace.create(folder, LiveConfig(**given, learning=Learning(**learning)), database)
     if given.keys() & {"group", "advantaged"}:

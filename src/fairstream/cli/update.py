@@ -6,27 +6,33 @@ from typing import Annotated
 
 import typer
 
-from fairstream.cli.console import make_console
-from fairstream.cli.workspaces import WorkspaceFolder, opened
+from fairstream.cli.console import Quiet, make_console
+from fairstream.cli.workspaces import WorkspaceFolder, opened, who
 
-HELD = 3
-"""The exit code where a candidate was not promoted: no error, but somebody may want to look."""
+EXIT_CODES = {"promoted": 0, "rejected": 3, "skipped": 4, "failed": 5}
 
 
 def update(
     folder: WorkspaceFolder,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    update_id: Annotated[
+        str | None, typer.Option("--id", help="An update that was requested before.", show_default="a new one")
+    ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Judge the model in service by the events since the last update, learn them, and promote the result if it is fit.
+    """Evaluate the model in service on the events since the last update, learn them, and let the gate decide.
 
-    Leaves with 0 if a model was promoted or there was too little to judge by, with 3 if one was held.
+    Exit codes: 0 promoted, 3 rejected by the gate, 4 skipped (too little to judge by), 5 failed.
     """
     console = make_console(quiet=quiet)
     with opened(folder) as workspace:
-        from fairstream.service.updater import update as run_update  # noqa: PLC0415 (an extra)
+        from fairstream.service import updates  # noqa: PLC0415 (an extra)
 
-        outcome = run_update(workspace, lambda sentence: console.print(sentence, markup=False, highlight=False))
-    if outcome.kind == "skipped":
-        console.print(f"Nothing was done: {outcome.reason}.", markup=False, highlight=False, soft_wrap=True)
-    if outcome.kind in ("rejected", "failed"):
-        raise typer.Exit(HELD)
+        done = updates.run(
+            workspace,
+            update_id,
+            lambda sentence: console.print(sentence, markup=False, highlight=False, soft_wrap=True),
+            by=who(),
+        )
+    if not quiet or done.state != "promoted":
+        typer.echo(f"Update {done.id} {done.state}: {done.reason}", err=quiet)
+    raise typer.Exit(EXIT_CODES[done.state])

@@ -14,8 +14,9 @@ from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_arrow
 from fairstream.service.people import people_from_arrow, put_people
+from fairstream.service.records import Update
 from fairstream.service.settings import Learning, LiveConfig
-from fairstream.service.updater import Outcome, update
+from fairstream.service.updates import run
 from fairstream.service.workspace import Workspace
 
 STREAM = {"n_users": 2000, "n_events": 120_000, "disparity": 0.8, "drift": 0.02} | dict.fromkeys(
@@ -33,7 +34,7 @@ _FAIR_FROM = 3
 _DAY = 86_400_000_000
 
 
-def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Outcome]:
+def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
     """Take in the stream period by period with an update after each, first without regard to fairness, then with it."""
     stream = synthetic_stream(**STREAM)
     store, learning = EventStore(workspace), workspace.config.learning
@@ -48,8 +49,8 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Outcome]:
         receipt = store.append(batch_from_arrow(events, workspace.config.limits))
         how = "without regard to fairness" if t < _FAIR_FROM else fair
         say(f"Period {t}: {receipt.accepted:,} events, learned {how}")
-        outcomes.append(update(plain if t < _FAIR_FROM else workspace))
-        say(f"  {outcomes[-1].kind}: {outcomes[-1].reason}")
+        outcomes.append(run(plain if t < _FAIR_FROM else workspace, by="demonstration"))
+        say(f"  {outcomes[-1].state}: {outcomes[-1].reason}")
     return outcomes
 
 

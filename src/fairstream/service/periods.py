@@ -16,13 +16,19 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.records import Period
 
 
-def closed_periods(engine: Engine) -> list[Period]:
-    """All of them, the first one first."""
+def closed_periods(
+    engine: Engine, *, after: int | None = None, before: int | None = None, limit: int | None = None
+) -> list[Period]:
+    """All of them, or up to `limit`: the first ones after a period, else the last ones; the earliest first."""
+    t = schema.periods.c.t
+    page = select(schema.periods).order_by(t if after is not None else t.desc()).limit(limit)
+    if after is not None:
+        page = page.where(t > after)
+    if before is not None:
+        page = page.where(t < before)
     with engine.connect() as connection:
-        return [
-            Period.from_row(row)
-            for row in connection.execute(select(schema.periods).order_by(schema.periods.c.t)).mappings()
-        ]
+        rows = connection.execute(page).mappings()
+        return sorted((Period.from_row(row) for row in rows), key=lambda period: period.t)
 
 
 def in_order(events: pa.Table) -> pa.Table:

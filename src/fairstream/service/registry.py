@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Column, Connection, Engine, RowMapping, Table, insert, select, tuple_, update
 
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import now, writing
+from fairstream.service.database import now, reachable, writing
 from fairstream.service.records import Model
 from fairstream.service.workspace import Workspace
 
@@ -25,11 +25,24 @@ class InService(NamedTuple):
     since: int
 
 
-def models(engine: Engine) -> list[Model]:
-    """All of them, the newest first."""
-    with engine.connect() as connection:
-        rows = connection.execute(select(schema.models).order_by(schema.models.c.created.desc())).mappings()
-        return [Model.from_row(row) for row in rows]
+def newest_first(
+    engine: Engine, table: Table, time: Column[Any], before: str | None, limit: int | None
+) -> list[RowMapping]:
+    """A page of a table with the column `id`: up to `limit` rows from before the one with the id `before`."""
+    page = select(table).order_by(time.desc(), table.c.id.desc()).limit(limit)
+    with reachable(engine), engine.connect() as connection:
+        if before is not None:
+            last = connection.execute(select(time, table.c.id).where(table.c.id == before)).first()
+            if last is None:
+                raise WorkspaceError(f"there is no page after {before}: none of the {table.name} has this id")
+            page = page.where(tuple_(time, table.c.id) < tuple_(*last))
+        return list(connection.execute(page).mappings())
+
+
+def models(engine: Engine, before: str | None = None, limit: int | None = None) -> list[Model]:
+    """All of them, or a page, the newest first; `before` is the id of the last one on the page before."""
+    rows = newest_first(engine, schema.models, schema.models.c.created, before, limit)
+    return [Model.from_row(row) for row in rows]
 
 
 def model(engine: Engine, model_id: str) -> Model:

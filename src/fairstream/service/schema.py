@@ -144,6 +144,7 @@ updates = Table(
     Column("reason", Text),
     Column("requested", BigInteger, nullable=False),
     Column("requested_by", String(128), nullable=False),
+    Column("last_seq", BigInteger, nullable=False, comment="the last event that there was then"),
     Column("started", BigInteger),
     Column("finished", BigInteger),
     Column("t", Integer, comment="the period that it closed"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
@@ -16,6 +18,30 @@ from fairstream.files import replace_file
 from fairstream.methods import MethodConfig
 
 FILE = "fairstream.toml"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
+
+
+@dataclass(frozen=True)
+class Every:
+    """A schedule of updates."""
+
+    n: int
+    unit: Literal["seconds", "events"]
+
+    @classmethod
+    def parse(cls, text: str) -> Every:
+        """From "1d", "6h", "30m", "90s" or "10000 events".
+
+        >>> Every.parse("6h"), Every.parse("10000 events")
+        (Every(n=21600, unit='seconds'), Every(n=10000, unit='events'))
+        """
+        found = _SCHEDULE.fullmatch(text.strip())
+        if found is None or int(found[1]) == 0:
+            raise ConfigurationError(f'every must be like "1d", "6h", "30m", "90s" or "10000 events", got {text!r}')
+        if found[2].startswith("event"):
+            return cls(int(found[1]), "events")
+        return cls(int(found[1]) * _SECONDS[found[2]], "seconds")
 
 
 class Learning(MethodConfig):
@@ -81,6 +107,13 @@ class LiveConfig(Configuration):
     learning: Learning = Learning()
     gate: Gate = Gate()
     limits: Limits = Limits()
+
+    @field_validator("every")
+    @classmethod
+    def _check_every(cls, every: str | None) -> str | None:
+        if every is not None:
+            Every.parse(every)
+        return every
 
     @classmethod
     def read(cls, folder: Path) -> LiveConfig:

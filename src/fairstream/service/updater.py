@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 
 from fairstream._version import __version__
 from fairstream.errors import DataError, ModelError
@@ -51,15 +51,26 @@ class Outcome:
     model: str | None = None
 
 
-def update(workspace: Workspace, say: Say = lambda sentence: None) -> Outcome:
-    """Close the open period and decide on a new model; where there is too little to judge by, do nothing."""
-    with workspace.updating():
-        tidy(workspace)
-        return _Update(workspace, say).run()
+def update(
+    workspace: Workspace,
+    say: Say = lambda sentence: None,
+    conclude: Callable[[Connection, Outcome], None] = lambda connection, outcome: None,
+) -> Outcome:
+    """Close the open period and decide on a new model; where there is too little to judge by, do nothing.
+
+    The caller holds the updating lock. `conclude` is called in the transaction that makes all of it visible.
+    """
+    tidy(workspace)
+    outcome = _Update(workspace, say, conclude).run()
+    if outcome.kind == "skipped":
+        with writing(workspace.engine) as connection:
+            conclude(connection, outcome)
+    return outcome
 
 
 class _Update:
-    def __init__(self, workspace: Workspace, say: Say) -> None:
+    def __init__(self, workspace: Workspace, say: Say, conclude: Callable[[Connection, Outcome], None]) -> None:
+        self.conclude = conclude
         self.workspace, self.say, self.gate = workspace, say, workspace.config.gate
         self.engine, self.store = workspace.engine, EventStore(workspace)
         self.periods = closed_periods(self.engine)
@@ -165,10 +176,12 @@ class _Update:
                 put_into_service(connection, name)
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
             record(connection, "update", {**entry, "period": period})
+            outcome = Outcome(kind, decision.reason, self.t, name)
+            self.conclude(connection, outcome)
         for sentence in sentences_of(about):
             self.say(sentence)
         self.say(f"model {name} is {kind}: {decision.reason}")
-        return Outcome(kind, decision.reason, self.t, name)
+        return outcome
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:
         about: dict[str, Any] = {

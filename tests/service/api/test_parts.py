@@ -17,10 +17,10 @@ from fairstream.service.api.limits import Bucket
 from fairstream.service.api.logs import Logs
 from fairstream.service.api.metrics import BUCKETS, Latency, Metrics
 from fairstream.service.api.refusals import Refused
-from fairstream.service.api.scheduler import Every
 from fairstream.service.api.writer import Writer
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
+from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS
 

@@ -22,8 +22,9 @@ from fairstream.service.api import events, health, periods_models, recommendatio
 from fairstream.service.api.limits import BodyLimit
 from fairstream.service.api.observed import Observed
 from fairstream.service.api.routing import Plain
-from fairstream.service.api.scheduler import Every, Scheduler
+from fairstream.service.api.scheduler import Scheduler
 from fairstream.service.api.state import Service
+from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
 _OPEN_TO_ALL = ("/healthz", "/readyz")

@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from dataclasses import dataclass
-from typing import Literal
 
 from sqlalchemy import func, select
 
-from fairstream.errors import ConfigurationError
 from fairstream.service.api.logs import Logs
 from fairstream.service.api.updates import Updates
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.schema import periods
+from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
 _LOOK_SECONDS = 1.0
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_WRITTEN = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
-
-
-@dataclass(frozen=True)
-class Every:
-    """A schedule."""
-
-    n: int
-    unit: Literal["seconds", "events"]
-
-    @classmethod
-    def parse(cls, text: str) -> Every:
-        """From "1d", "6h", "30m", "90s" or "10000 events".
-
-        >>> Every.parse("6h"), Every.parse("10000 events")
-        (Every(n=21600, unit='seconds'), Every(n=10000, unit='events'))
-        """
-        found = _WRITTEN.fullmatch(text.strip())
-        if found is None or int(found[1]) == 0:
-            raise ConfigurationError(f'every must be like "1d", "6h", "30m", "90s" or "10000 events", got {text!r}')
-        if found[2].startswith("event"):
-            return cls(int(found[1]), "events")
-        return cls(int(found[1]) * _SECONDS[found[2]], "seconds")
 
 
 class Scheduler:

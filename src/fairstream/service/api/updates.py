@@ -16,7 +16,7 @@ from fairstream.service.workspace import Workspace
 
 _MOST_CHARACTERS = 2000
 _PATIENCE_SECONDS = 10
-_OUTCOMES = {0: "ended", 3: "rejected"}
+_OUTCOMES = {0: "promoted", 3: "rejected", 4: "skipped"}
 """By the exit code of `fairstream update`."""
 
 

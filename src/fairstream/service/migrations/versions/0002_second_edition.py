@@ -53,6 +53,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text),
         sa.Column("requested", sa.BigInteger, nullable=False),
         sa.Column("requested_by", sa.String(128), nullable=False),
+        sa.Column("last_seq", sa.BigInteger, nullable=False),
         sa.Column("started", sa.BigInteger),
         sa.Column("finished", sa.BigInteger),
         sa.Column("t", sa.Integer),

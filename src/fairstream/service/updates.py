@@ -1,0 +1,237 @@
+"""Updates as rows: requested by anybody, run by one process at a time, each with how it ended.
+
+Any number of services and machines may look whether an update is due; the database says when, and
+one of them gets the row. What a dead process has left behind is found by the updating lock: a row
+that is running while nobody holds the lock has no process any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from sqlalchemy import Connection, Engine, and_, func, insert, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairstream.errors import FairstreamError, WorkspaceError
+from fairstream.service import schema
+from fairstream.service.database import now, reachable, writing
+from fairstream.service.records import Update, UpdateState
+from fairstream.service.registry import newest_first
+from fairstream.service.settings import Every
+from fairstream.service.workspace import Workspace
+
+_SECOND = 1_000_000
+_TAKEN_UP_WITHIN = 300 * _SECOND
+"""A queued update that no process has begun by then never will be."""
+_FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
+_LOCK_SECONDS = 60.0
+"""How long an update waits for a promotion or a forgetting to end."""
+_rows = schema.updates
+_is_open = _rows.c.state.in_(("queued", "running"))
+
+
+class UpdateRunning(WorkspaceError):  # noqa: N818 (a state, reported with 409)
+    """Another update is queued or running; `update_id` names it."""
+
+    def __init__(self, update_id: str) -> None:
+        super().__init__(f"update {update_id} is queued or running already; wait until it has ended")
+        self.update_id = update_id
+
+
+def request(workspace: Workspace, by: str, *, clock: Callable[[], int] = now) -> Update:
+    """Queue an update; raises `UpdateRunning` where one has not ended."""
+    fail_dead(workspace, clock=clock)
+    with _alone(workspace.engine) as connection:
+        if (other := _open_id(connection)) is not None:
+            raise UpdateRunning(other)
+        update_id = _queue(connection, by, clock())
+    return get(workspace.engine, update_id)
+
+
+def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Callable[[], int] = now) -> Update | None:
+    """Queue an update if the schedule wants one now; of many processes that look at once, one gets it."""
+    engine = workspace.engine
+    with reachable(engine), engine.connect() as connection:
+        is_open, is_due = _open_id(connection) is not None, _is_due(connection, every, clock())
+    if is_open:
+        fail_dead(workspace, clock=clock)
+    if is_open or not is_due:
+        return None
+    with _alone(engine) as connection:
+        if _open_id(connection) is not None or not _is_due(connection, every, clock()):
+            return None
+        update_id = _queue(connection, by, clock())
+    return get(engine, update_id)
+
+
+def get(engine: Engine, update_id: str) -> Update:
+    """One update."""
+    with reachable(engine), engine.connect() as connection:
+        row = connection.execute(select(_rows).where(_rows.c.id == update_id)).mappings().first()
+    if row is None:
+        raise WorkspaceError(f"there is no update {update_id}; GET /v1/updates shows those there are")
+    return Update.from_row(row)
+
+
+def listed(engine: Engine, before: str | None = None, limit: int = 50) -> list[Update]:
+    """Up to `limit` updates, the newest first; `before` is the id of the last one on the page before."""
+    return [Update.from_row(row) for row in newest_first(engine, _rows, _rows.c.requested, before, limit)]
+
+
+def run(
+    workspace: Workspace,
+    update_id: str | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+    *,
+    by: str = "command line",
+) -> Update:
+    """Run a queued update, or request one and run it; gives its row as it ended.
+
+    Raises
+    ------
+    UpdateRunning
+        If none was named and another one has not ended.
+    WorkspaceError
+        If there is no such update, or it is not queued any more.
+
+    """
+    from fairstream.service.updater import update as close_period  # noqa: PLC0415 (loads torch)
+
+    queued = request(workspace, by) if update_id is None else get(workspace.engine, update_id)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(workspace))
+        except WorkspaceError as error:
+            return _failed(workspace, queued, error)
+        _begin(workspace.engine, queued)
+        try:
+            close_period(
+                workspace,
+                say,
+                lambda connection, done: _finish(connection, queued.id, done.kind, done.reason, done.t, done.model),
+            )
+        except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
+            return _failed(workspace, queued, error)
+    return get(workspace.engine, queued.id)
+
+
+def fail_dead(workspace: Workspace, *, clock: Callable[[], int] = now) -> None:
+    """Mark as failed what no process will ever end: left running by one that died, or queued and never begun."""
+    engine, latest = workspace.engine, clock() - _TAKEN_UP_WITHIN
+    never_begun = and_(_rows.c.state == "queued", _rows.c.requested < latest)
+    with reachable(engine), engine.connect() as connection:
+        states = set(connection.scalars(select(_rows.c.state).where(or_(_rows.c.state == "running", never_begun))))
+    if "queued" in states:
+        with reachable(engine), writing(engine) as connection:
+            values = {"state": "failed", "reason": "no process has begun it", "finished": clock()}
+            connection.execute(update(_rows).where(never_begun).values(values))
+    if "running" in states:
+        with suppress(WorkspaceError), workspace.updating(), writing(engine) as connection:
+            _fail_running(connection, clock())
+
+
+def _failed(workspace: Workspace, queued: Update, error: Exception) -> Update:
+    """Write that it failed, and why; where not even that can be written, say it to the caller alone."""
+    reason = _sentence(error)
+    with suppress(FairstreamError), reachable(workspace.engine):
+        with writing(workspace.engine) as connection:
+            _finish(connection, queued.id, "failed", reason)
+        return get(workspace.engine, queued.id)
+    return queued.model_copy(update={"state": "failed", "reason": reason})
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, FairstreamError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for an update"
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the workspace'} cannot be written or read: {error.strerror or error}"
+    return f"the database cannot be used: {str(getattr(error, 'orig', error)).splitlines()[0]}"
+
+
+@contextmanager
+def _alone(engine: Engine) -> Iterator[Connection]:
+    """A transaction in which nobody else queues an update."""
+    with reachable(engine), writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("LOCK TABLE updates IN SHARE ROW EXCLUSIVE MODE")
+        yield connection
+
+
+@contextmanager
+def _locked(workspace: Workspace) -> Iterator[None]:
+    """The updating lock, waited for while somebody promotes or forgets."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(workspace.updating())
+                break
+            except WorkspaceError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
+        yield
+
+
+def _open_id(connection: Connection) -> str | None:
+    return connection.scalar(select(_rows.c.id).where(_is_open).limit(1))
+
+
+def _queue(connection: Connection, by: str, at: int) -> str:
+    update_id = f"u-{secrets.token_hex(8)}"
+    values = {"id": update_id, "state": "queued", "requested": at, "requested_by": by[:128]}
+    connection.execute(insert(_rows).values(**values, last_seq=_last_seq(connection)))
+    return update_id
+
+
+def _begin(engine: Engine, queued: Update) -> None:
+    with reachable(engine), writing(engine) as connection:
+        _fail_running(connection, now())  # whoever holds the lock knows that no other is running
+        mine = and_(_rows.c.id == queued.id, _rows.c.state == "queued")
+        if connection.execute(update(_rows).where(mine).values(state="running", started=now())).rowcount == 0:
+            raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
+
+
+def _fail_running(connection: Connection, at: int) -> None:
+    values = {"state": "failed", "reason": "the process ended before the update did", "finished": at}
+    connection.execute(update(_rows).where(_rows.c.state == "running").values(values))
+
+
+def _finish(
+    connection: Connection,
+    update_id: str,
+    state: UpdateState,
+    reason: str,
+    t: int | None = None,
+    model: str | None = None,
+) -> None:
+    values = {"state": state, "reason": reason, "finished": now(), "t": t, "model": model}
+    connection.execute(update(_rows).where(_rows.c.id == update_id).values(values))
+
+
+def _last_seq(connection: Connection) -> int:
+    return connection.scalar(select(func.max(schema.events.c.seq))) or 0
+
+
+def _is_due(connection: Connection, every: Every, at: int) -> bool:
+    """By what the database knows alone: the updates before, the periods, and the events that wait."""
+    closed = connection.execute(select(func.max(schema.periods.c.last_seq), func.max(schema.periods.c.closed))).one()
+    last_closed_seq, last_closed = closed[0] or 0, closed[1]
+    last_seq = _last_seq(connection)
+    if last_seq <= last_closed_seq:
+        return False
+    before = connection.execute(select(_rows).order_by(_rows.c.requested.desc(), _rows.c.id.desc()).limit(10)).all()
+    n_failed = next((n for n, row in enumerate(before) if row.state != "failed"), len(before))
+    if n_failed:
+        longest = every.n * _SECOND if every.unit == "seconds" else _LONGEST_RETRY
+        return bool(at - before[0].finished >= min(longest, _FIRST_RETRY * 2 ** (n_failed - 1)))
+    if every.unit == "events":
+        tried = before[0].last_seq if before and before[0].state == "skipped" else 0
+        return bool(last_seq - max(last_closed_seq, tried) >= every.n)
+    since = before[0].requested if before else last_closed or connection.scalar(select(func.min(schema.audit.c.time)))
+    return bool(at - (since or 0) >= every.n * _SECOND)

@@ -1,0 +1,217 @@
+"""Updates as rows: one at a time, due by the database alone, and none left open by a process that died."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update as sql_update
+from streams import SMALL, know, named_stream, take_in
+from typer.testing import CliRunner
+
+from fairstream.cli import app
+from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.service import schema, updates
+from fairstream.service.database import now, writing
+from fairstream.service.periods import closed_periods
+from fairstream.service.records import Update
+from fairstream.service.registry import in_service, models
+from fairstream.service.settings import Every, Gate, LiveConfig
+from fairstream.service.workspace import Workspace
+
+Maker = Callable[..., Workspace]
+PERIODS, PEOPLE = named_stream()
+MINUTE, DAY = 60_000_000, 86_400_000_000
+DAILY = Every(86_400, "seconds")
+
+
+def set_row(workspace: Workspace, update_id: str, **values: object) -> None:
+    with writing(workspace.engine) as connection:
+        connection.execute(sql_update(schema.updates).where(schema.updates.c.id == update_id).values(**values))
+
+
+def ended(workspace: Workspace, state: str, at: int, by: str = "test") -> Update:
+    """An update that was requested and ended at a time of the test's choice."""
+    found = updates.request(workspace, by, clock=lambda: at)
+    set_row(workspace, found.id, state=state, finished=at)
+    return updates.get(workspace.engine, found.id)
+
+
+def is_due(workspace: Workspace, every: Every, at: int) -> bool:
+    """Whether one is queued; it is taken away again."""
+    found = updates.request_if_due(workspace, every, "schedule", clock=lambda: at)
+    if found is not None:
+        with writing(workspace.engine) as connection:
+            connection.execute(schema.updates.delete().where(schema.updates.c.id == found.id))
+    return found is not None
+
+
+@pytest.mark.both_databases
+def test_an_update_ends_with_its_state_reason_period_and_model(learned: Workspace) -> None:
+    take_in(learned, PERIODS[2])
+    queued = updates.request(learned, "key shop")
+    assert (queued.state, queued.requested_by, queued.started) == ("queued", "key shop", None)
+    with pytest.raises(updates.UpdateRunning, match=queued.id) as refused:
+        updates.request(learned, "another")
+    assert refused.value.update_id == queued.id
+    done = updates.run(learned, queued.id)
+    assert (done.state, done.reason, done.t) == ("promoted", "all checks passed", 2)
+    assert done.model == in_service(learned.engine).model
+    assert done.requested <= done.started <= done.finished
+    with pytest.raises(WorkspaceError, match="not queued any more"):
+        updates.run(learned, queued.id)
+    again = updates.run(learned)
+    assert (again.state, again.t, again.model) == ("skipped", None, None)
+    assert "stays open" in str(again.reason)
+    assert [row.id for row in updates.listed(learned.engine)] == [again.id, done.id]
+
+
+@pytest.mark.both_databases
+def test_of_many_that_look_at_once_exactly_one_gets_the_update(learned: Workspace) -> None:
+    take_in(learned, PERIODS[2].slice(0, 10))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: updates.request_if_due(learned, Every(10, "events"), f"serve {n}"), range(16)))
+    assert len([each for each in found if each is not None]) == 1
+    assert len(updates.listed(learned.engine)) == 1
+
+
+def test_a_row_left_running_by_a_dead_process_is_failed(learned: Workspace) -> None:
+    dead = updates.request(learned, "test")
+    set_row(learned, dead.id, state="running", started=now())
+    with learned.updating(), pytest.raises(updates.UpdateRunning):
+        updates.request(learned, "while its process lives")
+    following = updates.request(learned, "after it has died")
+    left = updates.get(learned.engine, dead.id)
+    assert (left.state, left.reason) == ("failed", "the process ended before the update did")
+    assert left.finished is not None
+    updates.fail_dead(learned, clock=lambda: now() + 2 * 300_000_000)
+    assert updates.get(learned.engine, following.id).reason == "no process has begun it"
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_a_row_that_the_next_update_closes(learned: Workspace) -> None:
+    take_in(learned, PERIODS[2])
+    queued = updates.request(learned, "test")
+    script = (
+        "import os, signal, sys; from pathlib import Path; from fairstream.service import updates; "
+        "from fairstream.service.workspace import Workspace; "
+        "updates.run(Workspace.open(Path(sys.argv[1])), sys.argv[2], lambda said: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    command = [sys.executable, "-c", script, str(learned.folder), queued.id]
+    assert subprocess.run(command, env=os.environ, check=False).returncode == -9
+    assert updates.get(learned.engine, queued.id).state == "running"
+    assert updates.run(learned).state == "promoted"
+    assert updates.get(learned.engine, queued.id).state == "failed"
+
+
+def test_a_schedule_of_time_counts_from_any_update_whoever_ran_it(new_workspace: Maker) -> None:
+    workspace, start = new_workspace(), now()
+    assert not is_due(workspace, DAILY, start + 2 * DAY)  # no event waits
+    take_in(workspace, PERIODS[0].slice(0, 5))
+    assert not is_due(workspace, DAILY, start + DAY // 2)
+    assert is_due(workspace, DAILY, start + DAY + MINUTE)
+    ended(workspace, "skipped", start + DAY, by="an admin")
+    assert not is_due(workspace, DAILY, start + 2 * DAY - MINUTE)
+    assert is_due(workspace, DAILY, start + 2 * DAY)
+
+
+def test_a_schedule_of_events_is_not_repeated_at_once_after_a_skip(new_workspace: Maker) -> None:
+    workspace, every = new_workspace(), Every(20, "events")
+    take_in(workspace, PERIODS[0].slice(0, 19))
+    assert not is_due(workspace, every, now())
+    take_in(workspace, PERIODS[0].slice(19, 1))
+    assert is_due(workspace, every, now())
+    ended(workspace, "skipped", now())
+    take_in(workspace, PERIODS[0].slice(20, 19))
+    assert not is_due(workspace, every, now())
+    take_in(workspace, PERIODS[0].slice(39, 1))
+    assert is_due(workspace, every, now())
+
+
+@pytest.mark.parametrize("every", [DAILY, Every(1, "events")])
+def test_after_a_failure_it_is_tried_again_after_a_minute_then_two(new_workspace: Maker, every: Every) -> None:
+    workspace, at = new_workspace(), now() + DAY
+    take_in(workspace, PERIODS[0].slice(0, 5))
+    for minutes in (1, 2, 4):
+        ended(workspace, "failed", at)
+        assert not is_due(workspace, every, at + minutes * MINUTE - 1)
+        at += minutes * MINUTE
+        assert is_due(workspace, every, at)
+
+
+def test_a_short_schedule_retries_no_later_than_it_would_anyway(new_workspace: Maker) -> None:
+    workspace, at = new_workspace(), now()
+    take_in(workspace, PERIODS[0].slice(0, 5))
+    ended(workspace, "failed", at)
+    assert is_due(workspace, Every(5, "seconds"), at + 5_000_000)
+
+
+def test_a_schedule_that_cannot_be_read_is_refused_with_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match='every must be like "1d"'):
+        LiveConfig(every="banana")
+    (tmp_path / "fairstream.toml").write_text('every = "0s"\n')
+    with pytest.raises(ConfigurationError, match="every must be"):
+        LiveConfig.read(tmp_path)
+
+
+def test_pages_of_updates_models_and_periods_cover_all_of_them_once(learned: Workspace) -> None:
+    made = [ended(learned, "skipped", 10**15 + n // 2).id for n in range(5)]  # two at the same time
+    for limit in (1, 2, 3):
+        seen: list[str] = []
+        while page := updates.listed(learned.engine, before=seen[-1] if seen else None, limit=limit):
+            assert len(page) <= limit
+            seen += [row.id for row in page]
+        assert sorted(seen) == sorted(made)
+    with pytest.raises(WorkspaceError, match="none of the updates has this id"):
+        updates.listed(learned.engine, before="nonesuch")
+    newest, oldest = models(learned.engine)
+    assert models(learned.engine, limit=1) == [newest]
+    assert models(learned.engine, before=newest.id, limit=5) == [oldest]
+    first, second = closed_periods(learned.engine)
+    assert closed_periods(learned.engine, limit=1) == [second]
+    assert closed_periods(learned.engine, before=1, limit=5) == [first]
+    assert closed_periods(learned.engine, after=-1, limit=1) == [first]
+
+
+def test_exit_codes_tell_how_an_update_ended(learned: Workspace) -> None:
+    def run(*options: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["update", str(learned.folder), *options])
+        return done.exit_code, done.output
+
+    code, said = run()
+    assert code == 4
+    assert "skipped: the period stays open" in said
+    take_in(learned, PERIODS[2])
+    assert run("--quiet") == (0, "")
+    learned.config.with_options(gate=Gate(min_tested_users=50, max_user_share=0.001)).write(learned.folder)
+    take_in(learned, PERIODS[3])
+    queued = updates.request(learned, "test").id
+    code, said = run("--id", queued, "--quiet")
+    assert code == 3
+    assert f"Update {queued} rejected: the busiest user" in said
+    take_in(learned, PERIODS[4])
+    (learned.model_folder(in_service(learned.engine).model) / "manifest.json").write_text("{")
+    code, said = run("--quiet")
+    assert code == 5
+    assert "damaged" in said or "cannot" in said
+    assert [row.state for row in updates.listed(learned.engine)] == ["failed", "rejected", "promoted", "skipped"]
+
+
+def test_an_update_waits_for_a_promotion_to_end(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "_LOCK_SECONDS", 0.0)
+    with learned.updating():
+        done = updates.run(learned)
+    assert done.state == "failed"
+    assert "another process" in str(done.reason)
+    assert updates.run(learned).state == "skipped"
+
+
+def test_a_shop_without_events_is_skipped(new_workspace: Maker) -> None:
+    workspace = new_workspace(**SMALL)
+    know(workspace, PEOPLE)
+    assert updates.run(workspace).state == "skipped"
