@@ -7,42 +7,48 @@
 (4000, ('majority', 'minority'))
 """
 
-from fairstream import baselines as _baselines  # noqa: F401 (enters the paper's competitors in the registries)
-from fairstream import testing as testing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fairstream._version import __version__
-from fairstream.data import EventLog, Groups, History, SyntheticStream, ingest, read_events, synthetic_stream
-from fairstream.errors import (
-    CheckpointError,
-    ConfigurationError,
-    DataError,
-    FairstreamError,
-    ModelError,
-    WorkspaceError,
-)
-from fairstream.evaluation import Estimate, Evaluation, GroupScores, Slice
-from fairstream.experiments import Comparison, PeriodResult, Record, Run, RunConfig, compare, run, run_seeds
-from fairstream.extensions import (
-    register_fairness,
-    register_loss,
-    register_method,
-    register_metric,
-    register_model,
-    register_strategy,
-)
-from fairstream.methods import METHODS, Method, MethodConfig
-from fairstream.models import (
-    ClosedFormScorer,
-    Context,
-    Graph,
-    ItemTable,
-    Reads,
-    Scorer,
-    Table,
-    UserTable,
-    WindowScorer,
-)
-from fairstream.recommender import FairRecommender, Frontier, FrontierLevel, State, Update, load
-from fairstream.strategies import Period, Plan, Strategy
+
+if TYPE_CHECKING:
+    from fairstream import testing as testing
+    from fairstream.data import EventLog, Groups, History, SyntheticStream, ingest, read_events, synthetic_stream
+    from fairstream.errors import (
+        CheckpointError,
+        ConfigurationError,
+        DataError,
+        FairstreamError,
+        ModelError,
+        WorkspaceError,
+    )
+    from fairstream.evaluation import Estimate, Evaluation, GroupScores, Slice
+    from fairstream.experiments import Comparison, PeriodResult, Record, Run, RunConfig, run_seeds
+    from fairstream.experiments.compare import compare
+    from fairstream.experiments.run import run
+    from fairstream.extensions import (
+        register_fairness,
+        register_loss,
+        register_method,
+        register_metric,
+        register_model,
+        register_strategy,
+    )
+    from fairstream.methods import METHODS, Method, MethodConfig
+    from fairstream.models import (
+        ClosedFormScorer,
+        Context,
+        Graph,
+        ItemTable,
+        Reads,
+        Scorer,
+        Table,
+        UserTable,
+        WindowScorer,
+    )
+    from fairstream.recommender import FairRecommender, Frontier, FrontierLevel, State, Update, load
+    from fairstream.strategies import Period, Plan, Strategy
 
 __all__ = [
     "METHODS",
@@ -99,3 +105,27 @@ __all__ = [
     "run_seeds",
     "synthetic_stream",
 ]
+
+_HOMES = ("errors", "data", "evaluation", "models", "strategies", "methods", "extensions", "recommender", "experiments")
+"""Where the names above come from, the quickest to import first: PyTorch is loaded by the first name that needs it."""
+
+_MODULES = ("testing", "theory")
+"""Modules that are used as `fairstream.testing`, without an import of their own."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"fairstream.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'fairstream' has no attribute {name!r}")
+    value = next(vars(module)[name] for module in map(_home, _HOMES) if name in vars(module))
+    globals()[name] = value
+    return value
+
+
+def _home(name: str) -> Any:
+    return import_module(f"fairstream.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, *_MODULES))

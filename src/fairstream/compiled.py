@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Part = TypeVar("Part")
@@ -85,6 +84,8 @@ def parallel_ranges(n: int, work: Callable[[int, int], Part]) -> list[Part]:
     >>> sum(parallel_ranges(10, lambda begin, end: end - begin))
     10
     """
+    import torch  # noqa: PLC0415 (whoever works in parallel has loaded it)
+
     n_parts = max(1, min(torch.get_num_threads(), n))
     ends = [n * part // n_parts for part in range(n_parts + 1)]
     waiting = [_threads(os.getpid(), n_parts).submit(work, *part) for part in pairwise(ends[1:])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fairstream import baselines as _baselines  # noqa: F401 (their names are taken)
 from fairstream.evaluation.metrics import METRICS, Metric
 from fairstream.methods import METHODS, Method
 from fairstream.models import MODELS, ModelFactory

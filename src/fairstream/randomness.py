@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import torch
 
-Device = torch.device | str
+if TYPE_CHECKING:
+    import torch
+
+Device: TypeAlias = "torch.device | str"
 _GLOBAL_GENERATORS = RLock()
 
 
@@ -44,6 +47,8 @@ class Randomness:
 
     def torch(self, name: str, *indices: int, device: Device = "cpu") -> torch.Generator:
         """A PyTorch generator of its own for this name, on `device`."""
+        import torch  # noqa: PLC0415 (reading data draws from NumPy alone, and need not wait for it)
+
         generator = torch.Generator(device=device)
         generator.manual_seed(self.key(name, *indices))
         return generator
@@ -59,6 +64,8 @@ class Randomness:
         if not needed:
             yield
             return
+        import torch  # noqa: PLC0415
+
         cuda = [device] if torch.device(device).type == "cuda" else []
         with _GLOBAL_GENERATORS, torch.random.fork_rng(devices=cuda):
             torch.default_generator.manual_seed(self.key(name, *indices))

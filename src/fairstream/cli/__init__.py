@@ -1,66 +1,95 @@
-"""The command line: one thin file a command."""
+"""The command line: one thin file a command, imported when the command is called."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from fairstream._version import __version__
-from fairstream.cli.audit import audit
-from fairstream.cli.compare import compare
-from fairstream.cli.consume import consume
-from fairstream.cli.data import data_app
-from fairstream.cli.demo import demo
-from fairstream.cli.explain import explain
-from fairstream.cli.forget import forget
-from fairstream.cli.frontier import frontier
-from fairstream.cli.ingest import ingest
-from fairstream.cli.init import init
-from fairstream.cli.keys import keys_app
-from fairstream.cli.promote import promote, rollback
-from fairstream.cli.report import report
-from fairstream.cli.reproduce import reproduce
-from fairstream.cli.run import run
-from fairstream.cli.serve import serve
-from fairstream.cli.sweep import sweep
-from fairstream.cli.update import update
 from fairstream.errors import FairstreamError
+
+EXPERIMENTS, SERVICE, DATA = "Experiments", "Live service", "Data"
+
+
+class Command(NamedTuple):
+    """A command, known without importing it: most need PyTorch, and `--help` should not wait for it."""
+
+    module: str
+    """Its file here; the command is the function of its own name, or a `typer.Typer` named with `_app`."""
+    panel: str
+    help: str
+
+
+COMMANDS = {
+    "demo": Command("demo", EXPERIMENTS, "Show on a synthetic stream what histories, updates and fairness are worth."),
+    "run": Command("run", EXPERIMENTS, "Evaluate a method on your events, period by period, for each group of users."),
+    "compare": Command("compare", EXPERIMENTS, "Compare runs, paired on the same users, periods and seeds."),
+    "sweep": Command(
+        "sweep", EXPERIMENTS, "Evaluate every combination of options in parallel, and show the Pareto front."
+    ),
+    "frontier": Command("frontier", EXPERIMENTS, "Show what each level of disparity would have cost on your own past."),
+    "explain": Command(
+        "explain", EXPERIMENTS, "Say what moved in the last period: which groups gained or lost, and why."
+    ),
+    "report": Command("report", EXPERIMENTS, "Write a reproduction as one HTML page."),
+    "reproduce": Command(
+        "reproduce", EXPERIMENTS, "Run the paper's experiments: every method, model, data set and task."
+    ),
+    "init": Command("init", SERVICE, "Create a workspace, or bring an old one up to date."),
+    "serve": Command("serve", SERVICE, "Start the HTTP service and the dashboard."),
+    "ingest": Command("ingest", SERVICE, "Store events and users' groups from files."),
+    "consume": Command("consume", SERVICE, "Store events from a Kafka topic."),
+    "update": Command(
+        "update", SERVICE, "Train on the events since the last update; promote the model if it passes the gate."
+    ),
+    "promote": Command("promote", SERVICE, "Put a model into service."),
+    "rollback": Command("promote", SERVICE, "Go back to the model that the present one was made from."),
+    "forget": Command("forget", SERVICE, "Delete people: their events, attributes, and what models keep of them."),
+    "audit": Command("audit", SERVICE, "Verify the audit record and print it."),
+    "keys": Command("keys", SERVICE, "Create, list and revoke API keys."),
+    "data": Command("data", DATA, "Download and prepare the paper's data sets; describe a folder or file."),
+}
+"""Every command, in the order of the help."""
+
+
+class LazyGroup(TyperGroup):
+    """Lists the commands from the table above, and imports the one that is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else command, rest
+
+
+def load_command(name: str) -> Any:
+    """Import a command."""
+    module = import_module(f"fairstream.cli.{COMMANDS[name].module}")
+    if (group := getattr(module, f"{name}_app", None)) is not None:
+        return typer.main.get_command(group)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    alone.command(name)(getattr(module, name))
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
     name="fairstream",
+    cls=LazyGroup,
     help="Recommendations that keep up with new data and stay fair to groups of users while they do.",
     epilog="Start with `fairstream demo`; then `fairstream run FOLDER --group COLUMN` on data of your own.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.command()(demo)
-app.command()(run)
-app.command()(compare)
-app.command()(explain)
-app.command()(sweep)
-app.command()(frontier)
-app.command()(reproduce)
-app.command()(report)
-app.command()(init)
-app.command()(ingest)
-app.command()(consume)
-app.command()(serve)
-app.add_typer(data_app, name="data")
-app.command()(update)
-app.command()(promote)
-app.command()(rollback)
-app.command()(forget)
-app.command()(audit)
-app.add_typer(keys_app, name="keys")
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.help, rich_help_panel=_command.panel)(lambda: None)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"fairstream {__version__}")
         raise typer.Exit
 
@@ -68,7 +97,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

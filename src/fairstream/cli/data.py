@@ -19,6 +19,7 @@ from fairstream.experiments import check_writable, write_json
 data_app = typer.Typer(
     help="Download and prepare the paper's data sets; describe a folder or file.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
 )
 

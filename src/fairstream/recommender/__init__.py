@@ -1,5 +1,6 @@
 """The recommender that an application holds, its states and its checkpoints."""
 
+from fairstream import baselines as _baselines  # noqa: F401 (enters the paper's competitors in the registries)
 from fairstream.recommender.frontier import Frontier, FrontierLevel
 from fairstream.recommender.learning import Learning, Update
 from fairstream.recommender.recommender import FairRecommender, load
