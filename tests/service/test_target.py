@@ -32,7 +32,7 @@ from fairstream.service.forget import forget
 from fairstream.service.gate import Check, Decision, finite, flood
 from fairstream.service.people import values_of
 from fairstream.service.registry import in_service, model, promote
-from fairstream.service.serving import Served
+from fairstream.service.serving import ServingModel
 from fairstream.service.settings import Gate, Learning, LiveConfig
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
@@ -212,7 +212,7 @@ def test_what_is_served_and_what_forgetting_leaves_has_the_weights(copied: Calla
     known = load(workspace.models.path(name))
     assert known.state.event_weights["minority"] > 1
     known.set_groups(values_of(workspace.engine).rename_columns(["user_id", "community"]))
-    stranger = Served.load(workspace.models.path(name), name).answer("nobody", 20)
+    stranger = ServingModel(load(workspace.models.path(name)).state, name).recommend("nobody", 20)
     assert stranger.source == "popularity"
     assert stranger.items == known.recommend(["nobody"], k=20)["item_id"].to_pylist()
     known.forget(PERSON)

@@ -195,7 +195,7 @@ def test_exit_codes_tell_how_an_update_ended(learned: Workspace) -> None:
     assert code == 3
     assert f"Update {queued} rejected: the busiest user" in said
     take_in(learned, PERIODS[4])
-    (learned.model_folder(in_service(learned.engine).model) / "manifest.json").write_text("{")
+    (learned.models.path(in_service(learned.engine).model) / "manifest.json").write_text("{")
     code, said = run("--quiet")
     assert code == 5
     assert "damaged" in said or "cannot" in said

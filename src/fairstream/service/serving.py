@@ -1,166 +1,498 @@
-"""One model in memory, answering for one user at a time: the same lists as `FairRecommender.recommend`."""
+"""What answers: a model, the events since it learned, and the lists that were made of both.
+
+A list is the one that `FairRecommender.recommend` gives after `observe` of what has been stored since the model
+learned. Events with items that the model does not know wait for the next one: it has no row to read or recommend.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from pathlib import Path
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from json.encoder import encode_basestring_ascii as quoted
 from threading import Lock
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from fairstream.data import Rows
-from fairstream.errors import ModelError
-from fairstream.evaluation.lists import Floats, ItemLists
-from fairstream.evaluation.top_k import BACKENDS, chunks, score_blocks
-from fairstream.models import NO_CONTEXT, Scorer
-from fairstream.recommender import FairRecommender, load
+from fairstream.data import UNKNOWN, Groups, History, Rows, Vocabulary
+from fairstream.errors import FairstreamError, ModelError
+from fairstream.evaluation import best_items
+from fairstream.models import ContextBuilder, Reads, RecentPopularity
+from fairstream.recommender import State
 
 Source = Literal["model", "popularity"]
-_KEPT_LISTS = 10_000
+ServedBy = Literal["model", "earlier model", "popularity"]
+MAX_EVENTS = 2_000_000
+"""The most events since it learned that a model reads; beyond them those of who was away longest are left out."""
+_CACHED_LISTS = 10_000
 _AT_LEAST = 32
-"""Lists are made a little longer than asked for: a few items more cost little, another list much."""
-_NOBODY: Rows = np.zeros(2, np.int64)
+"""Lists are made a little longer than requested: a few more items cost little, another list much."""
 _NOTHING: Rows = np.empty(0, np.int64)
+_log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class Ranked:
-    """A user's best items, best first, less what the model knows that the user has had."""
-
-    row: int
-    """The user's, −1 if the model does not know it."""
-    rows: list[int]
-    """The items'."""
-    scores: list[float]
-    source: Source
-    is_all: bool
-    """Nothing comes behind the last one."""
-    written: tuple[tuple[int, bytes], str] | None = None
-    """What was last made of it, and for which question: the next one is mostly the same."""
+class NotReadyError(FairstreamError):
+    """Nothing has been loaded yet that could answer."""
 
 
 class Answer(NamedTuple):
-    """The best items for a user."""
+    """The best items for somebody."""
 
     items: list[str]
     scores: list[float]
     source: Source
+    """What made the list: the model, or popularity where it has nothing to say."""
+    model: str | None
+    """The model in memory; None where there is none and popularity answers everybody."""
 
 
-class Served:
-    """A model that answers and never changes."""
+class ServingStatus(NamedTuple):
+    """What answers now, and what is wrong with it."""
 
-    def __init__(self, recommender: FairRecommender, model_id: str) -> None:
+    model: str | None
+    source: ServedBy | None
+    """The model in service, an earlier one in its place, or popularity; None: nothing is loaded yet."""
+    problem: str | None
+    """One sentence, where what answers is not the model in service as of now."""
+    events_behind: int
+    """Events in the database that the lists do not know of yet."""
+    ready: bool
+    """Whether lists can be made."""
+
+
+@dataclass(eq=False, slots=True)
+class _List:
+    """Somebody's best items, best first."""
+
+    rows: list[int]
+    scores: list[float]
+    source: Source
+    is_all: bool
+    """Nothing comes behind the last one."""
+    written: tuple[tuple[int, int], bytes] | None = None
+    """The answer as JSON, for which k and as of which change of the available items."""
+
+    def places(self, k: int, *left_out: Collection[int]) -> list[int] | None:
+        """Where the k best stand that are not left out; None where the list is too short to tell."""
+        allowed = (at for at, row in enumerate(self.rows) if not any(row in rows for rows in left_out))
+        places = [at for at, _ in zip(allowed, range(k), strict=False)]
+        return places if self.is_all or len(places) == k else None
+
+
+class ServingModel:
+    """One model in memory, with what has happened since it learned; safe to use from many threads.
+
+    Parameters
+    ----------
+    state
+        What was loaded; it is never changed.
+    model_id
+        The model's id; None: the state's model is popularity, which answers for want of a model.
+    withdrawn
+        Items that are not available.
+
+    """
+
+    def __init__(self, state: State, model_id: str | None, withdrawn: Iterable[str] = ()) -> None:
+        if not all(bool(torch.isfinite(weights).all()) for weights in state.model.parameters()):
+            raise ModelError(f"model {model_id} has weights that are not finite; promote another one")
         self.id = model_id
-        self._state = state = recommender.state
-        self._model, self._known, self.users, self.items = state.model, state.history, state.user_ids, state.item_ids
-        if not all(bool(torch.isfinite(weights).all()) for weights in self._model.parameters()):
-            raise ModelError(f"model {model_id} has weights that are not numbers; promote another one")
-        self._popularity = state.fallback
+        self._state = state.without_groups()
+        self._fallback = self._state.fallback
+        self._stranger = max(state.history.n_users, len(state.user_ids))
+        """A row without events."""
+        self._recent: dict[str, list[int]] = {}
+        """The items of each user's events since the model learned; who was active last comes last."""
+        self._n_recent = 0
+        self._arrived: deque[Rows] = deque()
+        """The same items in the order of arrival, whoever had them."""
+        self._forgotten: set[str] = set()
+        self._withdrawn: frozenset[int] = frozenset()
+        self._n_changes = 0
+        """How often the available items have changed."""
         self._names: dict[int, str] = {}
-        self._lists: OrderedDict[str | None, Ranked] = OrderedDict()
+        self._lists: OrderedDict[str | None, _List | object] = OrderedDict()
+        """By user; None stands for everybody of whom nothing is known. A plain object: is being made."""
         self._lock = Lock()
+        self.set_available(dict.fromkeys(withdrawn, False))
 
-    @classmethod
-    def load(cls, folder: Path, model_id: str) -> Self:
-        """Read a checkpoint."""
-        return cls(load(folder, device="cpu"), model_id)
+    # ── lists ────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def n_items(self) -> int:
-        return self._known.n_items
+    def recommend(
+        self, user_id: str, k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
+    ) -> Answer:
+        """The k best available items for a user, without those the user has had."""
+        if only is not None:
+            return self._answer(self._make(user_id, k, self._allowed(exclude, only)), range(k))
+        made, places = self._best(user_id, k, frozenset(self._rows_of(exclude)))
+        return self._answer(made, places)
 
-    def answer(self, user_id: str, k: int, had: Rows = _NOTHING) -> Answer:
-        """The k best for a user, less what it has had: as the model knows, and the item rows `had`."""
-        row = self.row_of(user_id)
-        ranked = self.ranked(user_id, row, k + len(had))
-        chosen = places(ranked, k, had)
-        return Answer(
-            [self.name(ranked.rows[at]) for at in chosen], [ranked.scores[at] for at in chosen], ranked.source
-        )
+    def recommend_session(
+        self, items: Sequence[str], k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
+    ) -> Answer:
+        """The same for somebody without an id who has had these items, in this order; unknown ones are ignored."""
+        events = np.array(self._rows_of(items), np.int64)
+        return self._answer(self._rank(self._stranger, events, k, self._allowed(exclude, only)), range(k))
 
-    def ranked(self, user_id: str, row: int, n: int) -> Ranked:
-        """The n best for the user of a row or more, or all there are; the row is −1 for one who is not known."""
-        # Whoever the model does not know has one list with all the others: strangers crowd nobody out.
-        key = user_id if row >= 0 else None
-        kept = self.kept(key)
-        if kept is not None and (len(kept.rows) >= n or kept.is_all):
-            return kept
-        return self._keep(key, self.rank(row, max(n, _AT_LEAST)))
+    def json(self, user_id: str, k: int) -> bytes:
+        """The answer to `recommend`, as JSON."""
+        made, question = self._cached(user_id), (k, self._n_changes)
+        written = None if made is None else made.written
+        if written is None or written[0] != question:
+            made, places = self._best(user_id, k)
+            written = made.written
+            if written is None or written[0] != question:
+                written = made.written = question, self._written(made, places)
+        return b'{"user_id":%b,%b' % (quoted(user_id).encode(), written[1])
 
-    def kept(self, user_id: str | None) -> Ranked | None:
-        """The list that was made for a user before, if it is still there; None stands for all who are not known."""
-        with self._lock:
-            kept = self._lists.get(user_id)
-            if kept is not None:
-                self._lists.move_to_end(user_id)
-            return kept
+    def is_cached(self, user_id: str) -> bool:
+        """Whether this user's list was made before and still holds."""
+        return self._cached(self._key(user_id)) is not None
 
-    def asked_lately(self) -> list[str]:
-        """The users whose lists are kept, who asked last first."""
+    def warm(self, user_ids: Iterable[str]) -> None:
+        """Make lists before anybody waits for them."""
+        for user_id in user_ids:
+            self.json(user_id, 20)
+
+    def cached_users(self) -> list[str]:
+        """The users whose lists are cached, who was last to ask first."""
         with self._lock:
             return [user for user in reversed(self._lists) if user is not None]
 
-    def _keep(self, key: str | None, made: Ranked) -> Ranked:
+    def some_users(self, n: int) -> list[str]:
+        """The first n users that the model knows."""
+        users: list[str] = self._state.user_ids.ids[:n].to_pylist()
+        return users
+
+    # ── what changes them ────────────────────────────────────────────────────────────────
+
+    def add(self, events: pa.Table) -> None:
+        """Take in events; those that are known already change nothing."""
+        if "time" in events.column_names:  # as they happened; `stable`, so that what happened at once stays in order
+            order = np.argsort(events["time"].to_numpy(), kind="stable")
+            events = events.take(pa.array(order))
+        users = events["user_id"].to_pylist()
+        items, rows = self._state.item_ids.lookup(events["item_id"]), self._state.user_ids.lookup(events["user_id"])
+        if self._forgotten:
+            rows = np.array([-1 if user in self._forgotten else row for user, row in zip(users, rows, strict=True)])
+        is_known = items >= 0
+        pairs = is_known & (rows >= 0)
+        is_known[pairs] = ~self._state.history.seen.has(rows[pairs], items[pairs])
+        places = np.flatnonzero(is_known).tolist()
+        arrived, changed = [], set()
         with self._lock:
-            self._lists[key] = made
-            if len(self._lists) > _KEPT_LISTS:
-                self._lists.popitem(last=False)
-        return made
+            for place in places:
+                user, item = users[place], int(items[place])
+                recent = self._recent.pop(user, [])
+                if item not in recent:
+                    recent.append(item)
+                    arrived.append(item)
+                    changed.add(user)
+                self._recent[user] = recent
+            self._n_recent += len(arrived)
+            if arrived:
+                self._arrived.append(np.array(arrived))
+            changed |= self._within_bounds()
+            for user in changed:
+                self._lists.pop(user, None)
 
-    def knows(self, user_ids: pa.Array | pa.ChunkedArray, items: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether the model knows of each user that it has had the item of a row."""
-        users = self.users.lookup(user_ids)
-        there = (users >= 0) & (items >= 0)
-        there[there] = self._known.seen.has(users[there], items[there])
-        return there
+    def forget(self, user_ids: Iterable[str]) -> None:
+        """Treat these users as nobody ever heard of, whatever the model knows."""
+        with self._lock:
+            for user in user_ids:
+                self._forgotten.add(user)
+                self._n_recent -= len(self._recent.pop(user, ()))
+                self._lists.pop(user, None)
 
-    def row_of(self, user_id: str) -> int:
-        """The user's row, −1 if the model does not know it."""
-        return self.users.row_of(user_id)
+    def users(self) -> Iterable[str]:
+        """Everybody the model or an event since names."""
+        known: list[str] = self._state.user_ids.ids.to_pylist()
+        return {*known, *list(self._recent)} - self._forgotten
 
-    def rank(self, row: int, n: int) -> Ranked:
-        """The n best for the user of a row, made anew."""
-        source: Source = "model" if self._state.contexts.can_score(self._model, np.array([row]))[0] else "popularity"
-        scores, rows = self._best(
-            self._model if source == "model" else self._popularity, row if row >= 0 else self._known.n_users, n
+    def set_available(self, items: Mapping[str, bool]) -> None:
+        """Take items out of every list, or let them back in."""
+        with self._lock:
+            before, withdrawn = self._withdrawn, set(self._withdrawn)
+            for item, is_available in items.items():
+                (withdrawn.discard if is_available else withdrawn.add)(self._state.item_ids.row_of(item))
+            withdrawn.discard(-1)
+            self._withdrawn = frozenset(withdrawn)
+            self._n_changes += 1
+            if before - self._withdrawn:  # lists were made without them
+                self._lists.clear()
+
+    def refresh_popularity(self) -> None:
+        """Let the events since count in what users get of whom the model has nothing to say."""
+        with self._lock:
+            arrived = list(self._arrived)
+        if not arrived:
+            return
+        items = np.concatenate(arrived)
+        state = self._state
+        history = state.history.after(np.full(len(items), self._stranger), items, ends_period=False)
+        self._fallback = replace(state, history=history, popularity=state.popularity_after(history)).fallback
+        with self._lock:
+            old = [user for user, made in self._lists.items() if getattr(made, "source", None) != "model"]
+            for user in old:
+                del self._lists[user]
+
+    def _within_bounds(self) -> set[str]:
+        """Leave out the events of who was away longest where there are too many; says whose."""
+        left_out: set[str] = set()
+        while self._n_recent > MAX_EVENTS:
+            user = next(iter(self._recent))
+            self._n_recent -= len(self._recent.pop(user))
+            left_out.add(user)
+        while sum(map(len, self._arrived)) > MAX_EVENTS and len(self._arrived) > 1:
+            self._arrived.popleft()
+        if left_out:
+            _log.warning(
+                "more than %d events have come in since the model learned; those of %d users who were away longest "
+                "are not read until the next update",
+                MAX_EVENTS,
+                len(left_out),
+            )
+        return left_out
+
+    # ── making a list ────────────────────────────────────────────────────────────────────
+
+    def _best(self, user_id: str, k: int, left_out: Collection[int] = ()) -> tuple[_List, Sequence[int]]:
+        """A list that holds the user's k best, and where they stand in it."""
+        key = self._key(user_id)
+        made = self._cached(key)
+        places = None if made is None else made.places(k, self._withdrawn, left_out)
+        if made is None or places is None:
+            making = object()
+            with self._lock:
+                self._lists[key] = making
+            made = self._make(user_id, k + len(left_out), self._allowed())
+            with self._lock:
+                if self._lists.get(key) is making:  # else something has happened that it does not know of
+                    self._lists[key] = made
+                    if len(self._lists) > _CACHED_LISTS:
+                        self._lists.popitem(last=False)
+            places = made.places(k, self._withdrawn, left_out)
+        return made, range(len(made.rows)) if places is None else places
+
+    def _key(self, user_id: str) -> str | None:
+        # Those of whom nothing is known have one list with all the others: strangers crowd nobody out.
+        return user_id if user_id in self._recent or self._row(user_id) != self._stranger else None
+
+    def _cached(self, key: str | None) -> _List | None:
+        with self._lock:
+            made = self._lists.get(key)
+            if not isinstance(made, _List):
+                return None
+            self._lists.move_to_end(key)
+            return made
+
+    def _row(self, user_id: str) -> int:
+        row = -1 if user_id in self._forgotten else self._state.user_ids.row_of(user_id)
+        return row if row >= 0 else self._stranger
+
+    def _make(self, user_id: str, n: int, allowed: Rows | None) -> _List:
+        row, history = self._row(user_id), self._state.history
+        user = np.array([row])
+        n_events = int(history.latest(user, 1)[1][0])
+        recent = np.array(self._recent.get(user_id, ()), np.int64)
+        return self._rank(row, np.concatenate([history.latest(user, n_events)[0][0], recent]), n, allowed)
+
+    def _rank(self, row: int, events: Rows, n: int, allowed: Rows | None) -> _List:
+        """The n best for the user of a row whose items are these, in order."""
+        state, user = self._state, np.array([row])
+        n_items = state.history.n_items
+        n_ranked = n_items if allowed is None else len(allowed)
+        n = min(max(n, _AT_LEAST), n_ranked)
+        if n == 0:
+            return _List([], [], "popularity", is_all=True)
+        history = History.of(np.full(len(events), row), events, n_items=n_items)
+        contexts = state.contexts.observing(history)
+        by_model = self.id is not None and bool(contexts.can_score(state.model, user)[0])
+        scores, rows = best_items(
+            state.model if by_model else self._fallback,
+            user,
+            history,
+            contexts=contexts if by_model else ContextBuilder(Reads(), history),
+            k=n,
+            allowed=allowed,
         )
-        return Ranked(
-            row,
-            rows.tolist(),
-            scores.astype(np.float32).tolist(),
-            source,
-            len(rows) < n,
+        is_item = np.isfinite(scores[0])
+        best = scores[0][is_item].astype(np.float32).tolist()
+        source: Source = "model" if by_model else "popularity"
+        return _List(rows[0][is_item].tolist(), best, source, len(best) < n or n == n_ranked)
+
+    def _allowed(self, exclude: Collection[str] = (), only: Collection[str] | None = None) -> Rows | None:
+        """The sorted rows of the items that may be recommended; None: all of them."""
+        withdrawn = self._withdrawn
+        if not exclude and only is None and not withdrawn:
+            return None
+        is_allowed = np.full(self._state.history.n_items, only is None)
+        is_allowed[self._rows_of(only or ())] = True
+        is_allowed[self._rows_of(exclude)] = False
+        is_allowed[list(withdrawn)] = False
+        return np.flatnonzero(is_allowed)
+
+    def _rows_of(self, items: Collection[str]) -> list[int]:
+        """The rows of the items that are known."""
+        return [row for row in map(self._state.item_ids.row_of, items) if row >= 0]
+
+    def _answer(self, made: _List, places: Sequence[int]) -> Answer:
+        places = [at for at in places if at < len(made.rows)]
+        return Answer(
+            [self._name(made.rows[at]) for at in places], [made.scores[at] for at in places], made.source, self.id
         )
 
-    def name(self, row: int) -> str:
+    def _written(self, made: _List, places: Sequence[int]) -> bytes:
+        """All of an answer but who it is for; nine digits are what tells two scores apart."""
+        items, scores, source, _ = self._answer(made, places)
+        pairs = ",".join(
+            f'{{"item_id":{quoted(item)},"score":{score:.9g}}}' for item, score in zip(items, scores, strict=True)
+        )
+        model = "null" if self.id is None else quoted(self.id)
+        return f'"model":{model},"source":"{source}","items":[{pairs}]}}'.encode()
+
+    def _name(self, row: int) -> str:
         """The id of an item; most lists are of the same few."""
         name = self._names.get(row)
         if name is None:
-            name = self._names[row] = self.items.ids[row].as_py()
+            name = self._names[row] = self._state.item_ids.ids[row].as_py()
         return name
 
-    @torch.no_grad()
-    def _best(self, model: Scorer, row: int, n: int) -> tuple[Floats, Rows]:
-        """What `best_items` gives for one user, without what it does for many: the same blocks, the same order."""
-        user, backend = np.array([row]), BACKENDS["cpu"]
-        context = self._state.contexts.at(user) if model is self._model else NO_CONTEXT
-        blocks = score_blocks(
-            model, torch.from_numpy(user), context, chunks(self.n_items, at_once=backend.items_at_once)
-        )
-        seen, nothing = ItemLists(*self._known.seen.lists(user)), ItemLists(_NOBODY, _NOTHING)
-        best, items = backend.top_k(blocks, seen, nothing, self.n_items, n)
-        is_item = np.isfinite(best[0])
-        return best[0][is_item], items[0][is_item]
+
+def popularity_of(events: pa.Table) -> State:
+    """A state without any model, to recommend what is popular among these events; each pair counts once."""
+    user_ids, item_ids = Vocabulary(), Vocabulary()
+    users, items = user_ids.extend(events["user_id"]), item_ids.extend(events["item_id"])
+    _, first = np.unique((users << 32) | items, return_index=True)
+    first.sort()
+    history = History.of(users[first], items[first])
+    n_users = len(user_ids)
+    return State(
+        RecentPopularity.of(history).eval(),
+        None,
+        history,
+        Groups("group", (), np.full(n_users, UNKNOWN, np.int16)),
+        user_ids.indexed(),
+        item_ids.indexed(),
+        np.zeros(n_users, np.bool_),
+        0,
+        0,
+    )
 
 
-def places(ranked: Ranked, k: int, had: Rows) -> list[int] | range:
-    """Where in a list the k best stand that are not among the item rows `had`."""
-    if not len(had):
-        return range(min(k, len(ranked.rows)))
-    left_out = set(had.tolist())
-    return [at for at, item in enumerate(ranked.rows) if item not in left_out][:k]
+class Serving:
+    """What answers: one model at a time, which a `Follower` replaces whenever another one is promoted.
+
+    >>> serving = Serving()
+    >>> serving.status().ready
+    False
+    >>> events = pa.table({"user_id": ["ann", "bob", "bob"], "item_id": ["tea", "tea", "jam"]})
+    >>> serving.use(ServingModel(popularity_of(events), None), "popularity")
+    >>> serving.recommend("ann", k=2).items
+    ['jam']
+    >>> serving.set_available({"jam": False})
+    >>> serving.json("carl", k=2)
+    b'{"user_id":"carl","model":null,"source":"popularity","items":[{"item_id":"tea","score":0.75}]}'
+    """
+
+    def __init__(self) -> None:
+        self._current: ServingModel | None = None
+        self._next: ServingModel | None = None
+        self._served_by: ServedBy | None = None
+        self._withdrawn: frozenset[str] = frozenset()
+        self._lock = Lock()
+        self.problem: str | None = "nothing has been loaded yet; try again in a few seconds"
+        """What the follower found wrong at its last look."""
+        self.events_behind = 0
+
+    @property
+    def current(self) -> ServingModel:
+        """What answers now: whoever has taken this reference answers from one model, whatever is promoted."""
+        if self._current is None:
+            raise NotReadyError(self.problem or "nothing has been loaded yet; try again in a few seconds")
+        return self._current
+
+    def recommend(
+        self, user_id: str, k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
+    ) -> Answer:
+        """The k best available items for a user, without those the user has had.
+
+        Parameters
+        ----------
+        user_id
+            Anybody; of whom nothing is known gets what is popular.
+        k
+            How many items; fewer where there are not as many.
+        exclude, only
+            Items that must not be recommended, and the only ones that may be; unknown ids change nothing.
+
+        """
+        return self.current.recommend(user_id, k, exclude, only)
+
+    def recommend_session(
+        self, items: Sequence[str], k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
+    ) -> Answer:
+        """The same for somebody without an id who has had these items, in this order; unknown ones are ignored."""
+        return self.current.recommend_session(items, k, exclude, only)
+
+    def json(self, user_id: str, k: int) -> bytes:
+        """The answer to `recommend` as JSON, written once until something changes it."""
+        return self.current.json(user_id, k)
+
+    def is_cached(self, user_id: str) -> bool:
+        """Whether the answer is at hand; else it takes some milliseconds."""
+        return self._current is not None and self._current.is_cached(user_id)
+
+    def stored(self, events: pa.Table) -> None:
+        """Take in events (user_id, item_id, time) that were just stored: the next list knows of them."""
+        for model in self._models():
+            model.add(events)
+
+    def set_available(self, items: Mapping[str, bool]) -> None:
+        """Take items out of every list at once, or let them back in."""
+        with self._lock:
+            gone = {item for item, is_available in items.items() if not is_available}
+            self._withdrawn = (self._withdrawn - items.keys()) | gone
+            models = self._models()
+        for model in models:
+            model.set_available(items)
+
+    def set_withdrawn(self, items: Iterable[str]) -> None:
+        """The items that are not available; all others are."""
+        wanted = frozenset(items)
+        self.set_available(dict(zip(self._withdrawn - wanted, repeat(True))) | dict.fromkeys(wanted, False))
+
+    def forget(self, user_ids: Iterable[str]) -> None:
+        """Drop what is known of these users, and their lists."""
+        user_ids = list(user_ids)
+        for model in self._models():
+            model.forget(user_ids)
+
+    def prepare(self, model: ServingModel) -> None:
+        """Let a model that is about to be used hear of what happens."""
+        with self._lock:
+            model.set_available(dict.fromkeys(self._withdrawn, False))
+            self._next = model
+
+    def use(self, model: ServingModel, served_by: ServedBy, problem: str | None = None) -> None:
+        """Let this model answer from now on."""
+        self.prepare(model)
+        self._current, self._next, self._served_by, self.problem = model, None, served_by, problem
+
+    def status(self) -> ServingStatus:
+        """What answers, and what is wrong."""
+        current = self._current
+        model = None if current is None else current.id
+        return ServingStatus(model, self._served_by, self.problem, self.events_behind, current is not None)
+
+    def cached_users(self) -> list[str]:
+        """The users whose lists are cached, who was last to ask first."""
+        return [] if self._current is None else self._current.cached_users()
+
+    def _models(self) -> list[ServingModel]:
+        return [model for model in (self._current, self._next) if model is not None]

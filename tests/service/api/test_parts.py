@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fairstream.errors import ConfigurationError
 from fairstream.service.api import limits
-from fairstream.service.api.current import Current
 from fairstream.service.api.limits import Bucket
 from fairstream.service.api.logs import Logs
 from fairstream.service.api.metrics import BUCKETS, Latency, Metrics
@@ -20,6 +19,7 @@ from fairstream.service.api.refusals import Refused
 from fairstream.service.api.writer import Writer
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
+from fairstream.service.serving import Serving
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS
@@ -105,7 +105,7 @@ def new_writer(new_workspace: Callable[..., Workspace]) -> Callable[..., tuple[W
     def make(max_open: int = 10**6) -> tuple[Writer, EventStore, Workspace]:
         workspace = new_workspace()
         store, logs = EventStore(workspace), Logs(io.StringIO())
-        return Writer(store, Current(workspace, store, logs), logs, max_open), store, workspace
+        return Writer(store, Serving(), logs, max_open), store, workspace
 
     return make
 

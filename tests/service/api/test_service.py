@@ -165,20 +165,18 @@ def model_of(client: Running) -> str:
     return model
 
 
-def test_before_there_is_a_model_the_service_says_so(new_service: Maker) -> None:
+def test_before_there_is_a_model_what_is_popular_answers(new_service: Maker) -> None:
     workspace, client = new_service(with_model=False)
     assert client.get("/healthz").json() == {"status": "alive"}
-    wait_until(lambda: "model" in client.get("/readyz").text)
-    for answer in (
-        client.get("/readyz"),
-        client.get("/v1/users/u1/recommendations", headers=client.keys.read),
-        client.post("/v1/recommendations", json={"users": ["u1"]}, headers=client.keys.read),
-    ):
-        assert answer.status_code == 503
-        assert int(answer.headers["retry-after"]) > 0
-        assert_one_sentence(answer)
-    add_model(workspace)
     client.wait_until_ready()
+    assert items_for(client, "u1", 5) == []
+    events = [{"user_id": f"u{n}", "item_id": item, "time": n} for n, item in enumerate(["tea", "tea", "jam"])]
+    assert client.post("/v1/events", json=events, headers=client.keys.ingest).json()["accepted"] == 3
+    wait_until(lambda: items_for(client, "nobody", 5) == ["jam", "tea"])
+    answer = client.get("/v1/users/u0/recommendations", headers=client.keys.read).json()
+    assert (answer["model"], answer["source"], answer["items"][0]["item_id"]) == (None, "popularity", "jam")
+    name = add_model(workspace)
+    wait_until(lambda: model_of(client) == name)
 
 
 ROUTES = [

@@ -30,10 +30,10 @@ def add_routes(routes: APIRouter, service: Service) -> None:
     )
     async def readyz(_: Request) -> Response:
         """A whole model answers and the database can be reached."""
-        if not service.current.is_reachable:
+        if not service.follower.is_reachable:
             raise Refused(503, "the database cannot be reached", retry_after=5)
-        if service.current.answering is None:
-            raise Refused(503, "there is no model yet; the first update makes one from the events", retry_after=5)
+        if not (status := service.serving.status()).ready:
+            raise Refused(503, status.problem or "nothing has been loaded yet", retry_after=5)
         return json_response('{"status":"ready"}')
 
     @routes.get(

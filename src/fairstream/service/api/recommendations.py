@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,13 +11,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from fairstream.service.api import schemas
-from fairstream.service.api.answering import Answering
 from fairstream.service.api.reading import json_response, parsed, whole_number
 from fairstream.service.api.refusals import Refused, refusals
 from fairstream.service.api.state import Service
 from fairstream.service.ids import MAX_LENGTH, check_ids, ids_from_values
 from fairstream.service.incoming import parse_json
 from fairstream.service.rows import Rows
+from fairstream.service.serving import NotReadyError, ServingModel
 
 _RETRY_SECONDS = 5
 
@@ -39,15 +40,15 @@ def add_routes(routes: APIRouter, service: Service) -> None:
         """A user's best items, less what it has had; users who are not known get what is popular."""
         scope = request.scope
         await admit(scope, "read")
-        answering = _ready(service)
+        model = _ready(service)
         query = scope["query_string"]
         k = whole_number(_k_of(query, default_k), "k", 1, max_k) if query else default_k
         user_id: str = scope["path_params"]["user_id"]
         if not 0 < len(user_id) <= MAX_LENGTH:
             raise Refused(422, f"user_id must have between 1 and {MAX_LENGTH} characters")
-        if answering.can_answer_at_once(user_id):
-            return json_response(answering.json(user_id, k))
-        return json_response(await asyncio.to_thread(answering.json, user_id, k))
+        if model.is_cached(user_id):
+            return json_response(model.json(user_id, k))
+        return json_response(await asyncio.to_thread(model.json, user_id, k))
 
     @routes.post(
         "/v1/recommendations",
@@ -70,12 +71,11 @@ def _k_of(query: bytes, default_k: int) -> str:
     return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("k", str(default_k))
 
 
-def _ready(service: Service) -> Answering:
-    if (answering := service.current.answering) is None:
-        raise Refused(
-            503, "there is no model yet; the first update makes one from the events", retry_after=_RETRY_SECONDS
-        )
-    return answering
+def _ready(service: Service) -> ServingModel:
+    try:
+        return service.serving.current
+    except NotReadyError as error:
+        raise Refused(503, str(error), retry_after=_RETRY_SECONDS) from None
 
 
 def _asked(found: Any, max_users: int, default_k: int, max_k: int) -> tuple[list[str], int]:
@@ -91,6 +91,6 @@ def _asked(found: Any, max_users: int, default_k: int, max_k: int) -> tuple[list
     return ids.to_pylist(), whole_number("" if isinstance(k, str) else k, "k", 1, max_k)
 
 
-def _answers(answering: Answering, users: list[str], k: int) -> str:
-    answers = ",".join(answering.json(user, k) for user in users)
-    return f'{{"model":"{answering.served.id}","answers":[{answers}]}}'
+def _answers(model: ServingModel, users: list[str], k: int) -> bytes:
+    answers = b",".join(model.json(user, k) for user in users)
+    return b'{"model":%b,"answers":[%b]}' % (json.dumps(model.id).encode(), answers)

@@ -151,16 +151,17 @@ class Recommendations(BaseModel):
     """A user's best items, best first."""
 
     user_id: str
-    model: str
+    model: str | None
+    """null where there is none and popularity answers everybody."""
     source: Literal["model", "popularity"]
-    """"popularity" for users that the model has not learned from yet."""
+    """"popularity" for users of whom the model has nothing to say."""
     items: list[Item]
 
 
 class ManyRecommendations(BaseModel):
     """An answer for each of the users asked for, in their order; all of one model."""
 
-    model: str
+    model: str | None
     answers: list[Recommendations]
 
 

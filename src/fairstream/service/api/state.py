@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairstream.service.api.auth import Keys
-from fairstream.service.api.current import Current
+from fairstream.service.api.follower import Follower
 from fairstream.service.api.limits import Bodies
 from fairstream.service.api.logs import Logs
 from fairstream.service.api.metrics import Metrics
@@ -14,6 +14,7 @@ from fairstream.service.api.updates import Updates
 from fairstream.service.api.writer import Writer
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
+from fairstream.service.serving import Serving
 from fairstream.service.workspace import Workspace
 
 _BODIES_AT_ONCE = 4
@@ -29,7 +30,8 @@ class Service:
     metrics: Metrics
     keys: Keys
     bodies: Bodies
-    current: Current
+    serving: Serving
+    follower: Follower
     writer: Writer
     updates: Updates
     started: int = field(default_factory=now)
@@ -38,7 +40,7 @@ class Service:
     def of(cls, workspace: Workspace) -> Service:
         limits = workspace.config.limits
         store, logs, metrics = EventStore(workspace), Logs(), Metrics()
-        current = Current(workspace, store, logs)
+        serving = Serving()
         return cls(
             workspace,
             store,
@@ -46,26 +48,27 @@ class Service:
             metrics,
             Keys(workspace.engine, limits.requests_per_second),
             Bodies(_BODIES_AT_ONCE * limits.max_body_bytes),
-            current,
-            Writer(store, current, logs, limits.max_open_events),
+            serving,
+            Follower(workspace, store, serving),
+            Writer(store, serving, logs, limits.max_open_events),
             Updates(workspace, logs, metrics),
         )
 
     def start(self) -> None:
         self.logs.start()
-        self.current.start()
+        self.follower.start()
         self.writer.start()
 
     def stop(self) -> None:
         self.writer.stop()
-        self.current.stop()
+        self.follower.stop()
         self.logs.stop()
         self.workspace.close()
 
     @property
     def is_ready(self) -> bool:
-        """Whether a whole model answers and the database can be reached."""
-        return self.current.answering is not None and self.current.is_reachable
+        """Whether lists can be made and the database can be reached."""
+        return self.serving.status().ready and self.follower.is_reachable
 
     def health(self) -> dict[str, Any]:
         """How the service does, for the dashboard."""
@@ -85,7 +88,7 @@ class Service:
     @property
     def model(self) -> str | None:
         """The id of the model that answers."""
-        return None if (answering := self.current.answering) is None else answering.served.id
+        return self.serving.status().model
 
 
 RECOMMENDATIONS = "/v1/users/{user_id}/recommendations"

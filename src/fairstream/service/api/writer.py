@@ -8,11 +8,11 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from fairstream.service.api.current import Current
 from fairstream.service.api.logs import Logs
 from fairstream.service.api.refusals import Refused
 from fairstream.service.event_store import EventStore, Receipt
 from fairstream.service.incoming import Batch
+from fairstream.service.serving import Serving
 
 _MOST_WAITING = 256
 _MOST_EVENTS_TOGETHER = 100_000
@@ -29,8 +29,8 @@ class _Asked:
 class Writer:
     """Stores batches; a receipt is given when its events are on disk, and only then."""
 
-    def __init__(self, store: EventStore, current: Current, logs: Logs, max_open_events: int) -> None:
-        self._store, self._current, self._logs, self._max_open = store, current, logs, max_open_events
+    def __init__(self, store: EventStore, serving: Serving, logs: Logs, max_open_events: int) -> None:
+        self._store, self._serving, self._logs, self._max_open = store, serving, logs, max_open_events
         self._waiting: queue.Queue[_Asked | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._n_open, self._counted = 0, float("-inf")
@@ -91,7 +91,7 @@ class Writer:
             return
         self._n_open += sum(receipt.accepted for receipt in receipts)
         for asked, receipt in zip(together, receipts, strict=True):
-            self._current.add(asked.batch.table)
+            self._serving.stored(asked.batch.table)
             asked.receipt.set_result(receipt)
 
     def _with_room(self, together: list[_Asked]) -> list[_Asked]:

@@ -1,0 +1,273 @@
+"""Keeps what answers up with the database: the model in service, events, withdrawn items, forgotten people."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import NamedTuple
+
+from sqlalchemy import func, literal_column, select
+
+from fairstream.errors import CheckpointError, FairstreamError, ModelError, WorkspaceError
+from fairstream.recommender import load
+from fairstream.service import schema
+from fairstream.service.database import reachable
+from fairstream.service.event_store import EventStore
+from fairstream.service.forgotten import digests, times_forgotten
+from fairstream.service.serving import MAX_EVENTS, Serving, ServingModel, popularity_of
+from fairstream.service.workspace import Workspace
+
+EVERY_SECONDS = 0.5
+_RETRY_SECONDS = 10.0
+"""Before a model that could not be loaded is tried again."""
+_WARM_USERS = 20
+_MAKE_LISTS_SECONDS = 2.0
+_POLITE_SECONDS = 0.0005
+"""Between two lists the requests that come in have their turn."""
+_SHARE_OF_TIME = 0.01
+"""The most that computing popularity again may take."""
+_EVENTS_AT_ONCE = 500_000
+_EVENTS_OF_POPULARITY = 200_000
+_log = logging.getLogger(__name__)
+
+
+class _InService(NamedTuple):
+    """The model in service; `since` also changes when it was rewritten because somebody was forgotten."""
+
+    model: str
+    folder: str
+    parent: str | None
+    first_seq: int
+    """Where its last period begins; some of its events it may not have learned yet."""
+    since: int
+
+
+class _Look(NamedTuple):
+    """What a look at the database found."""
+
+    in_service: _InService | None
+    items: tuple[int, int]
+    """Changes with any row of the items."""
+    forgotten: tuple[int, int]
+    """Changes with any row of the forgotten."""
+    last_seq: int
+
+
+class Follower:
+    """A thread that looks at the database twice a second; whatever goes wrong, it goes on.
+
+    Parameters
+    ----------
+    workspace, store
+        What is followed.
+    serving
+        What is kept up with it.
+
+    """
+
+    def __init__(self, workspace: Workspace, store: EventStore, serving: Serving) -> None:
+        self._workspace, self._store, self._serving = workspace, store, serving
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self._wanted: _InService | None = None
+        """What was in service when a model was last loaded, or tried to be."""
+        self._retry_at = 0.0
+        self._last_seq = 0
+        """The last event that what answers knows of."""
+        self._items: tuple[int, int] | None = None
+        self._forgotten: dict[str, int] = {}
+        self._seen_forgotten: tuple[int, int] | None = None
+        self._refresh_at = 0.0
+        self.is_reachable = False
+        """Whether the database answered the last time."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def poll(self) -> None:
+        """Look once, and take up what has changed."""
+        look = self._look()
+        self.is_reachable = True
+        if self._items != look.items:
+            self._serving.set_withdrawn(self._withdrawn())
+            self._items = look.items
+        if self._must_load(look):
+            self._load(look)
+        elif self._seen_forgotten != look.forgotten:
+            self._forget(look)
+        self._catch_up(self._serving.current, look.last_seq)
+        self._refresh_popularity()
+
+    # ── the steps ────────────────────────────────────────────────────────────────────────
+
+    def _look(self) -> _Look:
+        models, periods, service, items = schema.models.c, schema.periods.c, schema.service.c, schema.items.c
+        current = (
+            select(models.id, models.folder, models.parent, periods.first_seq, service.since)
+            .join_from(schema.service, schema.models, models.id == service.model)
+            .join(schema.periods, periods.t == models.t)
+            .subquery()
+        )
+        # A left join to one row that is always there: the numbers come also where no model is in service.
+        one = select(literal_column("1").label("one")).subquery()
+        query = select(
+            current,
+            select(func.count()).select_from(schema.items).scalar_subquery(),
+            select(func.coalesce(func.sum(items.changed % 1_000_000_007), 0)).scalar_subquery(),
+            select(func.count()).select_from(schema.forgotten).scalar_subquery(),
+            select(func.coalesce(func.sum(schema.forgotten.c.until % 1_000_000_007), 0)).scalar_subquery(),
+            select(func.coalesce(func.max(schema.events.c.seq), 0)).scalar_subquery(),
+        ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
+        with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
+            row = tuple(connection.execute(query).one())
+        in_service = None if row[0] is None else _InService(*row[:5])
+        return _Look(in_service, (row[5], int(row[6])), (row[7], int(row[8])), row[9])
+
+    def _withdrawn(self) -> list[str]:
+        items = schema.items.c
+        with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
+            return list(connection.scalars(select(items.item_id).where(items.available.is_(False))))
+
+    def _must_load(self, look: _Look) -> bool:
+        status = self._serving.status()
+        if not status.ready or look.in_service != self._wanted:
+            return True
+        now = time.monotonic()
+        if look.in_service is not None and status.source != "model":
+            return now >= self._retry_at
+        # Without a model what is popular is counted anew, new items among it.
+        return look.in_service is None and look.last_seq > self._last_seq and now >= self._refresh_at
+
+    def _load(self, look: _Look) -> None:
+        begin = time.perf_counter()
+        self._wanted, self._retry_at = look.in_service, time.monotonic() + _RETRY_SECONDS
+        self._note_forgotten(look)
+        problem = None
+        for candidate in self._candidates(look.in_service):
+            is_wanted = look.in_service is not None and candidate.model == look.in_service.model
+            if not is_wanted and self._serving.status().model == candidate.model:
+                self._serving.use(self._serving.current, "earlier model", problem)
+                return  # what answers is the best there is
+            try:
+                state = load(self._workspace.models.path(candidate.folder), device="cpu").state
+                model = ServingModel(state, candidate.model)
+            except (CheckpointError, ModelError, MemoryError, OSError) as error:
+                why = str(error) or type(error).__name__
+                problem = problem or f"model {candidate.model} cannot be loaded: {why}"
+                _log.error("model %s cannot be loaded: %s", candidate.model, why)
+                continue
+            before = self._serving.cached_users()
+            self._get_ready(model, candidate.first_seq - 1, look)
+            self._serving.use(model, "model" if is_wanted else "earlier model", problem)
+            _log.info("model %s answers after %.2f s", candidate.model, time.perf_counter() - begin)
+            self._make_lists(model, before)
+            return
+        self._use_popularity(look, problem or "there is no model yet; the first update makes one from the events")
+
+    def _candidates(self, wanted: _InService | None) -> list[_InService]:
+        """The model in service and those that it descends from, the nearest first."""
+        found: list[_InService] = []
+        models, periods = schema.models.c, schema.periods.c
+        while wanted is not None:
+            found.append(wanted)
+            query = (
+                select(models.id, models.folder, models.parent, periods.first_seq)
+                .join_from(schema.models, schema.periods, periods.t == models.t)
+                .where(models.id == wanted.parent)
+            )
+            with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
+                row = connection.execute(query).first()
+            wanted = None if row is None else _InService(*row, found[0].since)
+            if wanted is not None and not self._workspace.models.exists(wanted.folder):
+                wanted = None
+        return found
+
+    def _get_ready(self, model: ServingModel, after: int, look: _Look) -> None:
+        """Let a model know what has happened since it learned, before it answers."""
+        self._serving.prepare(model)
+        self._last_seq = max(after, look.last_seq - MAX_EVENTS)
+        self._catch_up(model, look.last_seq)
+        model.warm(model.some_users(_WARM_USERS))  # nothing is compiled or paged in while somebody waits
+
+    def _make_lists(self, model: ServingModel, user_ids: list[str]) -> None:
+        """Make the lists of those who asked lately, while there is time."""
+        end = time.monotonic() + _MAKE_LISTS_SECONDS
+        for user in user_ids:
+            if time.monotonic() > end or self._stop.is_set():
+                return
+            model.warm([user])
+            time.sleep(_POLITE_SECONDS)
+
+    def _use_popularity(self, look: _Look, problem: str) -> None:
+        begin = time.monotonic()
+        events = self._store.read(max(0, look.last_seq - _EVENTS_OF_POPULARITY), look.last_seq)
+        self._last_seq = look.last_seq
+        self._serving.use(ServingModel(popularity_of(events), None), "popularity", problem)
+        self._next_refresh(begin)
+
+    def _catch_up(self, model: ServingModel, end: int) -> None:
+        """Take in what has been stored since the last time, by whomever."""
+        self._serving.events_behind = max(0, end - self._last_seq)
+        while self._last_seq < end:
+            until = min(end, self._last_seq + _EVENTS_AT_ONCE)
+            events = self._store.read(self._last_seq, until)
+            if events.num_rows:
+                model.add(events)
+            self._last_seq = until
+            self._serving.events_behind = end - until
+
+    def _refresh_popularity(self) -> None:
+        begin = time.monotonic()
+        if begin >= self._refresh_at:
+            self._serving.current.refresh_popularity()
+            self._next_refresh(begin)
+
+    def _next_refresh(self, begin: float) -> None:
+        now = time.monotonic()
+        self._refresh_at = now + (now - begin) / _SHARE_OF_TIME
+
+    # ── forgotten people ─────────────────────────────────────────────────────────────────
+
+    def _note_forgotten(self, look: _Look) -> dict[str, int]:
+        """Who was forgotten since the last time, by digest."""
+        with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
+            known, self._forgotten = self._forgotten, times_forgotten(connection)
+        self._seen_forgotten = look.forgotten
+        return {digest: until for digest, until in self._forgotten.items() if known.get(digest) != until}
+
+    def _forget(self, look: _Look) -> None:
+        if newly := self._note_forgotten(look):
+            users = list(self._serving.current.users())
+            found = zip(digests(self._workspace.secret, users), users, strict=True)
+            self._serving.forget(user for digest, user in found if digest in newly)
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.poll()
+            except Exception as error:  # whatever it is: what answers goes on answering, and it is tried again
+                self.is_reachable = not isinstance(error, WorkspaceError)
+                if not self._serving.status().ready:
+                    self._serving.problem = _sentence(error)
+                _log.error("following the database failed: %s", _sentence(error))
+            self._stop.wait(EVERY_SECONDS)
+
+
+def _sentence(error: Exception) -> str:
+    """What is wrong, without what an exception of a driver carries along: statements and their values."""
+    if isinstance(error, FairstreamError):
+        return str(error)
+    original = getattr(error, "orig", None) or error
+    return f"{type(original).__name__}: {str(original).splitlines()[0] if str(original) else ''}"

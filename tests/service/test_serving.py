@@ -1,0 +1,239 @@
+"""What answers gives the lists of `FairRecommender.recommend` after `observe`, at once, cached or not."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairstream import FairRecommender, load, read_events
+from fairstream.errors import ModelError
+from fairstream.service import serving
+from fairstream.service.serving import Answer, Serving, ServingModel, popularity_of
+
+N_USERS, N_ITEMS = 30, 60
+MODELS = ["mf", "ncf", "item-item", "gru", "sasrec", "blend"]
+READ_HISTORIES = ["item-item", "gru", "sasrec", "blend"]
+ITEMS = [f"i{row}" for row in range(N_ITEMS)]
+SOME = st.sets(st.sampled_from(ITEMS), min_size=1)
+USERS = st.sampled_from([*(f"u{row}" for row in range(N_USERS)), "newcomer", "nobody", "ü"])
+EVENTS = st.lists(st.tuples(USERS, st.sampled_from([*ITEMS, "unheard of"])), min_size=1, max_size=8)
+
+
+@cache
+def fitted(model: str) -> FairRecommender:
+    """One that no test changes."""
+    random = np.random.default_rng(1)
+    events = pa.table(
+        {
+            "user_id": [f"u{row}" for row in random.integers(0, N_USERS, 400)] + ["u0"] * N_ITEMS,
+            "item_id": [f"i{row}" for row in random.integers(0, N_ITEMS, 400)] + ITEMS,
+            "time": np.arange(400 + N_ITEMS),
+        }
+    )
+    people = pa.table({"user_id": [f"u{row}" for row in range(N_USERS)], "g": ["a", "b"] * (N_USERS // 2)})
+    recommender = FairRecommender(model, device="cpu", pretrain_epochs=1, update_epochs=1, embedding_dim=8)
+    return recommender.fit(read_events(events, users=people, group="g", advantaged="a"))
+
+
+def new_serving(model: str) -> Serving:
+    answering = Serving()
+    answering.use(ServingModel(fitted(model).state, "m"), "model")
+    return answering
+
+
+def table(events: list[tuple[str, str]], first_time: int = 1000) -> pa.Table:
+    columns = zip(*events, strict=True)
+    times = np.arange(first_time, first_time + len(events))
+    return pa.table([*(pa.array(column, pa.string()) for column in columns), times], ["user_id", "item_id", "time"])
+
+
+def expected(recommender: FairRecommender, k: int, user: str | None = None, **options: Any) -> Answer:
+    rows = recommender.recommend([user] if user else None, k=k, **options)
+    items, scores, sources = (rows[name].to_pylist() for name in ("item_id", "score", "source"))
+    return Answer(items, scores, sources[0] if sources else ANY, "m")
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(deadline=None, max_examples=8)
+@given(
+    batches=st.lists(EVENTS, max_size=4), k=st.integers(1, N_ITEMS), some=SOME
+)
+def test_lists_are_those_of_recommend_after_observe(
+    model: str, batches: list[list[tuple[str, str]]], k: int, some: set[str]
+) -> None:
+    recommender, answering = deepcopy(fitted(model)), new_serving(model)
+    for n, events in enumerate(batches):
+        answering.stored(table(events, 1000 * (n + 1)))
+        if known := [event for event in events if event[1] in ITEMS]:
+            recommender.observe(table(known, 1000 * (n + 1)))
+        for user in ("u0", "newcomer", *{user for user, _ in events}):
+            answering.recommend(user, k)  # is cached, and must not be what the next batch finds
+        answering.current.refresh_popularity()
+        for user in ("u0", "newcomer", *{user for user, _ in events}):
+            for _ in range(2):
+                assert answering.recommend(user, k) == expected(recommender, k, user)
+            for options in ({"exclude": some}, {"only": some}) if len(some) < N_ITEMS else ():
+                assert answering.recommend(user, k, **options) == expected(recommender, k, user, **options)
+            content = json.loads(answering.json(user, k))
+            assert [item["item_id"] for item in content["items"]] == answering.recommend(user, k).items
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(deadline=None, max_examples=8)
+@given(items=st.lists(st.sampled_from(ITEMS), max_size=6), some=SOME)
+def test_sessions_are_answered_as_histories_are(model: str, items: list[str], some: set[str]) -> None:
+    recommender, answering = fitted(model), new_serving(model)
+    for options in ({}, {"exclude": some}, {"only": some}):
+        if options != {"exclude": {*ITEMS}}:
+            answer = answering.recommend_session([*items, "unheard of"], 10, **options)
+            assert answer == expected(recommender, 10, histories=[items], **options)
+
+
+@pytest.mark.parametrize("model", READ_HISTORIES)
+def test_an_event_changes_the_next_list_of_its_user_at_once_and_no_other_list(model: str) -> None:
+    answering = new_serving(model)
+    for user in ("u1", "newcomer"):
+        before, other = answering.json(user, 10), answering.json("u2", 10)
+        first, *rest = (item["item_id"] for item in json.loads(before)["items"])
+        answering.stored(table([(user, first)]))
+        after = json.loads(answering.json(user, 10))
+        assert after["source"] == "model"
+        assert [item["item_id"] for item in after["items"]] != [*rest, first]
+        assert [item["score"] for item in after["items"]] != [item["score"] for item in json.loads(before)["items"]]
+        assert first not in [item["item_id"] for item in after["items"]]
+        assert answering.json("u2", 10) == other
+        assert answering.is_cached("u2")
+
+
+def test_events_of_known_pairs_and_of_unknown_items_keep_cached_lists() -> None:
+    answering = new_serving("blend")
+    answering.json("u0", 10)
+    answering.stored(table([("u0", "i3"), ("u0", "unheard of")]))
+    assert answering.is_cached("u0")
+
+
+def test_events_are_read_in_the_order_in_which_they_happened() -> None:
+    answers = []
+    for order in (slice(None), slice(None, None, -1)):
+        answering, events = new_serving("gru"), table([("newcomer", item) for item in ITEMS[:5]])
+        answering.stored(events.take(list(range(5))[order]))
+        answers.append(answering.recommend("newcomer", 10))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("model", ["mf", "blend"])
+def test_a_withdrawn_item_leaves_every_list_and_comes_back(model: str) -> None:
+    answering = new_serving(model)
+    lists = {user: answering.recommend(user, 10) for user in ("u1", "u2", "nobody")}
+    gone = {answer.items[0] for answer in lists.values()}
+    answering.set_available(dict.fromkeys(gone, False))
+    for user, before in lists.items():
+        after = answering.recommend(user, 10)
+        assert [item for item in after.items if item in before.items] == [i for i in before.items if i not in gone]
+        assert len(after.items) == 10
+        assert not gone & {item["item_id"] for item in json.loads(answering.json(user, 10))["items"]}
+    assert not gone & set(answering.recommend_session(["i1"], N_ITEMS).items)
+    assert not answering.recommend("u1", 5, only=gone).items
+    answering.set_withdrawn([])
+    assert {user: answering.recommend(user, 10) for user in lists} == lists
+
+
+def test_withdrawn_items_stay_so_when_another_model_answers() -> None:
+    answering = new_serving("mf")
+    first = answering.recommend("u1", 1).items[0]
+    answering.set_available({first: False})
+    answering.use(ServingModel(fitted("mf").state, "m2"), "model")
+    assert first not in answering.recommend("u1", N_ITEMS).items
+
+
+def test_a_list_in_the_making_is_not_cached_when_an_event_comes_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = new_serving("item-item")
+    model, rank = answering.current, answering.current._rank
+    before = answering.recommend("u1", 10)
+    answering.stored(table([("u1", before.items[0])]))
+
+    def overtaken(*arguments: Any) -> Any:
+        made = rank(*arguments)
+        monkeypatch.undo()
+        answering.stored(table([("u1", before.items[1])]))
+        return made
+
+    monkeypatch.setattr(model, "_rank", overtaken)
+    answering.recommend("u1", 10)
+    assert not {*before.items[:2]} & {*answering.recommend("u1", 10).items}
+
+
+def test_a_forgotten_user_is_a_stranger_and_comes_back_as_somebody_new() -> None:
+    answering = new_serving("item-item")
+    stranger = answering.recommend("nobody", 10)
+    answering.stored(table([("u1", "i3"), ("newcomer", "i3")]))
+    for user in ("u1", "newcomer"):
+        assert answering.recommend(user, 10) != stranger
+    answering.forget(["u1", "newcomer"])
+    for user in ("u1", "newcomer"):
+        assert answering.recommend(user, 10) == stranger
+        answering.stored(table([(user, "i5")]))
+        assert answering.recommend(user, 10)[:2] == answering.recommend_session(["i5"], 10)[:2]
+
+
+def test_events_since_are_bounded_and_those_of_who_was_away_longest_go_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving, "MAX_EVENTS", 10)
+    answering = new_serving("item-item")
+    for n in range(8):
+        answering.stored(table([(f"new{n}", "i1"), (f"new{n}", "i2")]))
+    assert answering.recommend("new0", 5) == answering.recommend("nobody", 5)
+    for n in range(4, 8):
+        assert answering.recommend(f"new{n}", 5).source == "model"
+    assert "events have come in since the model learned" in caplog.text
+    assert answering.current._n_recent <= 10
+
+
+def test_cached_lists_are_bounded_and_strangers_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_CACHED_LISTS", 5)
+    answering = new_serving("mf")
+    for stranger in range(20):
+        assert answering.recommend(f"stranger{stranger}", 5).source == "popularity"
+    assert len(answering.current._lists) == 1
+    for user in range(1, 20):
+        assert answering.recommend(f"u{user}", 5).source == "model"
+    assert len(answering.current._lists) == 5
+
+
+@pytest.mark.parametrize("model", ["mf", "blend"])
+def test_a_loaded_checkpoint_answers_the_same(model: str, tmp_path: Path) -> None:
+    fitted(model).save(tmp_path, with_groups=False)
+    loaded = ServingModel(load(tmp_path, device="cpu").state, "m")
+    assert loaded.recommend("u3", 10) == expected(fitted(model), 10, "u3")
+
+
+def test_a_model_with_nan_is_not_served() -> None:
+    recommender = fitted.__wrapped__("mf")
+    next(recommender.model.parameters()).data[0, 0] = float("nan")
+    with pytest.raises(ModelError, match="not finite"):
+        ServingModel(recommender.state, "m")
+
+
+def test_without_a_model_what_is_popular_answers_and_without_events_nothing() -> None:
+    answering = Serving()
+    assert not answering.status().ready
+    answering.use(ServingModel(popularity_of(table([("a", "x")]).slice(1)), None), "popularity")
+    assert answering.recommend("a", 5) == ([], [], "popularity", None)
+    # Somebody who has the same item again and again does not make it popular.
+    events = [*([("a", "x")] * 50), *((f"u{n}", "y") for n in range(20)), ("a", "y"), ("b", "z")]
+    answering.use(ServingModel(popularity_of(table(events)), None), "popularity", "there is no model yet")
+    assert answering.recommend("c", 2).items == ["y", "z"]
+    assert answering.recommend("c", 5).items == ["y", "z", "x"]
+    assert answering.recommend("a", 5).items == ["z"]
+    assert answering.status() == (None, "popularity", "there is no model yet", 0, True)
