@@ -14,7 +14,17 @@ from fairstream._version import __version__
 
 if TYPE_CHECKING:
     from fairstream import testing as testing
-    from fairstream.data import EventLog, Groups, History, SyntheticStream, ingest, read_events, synthetic_stream
+    from fairstream.data import (
+        EventLog,
+        Groups,
+        History,
+        LeakReport,
+        SyntheticStream,
+        ingest,
+        leakcheck,
+        read_events,
+        synthetic_stream,
+    )
     from fairstream.errors import (
         CheckpointError,
         ConfigurationError,
@@ -70,6 +80,7 @@ __all__ = [
     "Groups",
     "History",
     "ItemTable",
+    "LeakReport",
     "Method",
     "MethodConfig",
     "ModelError",
@@ -93,6 +104,7 @@ __all__ = [
     "__version__",
     "compare",
     "ingest",
+    "leakcheck",
     "load",
     "read_events",
     "register_fairness",

@@ -17,6 +17,7 @@ from fairstream.errors import ConfigurationError, DataError
 
 _UNIX_UNITS = {"s": 4.1e9, "ms": 4.1e12, "us": 4.1e15, "ns": 4.1e18}
 """In each unit, a number that is soon after the year 2099."""
+_EARLIEST_UNIX_TIME, _LATEST_UNIX_TIME = 1e8, 4e18  # 1973 in seconds, 2096 in nanoseconds; else it is some count
 _CALENDAR = re.compile(r"(\d+)\s*(h|d|w|mo|y)")
 
 
@@ -176,3 +177,15 @@ def unit_of(times: np.ndarray[Any, Any]) -> str | None:
         return None
     last = float(np.abs(times.astype(np.float64)).max(initial=0))
     return next((unit for unit, limit in _UNIX_UNITS.items() if last < limit), None)
+
+
+def readable_times(times: np.ndarray[Any, Any]) -> list[str]:
+    """Return times as dates where they can be some (timestamps, plausible Unix times), else as numbers.
+
+    >>> readable_times(np.array([978_300_760])), readable_times(np.array([3, 2500]))
+    (['2000-12-31 22:12:40'], ['3', '2,500'])
+    """
+    is_unix_time = times.dtype.kind != "M" and _EARLIEST_UNIX_TIME <= times.min() <= times.max() <= _LATEST_UNIX_TIME
+    if times.dtype.kind == "M" or is_unix_time:
+        return [str(moment).replace("T", " ") for moment in to_moments(times).astype("datetime64[s]")]
+    return [format(time, ",.6g" if times.dtype.kind == "f" else ",") for time in times]

@@ -18,9 +18,8 @@ from fairstream.data.groups import MOST_GROUPS, Codes, GroupValues, encode_group
 from fairstream.data.storage import is_log
 from fairstream.data.tables import to_table
 from fairstream.errors import DataError
-from fairstream.periods import to_moments
+from fairstream.periods import readable_times
 
-_EARLIEST_UNIX_TIME, _LATEST_UNIX_TIME = 1e8, 4e18  # 1973 in seconds, 2096 in nanoseconds; else it is some count
 _MOST_SHOWN = 12
 
 
@@ -105,7 +104,7 @@ def _described(
 ) -> Description:
     counts = (len(log), log.n_users, log.n_items)
     known, near = recognise(log), nearest(*counts)
-    first, last = _span(log)
+    first, last = readable_times(log.times[[0, -1]])
     return Description(
         *counts,
         first,
@@ -117,16 +116,6 @@ def _described(
         known.name if known else None,
         difference_from_paper(near.name, *counts) if near else None,
     )
-
-
-def _span(log: EventLog) -> tuple[str, str]:
-    """Return the first and the last time: as a date where it can be one, else as a number."""
-    ends = log.times[[0, -1]]
-    if ends.dtype.kind == "M" or _EARLIEST_UNIX_TIME <= ends[0] <= ends[1] <= _LATEST_UNIX_TIME:
-        first, last = to_moments(ends).astype("datetime64[s]")
-        return str(first).replace("T", " "), str(last).replace("T", " ")
-    form = ",.6g" if ends.dtype.kind == "f" else ","
-    return format(ends[0], form), format(ends[1], form)
 
 
 def _ratings(events: pa.Table, columns: Columns) -> Ratings | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from fairstream.cli.tables import CHANCE_MARK, new_table, number, ordered, shown_groups, signed
+from fairstream.cli.tables import CHANCE_MARK, new_table, ordered, shown_groups
 from fairstream.evaluation import Interval
 from fairstream.pages.frontier import TASKS
 from fairstream.recommender import Frontier, FrontierLevel
 from fairstream.recommender.frontier import percent, relative
+from fairstream.text import number, signed
 
 CHOSEN, ON_FRONT, OFF_FRONT = "◆", "●", "○"
 _WIDTH, _HEIGHT, _MARGIN = 72, 13, 10

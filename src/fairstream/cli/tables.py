@@ -12,6 +12,7 @@ from fairstream.evaluation import Interval
 from fairstream.evaluation.by_group import SIGNIFICANCE
 from fairstream.experiments import Comparison
 from fairstream.experiments.measured import PointValue
+from fairstream.text import number, signed
 
 TASK_NAMES = {
     "event": "each event of the next period (next event)",
@@ -172,16 +173,6 @@ def recovery_line(probe: Mapping[str, Any]) -> str:
         f"A new classifier recovers the group of {probe['n_users']:,} users from their embeddings with a "
         f"balanced accuracy of {accuracy} ({between}by chance {number(probe['chance'])})"
     )
-
-
-def number(value: float | None) -> str:
-    """Four decimals, or a dash where there is nothing to show."""
-    return "–" if value is None else f"{value:.4f}"
-
-
-def signed(value: float | None) -> str:
-    """The same with its sign."""
-    return "–" if value is None else f"{value:+.4f}"
 
 
 def ordered(names: Sequence[str]) -> list[str]:

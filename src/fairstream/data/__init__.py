@@ -5,6 +5,7 @@ from fairstream.data.datasets.synthetic import SyntheticConfig, SyntheticStream
 from fairstream.data.groups import ADVANTAGED, UNKNOWN, Groups
 from fairstream.data.history import History
 from fairstream.data.ingest import ingest
+from fairstream.data.leakcheck import LeakReport, SplitPart, TimeLeak, leakcheck
 from fairstream.data.log import EventLog
 from fairstream.data.readers import read_events, read_more_events
 from fairstream.data.seen import SeenItems
@@ -18,13 +19,17 @@ __all__ = [
     "EventLog",
     "Groups",
     "History",
+    "LeakReport",
     "Rows",
     "SeenItems",
+    "SplitPart",
     "SyntheticConfig",
     "SyntheticStream",
+    "TimeLeak",
     "Vocabulary",
     "id_column",
     "ingest",
+    "leakcheck",
     "read_events",
     "read_more_events",
     "synthetic_stream",
