@@ -33,7 +33,15 @@ if TYPE_CHECKING:
         ModelError,
         WorkspaceError,
     )
-    from fairstream.evaluation import Estimate, Evaluation, GroupScores, Slice
+    from fairstream.evaluation import (
+        Estimate,
+        Evaluation,
+        GroupScores,
+        RecommendationComparison,
+        RecommendationEvaluation,
+        Slice,
+        evaluate_recommendations,
+    )
     from fairstream.experiments import Comparison, PeriodResult, Record, Run, RunConfig, run_seeds
     from fairstream.experiments.compare import compare
     from fairstream.experiments.run import run
@@ -88,6 +96,8 @@ __all__ = [
     "PeriodResult",
     "Plan",
     "Reads",
+    "RecommendationComparison",
+    "RecommendationEvaluation",
     "Record",
     "Run",
     "RunConfig",
@@ -103,6 +113,7 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "compare",
+    "evaluate_recommendations",
     "ingest",
     "leakcheck",
     "load",

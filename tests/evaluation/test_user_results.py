@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Protocol, UserResults, stack_periods
 from fairstream.evaluation.metrics import HitCounts, mrr, recall
-from fairstream.evaluation.user_results import Total
+from fairstream.evaluation.totals import Total
 
 METRICS = Protocol.named("paper").metrics
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "reproduce": Command(
         "reproduce", EXPERIMENTS, "Run the paper's experiments: every method, model, data set and task."
     ),
+    "evaluate": Command("evaluate", EXPERIMENTS, "Evaluate lists of any recommender, by group, and compare systems."),
     "leakcheck": Command("leakcheck", EXPERIMENTS, "Show what leaks across time in a train/test split."),
     "init": Command("init", SERVICE, "Create a workspace, or bring an old one up to date."),
     "serve": Command("serve", SERVICE, "Start the HTTP service and the dashboard."),

@@ -10,9 +10,10 @@ import typer
 from rich.table import Table
 
 from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
-from fairstream.cli.tables import CHANCE_MARK, new_table
+from fairstream.cli.tables import new_table
 from fairstream.cli.workspaces import opened
 from fairstream.evaluation import Change, Estimate, Explained
+from fairstream.evaluation.score_cells import CHANCE_MARK
 from fairstream.experiments import check_writable, explain_run, write_file
 from fairstream.pages.change_words import PARTS, may_be_chance, summary
 from fairstream.pages.vega import need_charts

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from fairstream.cli.tables import CHANCE_MARK, new_table, ordered, shown_groups
+from fairstream.cli.tables import new_table
 from fairstream.evaluation import Interval
+from fairstream.evaluation.score_cells import CHANCE_MARK, ordered, shown_groups
 from fairstream.pages.frontier import TASKS
 from fairstream.recommender import Frontier, FrontierLevel
 from fairstream.recommender.frontier import percent, relative

@@ -32,7 +32,6 @@ from fairstream.cli.tables import (
     group_table,
     metric_table,
     not_beaten,
-    ordered,
     period_table,
     recovery_line,
     slice_table,
@@ -40,6 +39,7 @@ from fairstream.cli.tables import (
 from fairstream.cli.workers import Seeds, Workers, default_workers
 from fairstream.data import EventLog, read_events
 from fairstream.errors import ConfigurationError
+from fairstream.evaluation.score_cells import ordered
 from fairstream.experiments import Record, Run, RunConfig, compare, pooled, popularity_runs, run_seeds
 from fairstream.registry import load_plugins
 

@@ -8,10 +8,18 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from fairstream.evaluation import Interval
-from fairstream.evaluation.by_group import SIGNIFICANCE
+from fairstream.evaluation import Interval, PointValue
+from fairstream.evaluation.score_cells import (
+    CHANCE_MARK,
+    LEGEND,
+    gap_cells,
+    gap_headings,
+    ordered,
+    plus_minus,
+    score_cells,
+    shown_groups,
+)
 from fairstream.experiments import Comparison
-from fairstream.experiments.measured import PointValue
 from fairstream.text import number, signed
 
 TASK_NAMES = {
@@ -31,9 +39,6 @@ _SLICES = {
     "new_items": "items first seen in the last period",
     "cold_items": "items nobody has had yet",
 }
-_FEW_GROUPS = 2
-CHANCE_MARK = "~"
-_LEGEND = f"{CHANCE_MARK} not significant (permutation p ≥ {SIGNIFICANCE:g})"
 
 Document = Mapping[str, Any]
 
@@ -50,7 +55,7 @@ def period_table(document: Document, task: str, others: Mapping[str, Document] |
     table = new_table(f"{method}, evaluated on {TASK_NAMES[task]}{several}", caption=_caption(document, task, main))
     table.add_column("period", justify="right", no_wrap=True)
     table.add_column("step", no_wrap=True)
-    for heading in (main, *_gap_headings(shown), "seconds"):
+    for heading in (main, *gap_headings(shown), "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     update_seconds, begins = _update_seconds(document), document["data"]["period_begins"]
     pretrain_seconds = document["timing"]["pretrain_s"] if document["timing"] else None
@@ -60,15 +65,15 @@ def period_table(document: Document, task: str, others: Mapping[str, Document] |
         t = result["t"]
         step = "pre-train" if t == 0 else result["step"]
         when = f" from {begins[t].replace('T', ' ')}" if begins else ""
-        cells = _cells(result["tasks"][task][main], shown)
+        cells = score_cells(result["tasks"][task][main], shown)
         table.add_row(f"{t}{when}", step, *cells, _seconds([seconds]))
     table.add_section()
-    table.add_row("mean", "", *_cells(document["summary"][task][main], shown), _seconds(update_seconds))
+    table.add_row("mean", "", *score_cells(document["summary"][task][main], shown), _seconds(update_seconds))
     for name, other in (others or {}).items():
         table.add_row(
             "mean",
             name.replace("-", "\n"),
-            *_cells(other["summary"][task][main], shown),
+            *score_cells(other["summary"][task][main], shown),
             _seconds(_update_seconds(other)),
         )
     return table
@@ -93,10 +98,10 @@ def metric_table(document: Document, task: str) -> Table:
     shown = shown_groups(document["data"]["groups"])
     table = new_table(f"All metrics on {TASK_NAMES[task]}, mean over the periods")
     table.add_column("metric", no_wrap=True)
-    for heading in ("mean", *_gap_headings(shown)):
+    for heading in ("mean", *gap_headings(shown)):
         table.add_column(heading, justify="right", no_wrap=True)
     for metric, score in document["summary"][task].items():
-        table.add_row(metric, *_cells(score, shown))
+        table.add_row(metric, *score_cells(score, shown))
     return table
 
 
@@ -104,13 +109,13 @@ def group_table(document: Document, task: str) -> Table:
     """Each group's value and gap to the rest, averaged over the periods."""
     main, score = next(iter(document["summary"][task].items()))
     title = f"{main} by {document['data']['group']} on {TASK_NAMES[task]}, mean over the periods"
-    table = new_table(title, caption=_LEGEND)
+    table = new_table(title, caption=LEGEND)
     table.add_column("group", no_wrap=True)
     for heading in (main, "gap to the rest", "95 % interval", "p", "null"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in ordered(document["data"]["groups"]):
         gap = score["gaps"].get(name)
-        cells = [number(score["by_group"][name]), *_gap_cells(gap)] if gap else ["excluded", "", "", "", ""]
+        cells = [number(score["by_group"][name]), *gap_cells(gap)] if gap else ["excluded", "", "", "", ""]
         table.add_row(name, *cells)
     return table
 
@@ -136,7 +141,7 @@ def slice_table(document: Document, task: str) -> Table:
 def method_table(documents: Mapping[str, Document], task: str, metric: str) -> Table:
     """One row per name, averaged over its periods."""
     groups = next(iter(documents.values()))["data"]["groups"]
-    table = new_table(f"{metric} on {TASK_NAMES[task]}, mean over the periods", caption=_LEGEND)
+    table = new_table(f"{metric} on {TASK_NAMES[task]}, mean over the periods", caption=LEGEND)
     table.add_column("", no_wrap=True)
     for heading in (metric, *groups, "newcomers", "PD", "95 % interval", "mean |PD|", "s / update"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -144,7 +149,7 @@ def method_table(documents: Mapping[str, Document], task: str, metric: str) -> T
         score, seconds = document["summary"][task][metric], _update_seconds(document)
         newcomers = number(document["slices"][task]["cold_users"][metric]["mean"])
         values = [number(score["by_group"][group]) for group in groups]
-        gap, interval, *_ = _gap_cells(score["disparity"])
+        gap, interval, *_ = gap_cells(score["disparity"])
         size = number(score["abs_performance_disparity"])
         mean, seconds_cell = number(score["mean"]), _seconds(seconds)
         table.add_row(name, mean, *values, newcomers, gap, interval, size, seconds_cell)
@@ -167,19 +172,12 @@ def _seconds(values: Sequence[float | None]) -> str:
 
 def recovery_line(probe: Mapping[str, Any]) -> str:
     """How well the group can be recovered from the user embeddings."""
-    accuracy, interval = number(probe["balanced_accuracy"]) + _plus_minus(probe.get("seed_sd")), probe["interval"]
+    accuracy, interval = number(probe["balanced_accuracy"]) + plus_minus(probe.get("seed_sd")), probe["interval"]
     between = "" if interval is None else f"95 % interval {interval[0]:.4f} … {interval[1]:.4f}, "
     return (
         f"A new classifier recovers the group of {probe['n_users']:,} users from their embeddings with a "
         f"balanced accuracy of {accuracy} ({between}by chance {number(probe['chance'])})"
     )
-
-
-def ordered(names: Sequence[str]) -> list[str]:
-    """Two groups with the advantaged one first; more in the order of their values, numbers as numbers."""
-    if len(names) <= 2:
-        return list(names)
-    return sorted(names, key=lambda name: [(not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in name.split(",")])
 
 
 def _caption(document: Document, task: str, main: str) -> str:
@@ -192,53 +190,11 @@ def _caption(document: Document, task: str, main: str) -> str:
     for period in document["periods"]:
         for name, n in period["tasks"][task]["excluded_groups"].items():
             excluded[name] = max(n, excluded.get(name, 0))
-    lines = [size, "null: the size it has on average (null mean) where the groups' means are equal", _LEGEND]
+    lines = [size, "null: the size it has on average (null mean) where the groups' means are equal", LEGEND]
     if excluded:
         groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(excluded.items()))
         lines.append(f"excluded in some period (fewer than {document['config']['min_group_size']} users): {groups}")
     return "\n".join(lines)
-
-
-def shown_groups(names: Sequence[str]) -> list[str]:
-    """The groups that get a column each; of many, only the largest gap does."""
-    return list(names) if len(names) <= _FEW_GROUPS else []
-
-
-def _gap_headings(shown: Sequence[str]) -> list[str]:
-    gap = [*shown, "PD", "95 % interval"] if shown else ["largest gap", "furthest"]
-    return [*gap, "p", "null"]
-
-
-def _cells(score: Mapping[str, Any], shown: Sequence[str]) -> list[str]:
-    """The mean, each group's where they are few, and the gap with its null mean."""
-    sd = score.get("seed_sd", {})
-    mean = number(score["mean"]) + _plus_minus(sd.get("mean"))
-    if shown:
-        gap, *rest = _gap_cells(score["disparity"])
-        gap += _plus_minus(sd.get("performance_disparity"))
-        return [mean, *(number(score["by_group"].get(name)) for name in shown), gap, *rest]
-    largest = score["largest_gap"]
-    gap, _, p_value, null_mean = _gap_cells(largest)
-    return [mean, gap.lstrip("+"), "–" if largest is None else largest["group"], p_value, null_mean]
-
-
-def _gap_cells(gap: Mapping[str, Any] | None) -> list[str]:
-    """Value with its mark, interval, p-value, and null mean."""
-    if gap is None:
-        return ["–", "–", "–", "–"]
-    p_value, interval = gap["p_value"], gap["interval"]
-    mark = CHANCE_MARK if p_value is not None and p_value >= SIGNIFICANCE else " "
-    between = "–" if interval is None else f"{interval[0]:+.4f} … {interval[1]:+.4f}"
-    return [
-        signed(gap["value"]) + mark,
-        between,
-        "–" if p_value is None else f"{p_value:.3f}",
-        number(gap["null_mean"]),
-    ]
-
-
-def _plus_minus(sd: float | None) -> str:
-    return "" if sd is None else f" ± {sd:.4f}"
 
 
 def new_table(title: str, caption: str | None = None) -> Table:

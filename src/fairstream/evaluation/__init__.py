@@ -6,12 +6,19 @@ from fairstream.evaluation.evaluator import Evaluation, Evaluator, check_by_even
 from fairstream.evaluation.explanation import Change, ComparedTests, Explained, Explanation, Mix, explain
 from fairstream.evaluation.lists import ItemLists, Lists, Truth
 from fairstream.evaluation.metrics import METRICS, Metric, MetricAtK, resolve_metrics
-from fairstream.evaluation.paired import Interval, Paired
+from fairstream.evaluation.paired import Interval, Paired, PointValue
 from fairstream.evaluation.protocol import REPAIRS, Protocol
 from fairstream.evaluation.ranking import best_items
+from fairstream.evaluation.recommendations import (
+    RecommendationComparison,
+    RecommendationEvaluation,
+    SystemDifference,
+    evaluate_recommendations,
+)
 from fairstream.evaluation.reranking import Reranker, RerankReport
 from fairstream.evaluation.resampling import GroupPanel, Statistics
-from fairstream.evaluation.user_results import Slice, Total, UserResults, score_periods, stack_periods
+from fairstream.evaluation.totals import Total
+from fairstream.evaluation.user_results import Slice, UserResults, score_periods, stack_periods
 
 __all__ = [
     "METRICS",
@@ -33,16 +40,21 @@ __all__ = [
     "MetricAtK",
     "Mix",
     "Paired",
+    "PointValue",
     "Protocol",
+    "RecommendationComparison",
+    "RecommendationEvaluation",
     "RerankReport",
     "Reranker",
     "Slice",
     "Statistics",
+    "SystemDifference",
     "Total",
     "Truth",
     "UserResults",
     "best_items",
     "check_by_event",
+    "evaluate_recommendations",
     "explain",
     "group_statistics",
     "resolve_metrics",

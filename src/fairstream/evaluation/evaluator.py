@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from fairstream.data import Groups, History, Rows, SeenItems
-from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.breakdown import Breakdown
 from fairstream.evaluation.by_group import GroupScores
@@ -23,7 +22,8 @@ from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.reranking import N_RERANKED, Reranker, RerankReport, rerank_hits
 from fairstream.evaluation.resampling import Array, GroupPanel
 from fairstream.evaluation.top_k import top_k_of_all
-from fairstream.evaluation.user_results import Slice, Total, UserResults, cut_slices, score_periods, user_means
+from fairstream.evaluation.totals import Total
+from fairstream.evaluation.user_results import Slice, UserResults, cut_slices, score_periods, user_means
 from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer, UserWeights
 from fairstream.randomness import Randomness
 
@@ -225,28 +225,9 @@ class Evaluator:
             if value.ndim:
                 values[metric.name] = user_means(value, n_lists)
             else:
-                totals[metric.name] = self._total(float(value), metric, lists, truth, codes, n_groups)
+                totals[metric.name] = Total.of(float(value), metric, lists, truth, codes, n_groups, self.min_group_size)
         hits, n_positives = torch.from_numpy(lists.hits).double(), torch.from_numpy(truth.n_positives).double()
         return UserResults(users, self.groups.codes[users], is_cold, hits, n_positives, values, totals, n_lists)
-
-    def _total(
-        self, overall: float, metric: MetricAtK, lists: Lists, truth: Truth, codes: Codes, n_groups: int
-    ) -> Total:
-        """A number for all users, of each group's users, and of the users of all other compared groups."""
-        of_users = self.groups.codes[np.unique(truth.users)]
-        sizes = np.bincount(of_users[of_users >= 0], minlength=n_groups)
-        compared = np.flatnonzero(sizes >= max(1, self.min_group_size))
-
-        def of(groups: Rows) -> float | None:
-            mask = np.isin(codes, groups)
-            return float(metric(lists.where(mask), truth.where(mask))) if mask.any() else None
-
-        is_compared = np.isin(np.arange(n_groups), compared)
-        return Total(
-            overall,
-            tuple(of(np.array([code])) if is_compared[code] else None for code in range(n_groups)),
-            tuple(of(compared[compared != code]) if is_compared[code] else None for code in range(n_groups)),
-        )
 
     def _n_candidates(self, n_positives: Rows, n_items: int) -> int:
         """The length of the lists that a reranker chooses from."""

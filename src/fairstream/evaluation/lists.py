@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.data import History, Rows
+from fairstream.errors import ConfigurationError
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -124,6 +125,19 @@ class _Past:
         return np.bincount(self.history.items, minlength=self.history.n_items)
 
 
+class _UnknownPast(_Past):
+    """Lists that somebody else has made do not say what was known when they were made."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigurationError(
+            "the metric reads truth.history or truth.popularity, which tables of lists do not tell; "
+            "choose a metric of the lists and the positives alone"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Truth:
     """What the lists of U users are tested on, and what was known at that moment.
@@ -153,6 +167,11 @@ class Truth:
         before: Rows | None = None,
     ) -> Truth:
         return cls(users, positives, history.n_items, _Past(history, observed or history), before)
+
+    @classmethod
+    def without_past(cls, users: Rows, positives: ItemLists, n_items: int) -> Truth:
+        """Of lists that somebody else has made: a metric that reads the history or the popularity is an error."""
+        return cls(users, positives, n_items, _UnknownPast())
 
     @property
     def n_positives(self) -> Rows:

@@ -45,6 +45,20 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
+@dataclass(frozen=True)
+class PointValue:
+    """A number without an interval: a metric that is one number for all users leaves no users to resample."""
+
+    value: float
+    low: None = None
+    high: None = None
+
+    @property
+    def excludes_zero(self) -> bool:
+        """False: nothing is known about that."""
+        return False
+
+
 class Paired:
     """Statistics of C contenders with S seeds each, averaged over the seeds: as observed and as drawn R times.
 
@@ -68,6 +82,17 @@ class Paired:
         chosen = self._seeds.reshape(len(drawn), *(1,) * (drawn.ndim - 2), self._n_seeds)
         by_seeds = np.take_along_axis(drawn, chosen, axis=-1).mean(axis=-1) - by_users
         return observed.mean(axis=-1), by_users + _widening(self._n_seeds) * by_seeds
+
+    def interval(
+        self, statistic: str, contender: int, minus: int | None = None, *, group: int | None = None
+    ) -> Interval:
+        """A statistic of a contender (of one group, where it has several values), or its difference to another's."""
+        value, drawn = self.of(statistic)
+        if group is not None:
+            value, drawn = value[group], drawn[:, group]
+        if minus is None:
+            return Interval.of(value[contender], drawn[:, contender])
+        return Interval.of(value[contender] - value[minus], drawn[:, contender] - drawn[:, minus])
 
     def largest_gap(self, contender: int, minus: int | None = None) -> Interval:
         """The mean over periods of a contender's largest |gap| (for two groups |PD|), or of its difference to another.

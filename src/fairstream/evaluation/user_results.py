@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,29 +12,11 @@ import torch
 from fairstream.data import UNKNOWN, History, Rows
 from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics
+from fairstream.evaluation.by_group import GroupScores, group_statistics
 from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import HitCounts, Metric, MetricAtK, hit
 from fairstream.evaluation.resampling import Array, GroupPanel
-
-
-@dataclass(frozen=True)
-class Total:
-    """A metric that is one number for all users: overall, of each group's users, and of all other groups' users."""
-
-    overall: float
-    by_group: tuple[float | None, ...]
-    """In the order of the group codes; None where too few users were tested."""
-    rest: tuple[float | None, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"overall": self.overall, "by_group": list(self.by_group), "rest": list(self.rest)}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Total:
-        """The inverse of `to_dict`."""
-        return cls(stored["overall"], tuple(stored["by_group"]), tuple(stored["rest"]))
+from fairstream.evaluation.totals import Total, total_scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,51 +172,6 @@ def score_periods(
     scores = dict(zip(by_user, statistics, strict=False))
     scores |= {name: total_scores(parts, names) for name, parts in totals.items()}
     return {name: scores[name] for name in by_name}, panel
-
-
-def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:
-    """The scores of a metric that is one number for all users, averaged over periods; without uncertainty.
-
-    The gap of a group is its number minus that of the users of all other groups.
-    """
-
-    def table(rows: Sequence[tuple[float | None, ...]]) -> Array:
-        """(P, G), NaN where there is no number; groups that later periods bring have none before."""
-        padded = [[*row, *[None] * len(names)][: len(names)] for row in rows]
-        return np.array(padded, dtype=np.float64).reshape(len(rows), len(names))
-
-    by_group, rest = table([total.by_group for total in totals]), table([total.rest for total in totals])
-    gap = by_group - rest
-    is_compared = ~np.isnan(gap)
-    # Group means and gaps are means over the same periods, so that for two groups they agree.
-    by_group = np.where(is_compared | ~is_compared.any(axis=0), by_group, np.nan)
-    gaps = {name: Estimate(value) for name, g in zip(names, gap.T, strict=True) if (value := _mean(g)) is not None}
-    largest = _mean(_over_groups(np.nanmax, np.abs(gap)))
-    compared = np.where(is_compared, by_group, np.nan)
-    spread = _mean(_over_groups(np.nanmax, compared) - _over_groups(np.nanmin, compared))
-    sizes = [_mean(np.abs(g)) for g in gap.T]
-    return GroupScores(
-        mean=_mean(np.array([total.overall for total in totals])),
-        interval=None,
-        by_group={name: _mean(values) for name, values in zip(names, by_group.T, strict=True)},
-        gaps=gaps,
-        largest_gap=None if largest is None else Estimate(largest),
-        largest_gap_group=max(zip(names, sizes, strict=True), key=lambda pair: pair[1] or -1.0)[0] if gaps else None,
-        spread=None if spread is None else Estimate(spread),
-        disparity=gaps.get(names[0]) if names else None,
-        abs_performance_disparity=sizes[0] if names else None,
-        abs_performance_disparity_debiased=None,
-        null_mean=None,
-    )
-
-
-def _mean(values: Array) -> float | None:
-    values = values[~np.isnan(values)]
-    return float(values.mean()) if len(values) else None
-
-
-def _over_groups(reduce: Callable[[Array], Any], table: Array) -> Array:
-    return np.array([reduce(row) if (~np.isnan(row)).any() else np.nan for row in table], dtype=np.float64)
 
 
 @dataclass(frozen=True)

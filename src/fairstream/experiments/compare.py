@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Interval, UserResults
+from fairstream.evaluation import Interval, PointValue, UserResults
 from fairstream.evaluation.resampling import Array
 from fairstream.experiments.config import RunConfig
-from fairstream.experiments.measured import PointValue, measure
+from fairstream.experiments.measured import measure
 from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from fairstream.errors import DataError
-from fairstream.evaluation import GroupPanel, Interval, MetricAtK, Paired, UserResults, score_periods, stack_periods
+from fairstream.evaluation import (
+    GroupPanel,
+    Interval,
+    MetricAtK,
+    Paired,
+    PointValue,
+    UserResults,
+    score_periods,
+    stack_periods,
+)
 from fairstream.experiments.results import mean_of
-
-
-@dataclass(frozen=True)
-class PointValue:
-    """A number without an interval: a metric that is one number for all users leaves no users to resample."""
-
-    value: float
-    low: None = None
-    high: None = None
-
-    @property
-    def excludes_zero(self) -> bool:
-        """False: nothing is known about that."""
-        return False
 
 
 class Measured(Protocol):
@@ -87,13 +81,10 @@ class _OfUsers:
     def __init__(self, paired: Paired, groups: Sequence[str]) -> None:
         _need_disparities(paired.of("largest")[0].tolist())
         self._groups = groups
-        self._paired, self._mean, self._by_group = paired, paired.of("mean"), paired.of("by_group")[0]
+        self._paired, self._by_group = paired, paired.of("by_group")[0]
 
     def performance(self, contender: int, minus: int | None = None) -> Interval:
-        value, drawn = (part[..., contender] for part in self._mean)
-        if minus is not None:
-            value, drawn = value - self._mean[0][minus], drawn - self._mean[1][:, minus]
-        return Interval.of(value, drawn)
+        return self._paired.interval("mean", contender, minus)
 
     def disparity(self, contender: int, minus: int | None = None) -> Interval:
         return self._paired.largest_gap(contender, minus=minus)
