@@ -65,9 +65,7 @@ def expected(recommender: FairRecommender, k: int, user: str | None = None, **op
 
 @pytest.mark.parametrize("model", MODELS)
 @settings(deadline=None, max_examples=8)
-@given(
-    batches=st.lists(EVENTS, max_size=4), k=st.integers(1, N_ITEMS), some=SOME
-)
+@given(batches=st.lists(EVENTS, max_size=4), k=st.integers(1, N_ITEMS), some=SOME)
 def test_lists_are_those_of_recommend_after_observe(
     model: str, batches: list[list[tuple[str, str]]], k: int, some: set[str]
 ) -> None:
