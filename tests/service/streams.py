@@ -12,14 +12,15 @@ from fairstream import synthetic_stream
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import Batch, batch_from_arrow
 from fairstream.service.people import put_people
-from fairstream.service.settings import Gate, Learning
+from fairstream.service.settings import Gate, Learning, Privacy
 from fairstream.service.workspace import Workspace
 
 SMALL: dict[str, Any] = {
     "learning": Learning(embedding_dim=16, pretrain_epochs=20, update_epochs=5, batch_size=256),
     "gate": Gate(min_tested_users=50, min_group_size=20),
+    "privacy": Privacy(epsilon="off"),
 }
-"""Options of a workspace that learns in a second."""
+"""Options of a workspace that learns in a second, of made-up people."""
 PERSON = "erika.mustermann@example.org"
 """The busiest user of `named_stream`."""
 _DAY = 86_400_000_000

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fairstream import evaluation
 from fairstream.evaluation import Evaluation
 from fairstream.service.gate import Check, Decision, compared, drift, finite, flood
-from fairstream.service.settings import Gate
+from fairstream.service.privacy import Comparison, Release
+from fairstream.service.settings import Gate, Privacy
 
 NAMES = ["majority", "minority"]
 GATE = Gate(k=5, max_fall=0.1, max_rise=0.05, max_drift=0.5, max_user_share=0.1, min_group_size=20)
@@ -34,7 +35,9 @@ def shares(majority: float, minority: float, n: int = 200) -> np.ndarray:
 
 
 def checks(before: np.ndarray, after: np.ndarray) -> dict[tuple[str, str | None], Check]:
-    found = compared(judged(before), judged(after), NAMES, GATE)
+    release = Release(b"secret", Privacy(epsilon="off"), GATE.min_group_size, "test")
+    results = [judged(found).tested for found in (before, after)]
+    found = compared(Comparison.of(release, *results, NAMES, len(before)), GATE)
     return {(check.name, check.group): check for check in found}
 
 

@@ -33,7 +33,7 @@ from fairstream.service.gate import Check, Decision, finite, flood
 from fairstream.service.people import values_of
 from fairstream.service.registry import in_service, model, promote
 from fairstream.service.serving import ServingModel
-from fairstream.service.settings import Gate, Learning, LiveConfig
+from fairstream.service.settings import Gate, Learning, LiveConfig, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
@@ -44,7 +44,8 @@ TARGET = Learning(model="item-item", max_disparity=0.001)
 
 
 def made(folder: Path, n_periods: int, **options: Any) -> Workspace:
-    config = LiveConfig(group="community", **{"learning": TARGET, "gate": OPEN, **options})
+    exact = Privacy(epsilon="off")
+    config = LiveConfig(group="community", **{"learning": TARGET, "gate": OPEN, "privacy": exact, **options})
     workspace = Workspace.create(folder, config)
     know(workspace, PEOPLE)
     for events in PERIODS[:n_periods]:

@@ -38,7 +38,17 @@ from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.state import NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
-from fairstream.strategies import Control, DisparityController, Keep, Measured, Period, Plan, Strategy, UserQuality
+from fairstream.strategies import (
+    Control,
+    DisparityController,
+    Keep,
+    Measured,
+    MeasureGroups,
+    Period,
+    Plan,
+    Strategy,
+    UserQuality,
+)
 from fairstream.training import (
     Batches,
     Engine,
@@ -216,11 +226,17 @@ class Learning:
         return replace(log, features=None, notes=(*log.notes, note))
 
     def measure(
-        self, evaluator: Evaluator, state: State, events: NewEvents, known: Evaluation | None = None
+        self,
+        evaluator: Evaluator,
+        state: State,
+        events: NewEvents,
+        known: Evaluation | None = None,
+        by: MeasureGroups | None = None,
     ) -> Measured | None:
         """How the model in service does on events before it learns them; None where no controller asks.
 
-        `known` is its evaluation on these events for the controller's task, where there is one.
+        `known` is its evaluation on these events for the controller's task, where there is one; `by` measures the
+        groups instead of `Measured.of`.
         """
         if self.controller is None:
             return None
@@ -248,6 +264,8 @@ class Learning:
             popular = RecentPopularity.of(state.history).eval().to(self.device)
             yardstick = tested(popular, ContextBuilder(Reads(), state.history, None, self.device)).values_of(metric)
         values, names = results.values_of(metric), events.groups.names
+        if by is not None:
+            return by(results.users, values, results.codes, names, yardstick)
         return Measured.of(values, results.codes, names, evaluator.min_group_size, yardstick)
 
     def test(self, evaluator: Evaluator, state: State, events: NewEvents, results: UserResults) -> UserQuality | None:

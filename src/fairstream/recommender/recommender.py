@@ -37,7 +37,7 @@ from fairstream.recommender.learning import Candidate, Learning, Update
 from fairstream.recommender.levers import LeverName
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
-from fairstream.strategies import Side, Strategy
+from fairstream.strategies import MeasureGroups, Side, Strategy
 from fairstream.training import CUSTOM, EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
@@ -264,6 +264,7 @@ class FairRecommender:
         on_epoch: OnEpoch | None = None,
         min_group_size: int = 20,
         control_step: float = 1.0,
+        measure_groups: MeasureGroups | None = None,
     ) -> Self:
         """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
 
@@ -281,6 +282,10 @@ class FairRecommender:
         control_step
             Under `max_disparity`, how much of the controller's step is taken, above 0 and up to 1: less where a whole
             one was too much.
+        measure_groups
+            Under `max_disparity`, measures the gaps between groups in place of plain means, for example with noise: a
+            function of the users' rows, their values, the codes and the names of their groups, and their values under
+            recent popularity where `max_group_loss` asks for them.
 
         Returns
         -------
@@ -316,7 +321,7 @@ class FairRecommender:
                         notes.append(_undecided(main.not_compared))
                     new = new._replace(groups=groups)
             evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
-            measured = self._learning.measure(evaluator, state, new)
+            measured = self._learning.measure(evaluator, state, new, by=measure_groups)
             candidate = self._learning.update(
                 state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
             )

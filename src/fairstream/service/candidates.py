@@ -6,18 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fairstream.data import read_events
+from fairstream.data import UNKNOWN, read_events
 from fairstream.evaluation import Evaluation
 from fairstream.recommender import FairRecommender, load
 from fairstream.service.control import control_step
 from fairstream.service.event_store import EventStore
-from fairstream.service.gate import N_RESAMPLES
 from fairstream.service.people import values_of
 from fairstream.service.periods import events_of, held_out
+from fairstream.service.privacy import Comparison, GroupMeans, Release, established, ndcg_of
 from fairstream.service.records import Period
 from fairstream.service.registry import model
 from fairstream.service.workspace import Workspace
@@ -38,13 +39,15 @@ class Trial:
     """The model in service on the same events, knowing the same; None for the first model."""
     n_new_items: int
     """Items among the events of the period that the model in service did not know."""
+    comparison: Comparison | None = None
+    """The candidate beside the model in service; None for the first model."""
     control_step: float = 1.0
     """How much of the controller's step was taken, where there is one."""
 
     @property
     def names(self) -> list[str]:
-        """The groups, the advantaged one first."""
-        return list(next(iter(self.after.metrics.values())).by_group)
+        """The groups."""
+        return names_of(self.after)
 
     @property
     def what_is_not_finite(self) -> str | None:
@@ -61,8 +64,16 @@ class Trial:
 class Candidates:
     """Makes and judges candidates that descend from one model, or the first one."""
 
-    def __init__(self, workspace: Workspace, store: EventStore, parent: str | None, periods: Sequence[Period]) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        store: EventStore,
+        parent: str | None,
+        periods: Sequence[Period],
+        release: Release,
+    ) -> None:
         self._workspace, self._config, self._parent = workspace, workspace.config, parent
+        self._release = release
         self._learned_late, self._skipped = _nothing(), _nothing()
         if parent is not None:
             row = model(workspace.engine, parent)
@@ -73,11 +84,16 @@ class Candidates:
         values = values_of(workspace.engine, None)
         self._people = values.rename_columns(["user_id", self._config.group])
 
-    def judge_in_service(self, events: pa.Table) -> Evaluation:
+    def judge_in_service(self, events: pa.Table) -> tuple[Evaluation, GroupMeans]:
         """How the model in service does on events before anything of them is learned."""
         recommender = self._in_service()
+        n_established = len(recommender.state.user_ids)
         self._observe(recommender, self._learned_late)
-        return self._judge(recommender, events)
+        evaluation = self._judge(recommender, events)
+        results, names = evaluation.tested, names_of(evaluation)
+        codes = established(results, n_established)
+        sizes = self._release.sizes("period sizes", codes, names)
+        return evaluation, self._release.means("period", ndcg_of(results), codes, names, sizes)
 
     def learn(self, head: pa.Table, tail: pa.Table) -> Trial:
         """Learn `head`, with what was left over last time; judge by `tail`."""
@@ -87,16 +103,21 @@ class Candidates:
             return Trial(candidate, len(head), self._judge(candidate, tail), None, n_items)
         lesson = pa.concat_tables([self._learned_late, head])
         kept, candidate = self._in_service(), self._in_service()
+        n_established = len(kept.state.user_ids)
         n_new_items = self._n_unknown(kept, pa.concat_tables([head, tail]))
         self._observe(kept, lesson)  # at once, as the candidate does: then both give users the same rows
         step = control_step(self._workspace.engine, self._parent)
         candidate.update(
             _columns(lesson),
             users=self._people,
-            min_group_size=self._config.gate.min_group_size,
             control_step=step,
+            measure_groups=lambda users, values, codes, names, popularity: self._release.measured(
+                values, np.where(users < n_established, codes, UNKNOWN), names, popularity
+            ),
         )
-        return Trial(candidate, len(lesson), self._judge(candidate, tail), self._judge(kept, tail), n_new_items, step)
+        after, before = self._judge(candidate, tail), self._judge(kept, tail)
+        comparison = Comparison.of(self._release, before.tested, after.tested, names_of(after), n_established)
+        return Trial(candidate, len(lesson), after, before, n_new_items, comparison, step)
 
     def _n_unknown(self, recommender: FairRecommender, events: pa.Table) -> int:
         """How many items there are of which nothing was known before these events."""
@@ -132,10 +153,14 @@ class Candidates:
             _columns(events),
             users=self._people,
             k=k,
-            min_group_size=gate.min_group_size,
-            n_resamples=N_RESAMPLES,
+            n_resamples=1,  # for the intervals of everyone, which draw nothing; groups are left to `privacy`
             breakdown=True,
         )
+
+
+def names_of(evaluation: Evaluation) -> list[str]:
+    """The groups that there are."""
+    return list(next(iter(evaluation.metrics.values())).by_group)
 
 
 def _columns(events: pa.Table) -> pa.Table:

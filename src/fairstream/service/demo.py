@@ -15,7 +15,7 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_arrow
 from fairstream.service.people import people_from_arrow, put_people
 from fairstream.service.records import Update
-from fairstream.service.settings import Learning, LiveConfig
+from fairstream.service.settings import Learning, LiveConfig, Privacy
 from fairstream.service.updates import run
 from fairstream.service.workspace import Workspace
 
@@ -28,6 +28,7 @@ DEMO = LiveConfig(
     group="community",
     advantaged="majority",
     learning=Learning(pretrain_epochs=20, embedding_dim=8, fairness_weight=1.25, temperature=1.0),
+    privacy=Privacy(epsilon="off"),  # nobody's group is behind the numbers of made-up people
 )
 """The configuration of the demonstration."""
 _FAIR_FROM = 3

@@ -1,8 +1,8 @@
 """Why the model in service did better or worse on a period than on the one before; see `evaluation.explanation`.
 
-A workspace keeps numbers of groups, none of a person. Of each period's evaluation these are sums over known users and
-over newcomers, and of each candidate how far it was ahead of the model in service, on the held-out events. So what the
-new model brought is measured on the held-out events of the period before, and drift is what is left of the change.
+A workspace keeps sums of everyone, over known users and over newcomers; of groups the means that may be published, see
+`privacy`; and of each candidate how far it was ahead of the model in service, on the held-out events. So what the new
+model brought is measured on the held-out events of the period before, and drift is what is left of the change.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from fairstream.evaluation import (
     Evaluation,
     Explained,
     Explanation,
-    GroupPanel,
     Mix,
-    Protocol,
-    stack_periods,
 )
 from fairstream.evaluation.breakdown import N_LENGTHS, N_STRATA, VALUES
 from fairstream.evaluation.by_group import difference_interval
@@ -30,67 +27,30 @@ from fairstream.evaluation.explanation import (
     FACTORS,
     LEARNING,
     factor_parts,
-    is_small,
     joined_mix,
-    mean_of_sums,
     mix_of_sums,
 )
-from fairstream.evaluation.paired import Interval, Paired
 from fairstream.evaluation.resampling import Array
-from fairstream.service.gate import EVERYONE, N_RESAMPLES
 from fairstream.service.periods import closed_periods
+from fairstream.service.privacy import EVERYONE
 from fairstream.service.records import Model, Period
 from fairstream.service.registry import models
-from fairstream.service.settings import Gate
 from fairstream.service.workspace import Workspace
 
-_KNOWN, _NEWCOMERS, _ALL = "known", "newcomers", "all"
-_PLACES = {_KNOWN: 0, _NEWCOMERS: N_LENGTHS, _ALL: 0}
+_KNOWN, _NEWCOMERS = "known", "newcomers"
+_PLACES = {_KNOWN: 0, _NEWCOMERS: N_LENGTHS, "all": 0}
 """Where stored sums stand among the strata."""
 
 Sums = Mapping[str, Any]
 
 
-def strata(evaluation: Evaluation, names: Sequence[str], min_size: int) -> dict[str, dict[str, Any]]:
-    """The sums of everyone and of each judged group, over known users and newcomers apart where both are enough."""
+def strata(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """The sums of everyone, over known users and newcomers apart."""
     test = evaluation.breakdown
     assert test is not None
-    columns = _ndcg_columns(test.metrics)
-    chosen = {EVERYONE: np.ones(len(test.users), np.bool_)}
-    chosen |= {name: test.codes == code for code, name in enumerate(names)}
-    found = {}
-    for name, mine in chosen.items():
-        n = int(mine.sum())
-        if n < max(1, min_size):
-            continue
-        sums = test.sums(mine)[:, columns]
-        parts = {_ALL: sums.sum(axis=0)}
-        if not is_small(test, mine, min_size):
-            parts = {_KNOWN: sums[:N_LENGTHS].sum(axis=0), _NEWCOMERS: sums[N_LENGTHS:].sum(axis=0)}
-        found[name] = {"n_users": n, **{part: total.tolist() for part, total in parts.items()}}
-    return found
-
-
-def gains(before: Evaluation, after: Evaluation, names: Sequence[str], gate: Gate) -> dict[str, Any]:
-    """How far a candidate (`after`) is ahead of the model in service, on the same users: [value, [low, high]]."""
-    ndcg = [Protocol.named("strict").metrics["ndcg"]]
-    (old, codes), (new, _) = (stack_periods([judged.tested], ndcg) for judged in (before, after))
-    panel = GroupPanel(np.concatenate([old, new], axis=2), codes, len(names), gate.min_group_size)
-    paired = Paired(panel, 1, N_RESAMPLES)
-
-    def difference(statistic: str, code: int | None = None) -> list[Any]:
-        observed, drawn = paired.of(statistic)
-        if code is not None:
-            observed, drawn = observed[code], drawn[:, code]
-        found = Interval.of(observed[1] - observed[0], drawn[:, 1] - drawn[:, 0])
-        return [found.value, [found.low, found.high]]
-
-    judged, compared = panel.judged[:, 0], panel.compared[:, 0]
-    return {
-        "everyone": difference("mean"),
-        "groups": {name: difference("by_group", code) for code, name in enumerate(names) if judged[code]},
-        "gaps": {name: difference("gap", code) for code, name in enumerate(names) if compared[code]},
-    }
+    sums = test.sums(np.ones(len(test.users), np.bool_))[:, _ndcg_columns(test.metrics)]
+    parts = {_KNOWN: sums[:N_LENGTHS].sum(axis=0), _NEWCOMERS: sums[N_LENGTHS:].sum(axis=0)}
+    return {EVERYONE: {"n_users": len(test.users), **{part: total.tolist() for part, total in parts.items()}}}
 
 
 def explain_workspace(workspace: Workspace, *, t: int | None = None) -> Explained:
@@ -180,63 +140,60 @@ def _notes(workspace: Workspace, made: Mapping[int, Model], t: int, shown: Expla
 def _explain(before: Period, after: Period, gain: Mapping[str, Any] | None) -> Explanation:
     assert before.evaluation is not None
     assert after.evaluation is not None
-    old, new = before.evaluation["strata"], after.evaluation["strata"]
-    names = [name for name in new if name in old and name != EVERYONE]
     levels = before.evaluation["levels"], after.evaluation["levels"]
-
-    def level(name: str) -> tuple[float, float] | None:
-        (was, ends_before), (value, ends) = levels[0][name], levels[1][name]
-        return _interval(value - was, (value, *ends), (was, *ends_before))
-
-    everyone = _change(_tables(old[EVERYONE], new[EVERYONE]), level(EVERYONE), gain, "everyone")
-    groups = {name: _change(_tables(old[name], new[name]), level(name), gain, "groups", name) for name in names}
-    gaps = {}
-    # Both sides of a gap are told apart alike, or their parts would not be of the same kind.
-    is_apart = all(_ALL not in sums[name] for name in names for sums in (old, new))
-    tables = {name: np.stack(_tables(old[name], new[name], is_apart=is_apart)) for name in names}
-    for name in names if len(names) > 1 else ():
-        own, rest = tables[name], np.sum([tables[other] for other in names if other != name], axis=0)
-        interval = _gap_levels(before, after, name)
-        gaps[name] = _change((own[0], own[1]), interval, gain, "gaps", name, minus=(rest[0], rest[1]))
-    mixes = {"": _mix(old[EVERYONE], new[EVERYONE])} | {name: _mix(old[name], new[name]) for name in names}
-    return Explanation(everyone, groups, gaps, mixes)
-
-
-def _tables(old: Sums, new: Sums, *, is_apart: bool = True) -> tuple[Array, Array]:
-    """(strata, columns) of both tests; known users and newcomers apart only where both tests tell them apart."""
-    is_apart = is_apart and _ALL not in old and _ALL not in new
-    tables = []
-    for sums in (old, new):
-        table = np.zeros((N_STRATA, VALUES + 2))
-        for part, place in _PLACES.items():
-            if part in sums:
-                table[place if is_apart else 0] += np.array(sums[part])
-        tables.append(table)
-    return tables[0], tables[1]
+    gaps = _gaps(before.evaluation), _gaps(after.evaluation)
+    old, new = before.evaluation["strata"][EVERYONE], after.evaluation["strata"][EVERYONE]
+    everyone = _moved(levels[0][EVERYONE], levels[1][EVERYONE], _learned(gain, "everyone", None), _factors(old, new))
+    return Explanation(
+        everyone,
+        {
+            name: _moved(was, levels[1][name], _learned(gain, "groups", name))
+            for name, was in levels[0].items()
+            if name in levels[1] and name != EVERYONE
+        },
+        {
+            name: _moved(was, gaps[1][name], _learned(gain, "gaps", name))
+            for name, was in gaps[0].items()
+            if set(gaps[0]) == set(gaps[1])
+        },
+        {"": _mix(old, new)},
+    )
 
 
-def _change(
-    tables: tuple[Array, Array],
-    interval: tuple[float, float] | None,
-    gain: Mapping[str, Any] | None,
-    kind: str,
-    name: str | None = None,
-    minus: tuple[Array, Array] | None = None,
+def _gaps(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Each group's gap: [value, [low, high]]."""
+    gaps = next(score["gaps"] for metric, score in evaluation["metrics"].items() if metric.startswith("ndcg@"))
+    return {name: [gap["value"], gap["interval"]] for name, gap in gaps.items() if gap["interval"] is not None}
+
+
+def _moved(
+    before: Sequence[Any], after: Sequence[Any], learned: Estimate | None, factors: Mapping[str, float] | None = None
 ) -> Change:
-    before, after = (float(mean_of_sums(table)[0]) for table in tables)
-    parts = factor_parts(*tables)[0]
-    if minus is not None:
-        before, after = (own - float(mean_of_sums(rest)[0]) for own, rest in zip((before, after), minus, strict=True))
-        parts = parts - factor_parts(*minus)[0]
-    # How long histories are was not kept.
-    estimates = {
-        factor: Estimate(float(part)) for factor, part in zip(FACTORS, parts, strict=True) if factor != "histories"
-    }
-    learned = _learned(gain, kind, name)
+    """The change of a number, each side [value, [low, high]]; what no factor and no update accounts for is drift.
+
+    Of groups nothing but their means is kept, so that there are no factors of theirs.
+    """
+    (was, ends_before), (value, ends) = before, after
+    parts = {name: Estimate(part) for name, part in (factors or {}).items()}
     if learned is not None:
-        estimates["drift"] = Estimate(estimates["drift"].value - learned.value)
-        estimates[LEARNING] = learned
-    return Change(before, after, Estimate(after - before, interval), estimates)
+        parts[LEARNING] = learned
+    parts["drift"] = Estimate(value - was - sum(part.value for part in parts.values()))
+    return Change(was, value, Estimate(value - was, _interval(value - was, (value, *ends), (was, *ends_before))), parts)
+
+
+def _factors(old: Sums, new: Sums) -> dict[str, float]:
+    """What newcomers and new items account for; how long histories are was not kept."""
+    parts = dict(zip(FACTORS, factor_parts(_table(old), _table(new))[0], strict=True))
+    return {name: float(parts[name]) for name in ("new_people", "new_items")}
+
+
+def _table(sums: Sums) -> Array:
+    """(strata, columns) of a test."""
+    table = np.zeros((N_STRATA, VALUES + 2))
+    for part, place in _PLACES.items():
+        if part in sums:
+            table[place] += np.array(sums[part])
+    return table
 
 
 def _learned(gain: Mapping[str, Any] | None, kind: str, name: str | None) -> Estimate | None:
@@ -248,20 +205,6 @@ def _learned(gain: Mapping[str, Any] | None, kind: str, name: str | None) -> Est
     return None if found is None else Estimate(found[0], (found[1][0], found[1][1]))
 
 
-def _gap_levels(before: Period, after: Period, name: str) -> tuple[float, float] | None:
-    """The interval of how far a gap moved, where the same groups were compared in both periods."""
-    found = []
-    for period in (before, after):
-        assert period.evaluation is not None
-        metrics = period.evaluation["metrics"]
-        gaps = next(score["gaps"] for metric, score in metrics.items() if metric.startswith("ndcg@"))
-        found.append(gaps)
-    if set(found[0]) != set(found[1]) or not all(gaps.get(name, {}).get("interval") for gaps in found):
-        return None
-    (was, value) = ((gaps[name]["value"], *gaps[name]["interval"]) for gaps in found)
-    return _interval(value[0] - was[0], value, was)
-
-
 def _interval(change: float, one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:
     """Of a difference of two numbers, each with its interval, as if of different users."""
     low, high = difference_interval(np.array(change), *(tuple(map(np.array, side)) for side in (one, other)))  # type: ignore[arg-type]
@@ -269,10 +212,7 @@ def _interval(change: float, one: tuple[float, ...], other: tuple[float, ...]) -
 
 
 def _mix(old: Sums, new: Sums) -> Mix:
-    sides = []
-    for sums in (old, new):
-        table = _tables(sums, sums)[0]
-        sides.append((int(sums["n_users"]), *mix_of_sums(table, is_few=_ALL in sums)))
+    sides = [(int(sums["n_users"]), *mix_of_sums(_table(sums), is_few=False)) for sums in (old, new)]
     return joined_mix(sides[0], sides[1])
 
 

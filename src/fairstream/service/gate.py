@@ -12,18 +12,15 @@ them is not judged fairly by them: that holds, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from fairstream.evaluation import Evaluation, GroupPanel, Protocol, stack_periods
-from fairstream.evaluation.paired import Interval, Paired
+from fairstream.evaluation.resampling import Array
+from fairstream.service.privacy import EVERYONE, Comparison, Normal
 from fairstream.service.settings import Gate
 
-N_RESAMPLES = 1000
-EVERYONE = "all users"
 _OF_THE_CHANGE = frozenset({"performance", "disparity"})
 
 
@@ -81,7 +78,7 @@ def finite(reason: str | None) -> Check:
 
 
 def drift(now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate) -> Iterator[Check]:
-    """Whether the model in service does as it did: `group_levels` of this period and of the last one learned from."""
+    """Whether the model in service does as it did: the levels of this period and of the last one learned from."""
     for name in (name for name in now if name in before):
         (value, (_, high)), (was, (low, _)) = now[name], before[name]
         fall = 1 - value / was if was > 0 else 0.0
@@ -95,58 +92,56 @@ def drift(now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate) -> Iter
         yield Check("drift", ok, sentence, fall, None, gate.max_drift, None if name == EVERYONE else name)
 
 
-def compared(before: Evaluation, after: Evaluation, names: Sequence[str], gate: Gate, seed: int = 0) -> Iterator[Check]:
-    """The candidate (`after`) beside the model in service (`before`), on the same users."""
-    ndcg = [Protocol.named("strict").metrics["ndcg"]]
-    (old, codes), (new, _) = (stack_periods([judged.tested], ndcg) for judged in (before, after))
-    panel = GroupPanel(np.concatenate([old, new], axis=2), codes, len(names), gate.min_group_size)
-    paired = Paired(panel, 1, N_RESAMPLES)
-    overall, by_group, largest = (paired.of(name) for name in ("mean", "by_group", "largest"))
-    yield _performance(EVERYONE, *overall, gate)
-    for code, name in enumerate(names):
-        if panel.judged[code, 0]:
-            yield _performance(name, by_group[0][code], by_group[1][:, code], gate)
-    if panel.judged[:, 0].sum() >= 2:
-        yield _disparity(*largest, gate)
+def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
+    """The candidate beside the model in service, on the same users."""
+    old, change = comparison.before, comparison.after - comparison.before
+    level = float(old.mean())
+    ratio = float(change.mean()) / level if level > 0 else 0.0
+    deviations = change - ratio * old  # a ratio of means varies as this does, over its denominator
+    yield _performance(EVERYONE, level, Normal(ratio, Normal.mean(deviations).se / level if level > 0 else 0.0), gate)
+    variance = float(deviations.var())
+    for name, own in comparison.groups_before.means.items():
+        moved, size = comparison.groups_change.means[name], comparison.groups_before.sizes[name]
+        ratio = moved.value / own.value if own.value > 0 else 0.0
+        # Of the standard errors, only what noise has added is left beside how the ratio itself varies.
+        noise = math.hypot(_noise(moved, change, size), ratio * _noise(own, old, size))
+        error = math.hypot(math.sqrt(variance / size), noise)
+        yield _performance(name, own.value, Normal(ratio, error / own.value if own.value > 0 else 0.0), gate)
+    if gaps := comparison.groups_after.gaps():
+        yield _disparity(comparison, gaps, gate)
 
 
-def _performance(name: str, found: Any, drawn: Any, gate: Gate) -> Check:
+def _noise(mean: Normal, values: Array, size: float) -> float:
+    """The part of a group's standard error that noise has added."""
+    return math.sqrt(max(0.0, mean.se**2 - float(values.var()) / size))
+
+
+def _performance(name: str, level: float, change: Normal, gate: Gate) -> Check:
     """The change, as a share of what the model in service reaches."""
-    if not found[0] > 0:
+    if level <= 0:
         return Check("performance", True, f"the model in service finds nothing for {name}", None, None, gate.max_fall)
-    change = Interval.of(found[1] / found[0] - 1, drawn[:, 1] / np.maximum(drawn[:, 0], 1e-12) - 1)
-    ok = not (change.value < -gate.max_fall and change.high < 0)
+    value, (low, high) = change.published
+    ok = not (value < -gate.max_fall and high < 0)
     sentence = (
-        f"NDCG@{gate.k} for {name} {_moved(change.value)} {abs(change.value):.1%} "
-        f"({change.low:+.1%} to {change.high:+.1%}, limit −{gate.max_fall:.0%})"
+        f"NDCG@{gate.k} for {name} {_moved(value)} {abs(value):.1%} "
+        f"({low:+.1%} to {high:+.1%}, limit −{gate.max_fall:.0%})"
     )
     group = None if name == EVERYONE else name
-    return Check("performance", ok, sentence, change.value, (change.low, change.high), gate.max_fall, group)
+    return Check("performance", ok, sentence, value, (low, high), gate.max_fall, group)
 
 
-def _disparity(found: Any, drawn: Any, gate: Gate) -> Check:
-    rise = Interval.of(found[1] - found[0], drawn[:, 1] - drawn[:, 0])
-    ok = not (rise.value > gate.max_rise and rise.low > 0)
+def _disparity(comparison: Comparison, gaps: Mapping[str, Normal], gate: Gate) -> Check:
+    largest = max(gaps, key=lambda name: abs(gaps[name].value))
+    before = max(abs(gap.value) for gap in comparison.groups_before.gaps().values())
+    rise = Normal(abs(gaps[largest].value) - before, comparison.groups_change.gaps()[largest].se)
+    value, (low, high) = rise.published
+    ok = not (value > gate.max_rise and low > 0)
     sentence = (
-        f"the largest gap between a group and the rest {_moved(rise.value)} {abs(rise.value):.4f} to {found[1]:.4f} "
-        f"({rise.low:+.4f} to {rise.high:+.4f}, limit +{gate.max_rise:g})"
+        f"the largest gap between a group and the rest {_moved(value)} {abs(value):.3f} to "
+        f"{abs(gaps[largest].value):.3f} ({low:+.3f} to {high:+.3f}, limit +{gate.max_rise:g})"
     )
-    return Check("disparity", ok, sentence, rise.value, (rise.low, rise.high), gate.max_rise)
+    return Check("disparity", ok, sentence, value, (low, high), gate.max_rise)
 
 
 def _moved(change: float) -> str:
     return "rises by" if change > 0 else "falls by"
-
-
-def group_levels(evaluation: Evaluation, names: Sequence[str], gate: Gate) -> dict[str, Any]:
-    """How well everyone and each judged group is served: [value, [low, high]] by name."""
-    ndcg = [Protocol.named("strict").metrics["ndcg"]]
-    values, codes = stack_periods([evaluation.tested], ndcg)
-    panel = GroupPanel(values, codes, len(names), gate.min_group_size)
-    paired = Paired(panel, 1, N_RESAMPLES)
-    (overall, overall_drawn), (by_group, by_group_drawn) = paired.of("mean"), paired.of("by_group")
-    found = {EVERYONE: Interval.of(overall[0], overall_drawn[:, 0])}
-    for code, name in enumerate(names):
-        if panel.judged[code, 0]:
-            found[name] = Interval.of(by_group[code, 0], by_group_drawn[:, code, 0])
-    return {name: [level.value, [level.low, level.high]] for name, level in found.items()}

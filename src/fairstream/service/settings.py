@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -18,6 +18,8 @@ from fairstream.files import replace_file
 from fairstream.methods import MethodConfig
 
 FILE = "fairstream.toml"
+_PARTS = ("learning", "gate", "privacy", "limits")
+"""The tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
 
@@ -76,6 +78,15 @@ everyone and for every group, as a share; beyond it the events themselves are ta
     """A period stays open until this many users have held-out events to judge by."""
 
 
+class Privacy(Configuration):
+    """What may be published about groups."""
+
+    epsilon: Annotated[float, Field(gt=0)] | Literal["off"] = 1.0
+    """Budget of differential privacy of each update: all that it publishes about groups changes by a factor of at \
+most e^epsilon in probability, whatever one person's group is. "off": no noise, for made-up people or where sizes and \
+means of groups are public anyway."""
+
+
 class Limits(Configuration):
     """What the service allows."""
 
@@ -106,6 +117,7 @@ class LiveConfig(Configuration):
     """Models that stay on disk for a rollback."""
     learning: Learning = Learning()
     gate: Gate = Gate()
+    privacy: Privacy = Privacy()
     limits: Limits = Limits()
 
     @field_validator("every")
@@ -122,16 +134,15 @@ class LiveConfig(Configuration):
             found = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{folder / FILE} cannot be read: {error}") from None
-        parts: dict[str, type[Configuration]] = {"learning": Learning, "gate": Gate, "limits": Limits}
-        for name, part in parts.items():
+        for name in _PARTS:
             if not isinstance(options := found.get(name, {}), dict):
                 raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {options!r}")
-            found[name] = part(**options)
+            found[name] = type(cls.model_fields[name].default)(**options)
         return cls(**found)
 
     def write(self, folder: Path) -> None:
         """Write the file, each option with what it means above it."""
-        lines = [*_lines(self), *(line for part in ("learning", "gate", "limits") for line in _part(self, part))]
+        lines = [*_lines(self), *(line for part in _PARTS for line in _part(self, part))]
         replace_file(folder / FILE, "\n".join([*lines, ""]).encode())
 
 

@@ -26,13 +26,14 @@ from fairstream.errors import DataError, ModelError
 from fairstream.evaluation import Evaluation
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.candidates import Candidates, Trial
+from fairstream.service.candidates import Candidates, Trial, names_of
 from fairstream.service.control import reported_control, sentences_of
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
-from fairstream.service.explain import gains, strata
-from fairstream.service.gate import Check, Decision, compared, drift, finite, flood, group_levels
+from fairstream.service.explain import strata
+from fairstream.service.gate import Check, Decision, compared, drift, finite, flood
 from fairstream.service.periods import closed_periods, events_of, in_order
+from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
 from fairstream.service.records import Period
 from fairstream.service.registry import in_service, model, put_into_service, tidy
 from fairstream.service.workspace import Workspace
@@ -96,12 +97,16 @@ class _Update:
                 f"(gate.min_tested_users); {len(self.events)} events wait",
             )
         current = in_service(self.engine)
-        candidates = Candidates(self.workspace, self.store, current and current.model, self.periods)
+        self.sha256 = _hash(self.events)
+        release = Release(
+            self.workspace.secret, self.workspace.config.privacy, self.gate.min_group_size, f"{self.t} {self.sha256}"
+        )
+        candidates = Candidates(self.workspace, self.store, current and current.model, self.periods, release)
         evaluation = None
         try:
             if current is not None:
                 self.say(f"judging model {current.model} by {len(self.events)} events of period {self.t}")
-                evaluation = candidates.judge_in_service(self.events)
+                evaluation = self._reported(*candidates.judge_in_service(self.events))
             self.say(f"learning {len(head)} events")
             begin = time.perf_counter()
             trial = candidates.learn(head, tail)
@@ -116,12 +121,12 @@ class _Update:
         counts = pc.value_counts(self.events["user_id"]).field("counts")
         return (flood(pc.max(counts).as_py() / len(self.events), self.gate),)
 
-    def _decide(self, trial: Trial, evaluation: Evaluation | None) -> Decision:
+    def _decide(self, trial: Trial, evaluation: dict[str, Any] | None) -> Decision:
         checks = [*self._flood(), finite(trial.what_is_not_finite)]
         if evaluation is not None:
-            checks += drift(group_levels(evaluation, trial.names, self.gate), self._levels_before(), self.gate)
-        if trial.before is not None and trial.what_is_not_finite is None:
-            checks += compared(trial.before, trial.after, trial.names, self.gate)
+            checks += drift(evaluation["levels"], self._levels_before(), self.gate)
+        if trial.comparison is not None and trial.what_is_not_finite is None:
+            checks += compared(trial.comparison, self.gate)
         return Decision(tuple(checks))
 
     def _levels_before(self) -> dict[str, Any]:
@@ -133,7 +138,7 @@ class _Update:
     def _conclude(
         self,
         trial: Trial | None,
-        evaluation: Evaluation | None,
+        evaluation: dict[str, Any] | None,
         decision: Decision,
         current: Any,
         seconds: float,
@@ -156,7 +161,7 @@ class _Update:
             "n_late": self.n_late,
             "split_time": first_held_out["time"][0].as_py(),
             "split_seq": first_held_out["seq"][0].as_py(),
-            "evaluation": None if evaluation is None else reported(evaluation, self.workspace),
+            "evaluation": evaluation,
         }
         row = {
             "id": name,
@@ -187,7 +192,7 @@ class _Update:
         about: dict[str, Any] = {
             "configuration": self.workspace.config.model_dump(),
             "data": {
-                "sha256": _hash(self.events),
+                "sha256": self.sha256,
                 "n_events": len(self.events),
                 "n_users": pc.count_distinct(self.events["user_id"]).as_py(),
                 "n_items": pc.count_distinct(self.events["item_id"]).as_py(),
@@ -201,27 +206,18 @@ class _Update:
         }
         if trial is not None:
             about["data"]["n_new_items"] = trial.n_new_items
-            about |= {"n_learned": trial.n_learned, "evaluation": reported(trial.after, self.workspace)}
+            compared = trial.comparison
+            groups = NO_GROUPS if compared is None else compared.groups_after
+            about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups)}
             about |= reported_control(trial.recommender, trial.names, trial.control_step)
-            if trial.before is not None:
-                about["before"] = reported(trial.before, self.workspace)
-                about["gains"] = gains(trial.before, trial.after, trial.names, self.gate)
+            if trial.before is not None and compared is not None:
+                about["before"] = self._reported(trial.before, compared.groups_before)
+                about["gains"] = compared.gains()
         return about
 
-
-def reported(evaluation: Evaluation, workspace: Workspace) -> dict[str, Any]:
-    """What may be told of a evaluation: numbers of groups, none of a person."""
-    gate, k = workspace.config.gate, evaluation.tested.hits.shape[1]
-    metrics = {name: score.to_dict() for name, score in evaluation.metrics.items()}
-    names = list(evaluation.metrics[f"ndcg@{k}"].by_group)
-    return {
-        "metrics": metrics,
-        "levels": group_levels(evaluation, names, gate),
-        "strata": strata(evaluation, names, gate.min_group_size),
-        "n_tested_users": evaluation.n_tested_users,
-        "n_cold_users": evaluation.n_cold_users,
-        "excluded_groups": sorted(evaluation.excluded_groups),
-    }
+    def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:
+        names, advantaged = names_of(evaluation), self.workspace.config.advantaged
+        return {**reported(evaluation, groups, names, advantaged), "strata": strata(evaluation)}
 
 
 def _hash(events: pa.Table) -> str:

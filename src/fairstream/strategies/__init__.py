@@ -1,6 +1,6 @@
 """How W_{t−1} becomes W_t."""
 
-from fairstream.strategies.controller import Control, DisparityController, Measured, Side
+from fairstream.strategies.controller import Control, DisparityController, Measured, MeasureGroups, Side
 from fairstream.strategies.restart import RestartByBound, RestartEvery, RestartOnDegradation
 from fairstream.strategies.strategy import (
     STRATEGIES,
@@ -22,6 +22,7 @@ __all__ = [
     "DisparityController",
     "FineTune",
     "Keep",
+    "MeasureGroups",
     "Measured",
     "Memory",
     "Period",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from fairstream.data import Rows
+from fairstream.data.groups import Codes
+from fairstream.data.history import Floats
 from fairstream.strategies.strategy import Memory
 
 Side = Literal["behind", "both"]
@@ -74,6 +77,10 @@ class Measured(NamedTuple):
             if yardstick is not None and mean > 0 and yardstick[own].mean() > 0:
                 standings[names[code]] = _log_ratio(values[own], yardstick[own])
         return cls(_mean(values), gaps, standings)
+
+
+MeasureGroups = Callable[[Rows, Floats, Codes, tuple[str, ...], Floats | None], Measured]
+"""From the users' rows, their values, the codes and names of their groups, and their values under recent popularity."""
 
 
 class Control(NamedTuple):

@@ -1,0 +1,229 @@
+"""Nobody's group follows from what is published: the attacks that told it, run against the numbers of today."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from streams import know, named_stream, take_in
+
+from fairstream.evaluation import UserResults
+from fairstream.service.audit import entries
+from fairstream.service.periods import closed_periods
+from fairstream.service.privacy import EVERYONE, SHARES, Comparison, GroupMeans, Normal, Release
+from fairstream.service.registry import models
+from fairstream.service.settings import Gate, Learning, Privacy
+from fairstream.service.updater import update
+from fairstream.service.workspace import Workspace
+
+Maker = Callable[..., Workspace]
+NAMES = ["majority", "minority"]
+N_SECRETS = 4000
+OFF, ON = Privacy(epsilon="off"), Privacy(epsilon=1.0)
+
+
+def published(truth: int, secret: int, privacy: Privacy, values: np.ndarray, codes: np.ndarray) -> GroupMeans:
+    """What is published of a period whose last user is the target, of group `truth`, all others the attacker's."""
+    codes = np.append(codes, truth)
+    release = Release(secret.to_bytes(4, "big"), privacy, 20, "3 hash")
+    return release.means("period", values, codes, NAMES, release.sizes("period sizes", codes, NAMES))
+
+
+def right(guess: Callable[[GroupMeans], int], privacy: Privacy, values: np.ndarray, codes: np.ndarray) -> float:
+    """How often a guess is right, over many secrets."""
+    found = [guess(published(n % 2, n, privacy, values, codes)) == n % 2 for n in range(N_SECRETS)]
+    return float(np.mean(found))
+
+
+def by_threshold(groups: GroupMeans) -> int:
+    """19 made-up users a group: the one that is reported has the twentieth."""
+    if len(groups.sizes) == 1:
+        return NAMES.index(next(iter(groups.sizes)))
+    return int(groups.sizes.get("minority", 0) > groups.sizes.get("majority", 0))
+
+
+def by_fraction(groups: GroupMeans) -> int:
+    """38 made-up users a group, none with a hit: a denominator of 39 tells where the target is."""
+    denominators = {
+        name: Fraction(round(mean.value, 3)).limit_denominator(60).denominator for name, mean in groups.means.items()
+    }
+    return int(denominators.get("minority") == 39)
+
+
+def by_mean(groups: GroupMeans) -> int:
+    """The target alone has a hit, and everybody else is known: the group with the larger mean, if any is reported."""
+    if len(groups.means) < 2:
+        return 0
+    return int(groups.means["minority"].value > groups.means["majority"].value)
+
+
+def made_up(n: int, target_value: float) -> tuple[np.ndarray, np.ndarray]:
+    """The values of n users a group with nothing found and of the target, and the groups of all but the target."""
+    return np.append(np.zeros(2 * n), target_value), np.repeat([0, 1], n)
+
+
+def test_without_noise_the_group_of_one_person_can_be_told_from_a_mean() -> None:
+    """What the noise is there for: with exact means whoever made up all others knows the target's group for sure."""
+    assert right(by_mean, OFF, *made_up(200, 1.0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("guess", "n", "value"), [(by_threshold, 19, 0.0), (by_fraction, 38, 1.0), (by_mean, 38, 1.0), (by_mean, 200, 1.0)]
+)
+def test_no_guess_at_a_group_is_much_better_than_a_coin(guess: Any, n: int, value: float) -> None:
+    share = right(guess, ON, *made_up(n, value))
+    assert share <= 0.5 + SHARES["period"] / 2 + 0.02  # what the budget of these numbers allows is 0.56
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_the_best_guess_from_all_that_an_update_publishes_stays_below_the_bound(epsilon: float) -> None:
+    """Whoever knows everything but one person's group, and how the noise is made, guesses by the likelihoods."""
+    n, half = 300, 0.5  # everybody's value is 0.5, but the target's is 1
+    values, others = np.append(np.full(2 * n, half), 1.0), np.repeat([0, 1], n)
+    everyone = float(values.mean())
+    rights = []
+    for secret in range(N_SECRETS // 2):
+        truth, likelihoods = secret % 2, np.zeros(2)
+        release, codes = Release(secret.to_bytes(4, "big"), Privacy(epsilon=epsilon), 20, "x"), np.append(others, truth)
+        for what in ("period", "held-out", "control"):
+            sizes = release.sizes(f"{what} sizes", codes, NAMES)
+            means = release.means(what, values, codes, NAMES, sizes).means
+            of_size, of_sum = (2 / (epsilon * SHARES[name]) for name in (f"{what} sizes", what))
+            for code, name in enumerate(NAMES if len(means) == 2 else ()):
+                total = (means[name].value - everyone) * sizes[name]
+                for world in (0, 1):
+                    here = code == world
+                    expected = n * (half - everyone) + here * (1 - everyone)
+                    likelihoods[world] -= abs(sizes[name] - n - here) / of_size
+                    likelihoods[world] -= abs(total - expected) / (of_sum * max(everyone, 1 - everyone))
+        rights.append((likelihoods[1] > likelihoods[0]) == truth)
+    assert np.mean(rights) <= math.exp(epsilon) / (1 + math.exp(epsilon))
+
+
+def test_the_shares_of_an_update_add_up_to_its_budget() -> None:
+    assert sum(SHARES.values()) == pytest.approx(1.0)
+
+
+@given(st.lists(st.integers(0, 80), min_size=2, max_size=5), st.sampled_from([OFF, ON]), st.integers(0, 99))
+def test_no_group_is_hidden_alone(counts: list[int], privacy: Privacy, secret: int) -> None:
+    """One hidden group is everyone's mean minus the others'."""
+    names = [f"g{n}" for n in range(len(counts))]
+    release = Release(bytes([secret]), privacy, 20, "x")
+    sizes = release.sizes("period sizes", np.repeat(np.arange(len(counts)), counts), names)
+    assert len(names) - len(sizes) != 1
+    if privacy is OFF:
+        assert all(counts[names.index(name)] >= 20 for name in sizes)
+
+
+def test_the_noise_is_the_same_each_time_and_other_for_other_events() -> None:
+    def drawn(secret: bytes, label: str) -> GroupMeans:
+        release, codes = Release(secret, ON, 20, label), np.repeat([0, 1], 500)
+        sizes = release.sizes("period sizes", codes, NAMES)
+        return release.means("period", np.linspace(0, 1, 1000), codes, NAMES, sizes)
+
+    assert drawn(b"a", "1 x") == drawn(b"a", "1 x")
+    assert len({drawn(s, label).means["minority"] for s in (b"a", b"b") for label in ("1 x", "2 x", "1 y")}) == 6
+
+
+def test_intervals_cover_with_the_noise() -> None:
+    """Group means of 400 users each, with ε = 1: 95 of 100 intervals hold the true mean, and 95 of 100 the true gap."""
+    rng, covered = np.random.default_rng(0), []
+    for secret in range(400):
+        codes = np.repeat([0, 1], 400)
+        values = (rng.random(800) < np.where(codes == 0, 0.4, 0.3)).astype(float)
+        release = Release(secret.to_bytes(2, "big"), ON, 20, "x")
+        groups = release.means("period", values, codes, NAMES, {"majority": 400.0, "minority": 400.0})
+        covered.append([_holds(groups.means["minority"], 0.3), _holds(groups.gaps()["majority"], 0.1)])
+    assert (np.mean(covered, axis=0) > 0.9).all()
+
+
+def _holds(found: Normal, truth: float) -> bool:
+    low, high = found.interval
+    return low <= truth <= high
+
+
+def results(users: np.ndarray, codes: np.ndarray, hits: np.ndarray) -> UserResults:
+    found = torch.zeros(len(users), 5, dtype=torch.float64)
+    found[:, 0] = torch.from_numpy(hits.astype(np.float64))
+    return UserResults(
+        users,
+        codes.astype(np.int16),
+        np.zeros(len(users), np.bool_),
+        found,
+        torch.ones(len(users), dtype=torch.float64),
+    )
+
+
+def test_whoever_has_just_appeared_counts_in_no_group() -> None:
+    users, codes, hits = np.arange(100), np.repeat([0, 1], 50), np.ones(100, np.bool_)
+    tested = results(users, codes, hits)
+    release = Release(b"s", OFF, 20, "x")
+    assert set(Comparison.of(release, tested, tested, NAMES, 100).groups_before.sizes) == set(NAMES)
+    assert Comparison.of(release, tested, tested, NAMES, 69).groups_before.sizes == {}  # 19 of the minority
+
+
+PERIODS, PEOPLE = named_stream()
+
+
+def period_of(users: list[str], t: int) -> pa.Table:
+    """Twelve events of each user, as everybody's made-up ones would be."""
+    start = PERIODS[t]["time"][0].as_py()
+    rows = [(user, f"i{(7 * n + 13 * t + at) % 150}") for at, user in enumerate(users) for n in range(12)]
+    return pa.table(
+        {
+            "user_id": [user for user, _ in rows],
+            "item_id": [item for _, item in rows],
+            "time": pa.array([start] * len(rows), pa.timestamp("us")),
+        }
+    )
+
+
+def attacked(workspace: Workspace, truth: str) -> dict[str, Any]:
+    """The review's attack: 19 made-up users a group, the target beside them, and many without a group."""
+    accomplices = [f"{name}{n}" for name in NAMES for n in range(19)]
+    crowd = [f"nobody{n}" for n in range(122)]
+    groups = {user: user.rstrip("0123456789") for user in accomplices} | {"target": truth}
+    know(workspace, pa.table({"user_id": list(groups), "value": list(groups.values())}))
+    for t in range(3):
+        take_in(workspace, period_of([*accomplices, *crowd, "target"], t))
+        update(workspace)
+    period, newest = closed_periods(workspace.engine)[-1], models(workspace.engine)[0]
+    record = [json.loads(entry.body) for entry in entries(workspace.engine)][-1]
+    kept = {"period": period.evaluation, "decision": newest.decision, "about": newest.about, "record": record}
+    return json.loads(json.dumps(kept))
+
+
+def keys_by_group(value: Any) -> Mapping[str, int]:
+    """How often each group is a key of anything that was kept."""
+    text = json.dumps(value)
+    return {name: text.count(f'"{name}":') for name in NAMES}
+
+
+@pytest.mark.parametrize("epsilon", [1.0, "off"])
+def test_the_attack_of_made_up_users_learns_the_same_whatever_the_truth(new_workspace: Maker, epsilon: Any) -> None:
+    """End to end, through an update: before, exactly the target's group was reported. Now both or none are."""
+    options = {
+        "learning": Learning(model="item-item", group_weight=1.0),
+        "gate": Gate(min_tested_users=20, max_user_share=1.0, max_drift=1.0),
+        "privacy": Privacy(epsilon=epsilon),
+    }
+    for truth in NAMES:
+        workspace = new_workspace(**options)
+        workspace = replace(workspace, secret=b"the same in both worlds")
+        found = attacked(workspace, truth)
+        assert set(found["period"]["levels"]) == {EVERYONE}
+        assert found["period"]["excluded_groups"] == NAMES
+        assert found["period"]["metrics"]["hit@20"]["by_group"] == {}
+        counts = keys_by_group(found)
+        assert counts["majority"] == counts["minority"]
+        assert not any(check["group"] for check in found["decision"]["checks"])
