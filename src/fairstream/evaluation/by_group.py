@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import stdtrit
@@ -38,6 +38,13 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         interval = None if self.interval is None else list(self.interval)
         return {"value": self.value, "interval": interval, "p_value": self.p_value, "null_mean": self.null_mean}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any] | None) -> Self | None:
+        """From what `to_dict` wrote; None where there is no value."""
+        if not stored or stored.get("value") is None:
+            return None
+        return cls(stored["value"], _pair(stored.get("interval")), stored.get("p_value"), stored.get("null_mean"))
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,32 @@ class GroupScores:
             else {"group": self.largest_gap_group, **self.largest_gap.to_dict()},
             "spread": None if self.spread is None else self.spread.to_dict(),
         }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """From what `to_dict` wrote; what was left out is None.
+
+        >>> GroupScores.from_dict({"mean": 0.2, "largest_gap": {"group": "F", "value": 0.1}}).largest_gap_group
+        'F'
+        """
+        gaps = {name: Estimate.from_dict(gap) for name, gap in (stored.get("gaps") or {}).items()}
+        return cls(
+            mean=stored.get("mean"),
+            interval=_pair(stored.get("interval")),
+            by_group=dict(stored.get("by_group") or {}),
+            gaps={name: gap for name, gap in gaps.items() if gap is not None},
+            largest_gap=Estimate.from_dict(stored.get("largest_gap")),
+            largest_gap_group=(stored.get("largest_gap") or {}).get("group"),
+            spread=Estimate.from_dict(stored.get("spread")),
+            disparity=Estimate.from_dict(stored.get("disparity")),
+            abs_performance_disparity=stored.get("abs_performance_disparity"),
+            abs_performance_disparity_debiased=stored.get("abs_performance_disparity_debiased"),
+            null_mean=stored.get("null_mean"),
+        )
+
+
+def _pair(stored: Sequence[float] | None) -> tuple[float, float] | None:
+    return None if stored is None else (stored[0], stored[1])
 
 
 def group_statistics(

@@ -12,7 +12,7 @@ from fairstream.evaluation.resampling import GroupPanel
 from fairstream.service.audit import record
 from fairstream.service.database import writing
 from fairstream.service.gate import Check, Decision, finite, flood
-from fairstream.service.schema import events, models, periods, service
+from fairstream.service.schema import events, models, periods, service, updates
 from fairstream.service.settings import Gate
 from fairstream.service.workspace import Workspace
 
@@ -29,17 +29,18 @@ def model_id(t: int) -> str:
     return f"m{t:04d}-{(t * 2654435761) % 0xFFFF:04x}"
 
 
-def filled(workspace: Workspace, *, held: tuple[int, ...] = (5, 9), failed: tuple[int, ...] = (7,)) -> Workspace:
-    """Twelve periods: the gap narrows, period 5 and 9 are held back, period 7 fails; the last model answers."""
+def filled(workspace: Workspace, *, rejected: tuple[int, ...] = (5, 9), failed: tuple[int, ...] = (7,)) -> Workspace:
+    """Twelve periods: the gap narrows, periods 5 and 9 are rejected, period 7 fails; the last model answers."""
     rng = np.random.default_rng(7)
     with writing(workspace.engine) as connection:
         last, seq = None, 0
         for t in range(N_PERIODS):
-            state = "rejected" if t in held else "failed" if t in failed else "promoted"
+            state = "rejected" if t in rejected else "failed" if t in failed else "promoted"
             n_events = 4000 + int(rng.integers(0, 1500))
             _period(connection, rng, t, seq, n_events)
             seq += n_events
             _model(connection, rng, t, last, state)
+            add_update(connection, t, state=state, model=model_id(t))
             last = model_id(t) if state == "promoted" else last
         assert last is not None
         connection.execute(insert(service).values(id=1, model=last, since=BEGINS + N_PERIODS * DAY))
@@ -71,11 +72,28 @@ def add_period(connection: Connection, t: int, **changes: Any) -> None:
         "n_events": 10,
         "n_users": 5,
         "n_late": 1,
-        "split_time": 2**62,
+        "split_time": BEGINS + t * DAY,
         "split_seq": 10 * t + 11,
         "evaluation": None,
     }
     connection.execute(insert(periods).values(**{**row, **changes}))
+
+
+def add_update(connection: Connection, t: int, **changes: Any) -> None:
+    began = BEGINS + (t + 1) * DAY
+    row = {
+        "id": f"update{t}",
+        "state": "promoted",
+        "reason": f"reason of update {t}",
+        "requested": began,
+        "requested_by": "schedule",
+        "started": began + 1_000_000,
+        "finished": began + 61_000_000,
+        "last_seq": 0,
+        "t": t,
+        "model": None,
+    }
+    connection.execute(insert(updates).values(**{**row, **changes}))
 
 
 def scores(rng: np.random.Generator, gap: float, level: float, n: int = 240) -> dict[str, Any]:
@@ -83,7 +101,7 @@ def scores(rng: np.random.Generator, gap: float, level: float, n: int = 240) -> 
     codes = np.array([0] * (2 * n // 3) + [1] * (n // 3), dtype=np.int16)
     means = np.where(codes == 0, level + gap / 3, level - 2 * gap / 3)
     values = np.clip(rng.normal(means, 0.09), 0, 1)[:, None, None]
-    (found,) = group_statistics(GroupPanel(values, codes, n_groups=2), GROUPS[:2], rng, n_resamples=200)
+    (found,) = group_statistics(GroupPanel(values, codes, n_groups=2), GROUPS[:2], rng, n_resamples=20)
     document = found.to_dict()
     document["by_group"][TOO_SMALL] = None
     return document
@@ -101,6 +119,7 @@ def _period(connection: Connection, rng: np.random.Generator, t: int, seq: int, 
         first_seq=seq + 1,
         last_seq=seq + n_events,
         closed=BEGINS + (t + 1) * DAY,
+        split_time=BEGINS + int((t + 0.8) * DAY),
         n_events=n_events,
         n_users=900 + 13 * t,
         n_late=int(rng.integers(0, 90)) if t else 0,
@@ -112,7 +131,7 @@ def _period(connection: Connection, rng: np.random.Generator, t: int, seq: int, 
 def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str | None, state: str) -> None:
     level = 0.18 + 0.08 * t / (t + 3)
     after, before = scores(rng, 0.1 / (1 + 0.45 * t), level), scores(rng, 0.11 / (1 + 0.45 * t), level - 0.01)
-    failed, held = state == "failed", state == "rejected"
+    failed, is_rejected = state == "failed", state == "rejected"
     decision = Decision(
         (
             flood(0.012, Gate()),
@@ -129,13 +148,13 @@ def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str
             Check("performance", True, "NDCG@20 for minority rises by 4.1%", 0.041, (-0.04, 0.12), 0.1, "minority"),
             Check(
                 "disparity",
-                not held,
+                not is_rejected,
                 "the largest gap between a group and the rest rises by 0.0713 to 0.1021 (limit +0.05)"
-                if held
+                if is_rejected
                 else "the largest gap between a group and the rest falls by 0.0051 to 0.0257 (−0.0130 to +0.0029, "
                 "limit +0.05)",
-                0.0713 if held else -0.0051,
-                (0.055, 0.088) if held else (-0.013, 0.0029),
+                0.0713 if is_rejected else -0.0051,
+                (0.055, 0.088) if is_rejected else (-0.013, 0.0029),
                 0.05,
             ),
         )

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import html
 
 import pyarrow as pa
 from streams import named_stream, take_in
 
-from fairstream.pages.format import number
-from fairstream.pages.markup import element
-from fairstream.service.dashboard.audit_file import audit_html, audit_json
-from fairstream.service.dashboard.model_page import model_page
-from fairstream.service.dashboard.one_model import read_model
-from fairstream.service.dashboard.overview import read_overview
-from fairstream.service.dashboard.overview_page import overview_page
-from fairstream.service.dashboard.words import as_sentence
-from fairstream.service.database import now
+from fairstream.service.dashboard.overview import quality_chart, stream_charts, target_of
+from fairstream.service.dashboard.reading import gap_of, read_model, read_overview, scores_of
+from fairstream.service.dashboard.status import status_of
+from fairstream.service.dashboard.templating import render
+from fairstream.service.dashboard.words import checks_of, sentence
 from fairstream.service.registry import promote
-from fairstream.service.updater import update
+from fairstream.service.updates import run
 from fairstream.service.workspace import Workspace
 
 PERIODS, _ = named_stream()
@@ -26,45 +22,42 @@ PERIODS, _ = named_stream()
 def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     workspace = learned
     take_in(workspace, PERIODS[2])
-    assert update(workspace).kind == "promoted"
+    assert run(workspace).state == "promoted"
+    assert status_of(read_overview(workspace), None, 2).level == "good"
     flood = PERIODS[3].slice(0, len(PERIODS[3]) // 2)
     flood = flood.set_column(0, "user_id", pa.array(["u1"] * len(flood)))
     take_in(workspace, pa.concat_tables([PERIODS[3], flood]))
-    held = update(workspace)
-    assert held.kind == "rejected"
-    assert held.model is not None
+    rejected = run(workspace)
+    assert rejected.state == "rejected"
+    assert rejected.model is not None
     take_in(workspace, PERIODS[4].slice(0, 10))
 
     overview = read_overview(workspace)
-    assert [period.t for period in overview.judged] == [1, 2, 3]
+    assert [period.t for period, _ in overview.evaluated] == [1, 2, 3]
     assert 0 < overview.events.waiting <= 10
-    assert overview.newest is not None
-    assert (overview.newest.id, overview.newest.reason) == (held.model, held.reason)
-    page = overview_page(overview)
-    for period in overview.judged:
-        assert period.largest_gap is not None
-        assert period.largest_gap.interval is not None
-        assert period.cold_share is not None
-        assert period.n_items
-        assert number(period.largest_gap.value) in page
-    assert element("td", as_sentence(held.reason), class_="why", data_label="Why", role="cell") in page
-    assert "held its candidate" in page
+    assert overview.updates[0] == rejected
+    status = status_of(overview, None, 2)
+    assert (status.level, status.headline, status.candidate) == (
+        "warning",
+        "The last update was rejected",
+        rejected.model,
+    )
+    assert "busiest user" in status.sentences[0]
+    assert all(gap_of(scores) is not None for _, scores in overview.evaluated)
+    assert quality_chart(overview).columns[-1].note == "candidate rejected"
+    assert [chart.title for chart in stream_charts(overview)][:1] == ["Events"]
 
-    for model in overview.models:
+    for model in overview.candidates.values():
         story = read_model(workspace, model.id)
         assert story is not None
-        assert story.model.judged(story.metric) is not None
-        assert (story.model.before(story.metric) is None) == (model.t == 0)
+        assert scores_of(model.about["evaluation"]) is not None
+        assert (scores_of(model.about.get("before")) is None) == (model.t == 0)
         assert story.entries[0].kind == "update"
-        shown, kept = model_page(story), audit_html(story, made=now())
-        for check in story.model.checks:
-            cell = element("td", as_sentence(check.sentence), class_="why", data_label="In words", role="cell")
-            assert cell in shown
-            assert cell in kept
-        assert json.loads(audit_json(story, made=now()))["model"]["about"] == story.model.about
+        page = render("audit.html", story=story, target=target_of(model), name="", group="", made=0, css="")
+        for check in checks_of(model):
+            assert html.escape(sentence(check["sentence"])).replace("&#x27;", "&#39;") in page
 
-    promote(workspace, held.model, by="a person")
-    overview = read_overview(workspace)
-    assert overview.service is not None
-    assert overview.service.model == held.model
-    assert "promoted by hand" in overview_page(overview)
+    promote(workspace, rejected.model, by="a person")
+    status = status_of(read_overview(workspace), None, 2)
+    assert status.level == "good"
+    assert "promoted by hand" in status.sentences[0]

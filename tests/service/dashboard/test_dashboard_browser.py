@@ -10,10 +10,13 @@ import pytest
 from browser import CHROMIUM, Browser, browser
 from fastapi import FastAPI
 from made_up import filled, model_id
+from markupsafe import Markup
+from running import Standing
 
-from fairstream.service.dashboard import router
-from fairstream.service.dashboard.audit_file import audit_html
-from fairstream.service.dashboard.one_model import read_model
+from fairstream.service.dashboard import routes
+from fairstream.service.dashboard.overview import target_of
+from fairstream.service.dashboard.reading import read_model
+from fairstream.service.dashboard.templating import assets, render
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
 from fairstream.service.settings import LiveConfig
@@ -25,9 +28,10 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on this machine"),
 ]
 
-DRAWN = "document.documentElement.dataset.charts === 'drawn'"
-N_CHARTS = 9
+PAGES = ("/", "/models", f"/models/{model_id(9)}", "/updates", "/lists?user=ann", "/login", "/models/nobody")
+N_CHARTS = 6
 TAB = ("Tab", 9)
+UNFOLD = "for (const folded of document.querySelectorAll('details')) folded.open = true"
 
 # Text's contrast with what is painted behind it, both as the browser computes them.
 CONTRAST = """(() => {
@@ -46,6 +50,7 @@ CONTRAST = """(() => {
   let seen = 0;
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
+    if (getComputedStyle(element).visibility === "hidden") continue;
     if (!walker.currentNode.textContent.trim() || !element.checkVisibility() || element.closest("script")) continue;
     const style = getComputedStyle(element);
     const ink = parsed(element.closest("svg") ? style.fill : style.color);
@@ -72,9 +77,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 @pytest.fixture(scope="module")
 def seen(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, str]]:
     """A browser that has signed in by typing a key into the page."""
-    key = make_key(workspace.engine, "reader", "read")
+    key = make_key(workspace.engine, "admin", "admin")
     app = FastAPI()
-    app.include_router(router(workspace, lambda: {"requests": 12, "errors": 0, "updating": False}))
+    app.router.routes.extend(routes(workspace, Standing()))
     with served(app, ws="none") as address, browser(tmp_path_factory.mktemp("profile")) as page:
         page.screen(1280)
         page.go(f"{address}/")
@@ -82,8 +87,7 @@ def seen(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Iter
         assert page.run("document.activeElement.id") == "key"
         page.ask("Input.insertText", text=key)
         page.press("Enter", 13, text="\r")
-        page.wait_for(DRAWN)
-        assert page.run("location.pathname + location.search") == "/"
+        page.wait_for("location.pathname === '/' && document.readyState === 'complete'")
         yield page, address
 
 
@@ -99,109 +103,119 @@ def address(seen: tuple[Browser, str]) -> str:
     return seen[1]
 
 
-def overview(page: Browser, address: str, width: int = 1280, *, dark: bool = False) -> None:
-    page.screen(width, 844 if width < 500 else 900, dark=dark, touch=width < 500)
-    page.go(f"{address}/", until=DRAWN)
-
-
-@pytest.mark.parametrize("width", [1280, 390, 360])
-def test_all_charts_are_drawn_and_nothing_leaves_the_host(page: Browser, address: str, width: int) -> None:
-    overview(page, address, width)
-    assert page.run("document.querySelectorAll('.chart svg.marks').length") == N_CHARTS
-    assert page.run("[...document.querySelectorAll('.chart svg.marks')].every((svg) => svg.querySelector('path[d]'))")
+def test_charts_are_drawn_and_nothing_leaves_the_host(page: Browser, address: str) -> None:
+    for width in (1280, 390):
+        page.screen(width, touch=width < 500)
+        page.go(f"{address}/")
+        page.run(UNFOLD)
+        assert page.run("document.querySelectorAll('svg.chart').length") == N_CHARTS
+        drawn = "[...document.querySelectorAll('svg.chart')].every((svg) => svg.querySelector('path.line, rect.bar'))"
+        assert page.run(drawn)
+        # Dates neither touch each other nor leave their chart.
+        assert page.run(
+            """[...document.querySelectorAll("svg.chart")].every((svg) => {
+              const box = svg.getBoundingClientRect();
+              const dates = [...svg.querySelectorAll(":scope > text")].map((text) => text.getBoundingClientRect());
+              return dates.length > 2 && dates.every((date, n) => date.right <= box.right + 1
+                && (!n || dates[n - 1].right < date.left));
+            })"""
+        )
     assert page.requests
     assert [request for request in page.requests if not request.startswith(f"{address}/")] == []
     assert page.wrong == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390, 360])
-def test_nothing_is_wider_than_the_screen(page: Browser, address: str, width: int, dark: bool) -> None:
-    for path in ("/", f"/models/{model_id(9)}", "/login"):
-        page.screen(width, 844, dark=dark, touch=width < 500)
-        page.go(f"{address}{path}", until=DRAWN if path == "/" else "document.readyState === 'complete'")
-        page.run("for (const folded of document.querySelectorAll('details')) folded.open = true")
+def test_nothing_is_wider_than_the_screen(page: Browser, address: str, width: int) -> None:
+    for path in PAGES:
+        page.screen(width, 844, touch=width < 500)
+        page.go(f"{address}{path}")
+        page.run(UNFOLD)
         assert page.run("document.documentElement.scrollWidth") == width
         assert page.run(TOO_WIDE) == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_all_text_can_be_read(page: Browser, address: str, dark: bool) -> None:
-    for path in ("/", f"/models/{model_id(9)}", f"/models/{model_id(11)}", "/login", "/models/nobody"):
+    for path in PAGES:
         page.screen(1280, dark=dark)
-        page.go(f"{address}{path}", until=DRAWN if path == "/" else "document.readyState === 'complete'")
-        page.run("for (const folded of document.querySelectorAll('details')) folded.open = true")
+        page.go(f"{address}{path}")
+        page.run(UNFOLD)
         found: dict[str, Any] = page.run(CONTRAST)
-        assert found["seen"] > 4
+        assert found["seen"] >= 3
         assert found["low"] == []
 
 
-@pytest.mark.parametrize("path", ["/", f"/models/{model_id(9)}"])
-def test_every_link_is_reached_with_the_keyboard_and_seen(page: Browser, address: str, path: str) -> None:
+def test_every_link_is_reached_with_the_keyboard_and_seen(page: Browser, address: str) -> None:
     page.screen(1280)
-    page.go(f"{address}{path}", until=DRAWN if path == "/" else "document.readyState === 'complete'")
-    page.run("document.activeElement.blur()")
-    page.run("window.links = [...document.querySelectorAll('a, button, summary')].filter((e) => e.checkVisibility())")
-    wanted, reached = page.run("links.length"), set()
-    page.press(*TAB)
-    assert page.run("document.activeElement.className") == "skip"
-    assert page.run("document.activeElement.getBoundingClientRect().left") >= 0
-    for _ in range(3 * wanted):
-        at = page.run("links.indexOf(document.activeElement)")
-        if at >= 0:
-            assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-            reached.add(at)
+    for path in ("/", f"/models/{model_id(9)}"):
+        page.go(f"{address}{path}")
+        page.run("document.activeElement.blur()")
+        page.run(
+            "window.links = [...document.querySelectorAll('a, button, summary')].filter((e) => e.checkVisibility())"
+        )
+        wanted, reached = page.run("links.length"), set()
         page.press(*TAB)
-    assert reached == set(range(wanted))
+        assert page.run("document.activeElement.className") == "skip"
+        assert page.run("document.activeElement.getBoundingClientRect().left") >= 0
+        for _ in range(3 * wanted):
+            at = page.run("links.indexOf(document.activeElement)")
+            if at >= 0:
+                assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+                reached.add(at)
+            page.press(*TAB)
+        assert reached == set(range(wanted))
 
 
 def test_a_chart_tells_its_numbers_when_pointed_at(page: Browser, address: str) -> None:
-    overview(page, address)
+    page.screen(1280)
+    page.go(f"{address}/")
+    tip = "document.querySelector('#chart-gap .column:last-of-type .tip')"
+    assert page.run(f"getComputedStyle({tip}).visibility") == "hidden"
     point = page.run(
         """(() => {
           document.querySelector("#chart-gap").scrollIntoView({ block: "center", behavior: "instant" });
-          const box = [...document.querySelectorAll("#chart-gap .mark-symbol path")].at(-1).getBoundingClientRect();
+          const box = document.querySelector("#chart-gap .column:last-of-type .hit").getBoundingClientRect();
           return [box.x + box.width / 2, box.y + box.height / 2];
         })()"""
     )
     page.ask("Input.dispatchMouseEvent", type="mouseMoved", x=point[0], y=point[1])
-    page.wait_for("document.querySelector('#vg-tooltip-element.visible')?.textContent.includes('largest gap')")
-    assert page.run("getComputedStyle(document.querySelector('#vg-tooltip-element')).position") == "fixed"
-    assert page.wrong == []
+    page.wait_for(f"getComputedStyle({tip}).visibility === 'visible'")
+    assert "largest gap" in page.run(f"{tip}.textContent")
+    assert page.run(f"{tip}.getBoundingClientRect().right") <= 1280
 
 
-def test_without_scripts_every_number_is_there(page: Browser, address: str) -> None:
+def test_a_button_is_pressed_without_scripts(page: Browser, address: str) -> None:
     page.ask("Emulation.setScriptExecutionDisabled", value=True)
     try:
-        page.screen(1280)
+        page.screen(390, touch=True)
         page.go(f"{address}/")
-        text = page.run("document.documentElement.outerHTML")
+        assert "quality-table" in page.run("document.documentElement.outerHTML")
+        page.run("document.querySelector('.banner button').focus()")
+        page.press("Enter", 13, text="\r")
+        page.wait_for("document.querySelector('.flash')?.textContent === 'The update has been started.'")
     finally:
         page.ask("Emulation.setScriptExecutionDisabled", value=False)
-    assert "Charts are drawn with JavaScript, which is off here" in text
-    for name in ("disparity-table", "group-table", "drift-table", "model-table"):
-        assert f'id="{name}"' in text
 
 
-def test_it_prints(page: Browser, address: str, tmp_path: Path) -> None:
-    overview(page, address)
+def test_the_audit_file_stands_alone_and_pages_print(
+    page: Browser, workspace: Workspace, address: str, tmp_path: Path
+) -> None:
+    page.go(f"{address}/")
     assert page.pdf().startswith(b"%PDF")
-    page.go(f"{address}/models/{model_id(9)}")
-    assert page.pdf().startswith(b"%PDF")
-
-
-def test_the_audit_file_stands_alone(page: Browser, workspace: Workspace, tmp_path: Path) -> None:
     story = read_model(workspace, model_id(9))
     assert story is not None
-    file = tmp_path / "audit.html"
-    file.write_text(audit_html(story, made=now()))
+    file, css = tmp_path / "audit.html", next(iter(assets().values())).content.decode()
+    shared = {"name": "shop", "group": "community", "made": now(), "css": Markup(css)}
+    file.write_text(render("audit.html", story=story, target=target_of(story.model), **shared))
     for width in (1280, 390):
         page.screen(width)
         page.requests.clear()
         page.go(file.as_uri())
+        page.run(UNFOLD)
         assert page.requests == [file.as_uri()]
         assert page.run("document.documentElement.scrollWidth") == width
-        assert page.run("document.querySelectorAll('table').length") >= 5
+        assert page.run("document.querySelectorAll('table').length") >= 3
         assert page.run(CONTRAST)["low"] == []
     assert page.pdf().startswith(b"%PDF")
     assert page.wrong == []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import (
     BEGINS,
@@ -19,6 +20,7 @@ from made_up import (
     TOO_SMALL,
     add_model,
     add_period,
+    add_update,
     filled,
     model_id,
 )
@@ -26,15 +28,15 @@ from sqlalchemy import update
 
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.service.audit import record
-from fairstream.service.dashboard.audit_file import audit_html, audit_json
-from fairstream.service.dashboard.one_model import read_model
-from fairstream.service.dashboard.overview import AT_ONCE, read_overview
-from fairstream.service.dashboard.overview_page import overview_page
-from fairstream.service.dashboard.scores import largest_gap, scores_from
-from fairstream.service.dashboard.words import BY_CHANCE, chance_words, disparity_sentence, state_sentence
+from fairstream.service.dashboard.audit_file import audit_json
+from fairstream.service.dashboard.charts import Moment, Series, bar_chart, line_chart
+from fairstream.service.dashboard.overview import gap_chart, quality_chart
+from fairstream.service.dashboard.reading import PERIODS_AT_ONCE, gap_of, read_model, read_overview, scores_of
+from fairstream.service.dashboard.status import status_of
+from fairstream.service.dashboard.words import score
 from fairstream.service.database import writing
 from fairstream.service.schema import models, service
-from fairstream.service.settings import Gate
+from fairstream.service.settings import Learning
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -48,113 +50,131 @@ ESTIMATES = st.builds(
 )
 
 
-def test_an_empty_workspace_has_a_page_too(new_workspace: Maker) -> None:
-    overview = read_overview(new_workspace())
-    assert overview.service is None
-    assert (overview.periods, overview.models) == ((), ())
-    assert (overview.events.total, overview.events.waiting, overview.events.latest) == (0, 0, None)
-    page = overview_page(overview)
-    assert "No model answers yet." in page
-    assert "No update has run yet" in page
-
-
 @pytest.mark.both_databases
 def test_everything_is_read(new_workspace: Maker) -> None:
     overview = read_overview(filled(new_workspace()))
     assert overview.service is not None
-    assert overview.service.model == model_id(N_PERIODS - 1)
-    assert [period.t for period in overview.periods] == list(range(N_PERIODS))
-    assert [model.t for model in overview.models] == list(reversed(range(N_PERIODS)))
-    assert [model.id for model in overview.models if model.in_service] == [overview.service.model]
-    assert {model.t for model in overview.models if model.state == "rejected"} == {5, 9}
+    assert overview.serving is not None
+    assert overview.service.model == overview.serving.id == model_id(N_PERIODS - 1)
+    assert [period.t for period in overview.periods] == list(range(N_PERIODS)) == sorted(overview.candidates)
+    assert {t for t, model in overview.candidates.items() if model.state == "rejected"} == {5, 9}
+    assert [change.t for change in overview.updates] == [11, 10, 9, 8, 7, 6]
     assert overview.events.waiting == N_WAITING
     assert overview.events.total == N_WAITING + sum(period.n_events for period in overview.periods)
     assert overview.groups == list(GROUPS)
-    assert overview.reported_groups == [name for name in GROUPS if name != TOO_SMALL]
-    assert [entry.kind for entry in overview.record][:2] == ["update", "update"]
+    assert [entry.kind for entry in overview.entries][:2] == ["update", "update"]
     assert overview.earlier is None
 
 
-def test_the_limit_is_the_gap_before_and_the_rise_allowed(new_workspace: Maker) -> None:
-    overview = read_overview(filled(new_workspace(gate=Gate(max_rise=0.02))))
-    first, *rest = overview.judged
-    assert first.limit is None
-    for before, period in zip([first, *rest], rest, strict=False):
-        assert before.largest_gap is not None
-        assert period.limit == before.largest_gap.value + 0.02
-
-
-def test_shares_are_of_what_was_counted(new_workspace: Maker) -> None:
-    for period in read_overview(filled(new_workspace())).periods:
-        assert period.late_share == period.n_late / period.n_events
-        assert (period.cold_share is None) == (period.t == 0)
-
-
 def test_many_periods_are_shown_a_page_at_a_time(new_workspace: Maker) -> None:
-    workspace, n = new_workspace(), 2 * AT_ONCE + 5
+    workspace, n = new_workspace(), 2 * PERIODS_AT_ONCE + 5
     with writing(workspace.engine) as connection:
         for t in range(n):
             add_period(connection, t)
             add_model(connection, f"m{t}", t)
     seen: list[int] = []
     before = None
-    while True:
+    while before is not None or not seen:
         overview = read_overview(workspace, before=before)
-        assert len(overview.periods) <= AT_ONCE
-        assert {model.t for model in overview.models} == {period.t for period in overview.periods}
+        assert len(overview.periods) <= PERIODS_AT_ONCE
+        assert set(overview.candidates) == {period.t for period in overview.periods}
         seen = [*(period.t for period in overview.periods), *seen]
         before = overview.earlier
-        if before is None:
-            break
-        assert f"/?before={before}" in overview_page(overview)
     assert seen == list(range(n))
 
 
-def test_the_state_says_what_the_last_update_decided(new_workspace: Maker) -> None:
-    workspace = filled(new_workspace())
-    assert "put it into service: all checks passed." in state_sentence(read_overview(workspace))
+def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+
+    def status(problem: str | None = None) -> Any:
+        return status_of(read_overview(workspace), problem, alert_after=2)
+
+    assert (status().level, status().headline) == ("neutral", "Waiting for the first events")
+    filled(workspace)
+    assert status().level == "good"
     with writing(workspace.engine) as connection:
-        add_period(connection, 12, closed=BEGINS + 13 * DAY)
-        decision = {"promote": False, "reason": "it got worse", "checks": [{"name": "performance", "ok": False}]}
-        add_model(connection, "rejected", 12, created=BEGINS + 20 * DAY, decision=decision, parent=model_id(11))
-    sentence = state_sentence(read_overview(workspace))
-    assert model_id(11) in sentence
-    assert "of period 12, held its candidate" in sentence
-    assert "it got worse." in sentence
-    with writing(workspace.engine) as connection:
-        connection.execute(update(models).where(models.c.id == "rejected").values(state="promoted"))
-        connection.execute(update(service).values(model="rejected"))
-    assert "promoted by hand" in state_sentence(read_overview(workspace))
+        add_update(connection, 12, state="skipped", reason="3 users are too few", requested=BEGINS + 14 * DAY)
+    assert status().level == "good"
+    assert "skipped. 3 users are too few." in status().sentences[0]
+    decision = {"reason": "both", "checks": [{"name": "drift", "ok": False, "sentence": "it got worse"}]}
+    for n, level in ((1, "warning"), (2, "bad")):
+        t, id_ = 11 + n, f"candidate{n}"
+        with writing(workspace.engine) as connection:
+            add_period(connection, t)
+            add_model(connection, id_, t, created=BEGINS + (20 + n) * DAY, decision=decision, parent=model_id(11))
+        assert (status().level, status().candidate) == (level, id_)
+        assert "It got worse." in status().sentences
+    assert status().headline == "The last 2 updates were rejected"
+    with writing(workspace.engine) as connection:  # somebody promotes it nevertheless
+        connection.execute(update(models).where(models.c.id == "candidate2").values(state="promoted"))
+        connection.execute(update(service).values(model="candidate2"))
+    assert status().level == "good"
+    assert "by hand" in status().sentences[0]
     with writing(workspace.engine) as connection:
         connection.execute(update(service).values(model=model_id(11)))
-    assert "taken out of service" in state_sentence(read_overview(workspace))
+    assert "taken out of service" in status().sentences[0]
+    with writing(workspace.engine) as connection:
+        add_update(connection, 13, id="f", state="failed", reason="disk full", requested=BEGINS + 30 * DAY)
+    assert (status().level, status().headline) == ("bad", "The last update failed")
+    assert status("the model is damaged").sentences == ["The model is damaged."]
 
 
-def test_a_small_group_is_never_a_number(new_workspace: Maker) -> None:
-    workspace = filled(new_workspace())
-    page = overview_page(read_overview(workspace))
-    assert "too few to report" in page
-    story = read_model(workspace, model_id(3))
-    assert story is not None
-    assert "too few to report" in audit_html(story, made=BEGINS)
-    document = json.loads(audit_json(story, made=BEGINS))
-    assert document["model"]["about"]["evaluation"]["metrics"][METRIC]["by_group"][TOO_SMALL] is None
+def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+    with writing(workspace.engine) as connection:
+        add_period(connection, 0)
+        add_update(connection, 0, state="skipped", reason="no group is known yet")
+    status = status_of(read_overview(workspace), None, 2)
+    assert status.level == "warning"
+    assert status.sentences == ["The last update was skipped. No group is known yet."]
 
 
-def test_a_gap_that_chance_explains_is_said_to_be_one(new_workspace: Maker) -> None:
-    workspace = filled(new_workspace())
-    (*_, last) = read_overview(workspace).judged
-    assert last.scores is not None
-    for p, words in ((0.05, BY_CHANCE), (0.049, "unlikely by chance (p"), (0.8, BY_CHANCE)):
-        told = last.scores.to_dict()
-        told["largest_gap"]["p_value"] = p
-        with writing(workspace.engine) as connection:
-            t = 12 + round(p * 1000)
-            evaluation = {"metrics": {METRIC: told}, "n_tested_users": 9, "n_cold_users": 0, "excluded_groups": []}
-            add_period(connection, t, evaluation=evaluation)
-        overview = read_overview(workspace, before=t + 1)
-        assert overview.judged[-1].t == t
-        assert words in disparity_sentence(overview)
+def test_charts_have_dates_every_reported_group_and_the_accepted_gap(new_workspace: Maker) -> None:
+    workspace = filled(new_workspace(learning=Learning(model="item-item", max_disparity=0.05)))
+    overview = read_overview(workspace)
+    quality, gap = quality_chart(overview), gap_chart(overview, workspace.config)
+    assert [line.name for line in quality.lines] == [name for name in GROUPS if name != TOO_SMALL] + ["everyone"]
+    assert [len(line.points) for line in quality.lines] == [N_PERIODS - 1] * 3
+    assert quality.dates[0][1] == "3 Nov"
+    assert len(quality.dates) > 3
+    assert [column.note for column in gap.columns if column.note] == [
+        "candidate rejected",
+        "update failed",
+        "candidate rejected",
+    ]
+    assert gap.limit is not None
+    assert gap.limit[1] == "accepted"
+    for period, scores in overview.evaluated:
+        largest = gap_of(scores)
+        assert largest is not None
+        assert score(largest.value) in [value for _, _, value in gap.columns[period.t - 1].readings]
+
+
+VALUES = st.lists(st.none() | st.floats(0, 1e6), max_size=12)
+TIMES = st.lists(st.integers(0, 10**6), min_size=12, max_size=12).map(sorted)
+
+
+@settings(max_examples=60)
+@given(values=VALUES, hours=TIMES)
+def test_nothing_is_drawn_outside_its_chart(values: list[float | None], hours: list[int]) -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    moments = [Moment(t, began + timedelta(hours=hour)) for t, hour in enumerate(hours[: len(values)])]
+    bands = [None if value is None else (value / 2, 2 * value) for value in values]
+    line = line_chart("a", "A", moments, [Series("a", "line-0", values, bands)], str)
+    bars = bar_chart("b", "B", moments, values, str)
+    n_values = sum(value is not None for value in values)
+    assert len(line.lines[0].points) == len(bars.bars) == n_values
+    for x, y in line.lines[0].points:
+        assert 0 <= x <= 100
+        assert -0.01 <= y <= 100.01
+    for left, width, top in bars.bars:
+        assert 0 <= left <= left + width <= 100.01
+        assert -0.01 <= top <= 100.01
+    for chart in (line, bars):
+        assert len(chart.columns) == len(values)
+        assert sum(column.width for column in chart.columns) == pytest.approx(100 if values else 0, abs=0.2)
+        assert chart.described.endswith(".")
+        assert all(label != other for (_, label, _), (_, other, _) in zip(chart.dates, chart.dates[1:], strict=False))
 
 
 def test_a_model_knows_its_family_and_its_record(new_workspace: Maker) -> None:
@@ -162,20 +182,15 @@ def test_a_model_knows_its_family_and_its_record(new_workspace: Maker) -> None:
     with writing(workspace.engine) as connection:
         record(connection, "promote", {"model": model_id(3), "instead_of": model_id(2), "by": "me"})
         record(connection, "other", {"words": f"about {model_id(3)}", "more": [{"deep": model_id(4)}]})
-    story = read_model(workspace, model_id(4))
+    story, other = read_model(workspace, model_id(4)), read_model(workspace, model_id(3))
     assert story is not None
+    assert other is not None
     assert story.parent is not None
     assert story.parent.id == model_id(3)
     assert {child.id for child in story.children} == {model_id(5), model_id(6)}
     # Its own update, those of its two children, and the one where it is hidden deep inside.
     assert [entry.kind for entry in story.entries] == ["update", "update", "update", "other"]
-    other = read_model(workspace, model_id(3))
-    assert other is not None
     assert [entry.kind for entry in other.entries] == ["update", "update", "promote"]
-
-
-def test_what_is_not_a_model_is_none(new_workspace: Maker) -> None:
-    workspace = filled(new_workspace())
     for id_ in ("", "nothing", "x" * 33, "a\0b", "\ud800", "%", "_" * 10):
         assert read_model(workspace, id_) is None
 
@@ -195,6 +210,7 @@ def test_the_record_of_odd_names_is_found(new_workspace: Maker) -> None:
         assert [json.loads(entry.body) for entry in story.entries] == [{"id": id_}]
 
 
+@settings(max_examples=40)
 @given(
     overall=st.none() | FINITE,
     groups=st.dictionaries(st.text(max_size=3), st.none() | FINITE, max_size=3),
@@ -204,41 +220,22 @@ def test_the_record_of_odd_names_is_found(new_workspace: Maker) -> None:
 def test_scores_come_back_as_they_were_written(
     overall: float | None, groups: dict[str, Any], gaps: dict[str, Estimate], disparity: Estimate | None
 ) -> None:
-    largest_gap_group = max(gaps, key=lambda name: abs(gaps[name].value), default=None)
-    largest = None if largest_gap_group is None else Estimate(abs(gaps[largest_gap_group].value), None, 0.3, 0.01)
-    written = GroupScores(overall, None, groups, gaps, largest, largest_gap_group, None, disparity, None, None, None)
-    read = scores_from(json.loads(json.dumps(written.to_dict())))
+    name = max(gaps, key=lambda name: abs(gaps[name].value), default=None)
+    largest = None if name is None else Estimate(abs(gaps[name].value), None, 0.3, 0.01)
+    written = GroupScores(overall, None, groups, gaps, largest, name, None, disparity, None, None, None)
+    stored = json.loads(json.dumps({"metrics": {"f1@7": {"mean": 0.9}, "ndcg@7": written.to_dict()}}))
+    read = scores_of(stored)
     assert read == written
-    if read is not None and (gap := largest_gap(read)) is not None and gap.interval is not None:
+    if (gap := gap_of(read)) is not None and gap.interval is not None:
         assert gap.interval[0] >= 0
 
 
-@given(p=st.floats(0, 1))
-def test_chance_is_told_by_its_p_value(p: float) -> None:
-    assert (BY_CHANCE in chance_words(Estimate(0.1, None, p))) == (p >= 0.05)
-
-
-def test_shorter_lists_are_judged_where_there_are_few_items(new_workspace: Maker) -> None:
-    workspace = new_workspace()
-    told = {"metrics": {"f1@7": {"mean": 0.9}, "ndcg@7": {"mean": 0.25}}}
-    with writing(workspace.engine) as connection:
-        add_period(connection, 0, evaluation=told)
-    (period,) = read_overview(workspace).periods
-    assert period.scores is not None
-    assert period.scores.mean == 0.25
-
-
-def test_the_audit_files_hold_the_same_facts(new_workspace: Maker) -> None:
-    story = read_model(filled(new_workspace()), model_id(9))
+def test_a_small_group_is_null_in_the_audit_file_and_the_record_is_whole(new_workspace: Maker) -> None:
+    workspace = filled(new_workspace())
+    story = read_model(workspace, model_id(9))
     assert story is not None
-    page, document = audit_html(story, made=BEGINS), json.loads(audit_json(story, made=BEGINS))
-    assert document["model"]["id"] == model_id(9)
-    assert document["model"]["decision"]["reason"] == story.model.reason
-    assert [check["sentence"] for check in document["model"]["decision"]["checks"]] == [
-        check.sentence for check in story.model.checks
-    ]
-    for entry in story.entries:
-        assert entry.hash in page
+    document = json.loads(audit_json(story, workspace.config, made=BEGINS))
+    assert document["model"]["about"]["evaluation"]["metrics"][METRIC]["by_group"][TOO_SMALL] is None
+    assert document["model"]["decision"] == story.model.decision
+    assert document["model"]["state"] == "rejected"
     assert [entry["hash"] for entry in document["record"]] == [entry.hash for entry in story.entries]
-    for words in ("href=", "src=", "<script", "@import", "url("):
-        assert words not in page

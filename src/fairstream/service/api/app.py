@@ -70,7 +70,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None) -> FastAPI:
     app.router.route_class = Plain
     for part in (recommendations, events, periods_models, health):
         part.add_routes(app.router, service)
-    app.include_router(dashboard.router(workspace, service.health))
+    app.router.routes.extend(dashboard.routes(workspace, service))
     _say_in_one_sentence(app)
     app.add_middleware(BodyLimit, max_bytes=workspace.config.limits.max_body_bytes)
     app.add_middleware(Observed, logs=service.logs, metrics=service.metrics)

@@ -27,11 +27,14 @@ class Latency:
         self.seconds += seconds
 
     def quantile(self, q: float) -> float | None:
-        """The upper bound of the bucket in which it lies; None before the first request."""
-        wanted = q * sum(self.counts)
+        """Below which the share `q` of the requests lies, interpolated within its bucket; None before the first."""
+        total = sum(self.counts)
+        if not total:
+            return None
         within = list(accumulate(self.counts))
-        place = bisect_left(within, wanted) if wanted else None
-        return None if place is None else BUCKETS[min(place, len(BUCKETS) - 1)]
+        place = min(bisect_left(within, q * total), len(BUCKETS) - 1)
+        low, before = (BUCKETS[place - 1], within[place - 1]) if place else (0.0, 0)
+        return low + (BUCKETS[place] - low) * min(1.0, (q * total - before) / max(1, self.counts[place]))
 
 
 class Metrics(Collector):

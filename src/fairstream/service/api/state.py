@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from fairstream.errors import WorkspaceError
 from fairstream.service.api.auth import Keys
 from fairstream.service.api.follower import Follower
 from fairstream.service.api.limits import Bodies
@@ -12,9 +12,11 @@ from fairstream.service.api.logs import Logs
 from fairstream.service.api.metrics import Metrics
 from fairstream.service.api.updates import Updates
 from fairstream.service.api.writer import Writer
+from fairstream.service.dashboard import Health
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
-from fairstream.service.serving import Serving
+from fairstream.service.records import from_microseconds
+from fairstream.service.serving import Answer, Serving
 from fairstream.service.workspace import Workspace
 
 _BODIES_AT_ONCE = 4
@@ -70,20 +72,26 @@ class Service:
         """Whether lists can be made and the database can be reached."""
         return self.serving.status().ready and self.follower.is_reachable
 
-    def health(self) -> dict[str, Any]:
-        """How the service does, for the dashboard."""
+    def health(self) -> Health:
+        """How this process does, for the dashboard."""
         route = self.metrics.latency.get(RECOMMENDATIONS)
-        return {
-            "started": self.started,
-            "ready": self.is_ready,
-            "requests": self.metrics.n_requests,
-            "errors": self.metrics.n_errors,
-            "p50_seconds": route.quantile(0.5) if route else None,
-            "p99_seconds": route.quantile(0.99) if route else None,
-            "events_accepted": self.metrics.events["accepted"],
-            "batches_waiting": self.writer.n_waiting,
-            "updating": self.updates.is_running,
-        }
+        return Health(
+            started=from_microseconds(self.started),
+            n_requests=self.metrics.n_requests,
+            n_errors=self.metrics.n_errors,
+            p50_seconds=route.quantile(0.5) if route else None,
+            p99_seconds=route.quantile(0.99) if route else None,
+            problem=self.serving.status().problem,
+        )
+
+    def recommend(self, user_id: str, k: int) -> Answer:
+        """A user's list, as everybody gets it."""
+        return self.serving.recommend(user_id, k)
+
+    async def start_update(self, by: str) -> None:
+        """Start an update; raises a `WorkspaceError` where one runs already."""
+        if not await self.updates.start(by):
+            raise WorkspaceError("an update is running already; wait until it has ended")
 
     @property
     def model(self) -> str | None:

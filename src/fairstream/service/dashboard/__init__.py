@@ -1,5 +1,5 @@
-"""Pages that show what the service does, and why; read from the database alone."""
+"""Pages that show what the service does and why, and the few buttons that change it."""
 
-from fairstream.service.dashboard.routes import router
+from fairstream.service.dashboard.routes import Health, Running, routes
 
-__all__ = ["router"]
+__all__ = ["Health", "Running", "routes"]

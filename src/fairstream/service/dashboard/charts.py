@@ -1,236 +1,270 @@
-"""The overview's charts as Vega-Lite, checked against its schema once and filled with rows each time."""
+"""Charts as geometry: where lines, bars, dates and numbers go, in percent of the space. The template draws them as SVG.
+
+Drawn on the server: a page needs no script, looks the same in print, and takes its colours from the style sheet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
 
-import altair as alt
+_LEFT, _RIGHT = 12.0, 2.0
+"""Room at both sides: for the numbers of the grid, and so that the last point is not cut."""
+_N_GRID, _N_DATES = 4, 6
+_STEPS = (1, 2, 2.5, 5, 10)
 
-from fairstream.pages.series import CONFIG, Style, Styles, palette
-from fairstream.service.dashboard.overview import Overview
-from fairstream.service.dashboard.scores import largest_gap_group
-from fairstream.service.dashboard.words import STATES, plain_time
-
-OPTIONS = {"ast": True, "defaultStyle": False, "tooltip": {"disableDefaultStyle": True}}
-"""Expressions are interpreted and no style is written into the page: its security policy allows neither."""
-
-_BLUE, _GREY, _RED = "#0072B2", "#767676", "#D55E00"
-_HEIGHT = 190
-_TICKS = 12
-
-NOT_PROMOTED = "candidate not promoted"
-_RING = "M-1,0A1,1 0 1 1 1,0A1,1 0 1 1 -1,0ZM-0.6,0A0.6,0.6 0 1 0 0.6,0A0.6,0.6 0 1 0 -0.6,0Z"
-
-GAP_STYLES: Styles = (
-    ("largest gap, with its 95 % interval", Style(_BLUE, "circle", (1, 0))),
-    ("by chance", Style(_GREY, "", (2, 2))),
-    ("limit of the gate", Style(_RED, "", (6, 3))),
-    (NOT_PROMOTED, Style(_RED, _RING, (0, 99))),
-)
-PD_STYLES: Styles = (("PD, with its 95 % interval", Style(_BLUE, "circle", (1, 0))),)
-ALL_USERS = ("all users", Style(_GREY, "diamond", (2, 2)))
-
-Rows = list[dict[str, Any]]
+Value = float | None
+Band = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A chart: what it looks like, and its data."""
+class Series:
+    """One line, or the bars: a value for each period."""
 
-    spec: Mapping[str, Any]
-    rows: Rows
-
-
-def gap_chart(overview: Overview) -> Drawing:
-    """The largest gap by period, its interval, its size by chance, and the gate's limit."""
-    rows: Rows = []
-    states = {model.t: model.state for model in overview.models}
-    for period in overview.judged:
-        gap = period.largest_gap
-        low, high = (gap.interval if gap else None) or (None, None)
-        rows.append(
-            _at(period.t, period.closed)
-            | {"value": gap and gap.value, "low": low, "high": high, "chance": gap and gap.null_mean}
-            | {"candidate": STATES.get(states.get(period.t, ""), "none")}
-            | {"limit": period.limit, "group": largest_gap_group(period.scores)}
-        )
-    return Drawing(_gap_spec(_ticks(rows)), rows)
+    name: str
+    style: str
+    """Class of the style sheet."""
+    values: Sequence[Value]
+    bands: Sequence[Band] = ()
+    """The 95 % interval of each value."""
 
 
-def signed_chart(overview: Overview) -> Drawing:
-    """PD with its sign by period, and its interval."""
-    rows: Rows = []
-    for period in overview.judged:
-        disparity = period.scores.disparity if period.scores else None
-        low, high = (disparity.interval if disparity else None) or (None, None)
-        rows.append(_at(period.t, period.closed) | {"value": disparity and disparity.value, "low": low, "high": high})
-    return Drawing(_band_spec(_ticks(rows), "PD", True), rows)
+@dataclass(frozen=True)
+class Moment:
+    """A period on the time axis: when its events happened, and what to say of it."""
+
+    t: int
+    time: datetime
+    note: str = ""
+    """Shown with the numbers where somebody points at it."""
 
 
-def group_styles(overview: Overview) -> Styles:
-    """Each group's line."""
-    return (*palette(overview.reported_groups), ALL_USERS)
+@dataclass(frozen=True)
+class Line:
+    """A series as it is drawn."""
+
+    name: str
+    style: str
+    path: str
+    area: str
+    points: list[tuple[float, float]]
 
 
-def group_chart(overview: Overview) -> Drawing:
-    """Each group's quality by period."""
-    names = overview.reported_groups
-    rows: Rows = []
-    for period in overview.judged:
-        if period.scores is None:
-            continue
-        # Numbered, not named: a group may have the name of another line, and the spec stays the same for all names.
-        values = [period.scores.by_group.get(name) for name in names]
-        for position, (name, value) in enumerate(
-            zip([*names, ALL_USERS[0]], [*values, period.scores.mean], strict=True)
-        ):
-            rows.append(_at(period.t, period.closed) | {"line": position, "name": name, "value": value})
-    return Drawing(_group_spec(_ticks(rows), len(names)), rows)
+@dataclass(frozen=True)
+class Column:
+    """The strip of the chart that belongs to a period, and what it says when pointed at."""
+
+    x: float
+    left: float
+    width: float
+    title: str
+    note: str
+    readings: list[tuple[str, str, str]]
+    """Style, name and number."""
 
 
-def performance_chart(overview: Overview) -> Drawing:
-    """How the model in service did on each period."""
-    rows: Rows = []
-    for period in overview.judged:
-        low, high = (period.scores.interval if period.scores else None) or (None, None)
-        value = period.scores.mean if period.scores else None
-        rows.append(_at(period.t, period.closed) | {"value": value, "low": low, "high": high})
-    return Drawing(_band_spec(_ticks(rows), overview.metric.upper(), False), rows)
+@dataclass(frozen=True)
+class Chart:
+    """A chart, ready to be drawn."""
+
+    id: str
+    title: str
+    described: str
+    """What it shows, in a sentence, for whoever cannot see it."""
+    grid: list[tuple[float, str]]
+    dates: list[tuple[float, str, str]]
+    """Place, label, and how the label is anchored."""
+    lines: list[Line]
+    columns: list[Column]
+    bars: list[tuple[float, float, float]] = field(default_factory=list)
+    """Left, width and top."""
+    limit: tuple[float, str] | None = None
+    """A level drawn across, and its name."""
 
 
-def bar_chart(overview: Overview, values: Sequence[float | int | None], title: str, format_: str) -> Drawing:
-    """One number a period."""
-    rows = [
-        _at(period.t, period.closed) | {"value": value}
-        for period, value in zip(overview.periods, values, strict=True)
+def line_chart(
+    id_: str,
+    title: str,
+    moments: Sequence[Moment],
+    series: Sequence[Series],
+    write: Callable[[float], str],
+    *,
+    from_zero: bool = False,
+    limit: tuple[float, str] | None = None,
+) -> Chart:
+    """Lines over time, each with its interval where it has one."""
+    inside = [value for line in series for value in line.values if value is not None]
+    inside += [end for line in series for band in line.bands if band is not None for end in band]
+    inside += [limit[0]] if limit else []
+    grid = _grid(min([0.0, *inside] if from_zero else inside, default=0.0), max(inside, default=1.0))
+    xs = _places(moments)
+
+    def height(value: float) -> float:
+        return round(100 * (grid[-1] - value) / (grid[-1] - grid[0]), 2)
+
+    lines = []
+    for line in series:
+        at = [None if value is None else (x, height(value)) for x, value in zip(xs, line.values, strict=True)]
+        bands = [band and (x, height(band[0]), height(band[1])) for x, band in zip(xs, line.bands, strict=False)]
+        lines.append(Line(line.name, line.style, _path(at), _area(bands), [point for point in at if point]))
+    return Chart(
+        id_,
+        title,
+        _described(title, moments, series, write),
+        _labels(grid, height, write),
+        _dates(moments, xs),
+        lines,
+        _columns(moments, xs, series, write),
+        limit=(height(limit[0]), limit[1]) if limit else None,
+    )
+
+
+def bar_chart(
+    id_: str, title: str, moments: Sequence[Moment], values: Sequence[Value], write: Callable[[float], str]
+) -> Chart:
+    """One bar for each period."""
+    series = [Series(title, "bar", values)]
+    grid = _grid(0.0, max((value for value in values if value is not None), default=1.0))
+    # Bars side by side, as wide as the space allows: their order is the time's, their distance is not.
+    step = (100 - _LEFT) / max(len(values), 1)
+    xs = [round(_LEFT + (place + 0.5) * step, 2) for place in range(len(values))]
+    width = round(min(0.7 * step, 6.0), 2)
+
+    def height(value: float) -> float:
+        return round(100 - 100 * value / grid[-1], 2)
+
+    bars = [
+        (round(x - width / 2, 2), width, height(value))
+        for x, value in zip(xs, values, strict=True)
         if value is not None
     ]
-    return Drawing(_bar_spec(_ticks(rows), title, format_), rows)
-
-
-def chart_data(drawings: Mapping[str, Drawing]) -> dict[str, Any]:
-    """What the script draws from, by the ids of the elements to draw in."""
-    specs = [drawing.spec for drawing in drawings.values()]
-    drawn = {id_: {"spec": place, "rows": drawing.rows} for place, (id_, drawing) in enumerate(drawings.items())}
-    return {"config": CONFIG, "specs": specs, "drawn": drawn, "options": OPTIONS}
-
-
-def _at(t: int, closed: int) -> dict[str, Any]:
-    return {"t": t, "closed": plain_time(closed)}
-
-
-def _ticks(rows: Rows) -> tuple[int, ...]:
-    """Whole periods, not too many of them."""
-    ts = sorted({row["t"] for row in rows})
-    step = max(1, -(-len(ts) // _TICKS))
-    return tuple(ts[::step])
-
-
-@lru_cache(maxsize=32)
-def _gap_spec(ticks: tuple[int, ...]) -> dict[str, Any]:
-    base = _base(ticks)
-    tooltip = [
-        *_about_period(),
-        alt.Tooltip("group:N", title="group"),
-        alt.Tooltip("candidate:N", title="candidate"),
-        *(alt.Tooltip(f"{field}:Q", title=title, format=".4f") for field, title in _GAP_FIELDS),
-    ]
-    return _spec(
-        base.mark_area(color=_BLUE, opacity=0.14).encode(y=_y("low", "gap", zero=True), y2="high:Q"),
-        base.mark_line(color=_GREY, strokeDash=[2, 2], strokeWidth=1.6).encode(y=_y("chance", "gap", zero=True)),
-        base.mark_line(color=_RED, strokeDash=[6, 3], strokeWidth=1.6, interpolate="step").encode(
-            y=_y("limit", "gap", zero=True)
-        ),
-        base.mark_line(color=_BLUE, strokeWidth=1.8).encode(y=_y("value", "gap", zero=True)),
-        base.mark_point(filled=False, size=150, color=_RED, strokeWidth=1.8)
-        .encode(y=_y("value", "gap", zero=True))
-        .transform_filter(f"datum.candidate === '{STATES['rejected']}' || datum.candidate === '{STATES['failed']}'"),
-        _points(base).encode(color=alt.value(_BLUE), y=_y("value", "gap", zero=True), tooltip=tooltip),
+    return Chart(
+        id_,
+        title,
+        _described(title, moments, series, write),
+        _labels(grid, height, write),
+        _dates(moments, xs),
+        [],
+        _columns(moments, xs, series, write),
+        bars,
     )
 
 
-_GAP_FIELDS = (
-    ("value", "largest gap"),
-    ("low", "from"),
-    ("high", "to"),
-    ("chance", "by chance"),
-    ("limit", "limit"),
-)
-
-
-@lru_cache(maxsize=32)
-def _band_spec(ticks: tuple[int, ...], title: str, with_zero: bool) -> dict[str, Any]:
-    base = _base(ticks)
-    fields = (("value", title), ("low", "from"), ("high", "to"))
-    tooltip = [*_about_period(), *(alt.Tooltip(f"{field}:Q", title=name, format=".4f") for field, name in fields)]
-    zero = [alt.Chart().mark_rule(color=_GREY, strokeWidth=1).encode(y=alt.YDatum(0))] if with_zero else []
-    return _spec(
-        base.mark_area(color=_BLUE, opacity=0.14).encode(y=_y("low", title), y2="high:Q"),
-        *zero,
-        base.mark_line(color=_BLUE, strokeWidth=1.8).encode(y=_y("value", title)),
-        _points(base).encode(color=alt.value(_BLUE), y=_y("value", title), tooltip=tooltip),
+def sparkline(values: Sequence[Value]) -> str:
+    """The path of a small line without axes, in a box of 100 by 100."""
+    there = [value for value in values if value is not None]
+    if len(there) < 2:
+        return ""
+    low, span = min(there), max(there) - min(there) or 1.0
+    step = 100 / (len(values) - 1)
+    return _path(
+        [
+            None if value is None else (round(place * step, 2), round(90 - 80 * (value - low) / span, 2))
+            for place, value in enumerate(values)
+        ]
     )
 
 
-@lru_cache(maxsize=32)
-def _group_spec(ticks: tuple[int, ...], n_groups: int) -> dict[str, Any]:
-    lines = list(range(n_groups + 1))
-    styles = [style for _, style in (*palette([str(line) for line in lines[:-1]]), ALL_USERS)]
-    colours = alt.Scale(domain=lines, range=[style.colour for style in styles])
-    shapes = alt.Scale(domain=lines, range=[style.shape for style in styles])
-    dashes = alt.Scale(domain=lines, range=[list(style.dash) for style in styles])
-    base = _base(ticks).encode(color=alt.Color("line:N", scale=colours, legend=None), y=_y("value", "quality"))
-    tooltip = [*_about_period(), alt.Tooltip("name:N", title="group"), alt.Tooltip("value:Q", format=".4f")]
-    return _spec(
-        base.mark_line(strokeWidth=1.8).encode(strokeDash=alt.StrokeDash("line:N", scale=dashes, legend=None)),
-        _points(base).encode(shape=alt.Shape("line:N", scale=shapes, legend=None), tooltip=tooltip),
-    )
+def _grid(low: float, high: float) -> list[float]:
+    """Levels at round numbers, around everything that is drawn.
+
+    >>> _grid(0.12, 0.19)
+    [0.12, 0.14, 0.16, 0.18, 0.2]
+    """
+    span = high - low or abs(high) or 1.0
+    size = 10.0 ** math.floor(math.log10(span / _N_GRID))
+    step = next(size * times for times in _STEPS if span / (size * times) <= _N_GRID)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(level * step, 12) for level in range(first, max(last, first + 1) + 1)]
 
 
-@lru_cache(maxsize=32)
-def _bar_spec(ticks: tuple[int, ...], title: str, format_: str) -> dict[str, Any]:
-    x = alt.X("t:O", title="period", axis=alt.Axis(values=list(ticks), labelAngle=0))
-    y = _y("value", title, zero=True, format_=format_)
-    tooltip = [*_about_period(), alt.Tooltip("value:Q", title=title, format=".1%" if "%" in format_ else ",d")]
-    return _spec(alt.Chart().mark_bar(color=_BLUE, opacity=0.8).encode(x=x, y=y, tooltip=tooltip))
+def _places(moments: Sequence[Moment]) -> list[float]:
+    """Where each period is on the time axis."""
+    if not moments:
+        return []
+    seconds = [moment.time.timestamp() for moment in moments]
+    first, span = min(seconds), max(seconds) - min(seconds)
+    if not span:
+        return [50.0] * len(moments)
+    return [round(_LEFT + (100 - _LEFT - _RIGHT) * (at - first) / span, 2) for at in seconds]
 
 
-def _base(ticks: tuple[int, ...]) -> alt.Chart:
-    axis = alt.Axis(values=list(ticks), format="d")
-    return alt.Chart().encode(
-        x=alt.X("t:Q", title="period", axis=axis, scale=alt.Scale(zero=False, nice=False, padding=8))
-    )
+def _labels(
+    grid: Sequence[float], height: Callable[[float], float], write: Callable[[float], str]
+) -> list[tuple[float, str]]:
+    """Each level and its number, with no more digits than tell them apart."""
+    written = [write(level) for level in grid]
+    while all("." in label and label.endswith("0") for label in written):
+        written = [label[:-1].removesuffix(".") for label in written]
+    return list(zip(map(height, grid), written, strict=True))
 
 
-def _y(field: str, title: str, *, zero: bool = False, format_: str | None = None) -> alt.Y:
-    # The axis is named above it, lying: a name that stands on its side is hard to read and takes width.
-    axis = alt.Axis(
-        titleAngle=0,
-        titleAlign="left",
-        titleAnchor="end",
-        titleBaseline="bottom",
-        titleX=-24,
-        titleY=-9,
-        format=alt.Undefined if format_ is None else format_,
-    )
-    return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=zero), axis=axis)
+def _dates(moments: Sequence[Moment], xs: Sequence[float]) -> list[tuple[float, str, str]]:
+    """A few dates that do not touch each other."""
+    if not moments:
+        return []
+    first, last = min(m.time for m in moments), max(m.time for m in moments)
+    days = (last - first).total_seconds() / 86_400
+    form = "%b %Y" if days > 400 else "%-d %b" if days > 2 else "%H:%M"
+    labels: list[tuple[float, str, str]] = []
+    for x, moment in zip(xs, moments, strict=True):
+        label = moment.time.strftime(form)
+        if not labels or (x - labels[-1][0] >= 100 / _N_DATES and label != labels[-1][1]):
+            labels.append((x, label, "end" if x > 92 else "middle"))
+    return labels
 
 
-def _points(base: alt.Chart) -> alt.Chart:
-    # A wide invisible border makes the points easy to hit with a mouse or a finger.
-    return base.mark_point(filled=True, size=42, opacity=1, stroke="transparent", strokeWidth=9)
+def _columns(
+    moments: Sequence[Moment], xs: Sequence[float], series: Sequence[Series], write: Callable[[float], str]
+) -> list[Column]:
+    """What each strip says; strips meet half-way between two periods."""
+    order = sorted(range(len(xs)), key=lambda place: xs[place])
+    ends = [0.0, *((xs[one] + xs[other]) / 2 for one, other in pairwise(order)), 100.0]
+    columns = []
+    for rank, place in enumerate(order):
+        moment, left = moments[place], ends[rank]
+        title = f"{moment.time:%-d %b %Y} · period {moment.t}"
+        readings = [
+            (line.style, line.name, write(value)) for line in series if (value := line.values[place]) is not None
+        ]
+        width = round(ends[rank + 1] - left, 2)
+        columns.append(Column(xs[place], round(left, 2), width, title, moment.note, readings))
+    return columns
 
 
-def _about_period() -> list[alt.Tooltip]:
-    return [alt.Tooltip("t:Q", title="period", format="d"), alt.Tooltip("closed:N", title="closed")]
+def _path(points: Sequence[tuple[float, float] | None]) -> str:
+    """A line through the points, broken where one is missing."""
+    parts, is_on = [], False
+    for point in points:
+        if point is not None:
+            parts.append(f"{'L' if is_on else 'M'}{point[0]} {point[1]}")
+        is_on = point is not None
+    return "".join(parts)
 
 
-def _spec(*layers: alt.Chart) -> dict[str, Any]:
-    chart = alt.LayerChart(layer=list(layers)).properties(
-        height=_HEIGHT, width="container", data=alt.InlineData(values=[])
-    )
-    spec: dict[str, Any] = chart.to_dict()
-    return {key: part for key, part in spec.items() if key not in ("config", "datasets")} | {"data": {"values": []}}
+def _area(bands: Sequence[tuple[float, float, float] | None]) -> str:
+    """The space between the low and the high ends, broken where they are missing."""
+    parts, run = [], list[tuple[float, float, float]]()
+    for band in (*bands, None):
+        if band is not None:
+            run.append(band)
+        elif run:
+            there = "L".join(f"{x} {low}" for x, low, _ in run)
+            back = "L".join(f"{x} {high}" for x, _, high in reversed(run))
+            parts.append(f"M{there}L{back}Z")
+            run = []
+    return "".join(parts)
+
+
+def _described(title: str, moments: Sequence[Moment], series: Sequence[Series], write: Callable[[float], str]) -> str:
+    parts = []
+    for line in series:
+        there = [(moment, value) for moment, value in zip(moments, line.values, strict=True) if value is not None]
+        if there:
+            (first, begins), (last, ends) = there[0], there[-1]
+            name = f"{line.name} " if line.name != title else ""
+            parts.append(f"{name}{write(begins)} on {first.time:%-d %b %Y}, {write(ends)} on {last.time:%-d %b %Y}")
+    return f"{title}: {'; '.join(parts) or 'nothing to report'}."

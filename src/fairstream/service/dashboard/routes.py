@@ -1,215 +1,329 @@
-"""The dashboard's addresses. Nothing here changes the workspace."""
+"""The dashboard's addresses: pages for keys that may read, buttons for keys of scope admin."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from typing import Any
-from urllib.parse import parse_qs, quote
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 
-from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
-from sqlalchemy import select
-from starlette.responses import RedirectResponse, Response
+from markupsafe import Markup
+from sqlalchemy import Engine, select
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 
-from fairstream.errors import WorkspaceError
-from fairstream.service.dashboard.assets import FOR_EVER, asset
-from fairstream.service.dashboard.audit_file import audit_html, audit_json
-from fairstream.service.dashboard.login_page import login_page, message_page
-from fairstream.service.dashboard.model_page import model_page
-from fairstream.service.dashboard.one_model import ModelStory, read_model
-from fairstream.service.dashboard.overview import read_overview
-from fairstream.service.dashboard.overview_page import overview_page
-from fairstream.service.dashboard.sessions import LASTS, Sessions
+from fairstream.errors import FairstreamError, WorkspaceError
+from fairstream.service import registry, schema, updates
+from fairstream.service.dashboard.audit_file import audit_json
+from fairstream.service.dashboard.charts import sparkline
+from fairstream.service.dashboard.overview import gap_chart, late, newcomers, quality_chart, stream_charts, target_of
+from fairstream.service.dashboard.reading import ModelStory, gap_of, read_model, read_overview, withdrawn_items
+from fairstream.service.dashboard.status import status_of
+from fairstream.service.dashboard.templating import assets, render
+from fairstream.service.dashboard.web import (
+    PageRoute,
+    Sessions,
+    asset_response,
+    download,
+    html,
+    is_foreign,
+    local_path,
+    read_form,
+    redirect,
+    to_login,
+    whole_number,
+)
+from fairstream.service.dashboard.words import sentence
 from fairstream.service.database import now, reachable
+from fairstream.service.event_store import EventStore
 from fairstream.service.keys import scope_of
-from fairstream.service.schema import keys
+from fairstream.service.serving import Answer
 from fairstream.service.workspace import Workspace
 
-COOKIE = "fairstream_session"
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-_MAY_LOOK = ("read", "admin")
-_LONGEST_FORM = 4096
-_LONGEST_PERIOD = 9
-_MODEL_PATH = re.compile(r"/models/[^/?#\\\s]{1,200}")
-
-Health = Callable[[], Mapping[str, Any]]
+_Row = TypeVar("_Row")
+_MAY_READ = ("read", "admin")
+_ALERT_AFTER = 2
+"""Rejections in a row that are more than bad luck."""
+_ROWS_AT_ONCE = 25
+_HISTORY = 20
 
 
-def router(workspace: Workspace, health: Health | None = None) -> APIRouter:
-    """The pages of a workspace; `health` tells how the service does, where there is one.
+@dataclass(frozen=True)
+class Health:
+    """How the serving process does."""
 
-    What it may tell is in `health.py`; anything else is shown under its own name.
-    """
-    pages, sessions = APIRouter(include_in_schema=False), Sessions()
+    started: datetime
+    n_requests: int
+    n_errors: int
+    p50_seconds: float | None
+    p99_seconds: float | None
+    problem: str | None = None
+    """Why the model in service cannot be used, in a sentence."""
 
-    def page_for(request: Request, answer: Callable[[], Response]) -> Response:
-        """The page for whoever is signed in; all others are asked for a key."""
 
-        def looked_up() -> Response:
-            session = sessions.of(request.cookies.get(COOKIE))
-            is_signed_in = session is not None and _is_valid(workspace, session.key)
-            return answer() if is_signed_in else _to_login(request)
+class Running(Protocol):
+    """What the pages need of the service that they belong to."""
 
-        return _while_reachable(workspace, looked_up)
+    def health(self) -> Health: ...
 
-    def about_model(request: Request, answer: Callable[[ModelStory], Response]) -> Response:
-        def found() -> Response:
-            story = read_model(workspace, request.path_params["id_"])
-            return _no_model() if story is None else answer(story)
+    def recommend(self, user_id: str, k: int) -> Answer:
+        """A user's list, as everybody gets it."""
 
-        return page_for(request, found)
+    async def start_update(self, by: str) -> None:
+        """Queue an update and start it; raises a `WorkspaceError` where one runs already."""
 
-    @pages.get("/")
-    def overview(request: Request) -> Response:
-        def answer() -> Response:
-            found = read_overview(workspace, before=_period(request.query_params.get("before")))
-            return _page(overview_page(found, health() if health else None))
 
-        return page_for(request, answer)
+@dataclass(frozen=True)
+class Visitor:
+    """Who looks at a page: the key that was signed in with."""
 
-    @pages.get("/models/{id_}")
-    def model(request: Request) -> Response:
-        return about_model(request, lambda story: _page(model_page(story)))
+    key: str
+    scope: str
+    token: str
+    """What a form must send back: another site cannot know it."""
 
-    @pages.get("/models/{id_}/audit.html")
-    def as_html(request: Request) -> Response:
-        return about_model(request, lambda story: _download(story, audit_html(story, made=now()), "html"))
+    @property
+    def is_admin(self) -> bool:
+        return self.scope == "admin"
 
-    @pages.get("/models/{id_}/audit.json")
-    def as_json(request: Request) -> Response:
-        return about_model(request, lambda story: _download(story, audit_json(story, made=now()), "json"))
 
-    @pages.get("/login")
-    def ask(request: Request) -> Response:
-        return _page(login_page(to=_local(request.query_params.get("to"))))
+Page = Callable[[Request, Visitor], Response]
+Action = Callable[[Request, Visitor, Mapping[str, str]], Awaitable[str]]
+"""Does what a button says; gives the sentence to show."""
 
-    @pages.post("/login")
-    async def sign_in(request: Request) -> Response:
-        form = await _form(request)
-        if form is None or _is_foreign(request):
-            return _page(login_page("This form could not be read; type the key once more."), status=400)
-        key, to = form.get("key", "").strip(), _local(form.get("to"))
-        return await run_in_threadpool(_while_reachable, workspace, lambda: begin(request, key, to))
 
-    def begin(request: Request, key: str, to: str) -> Response:
-        found = scope_of(workspace.engine, key) if key.isascii() and key.isprintable() else None
-        if found is None:
-            return _page(login_page("This key is not known, or was revoked.", to=to), status=401)
-        name, scope = found
-        if scope not in _MAY_LOOK:
-            sentence = f"The key “{name}” has the scope {scope}; the dashboard needs read or admin."
-            return _page(login_page(sentence, to=to), status=403)
-        answer = _redirect(to)
-        answer.set_cookie(
-            COOKIE,
-            sessions.begin(name),
-            max_age=LASTS,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
+def routes(workspace: Workspace, running: Running) -> list[BaseRoute]:
+    """The routes of the dashboard of a workspace."""
+    return _Dashboard(workspace, running).routes()
+
+
+class _Dashboard:
+    def __init__(self, workspace: Workspace, running: Running) -> None:
+        self._workspace, self._running = workspace, running
+        self._name = workspace.folder.resolve().name
+
+    def routes(self) -> list[BaseRoute]:
+        # Derived from the workspace's secret: every process and machine that serves it accepts the cookie.
+        secret = hmac.digest(self._workspace.secret, b"dashboard sessions", "sha256").hex()
+        sessions = [Middleware(Sessions, secret=secret)]
+
+        def route(path: str, endpoint: Callable[..., Any], method: str = "GET") -> BaseRoute:
+            return PageRoute(path, endpoint, methods=[method], include_in_schema=False, middleware=sessions)
+
+        return [
+            route("/", self._page(self._overview)),
+            route("/models", self._page(self._models)),
+            route("/models/{id}", self._page(self._of_model(self._model))),
+            route("/models/{id}/audit.html", self._page(self._of_model(self._audit_html))),
+            route("/models/{id}/audit.json", self._page(self._of_model(self._audit_json))),
+            route("/updates", self._page(self._updates)),
+            route("/lists", self._page(self._lists)),
+            route("/updates", self._action(self._start_update, "/"), "POST"),
+            route("/models/{id}/promote", self._action(self._promote, "/"), "POST"),
+            route("/rollback", self._action(self._roll_back, "/"), "POST"),
+            route("/login", self._ask_for_key),
+            route("/login", self._sign_in, "POST"),
+            route("/logout", self._sign_out, "POST"),
+            PageRoute("/assets/{name}", asset_response, include_in_schema=False),
+        ]
+
+    # Pages
+
+    def _overview(self, request: Request, visitor: Visitor) -> Response:
+        config, health = self._workspace.config, self._running.health()
+        overview = read_overview(self._workspace, before=whole_number(request.query_params.get("before")))
+        evaluated = overview.evaluated
+        return self._html(
+            "overview.html",
+            request,
+            visitor,
+            overview=overview,
+            health=health,
+            status=status_of(overview, health.problem, _ALERT_AFTER),
+            charts=[quality_chart(overview), gap_chart(overview, config)] if evaluated else [],
+            stream=stream_charts(overview),
+            quality_line=sparkline([scores.mean for _, scores in evaluated]),
+            gap_line=sparkline([gap.value if (gap := gap_of(scores)) else None for _, scores in evaluated]),
+            target=target_of(overview.newest),
+            newcomers=newcomers,
+            late=late,
+            refresh=overview.running is not None,
         )
-        return answer
 
-    @pages.post("/logout")
-    def sign_out(request: Request) -> Response:
-        if not _is_foreign(request):
-            sessions.end(request.cookies.get(COOKIE))
-        answer = _redirect("/login")
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
-        return answer
+    def _models(self, request: Request, visitor: Visitor) -> Response:
+        rows, more = _paged(registry.models, self._workspace.engine, request.query_params.get("before"))
+        service = registry.in_service(self._workspace.engine)
+        return self._html("models.html", request, visitor, models=rows, more=more, serving=service and service.model)
 
-    @pages.get("/assets/{file}")
-    def load(request: Request) -> Response:
-        found = asset(request.path_params["file"])
-        if found is None:
-            return _page(message_page("Not found", "There is no such file.", is_signed_in=False), status=404)
-        headers = {**HEADERS, "Cache-Control": FOR_EVER, "Vary": "Accept-Encoding"}
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(found.content, media_type=found.media_type, headers=headers)
-        return Response(found.zipped, media_type=found.media_type, headers={**headers, "Content-Encoding": "gzip"})
+    def _updates(self, request: Request, visitor: Visitor) -> Response:
+        rows, more = _paged(updates.listed, self._workspace.engine, request.query_params.get("before"))
+        return self._html("updates.html", request, visitor, updates=rows, more=more)
 
-    return pages
+    def _lists(self, request: Request, visitor: Visitor) -> Response:
+        user_id = (request.query_params.get("user") or "").strip()
+        answer, history, problem = None, list[str](), None
+        if user_id:
+            try:
+                answer = self._running.recommend(user_id, min(20, self._workspace.config.limits.max_k))
+            except FairstreamError as error:
+                problem = str(error)
+            if visitor.is_admin:  # what a person did is for nobody else to see
+                history = EventStore(self._workspace).items_of(user_id)[-_HISTORY:][::-1]
+        return self._html(
+            "lists.html",
+            request,
+            visitor,
+            user_id=user_id,
+            answer=answer,
+            history=history,
+            problem=problem,
+            withdrawn=withdrawn_items(self._workspace.engine),
+        )
 
+    def _of_model(self, answer: Callable[[Request, Visitor, ModelStory], Response]) -> Page:
+        def found(request: Request, visitor: Visitor) -> Response:
+            story = read_model(self._workspace, request.path_params["id"])
+            if story is None:
+                return self._message(404, "Not found", "There is no such model.")
+            return answer(request, visitor, story)
 
-def _while_reachable(workspace: Workspace, answer: Callable[[], Response]) -> Response:
-    """A database that is away for a moment is a sentence, too."""
-    try:
-        with reachable(workspace.engine):
-            return answer()
-    except WorkspaceError:
-        page = message_page("Not now", "The database cannot be reached; try again in a moment.", is_signed_in=False)
-        return _page(page, status=503, more={"Retry-After": "5"})
+        return found
 
+    def _model(self, request: Request, visitor: Visitor, story: ModelStory) -> Response:
+        can_serve = story.model.state != "failed" and self._workspace.models.exists(story.model.folder)
+        target = target_of(story.model)
+        return self._html("model.html", request, visitor, story=story, target=target, can_serve=can_serve)
 
-def _is_valid(workspace: Workspace, key: str) -> bool:
-    """Revoking a key ends its sessions at once."""
-    wanted = select(keys.c.name).where(keys.c.name == key, keys.c.revoked.is_(None), keys.c.scope.in_(_MAY_LOOK))
-    with workspace.engine.connect() as connection:
-        return connection.execute(wanted).first() is not None
+    def _audit_html(self, _: Request, __: Visitor, story: ModelStory) -> Response:
+        css = Markup(next(iter(assets().values())).content.decode())  # noqa: S704 (our own style sheet)
+        shared = {"name": self._name, "group": self._workspace.config.group, "made": now(), "css": css}
+        page = render("audit.html", story=story, target=target_of(story.model), **shared)
+        return download(f"audit-{story.model.id}.html", page, "text/html")
 
+    def _audit_json(self, _: Request, __: Visitor, story: ModelStory) -> Response:
+        content = audit_json(story, self._workspace.config, made=now())
+        return download(f"audit-{story.model.id}.json", content, "application/json")
 
-def _page(content: str, *, status: int = 200, more: Mapping[str, str] | None = None) -> Response:
-    return Response(content, status, {**HEADERS, **(more or {})}, "text/html; charset=utf-8")
+    # Buttons
 
+    async def _start_update(self, _: Request, visitor: Visitor, __: Mapping[str, str]) -> str:
+        await self._running.start_update(visitor.key)
+        return "The update has been started."
 
-def _no_model() -> Response:
-    return _page(message_page("Not found", "There is no such model; the overview lists those there are."), status=404)
+    async def _promote(self, request: Request, visitor: Visitor, _: Mapping[str, str]) -> str:
+        model_id = request.path_params["id"]
+        await run_in_threadpool(registry.promote, self._workspace, model_id, by=visitor.key)
+        return f"Model {model_id} has been promoted."
 
+    async def _roll_back(self, _: Request, visitor: Visitor, __: Mapping[str, str]) -> str:
+        model_id = await run_in_threadpool(registry.rollback, self._workspace, by=visitor.key)
+        return f"Rolled back to model {model_id}."
 
-def _download(story: ModelStory, content: str, suffix: str) -> Response:
-    kind = "text/html" if suffix == "html" else "application/json"
-    name = quote(f"audit-{story.model.id}.{suffix}", safe="")
-    headers = {**HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-    return Response(content, media_type=f"{kind}; charset=utf-8", headers=headers)
+    # Signing in
 
+    def _ask_for_key(self, request: Request) -> Response:
+        return self._login(to=local_path(request.query_params.get("to")))
 
-def _redirect(to: str) -> Response:
-    return RedirectResponse(to, status_code=303, headers=HEADERS)
+    async def _sign_in(self, request: Request) -> Response:
+        form = await read_form(request)
+        if form is None or is_foreign(request):
+            return self._login(400, "This form could not be read; type the key once more.")
+        key, to = form.get("key", "").strip(), local_path(form.get("to"))
+        try:
+            holder = await run_in_threadpool(scope_of, self._workspace.engine, key)
+        except WorkspaceError:
+            return self._unavailable()
+        if holder is None:
+            return self._login(401, "This key is not known, or was revoked.", to)
+        if holder.scope not in _MAY_READ:
+            return self._login(
+                403, f"The key “{holder.name}” has the scope {holder.scope}; read or admin is needed.", to
+            )
+        request.session.clear()
+        request.session.update(key=holder.name, token=secrets.token_urlsafe(16))
+        return redirect(to)
 
+    def _sign_out(self, request: Request) -> Response:
+        if not is_foreign(request):
+            request.session.clear()
+        return redirect("/login")
 
-def _to_login(request: Request) -> Response:
-    to = _local(request.scope.get("path"))
-    return _redirect("/login" if to == "/" else f"/login?to={quote(to, safe='')}")
-
-
-def _local(to: str | None) -> str:
-    """Only the dashboard's own pages are gone to after signing in."""
-    if not to or not to.isprintable() or not _MODEL_PATH.fullmatch(to):
-        return "/"
-    return quote(to)
-
-
-def _period(text: str | None) -> int | None:
-    if text is None or not (text.isascii() and text.isdigit()) or len(text) > _LONGEST_PERIOD:
-        return None
-    return int(text)
-
-
-def _is_foreign(request: Request) -> bool:
-    """Whether another site sent the form, as far as the browser tells."""
-    return request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
-
-
-async def _form(request: Request) -> dict[str, str] | None:
-    """The few fields of a small form."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _LONGEST_FORM:
+    def _visitor(self, request: Request) -> Visitor | None:
+        """Whose session it is; revoking a key ends its sessions at once."""
+        key, token = request.session.get("key"), request.session.get("token")
+        if not key or not token:
             return None
+        keys = schema.keys
+        wanted = select(keys.c.scope).where(keys.c.name == key, keys.c.revoked.is_(None), keys.c.scope.in_(_MAY_READ))
+        with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
+            scope = connection.scalar(wanted)
+        return None if scope is None else Visitor(key, scope, token)
+
+    # What all of them share
+
+    def _page(self, answer: Page) -> Callable[[Request], Response]:
+        """A page for whoever is signed in; all others are asked for a key."""
+
+        def endpoint(request: Request) -> Response:
+            try:
+                with reachable(self._workspace.engine):
+                    visitor = self._visitor(request)
+                    return to_login(request) if visitor is None else answer(request, visitor)
+            except WorkspaceError:
+                return self._unavailable()
+
+        return endpoint
+
+    def _action(self, act: Action, back: str) -> Callable[[Request], Awaitable[Response]]:
+        """A button: only for keys of scope admin, only from our own forms; then the page `back` says how it went."""
+
+        async def endpoint(request: Request) -> Response:
+            form = await read_form(request)
+            try:
+                visitor = await run_in_threadpool(self._visitor, request)
+            except WorkspaceError:
+                return self._unavailable()
+            if visitor is None:
+                return to_login(request)
+            sent = (form or {}).get("token", "").encode()
+            if form is None or is_foreign(request) or not hmac.compare_digest(sent, visitor.token.encode()):
+                return self._message(403, "Not done", "This form is no longer valid; load the page again.")
+            if not visitor.is_admin:
+                return self._message(403, "Not allowed", "This API key lacks the scope 'admin'.")
+            try:
+                request.session["flash"] = ["good", await act(request, visitor, form)]
+            except FairstreamError as error:
+                request.session["flash"] = ["bad", sentence(str(error))]
+            return redirect(back)
+
+        return endpoint
+
+    def _html(self, template: str, request: Request, visitor: Visitor, **context: Any) -> Response:
+        flash = request.session.pop("flash", None)
+        config, tab = self._workspace.config, request.url.path.split("/")[1]
+        shared = {"name": self._name, "config": config, "visitor": visitor, "flash": flash, "tab": tab}
+        return html(render(template, **{"refresh": False, **shared, **context}))
+
+    def _login(self, status: int = 200, problem: str | None = None, to: str = "/") -> Response:
+        return html(render("login.html", name=self._name, problem=problem, to=to), status)
+
+    def _message(self, status: int, title: str, words: str, headers: Mapping[str, str] | None = None) -> Response:
+        return html(render("message.html", name=self._name, title=title, words=words), status, headers)
+
+    def _unavailable(self) -> Response:
+        words = "The database cannot be reached; try again in a moment."
+        return self._message(503, "Not now", words, {"Retry-After": "5"})
+
+
+def _paged(read: Callable[..., list[_Row]], engine: Engine, before: str | None) -> tuple[list[_Row], bool]:
+    """Some rows, and whether there are more."""
     try:
-        fields = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")
-    except ValueError:
-        return None
-    return {name: values[0] for name, values in fields.items()}
+        rows = read(engine, before=before, limit=_ROWS_AT_ONCE + 1)
+    except WorkspaceError:  # there is no such row
+        rows = read(engine, before=None, limit=_ROWS_AT_ONCE + 1)
+    return rows[:_ROWS_AT_ONCE], len(rows) > _ROWS_AT_ONCE

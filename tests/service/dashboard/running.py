@@ -1,0 +1,32 @@
+"""A service for the pages to belong to, without a server or a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from fairstream.errors import WorkspaceError
+from fairstream.service.dashboard import Health
+from fairstream.service.serving import Answer
+
+
+@dataclass
+class Standing:
+    """Answers the same list to everybody, and writes down which updates were asked for."""
+
+    problem: str | None = None
+    is_updating: bool = False
+    started_by: list[str] = field(default_factory=list)
+
+    def health(self) -> Health:
+        return Health(datetime(2025, 11, 1, tzinfo=UTC), 4711, 3, 0.0021, 0.0193, self.problem)
+
+    def recommend(self, user_id: str, k: int) -> Answer:
+        if self.problem:
+            raise WorkspaceError(self.problem)
+        return Answer([f"item {n}" for n in range(k)], [1 / (n + 1) for n in range(k)], "model", "m")
+
+    async def start_update(self, by: str) -> None:
+        if self.is_updating:
+            raise WorkspaceError("an update is running already; wait until it has ended")
+        self.started_by.append(by)
