@@ -53,6 +53,30 @@ def test_names_that_need_no_model_do_not_load_pytorch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_evaluating_lists_and_checking_splits_does_without_pytorch(tmp_path: Path) -> None:
+    """From Python and on the command line, groups, permutations and bootstrap included."""
+    code = """
+import sys, pyarrow as pa, pyarrow.csv, fairstream, fairstream.cli
+users = list(range(40))
+lists = pa.table({"user": users, "item": [user % 3 for user in users], "rank": [1] * 40})
+truth = pa.table({"user": users, "item": [0] * 40, "time": users, "group": ["a", "b"] * 20})
+found = fairstream.evaluate_recommendations({"one": lists, "two": lists}, truth, group="group", n_resamples=10)
+assert found["one"]["hit@20"].p_value is not None
+assert fairstream.leakcheck(truth, truth).leaks
+pa.csv.write_csv(lists, "lists.csv")
+pa.csv.write_csv(truth, "truth.csv")
+for arguments in (["evaluate", "lists.csv", "truth.csv"], ["leakcheck", "truth.csv", "truth.csv"]):
+    sys.argv = ["fairstream", *arguments]
+    try:
+        fairstream.cli.main()
+    except SystemExit as leaving:
+        assert not leaving.code, leaving.code
+sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", fairstream.__all__)
 def test_every_public_name_is_there_and_documented(name: str) -> None:
     value = getattr(fairstream, name)

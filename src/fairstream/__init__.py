@@ -141,7 +141,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"fairstream.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fairstream' has no attribute {name!r}")
-    value = next(vars(module)[name] for module in map(_home, _HOMES) if name in vars(module))
+    homes = map(_home, _HOMES)
+    value = next(getattr(home, name) for home in homes if name in vars(home) or name in getattr(home, "__all__", ()))
     globals()[name] = value
     return value
 

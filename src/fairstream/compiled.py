@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
@@ -84,9 +85,7 @@ def parallel_ranges(n: int, work: Callable[[int, int], Part]) -> list[Part]:
     >>> sum(parallel_ranges(10, lambda begin, end: end - begin))
     10
     """
-    import torch  # noqa: PLC0415 (whoever works in parallel has loaded it)
-
-    n_parts = max(1, min(torch.get_num_threads(), n))
+    n_parts = max(1, min(_n_threads(), n))
     ends = [n * part // n_parts for part in range(n_parts + 1)]
     waiting = [_threads(os.getpid(), n_parts).submit(work, *part) for part in pairwise(ends[1:])]
     try:
@@ -94,6 +93,15 @@ def parallel_ranges(n: int, work: Callable[[int, int], Part]) -> list[Part]:
     finally:
         wait(waiting)  # whatever happens here: nobody goes on working behind the caller's back
     return [first, *(part.result() for part in waiting)]
+
+
+def _n_threads() -> int:
+    """PyTorch's number of threads; where it has not been loaded, as many as it would take."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return int(torch.get_num_threads())
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdecimal() else os.cpu_count() or 1
 
 
 @cache

@@ -1,14 +1,18 @@
-"""Writing files and folders atomically."""
+"""Writing files and folders atomically, and results as JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
+
+from fairstream.errors import ConfigurationError
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -92,3 +96,44 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """The document as JSON, a section to a line: the configuration can be read above the thousands of users."""
+    parts = (f"{json.dumps(name)}: {json.dumps(part, allow_nan=False)}" for name, part in document.items())
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def write_json(document: Mapping[str, Any], path: Path) -> None:
+    """Write a document whole or not at all."""
+    write_file(path, to_json(document).encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a result whole or not at all.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be written there.
+
+    """
+    check_writable(path)
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise _not_written(path, error.strerror or str(error)) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raise ConfigurationError now if a result cannot be written there, not after hours of work."""
+    if path.is_dir():
+        raise _not_written(path, "it is a folder")
+    if not path.parent.is_dir():
+        raise _not_written(path, f"there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise _not_written(path, f"the folder {path.parent} may not be written to")
+
+
+def _not_written(path: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"the result could not be written to {path}: {reason}; choose another file")

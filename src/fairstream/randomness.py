@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
+from fairstream.compiled import njit_inline
 
 if TYPE_CHECKING:
     import torch
@@ -72,3 +74,18 @@ class Randomness:
             if cuda:
                 torch.cuda.manual_seed(self.key(name, *indices))
             yield
+
+
+# SplitMix64 (Steele, Lea, Flood 2014) as a function of a counter: its increment and its two multipliers.
+GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
+_S30, _S27, _S31, _S11, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11), np.uint64(1)
+
+
+@njit_inline
+def uniform_at(key: Any, counter: Any) -> Any:
+    """A number in [0, 1) with 53 random bits for a counter, in a compiled loop; both are unsigned 64-bit integers."""
+    x = key + (counter + _ONE) * _GOLDEN
+    x = (x ^ (x >> _S30)) * _MIX_1
+    x = (x ^ (x >> _S27)) * _MIX_2
+    return np.float64((x ^ (x >> _S31)) >> _S11) * 2.0**-53

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.compiled import njit, njit_inline
+from fairstream.compiled import njit
 from fairstream.data import Rows, SeenItems
+from fairstream.randomness import GOLDEN, MIX_1, MIX_2
 
 _MANY = 1 << 20
 
@@ -160,14 +161,8 @@ def _distinct(available: Tensor, n: int, key: int, first: int) -> Tensor:
     return drawn
 
 
-# SplitMix64 (Steele, Lea, Flood 2014) as a function of a counter: its increment and its two multipliers.
-GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
-_S30, _S27, _S31, _S11, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11), np.uint64(1)
-
-
 def uniform(key: int, counter: Tensor) -> Tensor:
-    """Numbers in [0, 1) with 53 random bits (float64), one for each counter.
+    """Numbers in [0, 1) with 53 random bits (float64), one for each counter: `randomness.uniform_at` of tensors.
 
     >>> uniform(7, torch.arange(3))
     tensor([0.3898, 0.0168, 0.9008], dtype=torch.float64)
@@ -176,15 +171,6 @@ def uniform(key: int, counter: Tensor) -> Tensor:
     x = (x ^ _shifted(x, 30)) * _signed(MIX_1)
     x = (x ^ _shifted(x, 27)) * _signed(MIX_2)
     return _shifted(x ^ _shifted(x, 31), 11).double() * 2.0**-53
-
-
-@njit_inline
-def uniform_at(key: Any, counter: Any) -> Any:
-    """The same for one counter in a compiled loop; both are unsigned 64-bit integers."""
-    x = key + (counter + _ONE) * _GOLDEN
-    x = (x ^ (x >> _S30)) * _MIX_1
-    x = (x ^ (x >> _S27)) * _MIX_2
-    return np.float64((x ^ (x >> _S31)) >> _S11) * 2.0**-53
 
 
 def _shifted(x: Tensor, n_bits: int) -> Tensor:

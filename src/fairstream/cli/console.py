@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fairstream.errors import ConfigurationError
-from fairstream.experiments import check_writable, to_json, write_json
+from fairstream.files import check_writable, to_json, write_json
 
 _WIDTH_OF_A_FILE = 120
 

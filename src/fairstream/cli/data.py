@@ -14,7 +14,7 @@ from fairstream.cli.data_description import describe, group_table, summary
 from fairstream.cli.progress import DownloadProgress
 from fairstream.data.datasets.prepare import Prepared, get_dataset
 from fairstream.data.datasets.sources import SOURCES
-from fairstream.experiments import check_writable, write_json
+from fairstream.files import check_writable, write_json
 
 data_app = typer.Typer(
     help="Download and prepare the paper's data sets; describe a folder or file.",

@@ -16,7 +16,7 @@ import numpy as np
 
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data.groups import Codes
-from fairstream.sampling import uniform_at
+from fairstream.randomness import uniform_at
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

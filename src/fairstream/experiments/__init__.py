@@ -8,10 +8,11 @@ from fairstream.experiments.jobs import Device, Job, Source
 from fairstream.experiments.pool import OnJobs, execute_runs
 from fairstream.experiments.pooling import pooled
 from fairstream.experiments.record import Record
-from fairstream.experiments.results import PeriodResult, check_writable, to_json, versions, write_file, write_json
+from fairstream.experiments.results import PeriodResult, versions
 from fairstream.experiments.run import Run, popularity_runs, run
 from fairstream.experiments.store import Store
 from fairstream.experiments.sweep import run_seeds
+from fairstream.files import check_writable, to_json, write_file, write_json
 
 __all__ = [
     "Comparison",

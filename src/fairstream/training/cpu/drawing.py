@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.compiled import njit, njit_inline
-from fairstream.sampling import uniform_at
+from fairstream.randomness import uniform_at
 
 
 @njit

@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from fairstream.sampling import GOLDEN, MIX_1, MIX_2
+from fairstream.randomness import GOLDEN, MIX_1, MIX_2
 from fairstream.training.batches import Batches
 from fairstream.training.cuda.kernels.drawing import draw
 from fairstream.training.engine import TrainingJob
