@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 
 import numpy as np
@@ -265,8 +266,11 @@ def test_changed_groups_are_counted_and_noted(case: tuple[Values, Values, list[i
     n_changed = sum(before is not None and value is not None and before != value for before, value in known)
     assert mine.n_changed(np.array(rows), other) == n_changed
     notes = mine.notes_on_merge(np.array(rows), other)
-    assert len(notes) == (n_changed > 0)
-    assert all(note.startswith(f"{n_changed} known user(s) came with another g than before") for note in notes)
+    changed = [note for note in notes if note.startswith(f"{n_changed} known user(s) came with another g than before")]
+    new = sorted({value for value in theirs if value is not None} - set(ours))
+    appeared = [f"new value(s) of g, each a group from now on: {', '.join(map(repr, new[:8]))}"] if new else []
+    assert list(notes) == changed + appeared
+    assert len(changed) == (n_changed > 0)
     assert mine.notes_on_merge(np.array(rows), None) == ()
 
 
@@ -353,7 +357,7 @@ def test_whatever_holds_the_values_gives_the_same_codes(values: object) -> None:
     assert Groups.from_values("gender", values, advantaged="M").codes.tolist() == [0, 1, -1]
 
 
-@pytest.mark.parametrize("values", [["M", 1], [["M"], ["F"]]], ids=["mixed", "nested"])
+@pytest.mark.parametrize("values", [["M", 1], [["M"], 1]], ids=["mixed", "partly nested"])
 def test_values_of_no_plain_kind_are_refused_in_one_sentence(values: list[object]) -> None:
     with pytest.raises(DataError, match=r"\A[^\n]+\Z"):
         Groups.from_values("gender", values)
@@ -366,9 +370,12 @@ def test_a_hundred_groups_are_all_that_later_events_can_make() -> None:
         first.merge(np.arange(60, 120), 120, later)
 
 
-def test_values_with_commas_are_not_combined_because_two_groups_could_become_one() -> None:
-    with pytest.raises(DataError, match="comma"):
-        intersection([["a,b", "a"], ["c", "b,c"]])
+def test_values_with_commas_are_quoted_so_that_no_two_groups_become_one() -> None:
+    values = ["a", "a,b", 'a"', 'a",b', '"a"', "b,c"]
+    pairs = [(one, other) for one in values for other in values]
+    combined = intersection([[one for one, _ in pairs], [other for _, other in pairs]]).to_pylist()
+    assert len(set(combined)) == len(pairs)
+    assert [tuple(row) for row in csv.reader(combined)] == pairs
     assert intersection([["a,b", "a"]]).to_pylist() == ["a,b", "a"]
 
 

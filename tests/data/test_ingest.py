@@ -350,7 +350,7 @@ def test_a_recommender_learns_from_a_folder_what_it_learns_from_memory(
 def test_a_frame_that_arrow_cannot_read_is_refused(tmp_path: Path) -> None:
     mixed = pd.DataFrame({"user": [1, "a"], "item": [1, 2], "time": [1, 2]})
     assert content(lambda: ingest(mixed, tmp_path / "log")) == content(lambda: read_events(mixed))
-    refused(lambda: ingest({"user": [1]}, tmp_path / "log"), "must be a path or a table")
+    refused(lambda: ingest([("ann", "x", 1)], tmp_path / "log"), "must be a path or a table")
     refused(lambda: ingest(tmp_path / "none.csv", tmp_path / "log"), "no file")
 
 

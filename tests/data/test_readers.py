@@ -204,7 +204,7 @@ class TestTimes:
             ([None] * 6, ["needs a time", "6 of 6", "'time'"]),
             ([1.0, float("nan"), 2.0, 3.0, 4.0, 5.0], ["needs a time", "NaN", "'time'"]),
             ([1.0, float("inf"), 2.0, 3.0, 4.0, 5.0], ["needs a time", "infinity", "'time'"]),
-            (list("abcdef"), ["integers, floats or timestamps", "'time'", "string"]),
+            (list("abcdef"), ["ISO 8601", "'time'", "'f' for one"]),
             ([True] * 6, ["integers, floats or timestamps", "'time'", "bool"]),
             ([dt.timedelta(seconds=n) for n in TIMES], ["integers, floats or timestamps", "'time'", "duration"]),
         ],
@@ -304,7 +304,7 @@ class TestColumns:
 
     @pytest.mark.parametrize("column", ["user", "item"])
     def test_ids_must_be_integers_or_strings(self, column: str) -> None:
-        refused("integers or strings", "double", source=events_table(strings=True, **{column: [1.5] * 6}))
+        refused("integers or strings", "1.5 for one", source=events_table(strings=True, **{column: [1.5] * 6}))
         mixed = events_table(strings=True).to_pandas().astype({column: object})
         mixed.loc[1, column] = 5
         refused(column, source=mixed)
@@ -333,10 +333,16 @@ class TestSources:
             refused("interactions.parquet", "cannot be read as parquet", source=source)
         (tmp_path / "ragged.csv").write_text("user,item,time\n1,2,3\n4,5\n")
         refused("ragged.csv", "cannot be read as csv", source=tmp_path / "ragged.csv")
-        (tmp_path / "events.json").write_text("{}")
-        refused("events.json", ".parquet or .csv", source=tmp_path / "events.json")
+        (tmp_path / "events.xlsx").write_text("{}")
+        refused("events.xlsx", ".parquet or .csv", source=tmp_path / "events.xlsx")
+        (tmp_path / "lines.jsonl").write_text("{'user': 1}")
+        refused("lines.jsonl", "cannot be read as jsonl", source=tmp_path / "lines.jsonl")
+        (tmp_path / "packed.csv.gz").write_text("user,item,time\n1,2,3\n")
+        refused("packed.csv.gz", "cannot be read as csv", source=tmp_path / "packed.csv.gz")
+        (tmp_path / "latin.csv").write_bytes("user,item,time\n1,crème,3\n".encode("latin-1"))
+        refused("latin.csv", "'item'", "UTF-8", source=tmp_path / "latin.csv")
 
-    @pytest.mark.parametrize("source", [None, 3, [1, 2], {"user": [1]}], ids=repr)
+    @pytest.mark.parametrize("source", [None, 3, [1, 2], [("ann", "x", 1)]], ids=repr)
     def test_what_is_no_source_is_refused(self, source: object) -> None:
         refused("path or a table", type(source).__name__, source=source)
 
@@ -474,7 +480,7 @@ class TestGroups:
         ):
             users = users_table(strings=True, genders=genders)
             refused(*words, source=self.EVENTS, users=users, group="gender")
-        crowd = pa.table({"user": [str(n) for n in range(101)], "postcode": list(range(101))})
+        crowd = pa.table({"user": ["ann", *map(str, range(100))], "postcode": list(range(101))})
         refused("101 value", "'postcode'", "coarser", source=self.EVENTS, users=crowd, group="postcode")
         users = users_table(strings=True)
         refused("gender = 'W'", "'F', 'M'", source=self.EVENTS, users=users, group="gender", advantaged="W")

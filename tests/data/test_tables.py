@@ -14,7 +14,7 @@ import pytest
 
 from fairstream import ConfigurationError, DataError
 from fairstream.data import Columns
-from fairstream.data.tables import find_file, to_table
+from fairstream.data.inputs import find_file, to_table
 
 CONTENT = {"user": ["é", "b", None], "n": [1, 2, 3]}
 
@@ -138,7 +138,7 @@ def test_the_columns_of_a_table_can_be_taken_from_and_counted(form: str, tmp_pat
     assert len(table["user"].unique()) == 3
 
 
-@pytest.mark.parametrize("source", [None, 5, [1, 2], {"user": [1]}, b"events.csv"], ids=repr)
+@pytest.mark.parametrize("source", [None, 5, [1, 2], [[1]], b"events.csv"], ids=repr)
 def test_what_is_no_table_is_refused_by_its_type(source: object) -> None:
     with pytest.raises(DataError) as caught:
         to_table(source, what="the events")
@@ -162,7 +162,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     one_sentence(caught, "the users", "no file", "none.csv")
 
 
-@pytest.mark.parametrize("name", ["events.txt", "events.csv.gz", "events"])
+@pytest.mark.parametrize("name", ["events.xlsx", "events.parquet.gz", "events"])
 def test_a_file_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("user,item\n1,2\n")
     with pytest.raises(DataError) as caught:

@@ -289,12 +289,18 @@ def test_saving_again_replaces_the_checkpoint(saved: Path) -> None:
 
 def test_the_folder_is_made_and_other_files_in_it_stay(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    folder.mkdir(parents=True)
-    (folder / "notes.txt").write_text("mine")
     fitted().save(folder)
+    (folder / "notes.txt").write_text("mine")
     fitted(seed=1).save(folder)
     assert (folder / "notes.txt").read_text() == "mine"
     assert len(contents(folder)) == 3
+
+
+def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "part-0.parquet").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"holds other files .part-0.parquet.; save into a new folder"):
+        fitted().save(tmp_path)
+    assert contents(tmp_path) == {"part-0.parquet": b"mine"}
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from fairstream._version import __version__
 from fairstream.errors import FairstreamError
+from fairstream.reporting import silence
 
 EXPERIMENTS, SERVICE, DATA = "Experiments", "Live service", "Data"
 
@@ -102,7 +103,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    silence()
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from fairstream.data import Columns, EventLog, read_events
 from fairstream.data.datasets import open_dataset
 from fairstream.data.datasets.published import difference_from_paper, nearest, recognise
 from fairstream.data.groups import MOST_GROUPS, Codes, GroupValues, encode_groups, n_values
+from fairstream.data.inputs import to_table
 from fairstream.data.storage import is_log
-from fairstream.data.tables import to_table
 from fairstream.errors import DataError
 from fairstream.periods import readable_times
 

@@ -18,6 +18,7 @@ from fairstream.cli.reading import (
     Items,
     RatingAbove,
     RatingColumn,
+    Repeats,
     TimeColumn,
     TimeUnit,
     UserColumn,
@@ -63,6 +64,7 @@ def frontier(
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
     time_unit: TimeUnit = None,
+    repeats: Repeats = "first",
     lever: Annotated[
         Literal["group-weight", "fairness-weight"] | None,
         typer.Option(
@@ -137,6 +139,7 @@ def frontier(
         rating_column=rating_column,
         rating_above=rating_above,
         time_unit=time_unit,
+        repeats=repeats,
     )
     console = make_console(quiet=quiet or json == "-")
     with ShareProgress(quiet=quiet) as progress:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +14,8 @@ def _reading(help_: str, default: str | bool = False) -> Any:
 Data = Annotated[
     str,
     typer.Argument(
-        help="A folder with `interactions` and `users` files (Parquet, CSV or Arrow), a folder that "
+        help="A file (Parquet, CSV, TSV, JSON Lines or Arrow; text also compressed), a folder of parts, a glob in "
+        "quotes, an address such as s3://…, a folder with `interactions` and `users` files or one that "
         "`fairstream.ingest` wrote, the raw MovieLens-1M or -100K folder, the raw ModCloth file, or `synthetic`."
     ),
 ]
@@ -33,10 +33,10 @@ Advantaged = Annotated[
         "the larger group",
     ),
 ]
-Users = Annotated[Path | None, _reading("File with the users, where DATA is a single file.")]
+Users = Annotated[str | None, _reading("Table of the users: a file, folder, glob or address like DATA.")]
 Items = Annotated[
-    Path | None,
-    _reading("File that describes the items (categories, lists, texts), for models that read features."),
+    str | None,
+    _reading("Table that describes the items (categories, lists, texts), for models that read features."),
 ]
 UserColumn = Annotated[str | None, _reading("Column with the user's id.", "recognised")]
 ItemColumn = Annotated[str | None, _reading("Column with the item's id.", "recognised")]
@@ -46,4 +46,9 @@ RatingAbove = Annotated[float, _reading("Keep events with a rating above this.",
 TimeUnit = Annotated[
     str | None,
     _reading("Unit of times that are numbers since 1970: s, ms, us or ns.", "guessed for calendar periods"),
+]
+
+Repeats = Annotated[
+    Literal["first", "all"],
+    _reading("Of the events of one user with one item: keep the first, or all of them.", "first"),
 ]

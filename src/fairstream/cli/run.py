@@ -22,6 +22,7 @@ from fairstream.cli.reading import (
     Items,
     RatingAbove,
     RatingColumn,
+    Repeats,
     TimeColumn,
     TimeUnit,
     UserColumn,
@@ -114,6 +115,7 @@ def run(
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
     time_unit: TimeUnit = None,
+    repeats: Repeats = "first",
     seeds: Seeds = 1,
     store: Annotated[
         Path | None, typer.Option(help="Results folder; an existing one is resumed.", show_default=False)
@@ -151,6 +153,7 @@ def run(
         rating_column=rating_column,
         rating_above=rating_above,
         time_unit=time_unit,
+        repeats=repeats,
     )
     job = Run(log, config)
     console = make_console(quiet=quiet or json == "-")

@@ -21,6 +21,7 @@ from fairstream.cli.reading import (
     Items,
     RatingAbove,
     RatingColumn,
+    Repeats,
     TimeColumn,
     TimeUnit,
     UserColumn,
@@ -72,6 +73,7 @@ def sweep(
     rating_column: RatingColumn = None,
     rating_above: RatingAbove = 2.0,
     time_unit: TimeUnit = None,
+    repeats: Repeats = "first",
     seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     seeds: Seeds = 1,
     metric: Metric = None,
@@ -103,8 +105,8 @@ def sweep(
     _check_task(task, configs)
     source = Source.of(
         data,
-        users=users and str(users),
-        items=items and str(items),
+        users=users,
+        items=items,
         group=group,
         advantaged=advantaged,
         user_column=user_column,
@@ -113,6 +115,7 @@ def sweep(
         rating_column=rating_column,
         rating_above=rating_above,
         time_unit=time_unit,
+        repeats=repeats,
     )
     folder, console = Store(store), make_console(quiet=quiet or json == "-")
     with folder.writing(), JobProgress(quiet=quiet) as progress:

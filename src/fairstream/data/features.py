@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairstream.data.tables import Columns, combined, to_table
+from fairstream.data.inputs import to_table
+from fairstream.data.tables import Columns, combined
 from fairstream.data.vocabulary import Rows, Vocabulary
 from fairstream.errors import DataError
 

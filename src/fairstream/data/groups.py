@@ -55,6 +55,20 @@ class Groups:
     """The codes that the fairness loss treats as better served than the rest; several only by `auto`."""
 
     @classmethod
+    def none(cls, n_users: int) -> Groups:
+        """No groups at all: nothing is known of anybody, and nothing is compared.
+
+        >>> Groups.none(2).codes.tolist()
+        [-1, -1]
+        """
+        return cls("", (), np.full(n_users, UNKNOWN, dtype=np.int16), ahead=())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no groups at all."""
+        return not self.names
+
+    @classmethod
     def from_values(cls, attribute: str, values: Any, *, possible: Any = None, advantaged: object = None) -> Groups:
         """Make groups from the value of each user row (null: not known).
 
@@ -180,6 +194,8 @@ class Groups:
         The advantaged group keeps its code 0 even then.
         """
         codes = np.delete(self.codes, row)
+        if self.is_empty:
+            return replace(self, codes=codes)
         occurring = set(np.unique(codes).tolist()) | {ADVANTAGED}
         order = sorted(range(len(self.names)), key=lambda code: (code not in occurring, code))
         return replace(self, codes=codes)._renumbered(order)
@@ -194,11 +210,15 @@ class Groups:
         return int(((ours != UNKNOWN) & (theirs != UNKNOWN) & (ours != place[theirs])).sum())
 
     def notes_on_merge(self, rows: np.ndarray[Any, Any], other: Groups | None) -> tuple[str, ...]:
-        """Return a sentence where `merge` with the same arguments passes over changed groups."""
+        """Return a sentence where `merge` with the same arguments passes over changed groups or makes new ones."""
         n = self.n_changed(rows, other)
-        if n == 0:
+        notes = (f"{n} known user(s) came with another {self.attribute} than before: the earlier one is kept",)
+        if other is None or self.is_empty:
             return ()
-        return (f"{n} known user(s) came with another {self.attribute} than before: the earlier one is kept",)
+        occurring = {other.names[code] for code in np.unique(other.codes[other.codes != UNKNOWN])}
+        new = sorted(occurring - set(self.names))
+        appeared = (f"new value(s) of {self.attribute}, each a group from now on: {_shown(new)}",)
+        return (*(notes if n else ()), *(appeared if new else ()))
 
     def merge(self, rows: np.ndarray[Any, Any], n_rows: int, other: Groups | None) -> Groups:
         """Return these groups for `n_rows` users, of whom `rows` may bring their group from `other`.
@@ -207,7 +227,7 @@ class Groups:
         """
         codes = np.full(n_rows, UNKNOWN, dtype=np.int16)
         codes[: len(self.codes)] = self.codes
-        if other is None:
+        if other is None or self.is_empty:
             return replace(self, codes=codes)
         if other.attribute != self.attribute:
             raise DataError(f"groups must stay the same: expected {self.attribute!r}, got {other.attribute!r}")
@@ -240,9 +260,15 @@ def intersection(columns: Sequence[Any]) -> Any:
     ['F,18', 'M,25', None]
     """
     labels = [_labels(column) for column in columns]
-    if len(labels) > 1 and any(pc.any(pc.match_substring(label, ",")).as_py() for label in labels):
-        raise DataError("columns can be combined into groups only if none of their values contains a comma")
-    return pc.binary_join_element_wise(*labels, ",", null_handling="emit_null") if len(labels) > 1 else labels[0]
+    if len(labels) == 1:
+        return labels[0]
+    return pc.binary_join_element_wise(*map(_quoted, labels), ",", null_handling="emit_null")
+
+
+def _quoted(labels: pa.Array) -> pa.Array:
+    """As in CSV: a value with a comma or a quotation mark stands in quotation marks, so that no two become one."""
+    in_marks = pc.binary_join_element_wise('"', pc.replace_substring(labels, '"', '""'), '"', "")
+    return pc.if_else(pc.match_substring_regex(labels, '[,"]'), in_marks, labels)
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────
@@ -297,8 +323,26 @@ class GroupValues:
             )
         return self.values.take(pc.index_in(user_ids, value_set=self.users))
 
+    def n_unmatched(self, user_ids: pa.Array) -> int:
+        """Return how many of the users the table does not name."""
+        if not len(self.users) or user_ids.type != self.users.type:
+            return len(user_ids)
+        return int(pc.index_in(user_ids, value_set=self.users).null_count)
+
     def groups(self, user_ids: pa.Array, advantaged: object) -> Groups:
-        """Return the groups of the users; values that only others have are possible too."""
+        """Return the groups of the users; values that only others have are possible too.
+
+        Raises
+        ------
+        DataError
+            If the table names none of the users.
+        """
+        if len(user_ids) and self.of(user_ids).null_count == self.n_unmatched(user_ids) == len(user_ids):
+            named = f"ids such as {self.users[0].as_py()!r}" if len(self.users) else "no ids"
+            raise DataError(
+                f"none of the {len(user_ids)} users with events is in the users table: the events have ids such as "
+                f"{user_ids[0].as_py()!r}, the users table has {named}; check that both mean the same users"
+            )
         return Groups.from_values(self.attribute, self.of(user_ids), possible=self.values, advantaged=advantaged)
 
 
@@ -330,9 +374,11 @@ def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
 
 
 def n_values(column: pa.ChunkedArray) -> int:
-    """Return how many different values the column takes; 0 for a type that cannot make groups."""
+    """Return how many different values the column takes; 0 for a type that makes groups only where it is named."""
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         return 0
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = _labels(column)
     return int(pc.count_distinct(column, mode="only_valid").as_py())
 
 
@@ -379,14 +425,25 @@ def _encoded(labels: pa.Array, names: Sequence[str]) -> Codes:
     return encoded
 
 
+def _written_out(value: Any) -> str | None:
+    """A tuple as its values with commas between them; None where any of them is missing."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return None if any(part is None for part in value) else ",".join(map(str, value))
+    return None if value is None else str(value)
+
+
 def _labels(values: Any) -> pa.Array:
-    """Return the values as strings, null where nothing is known."""
+    """Return the values as strings, null where nothing is known; tuples and intervals are written out."""
     try:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        if isinstance(array.type, pa.BaseExtensionType) or pa.types.is_nested(array.type):
+            array = pa.array([_written_out(value) for value in array.to_pylist()], pa.string())
         if pa.types.is_floating(array.type):
             array = pc.if_else(pc.is_nan(array), None, array)
         return pc.cast(array, pa.string())
     except (pa.ArrowException, TypeError):
         raise DataError(
-            "the values of a group must be strings, numbers or booleans; convert the column first"
+            "the values of a group must be strings, numbers, booleans, tuples or intervals; convert the column first"
         ) from None

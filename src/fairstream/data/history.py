@@ -229,6 +229,21 @@ class History:
         _sort_each(bounds, items)
         return bounds, items
 
+    @property
+    def has_repeats(self) -> bool:
+        """Whether some user has several events with one item."""
+        return len(self) > len(self.seen)
+
+    def firsts(self, positions: Positions) -> Positions:
+        """Those of the positions at which a user has an item for the first time."""
+        if not self.has_repeats:
+            return positions
+        chosen = np.asarray(positions, dtype=np.int64)
+        users, items = self.users_at(chosen), self.items_at(chosen)
+        bounds, earlier = self.items_of(users, chosen)
+        had = np.repeat(items, np.diff(bounds)) == earlier
+        return chosen[np.bincount(np.repeat(np.arange(len(chosen)), np.diff(bounds)), had, len(chosen)) == 0]
+
     @cached_property
     def recent_popularity(self) -> Floats:
         """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events."""

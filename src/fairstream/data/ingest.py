@@ -6,8 +6,8 @@ the events and drops repeated pairs, within a limit of memory and otherwise on d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,14 @@ import pyarrow.dataset
 from fairstream.data.datasets import open_dataset
 from fairstream.data.features import ItemFeatures
 from fairstream.data.groups import GroupValues, check_users, group_parts, intersection, only_two_valued
+from fairstream.data.inputs import DataFile, frame_to_table, parts_of, sniff_csv, to_table
 from fairstream.data.log import EventLog, is_chronological, notes_on_order, require_events
 from fairstream.data.storage import check_new, writing_to
-from fairstream.data.tables import Columns, EventParser, combined, decoded, first_sentence, open_source, to_table
+from fairstream.data.tables import Columns, EventParser, Repeats, combined, decoded, first_sentence, reading
 from fairstream.data.vocabulary import Vocabulary, id_column
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.files import sibling_tempdir
+from fairstream.reporting import report
 
 if TYPE_CHECKING:
     import duckdb
@@ -32,7 +34,6 @@ _EVENTS = "the events"
 _ROWS_AT_ONCE = 1 << 20
 _CSV_OPTIONS: dict[str, Any] = {
     "header": True,
-    "sep": ",",
     "quotechar": '"',
     "sample_size": -1,  # all lines
     "auto_type_candidates": ["BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR"],  # as Arrow's
@@ -53,6 +54,7 @@ def ingest(
     rating_column: str | None = None,
     rating_above: float = 2.0,
     time_unit: str | None = None,
+    repeats: Repeats = "first",
     memory_limit: str = "2GB",
 ) -> EventLog:
     """Read events that do not fit into memory into a new folder, and open the log there.
@@ -67,8 +69,10 @@ def ingest(
         As for `read_events`, or a `pyarrow.RecordBatchReader`, which is read once.
     folder
         Where the log is written; `read_events(folder)` opens it again at once.
-    users, items, group, advantaged, user_column, item_column, time_column, rating_column, rating_above, time_unit
+    users, items, group, advantaged, user_column, item_column, time_column, rating_column, rating_above
         As for `read_events`. The tables of the users and of the items are held in memory.
+    time_unit, repeats
+        As for `read_events`.
     memory_limit
         The memory that DuckDB may use, such as "500MB"; what exceeds it goes to disk beside `folder`.
 
@@ -93,7 +97,7 @@ def ingest(
     ...     print(log.users.tolist(), log.notes)
     [0, 1, 1] ('the events were not in chronological order and have been sorted by time',)
     """
-    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit)
+    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit, repeats)
     folder = Path(folder)
     check_new(folder)
     if isinstance(source, str | Path):
@@ -112,11 +116,14 @@ def ingest(
         log = staging.read(source, columns, in_events)
         values = values or staging.group_values()
         if values is not None:
-            log = log.with_groups(values.groups(log.user_ids.ids, advantaged))
+            ids = log.user_ids.ids
+            log = log.with_groups(values.groups(ids, advantaged), 0 if users is None else values.n_unmatched(ids))
         if features is not None:
             log = log.with_features(features)
         log.save(folder)
-    return EventLog.open(folder)
+    log = EventLog.open(folder)
+    report(log.notes)
+    return log
 
 
 def _database(work: Path, memory_limit: str) -> duckdb.DuckDBPyConnection:
@@ -163,8 +170,8 @@ class _Staging:
         notes = parser.notes()
         if kind is None:
             require_events(0)
-        log = self._log(is_sorted=is_sorted, kind=kind)
-        return replace(log, columns=columns, notes=notes + log.notes)
+        log = self._log(is_sorted=is_sorted, kind=kind, repeats=columns.repeats)
+        return replace(log, columns=parser.columns, notes=notes + log.notes)
 
     def group_values(self) -> GroupValues | None:
         """Return the group values that stood beside the events, if any."""
@@ -187,8 +194,8 @@ class _Staging:
         self._database.execute(f"CREATE TABLE IF NOT EXISTS {name} AS SELECT * FROM batch LIMIT 0")  # noqa: S608
         self._database.execute(f"INSERT INTO {name} SELECT * FROM batch")  # noqa: S608 (the names are ours)
 
-    def _log(self, *, is_sorted: bool, kind: np.dtype[Any] | None) -> EventLog:
-        """As `EventLog.from_columns`: order the events, drop repeated pairs, and number the ids."""
+    def _log(self, *, is_sorted: bool, kind: np.dtype[Any] | None, repeats: Repeats) -> EventLog:
+        """As `EventLog.from_columns`: order the events, number the ids, keep the first event of a pair or all."""
         run = self._database.execute
         if not is_sorted:  # the new rowid is the chronological position
             run("CREATE TABLE sorted AS SELECT * FROM arrived ORDER BY time, rowid")
@@ -203,13 +210,16 @@ class _Staging:
             "a.rowid AS position FROM arrived a JOIN user_ids u USING (user_id) JOIN item_ids i USING (item_id)"
         )
         run("DROP TABLE arrived")
-        first_events = self._database.sql(
-            "SELECT user_row, item_row, time FROM (SELECT user_row, item_row, min(position) AS position, "
-            "arg_min(time, position) AS time FROM numbered GROUP BY user_row, item_row) ORDER BY position"
+        firsts = (
+            "SELECT user_row, item_row, min(position) AS position, arg_min(time, position) AS time "
+            "FROM numbered GROUP BY user_row, item_row"
         )
-        users, items, times = self._written(first_events)
+        kept = f"({firsts})" if repeats == "first" else "numbered"
+        events = self._database.sql(f"SELECT user_row, item_row, time FROM {kept} ORDER BY position")  # noqa: S608 (ours)
+        users, items, times = self._written(events)
         ((n_events,),) = run("SELECT count(*) FROM numbered").fetchall()
-        notes = notes_on_order(was_sorted=is_sorted, n_repeated=n_events - len(times))
+        ((n_pairs,),) = run(f"SELECT count(*) FROM ({firsts})").fetchall()  # noqa: S608 (ours)
+        notes = notes_on_order(was_sorted=is_sorted, n_repeated=n_events - n_pairs, repeats=repeats)
         user_ids, item_ids = (self._vocabulary(column) for column in ("user_id", "item_id"))
         return EventLog(users, items, times.view(kind), user_ids, item_ids, notes=notes)
 
@@ -231,38 +241,81 @@ class _Staging:
 
 
 class _Source:
-    """A frame, a reader or a file, read in tables of bounded size."""
+    """What `read_events` takes, read in tables of bounded size."""
 
     def __init__(self, source: Any, database: duckdb.DuckDBPyConnection) -> None:
-        self._source = source
-        with open_source(source, _EVENTS) as path:
-            self._suffix = "" if path is None else path.suffix.lower()
-            if path is None:
-                self._opened: Any = pa.RecordBatchReader.from_stream(source)
-                like = self._opened.schema.empty_table()
-            elif self._suffix == ".csv":
-                # Arrow's streaming reader takes the types from the first block; DuckDB looks at the whole file.
-                # A cursor, because the connection has other queries to run while this one is read.
-                self._opened = database.cursor().read_csv(str(path), **_CSV_OPTIONS)
-                like = self._opened.limit(0).to_arrow_table()
-            else:
-                kind = "parquet" if self._suffix == ".parquet" else "ipc"
-                self._opened = pyarrow.dataset.dataset(path, format=kind)
-                like = self._opened.schema.empty_table()
-            self.like = decoded(like, _EVENTS)
-            """A table of the same columns, without rows."""
+        self._database = database
+        self._parts = parts_of(source, _EVENTS)
+        self._first = _Part.opened(next(self._parts), database)
+        self.like = self._first.like
+        """A table of the same columns, without rows."""
 
     def tables(self, names: list[str]) -> Iterator[pa.Table]:
         """Yield the named columns, so many rows at a time."""
-        with open_source(self._source, _EVENTS):
-            for batch in self._batches(names):
-                for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                    piece = pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)])
-                    yield decoded(piece.select(names), _EVENTS)
+        yield from self._first.tables(names)
+        for part in self._parts:
+            yield from _Part.opened(part, self._database).tables(names)
 
-    def _batches(self, names: list[str]) -> Iterable[pa.RecordBatch]:
-        if self._suffix == "":
-            return self._opened
-        if self._suffix == ".csv":
-            return self._opened.select(*names).to_arrow_reader(_ROWS_AT_ONCE)
-        return self._opened.to_batches(columns=names, batch_size=_ROWS_AT_ONCE)
+
+@dataclass(frozen=True)
+class _Part:
+    """A frame, a reader or a file."""
+
+    file: DataFile | None
+    like: pa.Table
+    batches: Callable[[list[str]], Iterable[pa.RecordBatch]]
+    """The named columns of it."""
+
+    @classmethod
+    def opened(cls, part: Any, database: duckdb.DuckDBPyConnection) -> _Part:
+        if not isinstance(part, DataFile):
+            return cls._frame(part)
+        part.check(_EVENTS)
+        with part.reading(_EVENTS):
+            if part.path is None or part.compression not in (None, ".gz", ".zst"):
+                return cls._frame(part.read(_EVENTS))
+            if part.kind in ("csv", "json"):
+                # Arrow's streaming reader takes the types from the first block; DuckDB looks at the whole file.
+                # A cursor, because the connection has other queries to run while this one is read.
+                relation = _text_relation(part, database.cursor())
+                like = decoded(relation.limit(0).to_arrow_table(), _EVENTS)
+
+                def of_relation(names: list[str]) -> Iterable[pa.RecordBatch]:
+                    chosen = [name for name in names if name in like.column_names]
+                    return relation.select(*(f'"{name}"' for name in chosen)).to_arrow_reader(_ROWS_AT_ONCE)
+
+                return cls(part, part.with_values(like), of_relation)
+            dataset = pyarrow.dataset.dataset(part.path, format="parquet" if part.kind == "parquet" else "ipc")
+            like = decoded(dataset.schema.empty_table(), _EVENTS)
+
+        def of_dataset(names: list[str]) -> Iterable[pa.RecordBatch]:
+            return dataset.to_batches([name for name in names if name in like.column_names], batch_size=_ROWS_AT_ONCE)
+
+        return cls(part, part.with_values(like), of_dataset)
+
+    @classmethod
+    def _frame(cls, frame: Any) -> _Part:
+        with reading(_EVENTS):
+            try:
+                reader = pa.RecordBatchReader.from_stream(frame)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):  # a batch, or columns that Arrow does not know
+                reader = frame_to_table(frame, _EVENTS).to_reader()
+            return cls(None, decoded(reader.schema.empty_table(), _EVENTS), lambda names: reader)
+
+    def tables(self, names: list[str]) -> Iterator[pa.Table]:
+        """Yield the named columns, so many rows at a time."""
+        with reading(_EVENTS) if self.file is None else self.file.reading(_EVENTS):
+            for batch in self.batches(names):
+                for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                    piece = decoded(pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)]), _EVENTS)
+                    yield (piece if self.file is None else self.file.with_values(piece)).select(names)
+
+
+def _text_relation(file: DataFile, cursor: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    if file.kind == "json":
+        return cursor.read_json(file.name)
+    with file.opened() as stream:
+        layout = sniff_csv(stream)
+    if layout.encoding != "utf-8":
+        return cursor.from_arrow(file.read(_EVENTS))
+    return cursor.read_csv(file.name, sep=layout.separator, decimal=layout.decimal_point, **_CSV_OPTIONS)

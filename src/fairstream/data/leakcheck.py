@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairstream.data.tables import SUFFIXES, Columns, EventParser, find_file, to_table
+from fairstream.data.inputs import find_file, to_table
+from fairstream.data.tables import SUFFIXES, Columns, EventParser
 from fairstream.data.vocabulary import Rows, Vocabulary
 from fairstream.errors import DataError
 from fairstream.periods import readable_times

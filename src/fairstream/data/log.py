@@ -16,18 +16,19 @@ import pyarrow as pa
 from fairstream.data.features import ItemFeatures, notes_on_undescribed
 from fairstream.data.groups import UNKNOWN, Groups
 from fairstream.data.storage import StoredLog, write_log
-from fairstream.data.tables import Columns
+from fairstream.data.tables import Columns, Repeats
 from fairstream.data.vocabulary import Rows, Vocabulary
 from fairstream.errors import DataError
 from fairstream.periods import unit_of
 
 _IDS_AT_ONCE = 1 << 16
+_IN_NO_GROUP = ": they count overall and in no group"
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "no unit"}
 
 
 @dataclass(frozen=True, eq=False)
 class EventLog:
-    """Interactions in chronological order, as dense rows, one per (user, item) pair.
+    """Interactions in chronological order, as dense rows; one per (user, item) pair unless all repeats are kept.
 
     Rows are numbered in the order of first appearance, so the users and items known after the
     first n events are exactly the rows below `n_users_after(n)` and `n_items_after(n)`.
@@ -59,8 +60,10 @@ class EventLog:
     """What describes the items; items without events can be among those described."""
 
     @classmethod
-    def from_columns(cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any]) -> EventLog:
-        """Order the events, drop repeated pairs, and number the ids."""
+    def from_columns(
+        cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any], repeats: Repeats = "first"
+    ) -> EventLog:
+        """Order the events, number the ids, and of repeated pairs keep the first event or all."""
         require_events(len(times))
         was_sorted = is_chronological(times)
         if not was_sorted:
@@ -69,8 +72,8 @@ class EventLog:
         users, items = Vocabulary(), Vocabulary()
         user_rows, item_rows = users.extend(user_ids), items.extend(item_ids)
         first = first_of_each(pair_keys(user_rows, item_rows))
-        notes = notes_on_order(was_sorted=was_sorted, n_repeated=len(times) - len(first))
-        if len(first) < len(times):
+        notes = notes_on_order(was_sorted=was_sorted, n_repeated=len(times) - len(first), repeats=repeats)
+        if len(first) < len(times) and repeats == "first":
             user_rows, item_rows, times = user_rows[first], item_rows[first], times[first]
         return cls(user_rows, item_rows, times, users, items, notes=notes)
 
@@ -188,10 +191,13 @@ class EventLog:
         """Return the number of items among the first `n_events` events."""
         return int(self.items[:n_events].max(initial=-1)) + 1
 
-    def with_groups(self, groups: Groups) -> EventLog:
-        """Return the log with its users in these groups, and a note on those who are in none."""
-        notes = tuple(note for note in self.notes if note not in _notes_on_unknown(self.groups))
-        return replace(self, groups=groups, notes=notes + _notes_on_unknown(groups))
+    def with_groups(self, groups: Groups, n_unmatched: int = 0) -> EventLog:
+        """Return the log with its users in these groups, and a note on those who are in none.
+
+        `n_unmatched` of them are not in the table that the groups come from.
+        """
+        notes = tuple(note for note in self.notes if not note.endswith(_IN_NO_GROUP))
+        return replace(self, groups=groups, notes=notes + _notes_on_unknown(groups, n_unmatched))
 
     def with_features(self, features: ItemFeatures) -> EventLog:
         """Return the log with its items described, and a note on those that are not."""
@@ -255,11 +261,12 @@ def _as_json(ids: pa.Array) -> Iterator[bytes]:
     yield b"]"
 
 
-def _notes_on_unknown(groups: Groups | None) -> tuple[str, ...]:
-    n_unknown = 0 if groups is None else int((groups.codes == UNKNOWN).sum())
-    if groups is None or n_unknown == 0:
+def _notes_on_unknown(groups: Groups, n_unmatched: int) -> tuple[str, ...]:
+    n_unknown = int((groups.codes == UNKNOWN).sum())
+    if n_unknown == 0:
         return ()
-    return (f"{n_unknown} of {len(groups.codes)} users have no {groups.attribute}: they count overall and in no group",)
+    unmatched = f" ({n_unmatched} of them are not in the users table)" if n_unmatched else ""
+    return (f"{n_unknown} of {len(groups.codes)} users have no {groups.attribute}{unmatched}{_IN_NO_GROUP}",)
 
 
 def require_events(n_events: int) -> None:
@@ -273,11 +280,16 @@ def is_chronological(times: np.ndarray[Any, Any]) -> bool:
     return bool(np.all(times[:-1] <= times[1:]))
 
 
-def notes_on_order(*, was_sorted: bool, n_repeated: int) -> tuple[str, ...]:
+def notes_on_order(*, was_sorted: bool, n_repeated: int, repeats: Repeats = "first") -> tuple[str, ...]:
     """Return what ordering the events has done to them."""
+    repeated = {
+        "first": f"{n_repeated} repeated (user, item) pair(s) left out: the first event of a pair counts "
+        f"(repeats='all' keeps all)",
+        "all": f"{n_repeated} events repeat a (user, item) pair and are kept: they are learned and known, not tested",
+    }
     notes = {
         "the events were not in chronological order and have been sorted by time": not was_sorted,
-        f"{n_repeated} repeated (user, item) pair(s) left out: the first event of a pair counts": n_repeated > 0,
+        repeated[repeats]: n_repeated > 0,
     }
     return tuple(note for note, is_so in notes.items() if is_so)
 

@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from fairstream.data.datasets import open_dataset
 from fairstream.data.features import ItemFeatures
-from fairstream.data.groups import Groups, GroupValues, only_two_valued, read_more_groups
+from fairstream.data.groups import UNKNOWN, Groups, GroupValues, only_two_valued, read_more_groups
+from fairstream.data.inputs import to_table
 from fairstream.data.log import EventLog
 from fairstream.data.storage import is_log
-from fairstream.data.tables import Columns, EventParser, to_table
+from fairstream.data.tables import Columns, EventParser, Repeats
 from fairstream.errors import DataError
+from fairstream.reporting import report
 
 
 def read_events(
@@ -32,18 +34,21 @@ def read_events(
     rating_column: str | None = None,
     rating_above: float = 2.0,
     time_unit: str | None = None,
+    repeats: Repeats = "first",
 ) -> EventLog:
     """Read events, and the groups of their users, into an `EventLog`.
 
     Parameters
     ----------
     source
-        A table (pandas, Polars, DuckDB, Arrow), a Parquet, CSV or Arrow file, a folder with
-        `interactions` and `users` files, a folder that `ingest` or `EventLog.save` wrote, the raw
-        MovieLens-1M or -100K folder, the raw ModCloth file, or "synthetic".
+        A table (pandas, Polars, also lazy, DuckDB, Arrow), columns by name, an iterable of tables or of
+        dictionaries; a Parquet, CSV, TSV, JSON Lines or Arrow file, text also compressed; a folder of
+        such files as parts of one table, a glob, a list of paths, an address (s3://…) where fsspec is
+        installed; a folder with `interactions` and `users` files, a folder that `ingest` or
+        `EventLog.save` wrote, the raw MovieLens-1M or -100K folder, the raw ModCloth file, or "synthetic".
     users
-        A table or file with a user column and the group column; without it, the group column is
-        looked for among the events.
+        A table or file, as for `source`, with a user column and the group column; without it, the group
+        column is looked for among the events.
     items
         A table or file with an item column and others that describe the items, for models that read
         features: strings (each word is a feature), lists of strings (each element), integers and
@@ -61,6 +66,10 @@ def read_events(
     time_unit
         Unit of times that are numbers ("s", "ms", "us" or "ns" since 1970); they then become
         timestamps. Without it they stay numbers, and periods by the calendar guess the unit.
+    repeats
+        Of the events of one user with one item, "first" keeps the first alone, "all" keeps all: models
+        learn and read each of them, while tests and recommendations are about items that are new to
+        the user.
 
     Returns
     -------
@@ -71,7 +80,7 @@ def read_events(
     ------
     DataError
         If the source cannot be read, a column is missing, an event lacks a user, item or time, or `items`
-        holds columns of another kind, or rows of one item that differ.
+        holds columns of another kind, or rows of one item that differ; if `users` names none of the users.
 
     Examples
     --------
@@ -82,7 +91,15 @@ def read_events(
     >>> len(log), log.n_users, log.n_items, log.groups.names
     (3, 2, 2, ('M', 'F'))
     """
-    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit)
+    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit, repeats)
+    log = _read(source, columns, users=users, items=items, group=group, advantaged=advantaged)
+    report(log.notes)
+    return log
+
+
+def _read(
+    source: Any, columns: Columns, *, users: Any, items: Any, group: str | Sequence[str] | None, advantaged: object
+) -> EventLog:
     if is_log(source):
         return _reopened(source, columns, users=users, items=items, group=group, advantaged=advantaged)
     events, people = _tables(source, users)
@@ -96,7 +113,10 @@ def read_events(
         values = GroupValues.from_table(events, group, columns, what="the events table")
     elif advantaged is not None:
         raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
-    return log if values is None else log.with_groups(values.groups(log.user_ids.ids, advantaged))
+    if values is None:
+        return log
+    ids = log.user_ids.ids
+    return log.with_groups(values.groups(ids, advantaged), 0 if people is None else values.n_unmatched(ids))
 
 
 def read_more_events(
@@ -139,17 +159,27 @@ def read_more_events(
         log, used = _read_log(events, columns)
         beside_events = people is None
         people = events if people is None else people
-        used |= set(groups.attribute.split(",")) | {groups.attribute} if beside_events else set()
+        if beside_events:
+            used |= {*groups.attribute.split(","), groups.attribute}
         if unused := [name for name in events.column_names if name not in used]:
             notes += (f"columns of the events that are not used: {', '.join(unused)}",)
     if people is not None:
         found = read_more_groups(log.user_ids.ids, people, columns, groups)
-        if found is None:
+        if groups.is_empty:
+            notes += () if users is None else ("there were no groups from the first fit on: users have no effect",)
+        elif found is None:
             notes += (f"the tables have no column {groups.attribute!r}: users who are new are in no group",)
         else:
             log = log.with_groups(found)
+            if users is not None and (found.codes == UNKNOWN).all():
+                notes += (
+                    f"the users table has a {groups.attribute} for none of the {log.n_users} users of these events",
+                )
     if last_time is not None:
         notes += log.notes_after(last_time)
+    if {log.columns.time_zone, columns.time_zone} == {True, False}:
+        has = "have a time zone" if log.columns.time_zone else "have no time zone"
+        notes += (f"these times {has}, unlike the earlier ones: those without one are taken to be UTC",)
     if items is not None:
         log = replace(log, features=ItemFeatures.read(items, columns))
     return replace(log, notes=log.notes + notes)
@@ -169,8 +199,8 @@ def _read_log(events: pa.Table, columns: Columns) -> tuple[EventLog, set[str]]:
     parser = EventParser(events, columns)
     parsed = parser.parse(events)
     notes = parser.notes()
-    log = EventLog.from_columns(*parsed)
-    return replace(log, columns=columns, notes=notes + log.notes), parser.used
+    log = EventLog.from_columns(*parsed, columns.repeats)
+    return replace(log, columns=parser.columns, notes=notes + log.notes), parser.used
 
 
 def _group_values(users: pa.Table, group: str | Sequence[str] | None, columns: Columns) -> GroupValues:
@@ -187,13 +217,16 @@ def _reopened(
     of_tables = Columns(
         user=columns.user if users is not None else None, item=columns.item if items is not None else None
     )
-    if columns not in (Columns(), of_tables, log.columns):
-        raise DataError(f"{folder} holds a log, whose columns, ratings and time unit are fixed; omit those options")
+    if columns not in (Columns(), of_tables, replace(log.columns, time_zone=None)):
+        raise DataError(
+            f"{folder} holds a log, whose columns, ratings, repeats and time unit are fixed; omit those options"
+        )
     if items is not None:
         log = log.with_features(ItemFeatures.read(items, columns))
     if users is not None:
         values = _group_values(to_table(users, what="the users"), group, columns)
-        return log.with_groups(values.groups(log.user_ids.ids, advantaged))
+        ids = log.user_ids.ids
+        return log.with_groups(values.groups(ids, advantaged), values.n_unmatched(ids))
     attribute = group if group is None or isinstance(group, str) else ",".join(group)
     if attribute is not None and (log.groups is None or attribute != log.groups.attribute):
         stored = "no groups" if log.groups is None else f"the groups of {log.groups.attribute!r}"

@@ -76,6 +76,16 @@ class SeenItems:
             _merge_in(run, users, bounds, ends, items)
         return bounds, items
 
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return sum(map(len, self.runs))
+
+    def without(self, other: SeenItems) -> SeenItems:
+        """The pairs that are not among those of `other`."""
+        keys = self.keys
+        is_other = other._hold(keys)
+        return SeenItems((keys[~is_other],), self.n_items) if is_other.any() else self
+
     def distinct_users(self) -> Rows:
         """The users that have any item, sorted."""
         users = self.keys >> 32

@@ -1,22 +1,24 @@
-"""From files and frames to Arrow tables, and from those to ids and times that have been checked."""
+"""From Arrow tables to ids and times that have been checked."""
 
 from __future__ import annotations
 
+import lzma
+import re
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.ipc
-import pyarrow.parquet
 
 from fairstream.errors import ConfigurationError, DataError
 
+Repeats = Literal["first", "all"]
 SUFFIXES = (".parquet", ".csv", ".arrow")
 TIME_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 """Microseconds in each unit that times can be counted in."""
@@ -43,6 +45,10 @@ class Columns:
     time_unit
         Unit of times that are numbers: "s", "ms", "us" or "ns" since 1970. They then become
         timestamps; without a unit they stay numbers.
+    repeats
+        Of the events of one user with one item, "first" keeps the first alone, "all" keeps all.
+    time_zone
+        Whether the times had a time zone, where events have been read.
     """
 
     user: str | None = None
@@ -51,10 +57,14 @@ class Columns:
     rating: str | None = None
     rating_above: float = 2.0
     time_unit: str | None = None
+    repeats: Repeats = "first"
+    time_zone: bool | None = None
 
     def __post_init__(self) -> None:
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise ConfigurationError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}")
+        if self.repeats not in get_args(Repeats):
+            raise ConfigurationError(f"repeats must be 'first' or 'all', got {self.repeats!r}")
 
     def find(self, role: str, table: pa.Table, *, what: str) -> str:
         """Return the column of `table` that plays `role`; raise DataError where there is none."""
@@ -110,7 +120,8 @@ class EventParser:
         self._columns = columns
         order = next((name for name in like.column_names if name.lower() == "order"), None)
         self._passed_over = order if columns.time is None and self.names["time"] != order else None
-        self._n_events = self._n_kept = 0
+        self._n_events = self._n_kept = self._n_unrated = 0
+        self._time_zone: bool | None = None
         self._n_missing = dict.fromkeys(self.names, 0)
 
     @property
@@ -123,6 +134,7 @@ class EventParser:
         self._n_events += len(events)
         if self.rating is not None:
             ratings = _ratings(events[self.rating], self.rating)
+            self._n_unrated += pc.sum(pc.is_null(ratings, nan_is_null=True)).as_py() or 0
             events = events.filter(pc.greater(ratings, self._columns.rating_above))
         self._n_kept += len(events)
         for role, name in self.names.items():
@@ -130,8 +142,16 @@ class EventParser:
         if any(self._n_missing.values()):
             events = events.slice(0, 0)  # there will be no log; the missing values are still counted
         user, item, time = (events[name] for name in self.names.values())
+        time = _from_text(time, self.names["time"])
+        if len(time) and pa.types.is_timestamp(time.type):
+            self._time_zone = bool(self._time_zone) or time.type.tz is not None
         times = _times(time, self.names["time"])
         return combined(user), combined(item), _in_unit(times, self._columns.time_unit, self.names["time"])
+
+    @property
+    def columns(self) -> Columns:
+        """How the events were read, for those that come later."""
+        return replace(self._columns, time_zone=self._time_zone)
 
     def notes(self) -> tuple[str, ...]:
         """Return what was left out; raise DataError where an event lacks a user, an item or a time."""
@@ -140,8 +160,10 @@ class EventParser:
             raise DataError(f"none of the {n} events has {rated}; lower rating_above")
         for role, name in self.names.items():
             if missing := self._n_missing[role]:
-                raise DataError(f"every event needs a {role}, but {missing} of {kept} are missing in {name!r}")
-        notes = () if self.rating is None else (f"{kept} of {n} events have {rated} and are kept",)
+                needed = "an item" if role == "item" else f"a {role}"
+                raise DataError(f"every event needs {needed}, but {missing} of {kept} are missing in {name!r}")
+        unrated = f" ({self._n_unrated} have no rating)" if self._n_unrated else ""
+        notes = () if self.rating is None else (f"{kept} of {n} events have {rated} and are kept{unrated}",)
         if self._passed_over is None:
             return notes
         return (*notes, f"the events are ordered by {self.names['time']!r} and not by {self._passed_over!r}")
@@ -152,6 +174,23 @@ def _ratings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         return column.cast(pa.float64())
     except pa.ArrowException:
         raise DataError(f"ratings must be numbers, but {name!r} holds {column.type}; convert it first") from None
+
+
+def _from_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Return times that are written as text as timestamps; others stay as they are."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)) or len(column) == 0:
+        return column
+    failure = ""
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid as error:
+            shown = re.search(r"string: '(.*?)' as", str(error))
+            failure = f", {shown[1]!r} for one" if shown else ""
+    raise DataError(
+        f"times that are text must be ISO 8601, all with a time zone or all without, such as 2024-05-01T12:30:00Z, but "
+        f"{name!r} holds others{failure}; convert it first"
+    )
 
 
 def _times(column: pa.ChunkedArray, name: str) -> np.ndarray[Any, Any]:
@@ -188,48 +227,36 @@ def _in_unit(times: np.ndarray[Any, Any], unit: str | None, name: str) -> np.nda
     return times.astype(f"datetime64[{unit}]").astype("datetime64[us]")
 
 
-# ── sources ──────────────────────────────────────────────────────────────────────────────
-
-
-def to_table(source: Any, *, what: str) -> pa.Table:
-    """Return a frame that has the Arrow PyCapsule interface, or a Parquet, CSV or Arrow file, as an Arrow table."""
-    with open_source(source, what) as path:
-        if path is None:
-            return decoded(pa.table(source), what)
-        if path.suffix.lower() == ".parquet":
-            return decoded(pyarrow.parquet.read_table(path), what)
-        if path.suffix.lower() == ".csv":
-            return decoded(read_csv(path), what)
-        return decoded(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), what)
+# ── reading ──────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def open_source(source: Any, what: str) -> Iterator[Path | None]:
-    """Yield the path of a file, or None for a frame; failures to read it in the block become a DataError."""
-    if not isinstance(source, str | Path):
-        if not (hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")):
-            raise DataError(
-                f"{what} must be a path or a table (pandas, Polars, DuckDB, Arrow: anything with the Arrow "
-                f"PyCapsule interface), got {type(source).__name__}"
-            )
-        try:
-            yield None
-        except (pa.ArrowException, OSError) as error:  # such as a pandas column of mixed objects
-            raise DataError(f"{what} cannot be read as an Arrow table: {first_sentence(error)}") from None
-        return
+def reading(what: str, name: str | Path | None = None, kind: str = "") -> Iterator[None]:
+    """Turn failures to read a frame, or the file `name` as `kind`, in the block into a DataError."""
+    subject = f"{what} cannot be read as an Arrow table" if name is None else f"{what}: {name} cannot be read as {kind}"
+    try:
+        yield
+    except DataError:
+        raise
+    except UnicodeDecodeError:
+        raise DataError(f"{subject}: it is not UTF-8 text; save it as UTF-8") from None
+    except FileNotFoundError as error:
+        raise DataError(f"{what}: there is no file {name or error.filename}") from None
+    except (pa.ArrowException, OSError, EOFError, zipfile.BadZipFile, lzma.LZMAError, ValueError) as error:
+        # ValueError: such as JSON that is none
+        raise DataError(f"{subject}: {first_sentence(error)}") from None
+
+
+@contextmanager
+def open_source(source: str | Path, what: str) -> Iterator[None]:
+    """Failures to read a Parquet, CSV or Arrow file in the block become a DataError."""
     path = Path(source)
     if not path.is_file():
         raise DataError(f"{what}: there is no file {path}")
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{what}: {path.name} must end in {' or '.join(SUFFIXES)}")
-    try:
-        yield path
-    except UnicodeDecodeError:  # of a column's name
-        raise DataError(
-            f"{what}: {path} cannot be read as {path.suffix[1:]}: its columns' names are not UTF-8"
-        ) from None
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{what}: {path} cannot be read as {path.suffix[1:]}: {first_sentence(error)}") from None
+    with reading(what, path, path.suffix[1:]):
+        yield
 
 
 def read_csv(source: Any, *, types: dict[str, pa.DataType] | None = None, **options: Any) -> pa.Table:
@@ -237,14 +264,13 @@ def read_csv(source: Any, *, types: dict[str, pa.DataType] | None = None, **opti
     return pyarrow.csv.read_csv(source, convert_options=csv_conversion(types), **options)
 
 
-def csv_conversion(types: dict[str, pa.DataType] | None = None, names: list[str] | None = None) -> Any:
+def csv_conversion(
+    types: dict[str, pa.DataType] | None = None, names: list[str] | None = None, decimal_point: str = "."
+) -> Any:
     """Return how the fields of a CSV file are read; `names` are the columns to read, where not all are."""
-    return pyarrow.csv.ConvertOptions(column_types=types, include_columns=names, **_EMPTY_IS_MISSING)
-
-
-def find_file(folder: Path, stem: str) -> Path | None:
-    """Return `stem`.parquet, `stem`.csv or `stem`.arrow in `folder`, whichever exists."""
-    return next((folder / (stem + suffix) for suffix in SUFFIXES if (folder / (stem + suffix)).is_file()), None)
+    return pyarrow.csv.ConvertOptions(
+        column_types=types, include_columns=names, decimal_point=decimal_point, **_EMPTY_IS_MISSING
+    )
 
 
 def first_sentence(error: Exception) -> str:

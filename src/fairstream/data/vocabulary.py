@@ -14,6 +14,8 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 _Array = np.ndarray[Any, Any]
 _Index = dict[int | str, int]
 
+_EXACT = 2.0**53
+"""Below this every whole number is a float of its own."""
 _RECENT_SHARE = 4
 """Recent ids are kept apart until there is one for every so many in the shared index."""
 
@@ -181,7 +183,9 @@ def id_column(ids: Any) -> pa.Array:
     if pa.types.is_null(ids.type) and len(ids) == 0:
         return pa.array([], pa.int64())
     if ids.null_count:
-        raise DataError(f"every event needs an id, but {ids.null_count} of {len(ids)} are missing")
+        raise DataError(f"ids must not be missing, but {ids.null_count} of {len(ids)} are")
+    if pa.types.is_floating(ids.type):
+        ids = _whole(ids)
     if pa.types.is_integer(ids.type):
         try:
             return ids.cast(pa.int64())
@@ -190,6 +194,20 @@ def id_column(ids: Any) -> pa.Array:
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type) or pa.types.is_string_view(ids.type):
         return ids.cast(pa.large_string())
     raise DataError(f"ids must be integers or strings, got {ids.type}; convert the column first")
+
+
+def _whole(ids: pa.Array) -> pa.Array:
+    """Return floats, as which integers arrive from a column that once had gaps, as the integers that they are."""
+    numbers = ids.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if np.isnan(numbers).any():
+        raise DataError(f"ids must not be missing, but {int(np.isnan(numbers).sum())} of {len(ids)} are NaN")
+    is_whole = (numbers == np.floor(numbers)) & (np.abs(numbers) < _EXACT)
+    if not is_whole.all():
+        raise DataError(
+            f"ids must be integers or strings, got numbers that are not whole or too large to be exact, "
+            f"{numbers[np.argmin(is_whole)].item()!r} for one; convert the column first"
+        )
+    return pa.array(numbers.astype(np.int64))
 
 
 def utf8(strings: pa.Array) -> tuple[_Array, _Array]:

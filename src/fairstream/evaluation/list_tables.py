@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairstream.data import Columns, Rows, Vocabulary
+from fairstream.data.inputs import to_table
 from fairstream.data.log import pair_keys
-from fairstream.data.tables import combined, to_table
+from fairstream.data.tables import combined
 from fairstream.errors import DataError
 from fairstream.evaluation.lists import Floats, ItemLists, Lists, Mask
 

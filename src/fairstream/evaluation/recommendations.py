@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from fairstream.data.groups import AUTO, UNKNOWN, Codes, Groups, GroupValues, only_two_valued
-from fairstream.data.tables import to_table
+from fairstream.data.inputs import to_table
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation.by_group import GroupScores, group_statistics
 from fairstream.evaluation.list_tables import ListColumns, ReadLists, TruthTable

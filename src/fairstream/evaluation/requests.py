@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairstream.data import History, Rows, SeenItems
+from fairstream.data.log import first_of_each, pair_keys
 from fairstream.evaluation.lists import ItemLists, Mask, Truth
 from fairstream.models import Context, ContextBuilder, Scorer
 
@@ -29,8 +30,11 @@ class Requests:
 
     @classmethod
     def of_period(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
-        """One list for each user of the events, made after `history` and tested on all of the user's events."""
-        pairs = SeenItems.from_pairs(users, items)
+        """One list for each user of the events, made after `history` and tested on all of the user's events.
+
+        Items that the user has had are in no list, so they are not tested.
+        """
+        pairs = SeenItems.from_pairs(users, items).without(history.seen)
         present = pairs.distinct_users()
         return cls(present, ItemLists(*pairs.lists(present)), history, contexts)
 
@@ -39,7 +43,8 @@ class Requests:
         """One list for each event, made from everything before it and tested on its item.
 
         Earlier events of the period are known and not learned; a model has no row for items that
-        are not in `history`, so it does not read events with them.
+        are not in `history`, so it does not read events with them. An event with an item that the user has had is
+        known like the others, and not tested: no list holds the item.
         """
         is_known = items < history.n_items
         observed = history.after(users[is_known], items[is_known], ends_period=False)
@@ -47,8 +52,12 @@ class Requests:
         order = np.argsort(users, kind="stable")
         rows = users[order]
         n_earlier = history.latest(rows, 1)[1] + np.arange(len(rows)) - np.searchsorted(rows, rows)
-        positives = ItemLists(np.arange(len(rows) + 1), items[order])
-        return cls(rows, positives, observed, contexts.observing(observed), before[order], n_earlier)
+        before, tested = before[order], items[order]
+        is_first = _is_first(rows, tested, history)
+        if not is_first.all():
+            rows, tested, before, n_earlier = (part[is_first] for part in (rows, tested, before, n_earlier))
+        positives = ItemLists(np.arange(len(rows) + 1), tested)
+        return cls(rows, positives, observed, contexts.observing(observed), before, n_earlier)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -79,3 +88,14 @@ class Requests:
     def truth(self, learned: History) -> Truth:
         """What metrics see of these rows, for a model that has learned from the history `learned`."""
         return Truth.of(self.users, self.positives, learned, observed=self.history, before=self.before)
+
+
+def _is_first(users: Rows, items: Rows, history: History) -> Mask:
+    """Whether each event is the user's first with its item, here and in the history."""
+    mask: Mask = ~history.seen.has(users, items)
+    first = first_of_each(pair_keys(users, items))
+    if len(first) < len(users):
+        is_first = np.zeros_like(mask)
+        is_first[first] = True
+        mask &= is_first
+    return mask

@@ -23,6 +23,7 @@ from fairstream.experiments.jobs import Device, Epoch, Job, LogSource, OnEpoch, 
 from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
 from fairstream.methods import Parts
+from fairstream.reporting import silence
 
 OnJobs = Callable[[float, int], None]
 """Called with (work done, jobs done) as the work proceeds."""
@@ -190,6 +191,7 @@ def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> N
     if torch.cuda.is_available():
         torch.cuda.set_device(place % torch.cuda.device_count())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
+    silence()
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 

@@ -153,7 +153,7 @@ class Blend(Scorer):
         previous.eval()
         weights, n_periods = previous.weights.clone(), previous.n_periods.clone()
         for at, task in enumerate(TASKS):
-            requests = _requests(task, history, np.asarray(new, dtype=np.int64), contexts.n_items)
+            requests = _requests(task, history, np.asarray(history.firsts(new), dtype=np.int64), contexts.n_items)
             ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
             for length in range(len(LENGTHS) + 1):
                 chosen = requests.where(_spread(ranges == length, N_REQUESTS)).weighted(user_weights)

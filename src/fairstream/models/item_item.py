@@ -128,6 +128,7 @@ class ItemItem(ClosedFormScorer):
         weights: UserWeights | None,
     ) -> None:
         """Replace the parts of the users who have new events."""
+        new = history.firsts(new)  # that a user had an item again is no news
         pairs = SeenItems.from_pairs(history.users_at(new), history.items_at(new))
         users = pairs.distinct_users()
         bounds, items = history.seen.lists(users)

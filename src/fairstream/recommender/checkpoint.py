@@ -42,6 +42,11 @@ def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -
     manifest = {"format": FORMAT, **manifest, "tensors": {"file": tensor_file.name, "sha256": digest}}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "tensors-")))
+        if others and not (folder / _MANIFEST).exists():
+            raise CheckpointError(
+                f"{folder} holds other files ({', '.join(others[:4])}); save into a new folder or over a checkpoint"
+            )
         was_there = tensor_file.exists()
         replace_file(tensor_file, content)
         try:
@@ -53,6 +58,8 @@ def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -
         for stale in set(folder.glob(f"tensors-{'[0-9a-f]' * 16}.safetensors")) - {tensor_file}:
             stale.unlink(missing_ok=True)
     except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(
             f"the checkpoint could not be written to {folder}: {error.strerror or error}; "
             f"what was saved there before is untouched"

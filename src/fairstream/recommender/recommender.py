@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from fairstream._version import __version__
-from fairstream.data import EventLog, Rows, Vocabulary, id_column, read_events, read_more_events
+from fairstream.data import EventLog, Groups, Rows, Vocabulary, id_column, read_events, read_more_events
 from fairstream.data.groups import read_more_groups
-from fairstream.data.tables import to_table
+from fairstream.data.inputs import to_table
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
 from fairstream.methods import METHODS, MethodConfig, Parts
@@ -37,6 +37,7 @@ from fairstream.recommender.learning import Candidate, Learning, Update
 from fairstream.recommender.levers import LeverName
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
+from fairstream.reporting import report
 from fairstream.strategies import MeasureGroups, Side, Strategy
 from fairstream.training import CUSTOM, EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
 
@@ -211,8 +212,19 @@ class FairRecommender:
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
-    def fit(self, events: Any, *, users: Any = None, items: Any = None, on_epoch: OnEpoch | None = None) -> Self:
+    def fit(
+        self,
+        events: Any,
+        *,
+        users: Any = None,
+        items: Any = None,
+        group: str | Sequence[str] | None = None,
+        advantaged: object = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> Self:
         """Train from scratch.
+
+        Events without groups can be learned too: nothing is then done for fairness, and a note says so.
 
         Parameters
         ----------
@@ -220,6 +232,8 @@ class FairRecommender:
             An `EventLog`, or whatever `read_events` takes.
         users
             A table with each user's group, unless `events` is an `EventLog`.
+        group, advantaged
+            The column that makes the groups and the value of the advantaged one, as for `read_events`.
         items
             A table that describes the items, as for `read_events`, unless `events` is an `EventLog`.
             Models that read features (gru, sasrec, blend) recommend an item by them from its first
@@ -233,8 +247,9 @@ class FairRecommender:
             The recommender itself; `last_update` tells what was done.
 
         """
-        log = _as_event_log(events, users, items) or read_events(events, users=users, items=items)
-        log = self._learning.readable(log)
+        log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
+        groups = log.require_groups() if log.groups is not None else Groups.none(log.n_users)
+        without_groups = self._notes_without_groups() if groups.is_empty else ()
         item_ids, features = log.item_ids.copy().indexed(), None
         if log.features is not None:
             item_ids.extend(log.features.ids.ids)
@@ -244,16 +259,40 @@ class FairRecommender:
             log.items,
             log.user_ids.copy().indexed(),
             item_ids,
-            log.require_groups(),
+            groups,
             log.times[-1],
             features=features,
             n_items=0 if features is None else len(item_ids),
         )
         with self._writing:
-            candidate = self._learning.fit(first, on_epoch, columns=log.columns)
+            candidate = self._learning_with(groups).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
-            self.notes = (*log.notes, *candidate.notes)
+            self.notes = (*log.notes, *without_groups, *candidate.notes)
+            report(self.notes[len(log.notes) :])  # reading has reported the others
         return self
+
+    def _read(self, events: Any, **options: Any) -> EventLog:
+        """The events as a log whose features the model can read."""
+        if not isinstance(events, EventLog):
+            return self._learning.readable(read_events(events, **options))
+        if options.pop("items") is not None:
+            raise ConfigurationError("an EventLog has its features already; give items to read_events instead")
+        if given := [name for name, value in options.items() if value is not None]:
+            raise ConfigurationError(f"an EventLog has its groups already; give {given[0]} to read_events instead")
+        return self._learning.readable(events)
+
+    def _notes_without_groups(self) -> tuple[str, ...]:
+        """What no groups mean; raise ConfigurationError where something was asked for that needs them."""
+        if self.config.max_disparity is not None:
+            raise ConfigurationError(
+                "max_disparity is a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
+                "max_disparity"
+            )
+        return ("there are no groups: nothing is done for fairness, and no disparity is measured",)
+
+    def _learning_with(self, groups: Groups) -> Learning:
+        """How states follow each other; without groups there is nothing to be fair to."""
+        return self._learning.without_lever() if groups.is_empty else self._learning
 
     def update(
         self,
@@ -322,11 +361,12 @@ class FairRecommender:
                     new = new._replace(groups=groups)
             evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
             measured = self._learning.measure(evaluator, state, new, by=measure_groups)
-            candidate = self._learning.update(
+            candidate = self._learning_with(state.groups).update(
                 state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
             )
             candidate.notes = self.notes = (*notes, *candidate.notes)
             self._commit(candidate, state)
+            report(self.notes)
         return self
 
     def observe(self, events: Any, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
@@ -347,6 +387,7 @@ class FairRecommender:
                 with self._swapping:
                     self._state = following
             self.notes = new.notes
+            report(self.notes)
         return self
 
     def forget(self, user_ids: Any) -> int:
@@ -406,9 +447,10 @@ class FairRecommender:
         Parameters
         ----------
         user_ids
-            A list or column of ids; unknown ones get the popularity fallback.
+            An id, or a list or column of ids; unknown ones get the popularity fallback.
         k
-            Items per user; a user who has had nearly everything gets fewer.
+            Items per user; a user who has had nearly everything gets fewer, and so does everyone where there are
+            not so many items.
         histories
             Instead of ids, the items that people without an id have interacted with, in order. Models
             that read histories answer them; others answer with the popularity fallback.
@@ -442,11 +484,12 @@ class FairRecommender:
         if task not in TASKS:
             raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
         with self._reading() as state:
-            k = _check_k(k, state.history.n_items)
+            k = min(_check_k(k), state.history.n_items)
             allowed = _allowed(state.item_ids, exclude, only)
             history, contexts = state.history, state.contexts.for_task(task)
             if histories is None:
-                asked, ids = "user_id", id_column(user_ids)
+                asked, ids = "user_id", _id_or_ids(user_ids)
+                ids = ids if len(ids) else state.user_ids.ids[:0]
                 rows = state.user_ids.lookup(ids)
                 rows = np.where(rows < 0, history.n_users, rows)  # a row without events
             else:
@@ -486,7 +529,7 @@ class FairRecommender:
         *,
         users: Any = None,
         tasks: Task | None = None,
-        k: int = 20,
+        k: int | None = None,
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
@@ -500,7 +543,7 @@ class FairRecommender:
         *,
         users: Any = None,
         tasks: list[Task] | tuple[Task, ...],
-        k: int = 20,
+        k: int | None = None,
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
@@ -513,7 +556,7 @@ class FairRecommender:
         *,
         users: Any = None,
         tasks: Task | list[Task] | tuple[Task, ...] | None = None,
-        k: int = 20,
+        k: int | None = None,
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
@@ -532,7 +575,7 @@ class FairRecommender:
             "event": one list for each event, made from everything that the user did before it.
             A list of names: each of them. By default "next".
         k
-            Length of the lists.
+            Length of the lists; by default 20, or the number of known items where there are fewer.
         metrics
             Names, or functions of your own by name; by default those given to the constructor.
         min_group_size
@@ -553,10 +596,10 @@ class FairRecommender:
         with self._reading() as state:
             state.require_groups("an evaluation")
             new = self._align(state, events, users)
-            if len(new.users) == 0:
+            if state.history.seen.has(new.users, new.items).all():
                 raise DataError("the model has learned from every one of these events already; evaluate it on new ones")
             options: dict[str, Any] = {
-                "k": k,
+                "k": min(20, state.history.n_items) if k is None else _check_k(k),
                 "min_group_size": min_group_size,
                 "n_resamples": n_resamples,
                 "metrics": metrics,
@@ -571,6 +614,8 @@ class FairRecommender:
         *,
         users: Any = None,
         items: Any = None,
+        group: str | Sequence[str] | None = None,
+        advantaged: object = None,
         lever: LeverName | None = None,
         levels: Sequence[float] | None = None,
         n_periods: int = 5,
@@ -591,7 +636,7 @@ class FairRecommender:
 
         Parameters
         ----------
-        events, users, items
+        events, users, items, group, advantaged
             The past, as for `fit`; None: the events that this recommender knows.
         lever
             "group_weight", how many times the events of the groups behind count, or "fairness_weight", λ. By default
@@ -632,7 +677,7 @@ class FairRecommender:
         if events is None:
             log = log_of(self.state)
         else:
-            log = _as_event_log(events, users, items) or read_events(events, users=users, items=items)
+            log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
         metric = metric or self.config.disparity_metric
         own = self._metrics if isinstance(self._metrics, Mapping) else {}
         return measure_frontier(
@@ -824,13 +869,14 @@ class FairRecommender:
 
     def _align(self, state: State, events: Any, users: Any, items: Any = None) -> NewEvents:
         """The events that are not known yet, in the rows of the state."""
-        log = _as_event_log(events, users, items)
-        if log is None:
+        if isinstance(events, EventLog):
+            log = self._read(events, users=users, items=items)
+            if state.last_time is not None:
+                log = replace(log, notes=(*log.notes, *log.notes_after(state.last_time)))
+        else:
             log = read_more_events(
                 events, state.groups, state.columns, users=users, items=items, last_time=state.last_time
             )
-        elif state.last_time is not None:
-            log = replace(log, notes=(*log.notes, *log.notes_after(state.last_time)))
         return NewEvents.align(self._learning.readable(log), state)
 
     def _evaluate(
@@ -871,7 +917,7 @@ class FairRecommender:
     ) -> Evaluator:
         return Evaluator(
             Protocol.named("strict"),
-            _check_k(k, state.history.n_items),
+            k,
             new.groups,
             self._learning.randomness,
             min_group_size,
@@ -940,25 +986,14 @@ def _check_histories(histories: Any) -> None:
         raise ConfigurationError("histories must be lists of item ids, one list for each person")
 
 
-def _check_k(k: Any, n_items: int) -> int:
+def _check_k(k: Any) -> int:
     try:
         number = operator.index(k)
     except TypeError:
         number = 0
-    if not 1 <= number <= n_items:
-        raise ConfigurationError(f"k must be between 1 and the number of known items, {n_items}, got {k}")
+    if number < 1:
+        raise ConfigurationError(f"k must be a whole number from 1 on, got {k!r}")
     return number
-
-
-def _as_event_log(events: Any, users: Any, items: Any) -> EventLog | None:
-    """The events, if they are a log already."""
-    if not isinstance(events, EventLog):
-        return None
-    if users is not None:
-        raise ConfigurationError("an EventLog has its groups already; give users to read_events instead")
-    if items is not None:
-        raise ConfigurationError("an EventLog has its features already; give items to read_events instead")
-    return events
 
 
 def _damaged(path: str | Path, error: Exception | None = None) -> CheckpointError:

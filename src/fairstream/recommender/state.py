@@ -153,7 +153,8 @@ class NewEvents(NamedTuple):
         item_rows = item_ids.extend(log.item_ids.ids)
         users, items = rows[log.users], item_rows[log.items]
         groups = state.groups.merge(rows, len(user_ids), log.groups)
-        new = ~state.history.seen.has(users, items)
+        is_kept = state.columns.repeats == "all"
+        new = np.full(len(users), True) if is_kept else ~state.history.seen.has(users, items)
         times: list[Any] = [time for time in (state.last_time, log.last_time if len(log) else None) if time is not None]
         notes = (*log.notes, *state.groups.notes_on_merge(rows, log.groups))
         features = _merged_features(log, state, item_ids)

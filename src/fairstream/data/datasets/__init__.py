@@ -16,7 +16,7 @@ from fairstream.data.datasets.raw import (
 )
 from fairstream.data.datasets.sources import locate
 from fairstream.data.datasets.synthetic import synthetic_stream
-from fairstream.data.tables import find_file
+from fairstream.data.inputs import files_within, find_file, is_address, is_glob
 from fairstream.errors import DataError
 
 __all__ = ["Dataset", "locate", "open_dataset", "synthetic_stream"]
@@ -24,7 +24,7 @@ __all__ = ["Dataset", "locate", "open_dataset", "synthetic_stream"]
 
 def open_dataset(source: Any) -> Dataset:
     """Return the data set behind a name or path; a plain file or a table has events only."""
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | Path) or is_address(source) or is_glob(source):
         return Dataset(source)
     if source == "synthetic":
         stream = synthetic_stream()
@@ -42,12 +42,15 @@ def open_dataset(source: Any) -> Dataset:
 
 
 def _in_folder(folder: Path) -> Dataset:
-    """Return the data set of a folder with `interactions` and maybe `users`, each a Parquet, CSV or Arrow file."""
+    """Return the data set of a folder: `interactions` and maybe `users` files, or the parts of one table."""
     events = find_file(folder, "interactions")
+    users = find_file(folder, "users")
+    if events is None and (parts := [file for file in files_within(folder) if file.path != users]):
+        return Dataset(parts, users)
     if events is None:
         inside = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         raise DataError(
-            f"{folder} must hold interactions.parquet or interactions.csv (and users.parquet or users.csv), "
-            f"or be a raw MovieLens folder or one that fairstream.ingest wrote; it holds {inside}"
+            f"{folder} must hold interactions.parquet or interactions.csv (and users.parquet or users.csv), parts of a "
+            f"table, or be a raw MovieLens folder or one that fairstream.ingest wrote; it holds {inside}"
         )
-    return Dataset(events, find_file(folder, "users"))
+    return Dataset(events, users)

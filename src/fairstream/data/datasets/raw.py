@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from fairstream.data.tables import first_sentence, read_csv, to_table
+from fairstream.data.inputs import to_table
+from fairstream.data.tables import first_sentence, read_csv
 from fairstream.errors import DataError
 
 _EVENTS = ["user_id", "item_id", "rating", "timestamp"]

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairstream.data.tables import find_file
+from fairstream.data.inputs import find_file
 from fairstream.errors import DataError
 
 _MOVIELENS = "https://files.grouplens.org/datasets/movielens"
