@@ -21,15 +21,16 @@ import numpy as np
 import pyarrow as pa
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy import insert
+from sqlalchemy import Engine, event, insert
+from sqlalchemy.exc import OperationalError
 
 from fairstream import FairRecommender, read_events
 from fairstream.service.api import create_app
-from fairstream.service.api.heads import BoundedHeads
+from fairstream.service.api.limits import Deadlines
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_arrow
-from fairstream.service.keys import make_key
+from fairstream.service.keys import SCOPES, make_key
 from fairstream.service.registry import put_into_service
 from fairstream.service.schema import models, periods
 from fairstream.service.workspace import Workspace
@@ -83,15 +84,13 @@ def add_model(workspace: Workspace, *, seed: int = 0, promote: bool = True, mode
 @dataclass(frozen=True)
 class Keys:
     ingest: dict[str, str]
+    users: dict[str, str]
     read: dict[str, str]
     admin: dict[str, str]
 
 
 def make_keys(workspace: Workspace) -> Keys:
-    made = {
-        scope: {"Authorization": f"Bearer {make_key(workspace.engine, f'{scope}er', scope)}"}
-        for scope in ("ingest", "read", "admin")
-    }
+    made = {scope: {"Authorization": f"Bearer {make_key(workspace.engine, f'{scope}er', scope)}"} for scope in SCOPES}
     return Keys(**made)
 
 
@@ -158,7 +157,7 @@ class Process:
 def running(workspace: Workspace, keys: Keys, **options: Any) -> Iterator[Running]:
     app = create_app(workspace.folder, **options)
     with (
-        served(app, http=BoundedHeads) as address,
+        served(app, http=Deadlines) as address,
         Running(base_url=address, timeout=PATIENCE_SECONDS) as client,
     ):
         client.app, client.keys = app, keys
@@ -179,3 +178,17 @@ def served(app: Any, **options: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def outage(engine: Engine, why: str = "connection refused") -> Iterator[None]:
+    """Meanwhile every use of the database fails as it does when the server is gone."""
+
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT secret", {"user": "u1"}, Exception(why))
+
+    event.listen(engine, "engine_connect", fail)
+    try:
+        yield
+    finally:
+        event.remove(engine, "engine_connect", fail)

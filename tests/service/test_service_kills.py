@@ -118,7 +118,7 @@ class Client:
 
     def _update(self, life: Process, _: int, stop: threading.Event) -> None:
         def step(client: httpx.Client, _: int) -> None:
-            answer = client.post("/v1/periods")
+            answer = client.post("/v1/updates")
             self.statuses[f"updates {answer.status_code}"] += 1
             if answer.status_code not in (202, 409):
                 self.wrong.append(answer.text)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from fairstream import load
 from fairstream.cli import app
 from fairstream.service import schema
-from fairstream.service.api.periods_models import _periods
+from fairstream.service.api.manage import full_periods
 from fairstream.service.audit import entries
 from fairstream.service.control import control_step
 from fairstream.service.dashboard.overview import target_of
@@ -102,7 +102,7 @@ def held_for(workspace: Workspace, *checks: Check) -> None:
 
 def test_every_update_says_what_it_did_and_why(copied: Callable[[], Workspace]) -> None:
     workspace = copied()
-    first, second = (period["control"] for period in _periods(workspace.engine))
+    first, second = (period.control for period in full_periods(workspace.engine))
     assert "first to hold" in first["sentences"][0]
     take_in(workspace, PERIODS[2])
     said = CliRunner().invoke(app, ["update", str(workspace.folder)], catch_exceptions=False).stdout
@@ -113,7 +113,7 @@ def test_every_update_says_what_it_did_and_why(copied: Callable[[], Workspace]) 
     assert control["gaps"]["minority"]["se"] < second["gaps"]["minority"]["se"]  # pooled
     assert control["sentences"][0].startswith("minority is ")
     last = list(entries(workspace.engine))[-1]
-    assert json.loads(last.body)["about"]["control"] == control == _periods(workspace.engine)[-1]["control"]
+    assert json.loads(last.body)["about"]["control"] == control == full_periods(workspace.engine)[-1].control
     recorded = CliRunner().invoke(app, ["audit", str(workspace.folder)], catch_exceptions=False).stdout
     page = audit_page(workspace, row.id)
     for sentence in control["sentences"]:

@@ -45,17 +45,18 @@ def record(connection: Connection, kind: str, body: Mapping[str, Any]) -> None:
     connection.execute(insert(audit).values(**{**vars(entry), "hash": entry.expected_hash}))
 
 
-def entries(engine: Engine) -> Iterator[Entry]:
-    """The whole record, oldest first, read a part at a time."""
-    last = 0
-    while True:
-        part = select(audit).where(audit.c.seq > last).order_by(audit.c.seq).limit(_AT_ONCE)
+def entries(engine: Engine, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+    """The record after an entry, oldest first, read a part at a time."""
+    left = float("inf") if limit is None else limit
+    while left > 0:
+        n = int(min(left, _AT_ONCE))
+        part = select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(n)
         with engine.connect() as connection:
             found = [Entry(**row._mapping) for row in connection.execute(part)]
         yield from found
-        if len(found) < _AT_ONCE:
+        if len(found) < n:
             return
-        last = found[-1].seq
+        after, left = found[-1].seq, left - n
 
 
 def verify(engine: Engine) -> int:

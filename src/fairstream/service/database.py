@@ -24,6 +24,10 @@ _WAIT_SECONDS = 60
 """How long a writer waits for another one before it gives up."""
 
 
+class DatabaseUnavailableError(WorkspaceError):
+    """The database cannot be reached, is locked, or cannot be written to."""
+
+
 def now() -> int:
     """The clock, in microseconds since 1970."""
     return time.time_ns() // 1000
@@ -104,7 +108,9 @@ def reachable(engine: Engine) -> Iterator[None]:
         yield
     except DBAPIError as error:
         where = engine.url.render_as_string(hide_password=True)
-        raise WorkspaceError(f"the database {where} cannot be used: {str(error.orig).splitlines()[0]}") from None
+        raise DatabaseUnavailableError(
+            f"the database {where} cannot be used: {str(error.orig).splitlines()[0]}"
+        ) from None
 
 
 def _migrations() -> Config:

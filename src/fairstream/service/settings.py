@@ -100,6 +100,8 @@ class Limits(Configuration):
     """What one key may ask for, on average; short bursts may be twice that."""
     max_open_events: int = Field(5_000_000, ge=1000)
     """Events that may wait for the next update; beyond them ingest is refused until one has run."""
+    max_connections: int = Field(1000, ge=10)
+    """Connections that each process holds open; beyond them the one that has sent nothing for longest is closed."""
     max_future_seconds: int = Field(86_400, ge=0)
     """How far ahead of the clock an event may be dated."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 from live_services import Running, add_model, make_keys, running
 
@@ -22,8 +23,17 @@ def new_service(new_workspace: Callable[..., Workspace]) -> Iterator[Callable[..
             if with_model:
                 add_model(workspace)
             client = stack.enter_context(running(workspace, make_keys(workspace), every=every))
-            if with_model:
-                client.wait_until_ready()
+            client.wait_until_ready()
             return workspace, client
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Workspace, Running]]:
+    """One service with a model for the tests of a module that leave it as it is, or touch only users of their own."""
+    with Workspace.create(tmp_path_factory.mktemp("shared") / "workspace", LiveConfig()) as workspace:
+        add_model(workspace)
+        with running(workspace, make_keys(workspace)) as client:
+            client.wait_until_ready()
+            yield workspace, client

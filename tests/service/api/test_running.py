@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import signal
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.compute as pc
 import pytest
 
 from fairstream import load
-from fairstream.service.api import auth
 from fairstream.service.event_store import EventStore
 from fairstream.service.keys import revoke_key
 from fairstream.service.registry import promote
@@ -29,6 +28,7 @@ from live_services import (
     add_model,
     events_of,
     make_keys,
+    running,
     wait_until,
 )
 
@@ -46,7 +46,7 @@ GROUPS = [{"user_id": f"u{row}", "group": "ab"[row % 2]} for row in range(N_USER
 def test_promotions_under_load_fail_no_request_and_mix_no_two_models(new_service: Maker) -> None:
     workspace, client = new_service()
     names = [
-        client.get("/v1/models", headers=client.keys.read).json()[0]["id"],
+        client.get("/v1/models", headers=client.keys.read).json()["data"][0]["id"],
         add_model(workspace, seed=1, promote=False),
     ]
     users = [f"u{row}" for row in range(12)]
@@ -55,7 +55,9 @@ def test_promotions_under_load_fail_no_request_and_mix_no_two_models(new_service
         recommender = load(workspace.models.path(name), device="cpu")
         for user in users:
             # What is recent is left out: all that the events of both periods hold.
-            had = set(EventStore(workspace).items_of(user)) if name == names[0] else set()
+            events = EventStore(workspace).read(0)
+            had = set(events.filter(pc.equal(events["user_id"], user))["item_id"].to_pylist())
+            had = had if name == names[0] else set()
             told = recommender.recommend([user], k=recommender.state.history.n_items)["item_id"].to_pylist()
             expected[name, user] = [item for item in told if item not in had][:5]
     wait_until(lambda: answered(client, "u1", 5)[1] == expected[names[0], "u1"])
@@ -93,39 +95,59 @@ def answered(client: Running, user: str, k: int) -> tuple[str, list[str]]:
     return found["model"], [item["item_id"] for item in found["items"]]
 
 
-@pytest.mark.slow
-def test_an_update_is_started_once_and_its_model_answers(new_service: Maker) -> None:
-    workspace, client = new_service(with_model=False, **SMALL)
-    stream = client.app.state.service.logs._stream = io.StringIO()
-    assert client.put("/v1/users", json=GROUPS, headers=client.keys.ingest).status_code == 200
+def test_an_update_is_a_resource_that_tells_how_it_ended_and_runs_once(
+    new_service: Maker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, client = new_service(with_model=False, **SMALL)
+    assert client.put("/v1/users", json=GROUPS, headers=client.keys.users).status_code == 200
     events = events_of(0).to_pylist()
     assert client.post("/v1/events", json=events, headers=client.keys.ingest).json()["accepted"] > 500
-    started = client.post("/v1/periods", headers=client.keys.admin)
-    assert (started.status_code, started.json()) == (202, {"started": True})
-    again = client.post("/v1/periods", headers=client.keys.admin)
+    requested = client.post("/v1/updates", headers=client.keys.admin)
+    assert (requested.status_code, requested.json()["state"]) == (202, "queued")
+    path = requested.headers["location"]
+    again = client.post("/v1/updates", headers=client.keys.admin)
     assert again.status_code == 409
-    client.wait_until_ready()
-    assert answered(client, "u1", 5)[1]
-    assert len(client.get("/v1/models", headers=client.keys.read).json()) == 1
-    assert client.get("/v1/periods", headers=client.keys.read).json()[0]["t"] == 0
-    wait_until(lambda: "update ended" in stream.getvalue())
-    with workspace.updating():
-        assert client.post("/v1/periods", headers=client.keys.admin).status_code == 409  # another process does
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert {"update started", "update ended", "model swapped", "request"} <= {line["event"] for line in lines}
-    assert not any(event["user_id"] + '"' in stream.getvalue() for event in events)
+    assert requested.json()["id"] in again.json()["detail"]
+    wait_until(lambda: ended(client, path))
+    update = client.get(path, headers=client.keys.read).json()
+    assert (update["state"], update["t"], update["requested_by"]) == ("promoted", 0, "adminer")
+    wait_until(lambda: answered(client, "u1", 5)[0] == update["model"])
+    skipped = client.post("/v1/updates", headers=client.keys.admin).headers["location"]  # no events since
+    wait_until(lambda: ended(client, skipped))
+    assert client.get(skipped, headers=client.keys.read).json()["state"] == "skipped"
+    assert client.get(skipped, headers=client.keys.read).json()["reason"]
+    states = [row["state"] for row in client.get("/v1/updates", headers=client.keys.read).json()["data"]]
+    assert states == ["skipped", "promoted"]
+    text = client.get("/metrics", headers=client.keys.read).text
+    for line in ('updates_total{state="promoted"} 1.0', 'updates_total{state="skipped"} 1.0', "rejected_in_a_row 0.0"):
+        assert f"fairstream_{line}" in text
+    wait_until(lambda: not client.app.state.service.updates._running)
+    logged = capfd.readouterr().err
+    assert {"update started", "update promoted", "update skipped"} <= {
+        json.loads(line)["event"] for line in logged.splitlines() if line.startswith("{")
+    }
+    assert not any(event["user_id"] + '"' in logged for event in events)
 
 
-@pytest.mark.slow
-def test_a_schedule_by_events_updates_by_itself(new_service: Maker) -> None:
-    _, client = new_service(with_model=False, every="300 events", **SMALL)
-    client.put("/v1/users", json=GROUPS, headers=client.keys.ingest)
-    client.post("/v1/events", json=events_of(0).to_pylist(), headers=client.keys.ingest)
-    client.wait_until_ready()
+def ended(client: Running, path: str) -> bool:
+    return client.get(path, headers=client.keys.read).json()["finished"] is not None
 
 
-def test_a_revoked_key_opens_nothing_after_a_while(new_service: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "_BELIEVED_SECONDS", 0.1)
+def test_two_services_with_one_schedule_make_one_update_and_both_take_it_up(
+    new_service: Maker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    workspace, first = new_service(with_model=False, every="300 events", **SMALL)
+    with running(workspace, first.keys, every="300 events") as second:
+        second.wait_until_ready()
+        first.put("/v1/users", json=GROUPS, headers=first.keys.users)
+        first.post("/v1/events", json=events_of(0).to_pylist(), headers=first.keys.ingest)
+        for client in (first, second):
+            wait_until(lambda client=client: client.get("/readyz").json()["model"] is not None)  # type: ignore[misc]
+        (update,) = second.get("/v1/updates", headers=first.keys.read).json()["data"]
+        assert (update["state"], update["requested_by"]) == ("promoted", "schedule")
+
+
+def test_a_revoked_key_opens_nothing_after_a_while(new_service: Maker) -> None:
     workspace, client = new_service(with_model=False)
     assert client.get("/v1/models", headers=client.keys.read).status_code == 200
     revoke_key(workspace.engine, "reader")

@@ -36,13 +36,20 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Workspac
             yield workspace, client
 
 
+LEFT_ALONE = {("post", "/v1/updates"), ("put", "/v1/users")}
+"""Operations that start processes."""
+
+
 def operations() -> list[tuple[str, str]]:
     return [
         ("post", "/v1/events"),
-        ("put", "/v1/users"),
+        ("put", "/v1/items/{item_id}"),
+        ("get", "/v1/items"),
         ("get", "/v1/users/{user_id}/recommendations"),
         ("post", "/v1/recommendations"),
         ("get", "/v1/periods"),
+        ("get", "/v1/updates"),
+        ("get", "/v1/updates/{update_id}"),
         ("get", "/v1/models"),
         ("get", "/v1/models/{model_id}"),
         ("post", "/v1/models/{model_id}/promote"),
@@ -54,11 +61,16 @@ def operations() -> list[tuple[str, str]]:
     ]
 
 
-def test_all_operations_but_the_one_that_starts_processes_are_tried(service: tuple[Workspace, Running]) -> None:
+def test_all_operations_but_those_that_start_processes_are_tried(service: tuple[Workspace, Running]) -> None:
     _, client = service
-    declared = client.get("/v1/openapi.json").json()["paths"]
-    found = {(method, path) for path, methods in declared.items() for method in methods}
-    assert found == {*operations(), ("post", "/v1/periods")}
+    declared = client.get("/v1/openapi.json").json()
+    found = {(method, path) for path, methods in declared["paths"].items() for method in methods}
+    assert found == {*operations(), *LEFT_ALONE}
+    secured = {path for path, methods in declared["paths"].items() for each in methods.values() if each.get("security")}
+    assert secured == {path for _, path in found} - {"/healthz", "/readyz"}
+    names = [each["operationId"] for methods in declared["paths"].values() for each in methods.values()]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() and len(name) < 20 for name in names)
 
 
 @pytest.mark.parametrize("n_requests", [25, pytest.param(400, marks=pytest.mark.slow)])

@@ -10,15 +10,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from sqlalchemy import event
 
 from fairstream import load
+from fairstream.errors import ModelError
+from fairstream.service import registry
+from fairstream.service.api import auth
 from fairstream.service.event_store import EventStore
+from fairstream.service.incoming import batch_from_json
+from fairstream.service.keys import make_key
 from fairstream.service.people import values_of
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
-from live_services import N_ITEMS, Running, add_model, wait_until
+from live_services import N_ITEMS, Running, add_model, make_keys, outage, running, wait_until
 
-Maker = Callable[..., tuple[Workspace, Running]]
+Shared = tuple[Workspace, Running]
+Maker = Callable[..., Shared]
 PEOPLE = [{"user_id": "u1", "group": "a"}, {"user_id": 2, "group": "b"}]
 EVENT = {"user_id": "u1", "item_id": "i1", "time": 5}
 
@@ -72,13 +79,14 @@ BAD_BODIES = [
 ]
 
 
-def test_what_cannot_be_stored_is_refused_whole_with_a_sentence(new_service: Maker) -> None:
-    workspace, client = new_service(with_model=False)
+def test_what_cannot_be_stored_is_refused_whole_with_a_sentence(shared: Shared) -> None:
+    workspace, client = shared
+    before = EventStore(workspace).last_seq()
     for kind, body in BAD_BODIES:
         answer = client.post("/v1/events", content=body, headers={**client.keys.ingest, "Content-Type": kind})
         assert answer.status_code == 422, (kind, body[:100])
         assert_one_sentence(answer)
-    assert EventStore(workspace).last_seq() == 0
+    assert EventStore(workspace).last_seq() == before
 
 
 def assert_one_sentence(answer: Any) -> None:
@@ -88,59 +96,126 @@ def assert_one_sentence(answer: Any) -> None:
     assert "Traceback" not in answer.text
 
 
-def test_answers_are_the_models(new_service: Maker) -> None:
-    workspace, client = new_service()
-    name = client.get("/v1/models", headers=client.keys.read).json()[0]["id"]
-    recommender = load(workspace.models.path(name), device="cpu")
+def test_answers_are_the_models(shared: Shared) -> None:
+    workspace, client = shared
+    row = registry.models(workspace.engine)[0]
+    recommender = load(workspace.models.path(row.folder), device="cpu")
     for user, k in (("u1", 5), ("u2", 20), ("nobody/at all?", 3)):
         path = f"/v1/users/{user.replace('/', '%2F').replace('?', '%3F')}/recommendations?k={k}"
-        answer = client.get(path, headers=client.keys.read).json()
-        for item in answer["items"]:
+        answers = [client.get(path, headers=client.keys.read).json() for _ in range(2)]  # made, then cached
+        assert answers[0] == answers[1]
+        for item in answers[0]["items"]:
             item["score"] = float(np.float32(item["score"]))  # nine digits name a float32
-        told = recommender.recommend([user], k=k)
-        assert answer == {
+        table = recommender.recommend([user], k=k)
+        assert answers[0] == {
             "user_id": user,
-            "model": name,
-            "source": told["source"][0].as_py(),
-            "items": [{"item_id": row["item_id"], "score": row["score"]} for row in told.to_pylist()],
+            "model": row.id,
+            "source": table["source"][0].as_py(),
+            "items": [{"item_id": row["item_id"], "score": row["score"]} for row in table.to_pylist()],
         }
     many = client.post("/v1/recommendations", json={"users": ["u1", 17, "u1"], "k": 4}, headers=client.keys.read).json()
-    assert many["model"] == name
+    assert many["model"] == row.id
     assert [answer["user_id"] for answer in many["answers"]] == ["u1", "17", "u1"]
     alone = client.get("/v1/users/u1/recommendations?k=4", headers=client.keys.read).json()
-    assert many["answers"][0] == many["answers"][2] == alone
+    assert many["answers"][0] == many["answers"][2]
+    assert items_of(many["answers"][0]) == items_of(alone)
 
 
-def test_what_a_user_has_just_had_is_not_recommended_again(new_service: Maker) -> None:
-    workspace, client = new_service()
-    for user in ("u1", "stranger"):
+def test_the_shortcut_for_cached_lists_answers_as_the_route_does(shared: Shared) -> None:
+    _, client = shared
+    counted = 'fairstream_requests_total{method="GET",route="/v1/users/{user_id}/recommendations",status="200"}'
+    before = metric(client, counted)
+    for user in ("u5", "nobody%2F7", "%C3%BC%22"):
+        for query in ("", "?k=7", "?k=007"):
+            path = f"/v1/users/{user}/recommendations"
+            first, second = (client.get(path + query, headers=client.keys.read) for _ in range(2))
+            third = client.get(f"{path}?{query[1:]}&x=1", headers=client.keys.read)  # not one for the shortcut
+            assert first.content == second.content == third.content
+            assert second.headers["content-type"] == third.headers["content-type"] == "application/json"
+    assert metric(client, counted) == before + 27
+    sources = [
+        metric(client, f'fairstream_recommendations_total{{source="{source}"}}') for source in ("model", "popularity")
+    ]
+    assert min(sources) >= 9
+    for k in ("0", "101", "99999999999999999999", "-1", "x", "%31", ""):
+        path = f"/v1/users/u5/recommendations?k={k}"
+        assert client.get(path, headers=client.keys.read).status_code == (200 if k == "%31" else 422), k
+
+
+def metric(client: Running, name: str) -> float:
+    lines = client.get("/metrics", headers=client.keys.read).text.splitlines()
+    return next((float(line.removeprefix(name)) for line in lines if line.startswith(name)), 0.0)
+
+
+def test_lists_of_sessions_and_lists_with_filters(shared: Shared) -> None:
+    _, client = shared
+
+    def ask(**question: Any) -> list[list[str]]:
+        answer = client.post("/v1/recommendations", json={"k": 5, **question}, headers=client.keys.read)
+        assert answer.status_code == 200, answer.text
+        return [items_of(each) for each in answer.json()["answers"]]
+
+    (best,) = ask(users=["u3"])
+    assert ask(users=["u3"], exclude=best[:2])[0][:3] == best[2:]
+    assert ask(users=["u3"], only=best[1:3]) == [best[1:3]]
+    sessions = ask(items=[[], best[:1], ["unheard of"]])
+    assert all(len(session) == 5 for session in sessions)
+    assert best[0] not in sessions[1]
+    assert sessions[0] == sessions[2]
+    path = f"/v1/users/u3/recommendations?k=5&exclude={best[0]}&exclude={best[1]}"
+    assert items_of(client.get(path, headers=client.keys.read).json())[:3] == best[2:]
+    path = f"/v1/users/u3/recommendations?only={best[1]}&only={best[2]}"
+    assert items_of(client.get(path, headers=client.keys.read).json()) == best[1:3]
+
+
+def test_a_withdrawn_item_leaves_every_list_at_once_and_comes_back(shared: Shared) -> None:
+    _, client = shared
+    before = items_for(client, "u4", 10)
+    path = f"/v1/items/{before[0]}"
+    answer = client.put(path, json={"available": False}, headers=client.keys.ingest)
+    assert (answer.status_code, answer.json()["available"]) == (200, False)
+    assert items_for(client, "u4", 9) == before[1:]
+    assert before[0] not in items_for(client, "somebody new", 100)
+    page = client.get("/v1/items?available=false", headers=client.keys.read).json()
+    assert ([row["item_id"] for row in page["data"]], page["next"]) == ([before[0]], None)
+    assert client.put(path, json={"available": True}, headers=client.keys.admin).status_code == 200
+    assert items_for(client, "u4", 10) == before
+    for body in ({}, {"available": "no"}, {"available": None}, [], {"available": True, "more": 1}):
+        assert client.put(path, json=body, headers=client.keys.ingest).status_code == 422, body
+
+
+def test_what_a_user_has_just_had_is_not_recommended_again(shared: Shared) -> None:
+    workspace, client = shared
+    for user in ("u11", "stranger"):
         before = items_for(client, user, 10)
         gone = before[:3]
         events = [{"user_id": user, "item_id": item, "time": 10**6 + n} for n, item in enumerate(gone)]
         assert client.post("/v1/events", json=events, headers=client.keys.ingest).json()["accepted"] == 3
         after = items_for(client, user, 10)
-        assert after[:7] == before[3:]
+        if user == "u11":  # matrix factorisation reads no history: the others keep their order
+            assert after[:7] == before[3:]
         assert len(after) == 10
         assert not set(after) & set(gone)
     assert items_for(client, "another", 10) == items_for(client, "yet another", 10)
-    # What another process stores is known after the next look.
-    from fairstream.service.incoming import batch_from_json
-
-    first = items_for(client, "u2", 1)[0]
-    event = {"user_id": "u2", "item_id": first, "time": 1}
+    first = items_for(client, "u12", 1)[0]  # what another process stores is known after the next look
+    event = {"user_id": "u12", "item_id": first, "time": 1}
     EventStore(workspace).append(batch_from_json([event], workspace.config.limits))
-    wait_until(lambda: items_for(client, "u2", 1)[0] != first)
+    wait_until(lambda: items_for(client, "u12", 1)[0] != first)
 
 
 def items_for(client: Running, user: str, k: int) -> list[str]:
     answer = client.get(f"/v1/users/{user}/recommendations?k={k}", headers=client.keys.read)
     assert answer.status_code == 200, answer.text
-    return [item["item_id"] for item in answer.json()["items"]]
+    return items_of(answer.json())
+
+
+def items_of(answer: dict[str, Any]) -> list[str]:
+    return [item["item_id"] for item in answer["items"]]
 
 
 def test_a_promotion_is_taken_up_and_a_rollback_too(new_service: Maker) -> None:
     workspace, client = new_service()
-    first = client.get("/v1/models", headers=client.keys.read).json()[0]["id"]
+    first = client.get("/v1/models", headers=client.keys.read).json()["data"][0]["id"]
     second = add_model(workspace, seed=1, promote=False)
     assert model_of(client) == first
     promoted = client.post(f"/v1/models/{second}/promote", headers=client.keys.admin)
@@ -154,10 +229,40 @@ def test_a_promotion_is_taken_up_and_a_rollback_too(new_service: Maker) -> None:
     assert_one_sentence(refused)
     assert client.post(f"/v1/models/{first}/promote", headers=client.keys.admin).status_code == 200
     wait_until(lambda: model_of(client) == first)
-    kinds = [entry["kind"] for entry in client.get("/v1/audit", headers=client.keys.admin).json()]
+    kinds = [entry["kind"] for entry in client.get("/v1/audit", headers=client.keys.admin).json()["data"]]
     assert kinds.count("promote") == 2
-    assert client.get("/v1/audit?after=1", headers=client.keys.admin).json()[0]["seq"] == 2
-    assert [period["t"] for period in client.get("/v1/periods", headers=client.keys.read).json()] == [0, 1]
+    assert pages(client, "/v1/audit", "after", "seq") == list(range(1, len(kinds) + 1))
+    assert pages(client, "/v1/periods", "after", "t") == [0, 1]
+    assert pages(client, "/v1/models", "before", "id") == [second, first]
+    light = client.get("/v1/models", headers=client.keys.read).json()["data"][0]
+    assert not {"decision", "about"} & light.keys()
+
+
+def pages(client: Running, path: str, parameter: str, name: str) -> list[Any]:
+    """That field of every entry, read a page of one at a time."""
+    found, where = [], {}
+    while True:
+        page = client.get(path, params={"limit": 1, **where}, headers=client.keys.admin).json()
+        found += [entry[name] for entry in page["data"]]
+        if page["next"] is None:
+            return found
+        where = {parameter: page["next"]}
+
+
+def test_entries_of_the_record_are_read_from_where_a_page_begins(shared: Shared) -> None:
+    workspace, client = shared
+    for n in range(30):
+        make_key(workspace.engine, f"more {n}", "read")
+    n_rows = 0
+
+    @event.listens_for(client.app.state.service.workspace.engine, "after_cursor_execute")
+    def count(_: Any, cursor: Any, statement: str, *more: Any) -> None:
+        nonlocal n_rows
+        n_rows += "FROM audit" in statement and "audit.seq > ?" in statement and more[0][0] == 25
+
+    page = client.get("/v1/audit?after=25&limit=3", headers=client.keys.admin).json()
+    assert [entry["seq"] for entry in page["data"]] == [26, 27, 28]
+    assert n_rows == 1
 
 
 def model_of(client: Running) -> str:
@@ -165,38 +270,101 @@ def model_of(client: Running) -> str:
     return model
 
 
-def test_before_there_is_a_model_what_is_popular_answers(new_service: Maker) -> None:
-    workspace, client = new_service(with_model=False)
+def test_before_there_is_a_model_popularity_answers_and_the_service_says_so(new_workspace: Any) -> None:
+    workspace = new_workspace()
+    events = [{"user_id": f"u{n}", "item_id": item, "time": n} for n, item in enumerate("aaabbc")]
+    EventStore(workspace).append(batch_from_json(events, workspace.config.limits))
+    with running(workspace, make_keys(workspace)) as client:
+        client.wait_until_ready()
+        assert set(items_for(client, "stranger", 3)) == {"a", "b", "c"}
+        answer = client.get("/v1/users/u0/recommendations", headers=client.keys.read).json()
+        assert (answer["model"], answer["source"], set(items_of(answer))) == (None, "popularity", {"b", "c"})
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.json()["status"], ready.json()["model"]) == (200, "degraded", None)
+        assert "no model yet" in ready.json()["problems"][0]
+
+
+def test_probes_may_use_head_and_need_no_key(shared: Shared) -> None:
+    _, client = shared
+    for path in ("/healthz", "/readyz"):
+        assert client.head(path).status_code == client.get(path).status_code == 200
     assert client.get("/healthz").json() == {"status": "alive"}
-    client.wait_until_ready()
-    assert items_for(client, "u1", 5) == []
-    events = [{"user_id": f"u{n}", "item_id": item, "time": n} for n, item in enumerate(["tea", "tea", "jam"])]
-    assert client.post("/v1/events", json=events, headers=client.keys.ingest).json()["accepted"] == 3
-    wait_until(lambda: items_for(client, "nobody", 5) == ["jam", "tea"])
-    answer = client.get("/v1/users/u0/recommendations", headers=client.keys.read).json()
-    assert (answer["model"], answer["source"], answer["items"][0]["item_id"]) == (None, "popularity", "jam")
-    name = add_model(workspace)
-    wait_until(lambda: model_of(client) == name)
+    assert client.get("/readyz").json()["status"] == "ready"
+
+
+def test_lists_go_on_while_the_database_is_away_and_readiness_says_what_is_wrong(new_service: Maker) -> None:
+    _, client = new_service()
+    service = client.app.state.service
+    wanted = items_for(client, "u1", 5)
+    event = {"user_id": "u1", "item_id": "i1", "time": 5}
+    with outage(service.workspace.engine):
+        for user in ("u1", "u2", "stranger"):  # cached, and not
+            assert len(items_for(client, user, 5)) == 5
+        assert items_for(client, "u1", 5) == wanted
+        for answer in (
+            client.post("/v1/events", json=event, headers=client.keys.ingest),
+            client.get("/v1/models", headers=client.keys.read),
+            client.post("/v1/updates", headers=client.keys.admin),
+        ):
+            assert answer.status_code == 503
+            assert int(answer.headers["retry-after"]) > 0
+            assert_one_sentence(answer)
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+        assert any("stored" in problem for problem in ready.json()["problems"])
+        text = client.get("/metrics", headers=client.keys.read).text
+        assert "fairstream_database_up 0" in text
+        assert "fairstream_ready 1" in text
+    assert client.post("/v1/events", json=event, headers=client.keys.ingest).json()["accepted"] == 1
+    wait_until(lambda: client.get("/readyz").json()["status"] == "ready")
+
+
+def test_readiness_names_a_part_that_has_ended(new_service: Maker) -> None:
+    _, client = new_service()
+    service = client.app.state.service
+    service._tasks["keys"].cancel()
+    service.follower.stop()
+    wait_until(lambda: len(client.get("/readyz").json()["problems"]) == 2)
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+    assert {"keys", "follower"} == {problem.split("'")[1] for problem in answer.json()["problems"]}
+
+
+def test_a_model_that_cannot_rank_is_an_error_with_its_own_sentence(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = shared
+
+    def broken(*_: object) -> None:
+        raise ModelError("model m1 returned scores that are not finite")
+
+    monkeypatch.setattr(client.app.state.service.serving, "json", broken)
+    answer = client.get("/v1/users/u30/recommendations", headers=client.keys.read)
+    assert (answer.status_code, answer.json()) == (500, {"detail": "model m1 returned scores that are not finite"})
 
 
 ROUTES = [
     ("POST", "/v1/events", "ingest"),
-    ("PUT", "/v1/users", "ingest"),
+    ("PUT", "/v1/items/i1", "ingest"),
+    ("PUT", "/v1/users", "users"),
     ("GET", "/v1/users/u1/recommendations", "read"),
     ("POST", "/v1/recommendations", "read"),
+    ("GET", "/v1/items", "read"),
     ("GET", "/v1/periods", "read"),
     ("GET", "/v1/models", "read"),
     ("GET", "/v1/models/m", "read"),
+    ("GET", "/v1/updates", "read"),
+    ("GET", "/v1/updates/u", "read"),
     ("GET", "/metrics", "read"),
-    ("POST", "/v1/periods", "admin"),
     ("POST", "/v1/models/m/promote", "admin"),
     ("POST", "/v1/rollback", "admin"),
     ("GET", "/v1/audit", "admin"),
 ]
 
 
-def test_every_route_asks_for_its_scope_and_no_other_will_do(new_service: Maker) -> None:
-    _, client = new_service(with_model=False)
+def test_every_route_needs_its_scope_and_no_other_will_do(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, client = shared
+    monkeypatch.setattr(auth, "_WRONG_KEYS", 1000)
     for method, path, scope in ROUTES:
         bad = ({}, {"Authorization": "Bearer fs_" + "x" * 43}, {"Authorization": "Basic abc"}, {"Authorization": "é"})
         for headers in bad:
@@ -205,12 +373,10 @@ def test_every_route_asks_for_its_scope_and_no_other_will_do(new_service: Maker)
             assert answer.status_code == 401, (method, path)
             assert answer.headers["www-authenticate"] == "Bearer"
             assert_one_sentence(answer)
-        for other in {"ingest", "read"} - {scope}:
+        for other in {"ingest", "users", "read"} - {scope}:
             answer = client.request(method, path, headers=getattr(client.keys, other))
-            assert answer.status_code == 403, (method, path, other)
-            assert_one_sentence(answer)
-        if path != "/v1/periods" or method == "GET":
-            assert client.request(method, path, headers=client.keys.admin).status_code not in (401, 403)
+            assert (answer.status_code, answer.json()["detail"]) == (403, f"This API key lacks the scope {scope!r}.")
+        assert client.request(method, path, headers=client.keys.admin).status_code not in (401, 403)
         assert client.request(method, path, headers=getattr(client.keys, scope)).status_code not in (401, 403)
 
 
@@ -218,11 +384,13 @@ def test_too_large_and_too_long(new_service: Maker) -> None:
     limits = Limits(max_body_bytes=2000, max_k=30, max_users=3)
     _, client = new_service(limits=limits)
     kind = {"Content-Type": "application/json"}
+    refused = client.post("/v1/events", content=b"x" * 2001, headers=kind)  # who sends it is asked first
+    assert refused.status_code == 401
     for content in (b"x" * 2001, (b"x" * 500 for _ in range(5))):
         answer = client.post("/v1/events", content=content, headers={**client.keys.ingest, **kind})
         assert answer.status_code == 413
         assert_one_sentence(answer)
-    for k in ("31", "0", "-1", "x", "", "1.0", "9" * 5000, "１"):
+    for k in ("31", "0", "-1", "x", "", "9" * 5000):
         answer = client.get("/v1/users/u1/recommendations", params={"k": k}, headers=client.keys.read)
         assert answer.status_code == 422, k
         assert_one_sentence(answer)
@@ -234,6 +402,10 @@ def test_too_large_and_too_long(new_service: Maker) -> None:
         {},
         [],
         {"users": [], "k": "3"},
+        {"users": [], "k": True},
+        {"users": ["u1"], "items": [["i1"]]},
+        {"users": ["u1"], "more": 1},
+        {"items": ["i1"]},
         {"users": [""]},
     ):
         answer = client.post("/v1/recommendations", json=body, headers=client.keys.admin)
@@ -263,17 +435,20 @@ def test_events_that_nobody_learns_from_are_refused_in_the_end(new_service: Make
     assert EventStore(workspace).last_seq() == 600
 
 
-def test_unknown_addresses_and_methods(new_service: Maker) -> None:
-    _, client = new_service(with_model=False)
+def test_unknown_addresses_and_methods(shared: Shared) -> None:
+    _, client = shared
     for method, path, status in (
         ("GET", "/nothing", 404),
         ("DELETE", "/v1/events", 405),
         ("GET", "/v1/models/none", 404),
         ("POST", "/v1/models/none/promote", 404),
-        ("GET", "/v1/users//recommendations", 422 if client else 0),
+        ("GET", "/v1/updates/none", 404),
+        ("GET", "/v1/updates?before=none", 404),
+        ("POST", "/v1/periods", 405),
+        ("GET", "/v1/users//recommendations", 422),
     ):
         answer = client.request(method, path, headers=client.keys.admin)
-        assert answer.status_code in (status, 503), path
+        assert answer.status_code == status, path
         assert_one_sentence(answer)
 
 
@@ -286,7 +461,7 @@ def test_groups_go_in_and_never_out(new_service: Maker) -> None:
         "application/vnd.apache.arrow.stream": ipc(table),
     }
     for kind, body in bodies.items():
-        answer = client.put("/v1/users", content=body, headers={**client.keys.ingest, "Content-Type": kind})
+        answer = client.put("/v1/users", content=body, headers={**client.keys.users, "Content-Type": kind})
         assert (answer.status_code, answer.json()) == (200, {"stored": 2})
     stored = dict(zip(*values_of(workspace.engine, None).to_pydict().values(), strict=True))
     assert stored == {"u1": "secret", "2": "b", "u9": "b"}
@@ -296,7 +471,7 @@ def test_groups_go_in_and_never_out(new_service: Maker) -> None:
         {"user_id": "u"},
         [{"user_id": "u", "group": None}],
     ):
-        answer = client.put("/v1/users", json=body, headers=client.keys.ingest)
+        answer = client.put("/v1/users", json=body, headers=client.keys.users)
         assert answer.status_code == 422, body
         assert_one_sentence(answer)
     for path in ("/v1/periods", "/v1/models", "/v1/audit", "/metrics", "/v1/users/u1/recommendations"):

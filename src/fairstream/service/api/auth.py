@@ -1,93 +1,148 @@
-"""Who asks: keys in `Authorization: Bearer fs_…`, their scopes and how often they may ask."""
+"""API keys in `Authorization: Bearer fs_…`: who sends a request, its scope, and how often it may ask."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 import time
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
-from sqlalchemy import Engine
-from starlette.types import Scope
+from fastapi import Request, Security
+from fastapi.security import HTTPBearer, SecurityScopes
+from sqlalchemy import Engine, select
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fairstream.service.api.errors import ApiError, error_from
 from fairstream.service.api.limits import Bucket
-from fairstream.service.api.refusals import Refused
-from fairstream.service.keys import scope_of
+from fairstream.service.schema import keys
 
-KEY_NAME = "fairstream.key"
-"""Where the name of the key stands in a request's ASGI scope, for the log."""
-_BELIEVED_SECONDS = 3.0
-"""How long a key that was looked up is believed: so long one that was revoked may still be used."""
-_MOST_REMEMBERED = 1000
-_SHAPE = re.compile(rb"Bearer +(fs_[A-Za-z0-9_-]{43}) *", re.IGNORECASE)
-_WANTED = "a key is needed, sent as `Authorization: Bearer fs_…`; make one with `fairstream keys add`"
+KEY = "fairstream.key"
+"""Where a request's ASGI scope has its key."""
+POLL_SECONDS = 1.0
+"""How long a revoked key may still be used while the database can be reached."""
+_STALE_SECONDS = 0.2
+"""A key that is not known is looked for in the database unless that was done as recently as this."""
+_WRONG_KEYS, _WRONG_KEYS_PER_SECOND, _MAX_PEERS = 10, 1.0, 10_000
+_FORMAT = re.compile(rb"Bearer +(fs_[A-Za-z0-9_-]{43}) *", re.IGNORECASE)
+_MISSING = "Missing API key: send `Authorization: Bearer fs_…`; `fairstream keys add` makes one."
+_UNKNOWN = "Unknown or revoked API key; `fairstream keys add` makes another."
+_log = logging.getLogger("fairstream.api")
 
 
-class Known(NamedTuple):
-    """A key as it was found in the database."""
+class CachedKey(NamedTuple):
+    """A valid key, as the database had it last."""
 
     name: str
     scope: str
-    until: float
     bucket: Bucket
 
 
-class Keys:
-    """Lets requests in."""
+class KeyCache:
+    """All valid keys, in memory.
 
-    def __init__(self, engine: Engine, requests_per_second: float) -> None:
-        self._engine, self._rate = engine, requests_per_second
-        # By digest, as in the database: how long a look takes tells nothing about what a key begins with.
-        self._known: OrderedDict[bytes, Known] = OrderedDict()
-        self._looking: dict[bytes, asyncio.Future[Known]] = {}
+    They are read again every second, so that revocations apply soon; while the database is away the
+    last ones known stay valid. Requests with unknown keys share one look at the database.
+    """
 
-    async def admit(self, scope: Scope, needed: str) -> str:
-        """The name of the key that asks, or a refusal: 401, 403 or 429."""
-        key = _key_of(scope)
-        digest = hashlib.sha256(key).digest()
-        known = self._known.get(digest)
-        if known is None or known.until < time.monotonic():
-            known = await self._look_up_once(key, digest)
-        scope[KEY_NAME] = known.name
-        if known.scope not in (needed, "admin"):
-            raise Refused(403, f"this needs a key of scope {needed}, the key {known.name!r} is of scope {known.scope}")
-        if (wait := known.bucket.take()) > 0:
-            raise Refused(
-                429,
-                f"the key {known.name!r} may ask {self._rate:g} times a second; try again in {wait} s",
-                retry_after=wait,
-            )
-        return known.name
+    def __init__(self, engine: Engine, requests_per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine, self._rate, self._clock = engine, requests_per_second, clock
+        # By digest, as in the database: how long a look takes says nothing about what a key begins with.
+        self._keys: dict[bytes, CachedKey] = {}
+        self._read = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._peers: OrderedDict[str, Bucket] = OrderedDict()
 
-    async def _look_up_once(self, key: bytes, digest: bytes) -> Known:
-        """Requests that come together with the same key wait for one look into the database."""
-        if (looking := self._looking.get(digest)) is None:
-            looking = self._looking[digest] = asyncio.ensure_future(self._look_up(key, digest))
-            looking.add_done_callback(lambda _: self._looking.pop(digest))
-        return await asyncio.shield(looking)
+    def read(self) -> None:
+        """Read the valid keys; each keeps its rate limit."""
+        query = select(keys.c.digest, keys.c.name, keys.c.scope).where(keys.c.revoked.is_(None))
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        known, valid = self._keys, dict[bytes, CachedKey]()
+        for digest, name, scope in rows:
+            before = known.get(key := bytes.fromhex(digest))
+            valid[key] = CachedKey(name, scope, Bucket(self._rate) if before is None else before.bucket)
+        self._keys, self._read = valid, self._clock()
 
-    async def _look_up(self, key: bytes, digest: bytes) -> Known:
-        found = await asyncio.to_thread(scope_of, self._engine, key.decode())
-        before = self._known.pop(digest, None)
-        if found is None:
-            raise _unknown("this key is not known, or was revoked; make another with `fairstream keys add`")
-        bucket = before.bucket if before is not None else Bucket(self._rate)
-        known = self._known[digest] = Known(found[0], found[1], time.monotonic() + _BELIEVED_SECONDS, bucket)
-        if len(self._known) > _MOST_REMEMBERED:
-            self._known.popitem(last=False)
-        return known
+    async def authenticate(self, scope: Scope) -> CachedKey:
+        """The key of a request; 401 without a known one, 429 where it is used too often."""
+        digest = _digest(scope)
+        key = self._keys.get(digest) or await self._find(digest, scope)
+        if (wait := key.bucket.take()) > 0:
+            sentence = f"The API key {key.name!r} is limited to {self._rate:g} requests/s; try again in {wait} s."
+            raise ApiError(429, sentence, retry_after=wait)
+        return key
+
+    async def _find(self, digest: bytes, scope: Scope) -> CachedKey:
+        """Look in the database for a key that may be new; an address that sends many wrong ones has to wait."""
+        peer = (scope.get("client") or ("unknown",))[0]
+        if (wait := self._bucket_of(peer).take()) > 0:
+            sentence = f"Too many requests with unknown API keys from this address; try again in {wait} s."
+            raise ApiError(429, sentence, retry_after=wait)
+        if self._clock() - self._read > _STALE_SECONDS:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(asyncio.to_thread(self.read))
+            try:
+                await asyncio.shield(self._reading)
+            except Exception as error:  # the database is away: nobody can say whether the key is valid
+                raise error_from(error) from None
+        if (key := self._keys.get(digest)) is None:
+            _log.warning("unknown API key", extra={"peer": peer})
+            raise _unauthorized(_UNKNOWN)
+        return key
+
+    def _bucket_of(self, peer: str) -> Bucket:
+        bucket = self._peers.pop(peer, None) or Bucket(_WRONG_KEYS_PER_SECOND, _WRONG_KEYS)
+        self._peers[peer] = bucket
+        if len(self._peers) > _MAX_PEERS:
+            self._peers.popitem(last=False)
+        return bucket
 
 
-def _key_of(scope: Scope) -> bytes:
+def _digest(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
-            if (found := _SHAPE.fullmatch(value)) is None:
-                raise _unknown(_WANTED)
-            return bytes(found[1])
-    raise _unknown(_WANTED)
+            if (found := _FORMAT.fullmatch(value)) is None:
+                break
+            return hashlib.sha256(found[1]).digest()
+    raise _unauthorized(_MISSING)
 
 
-def _unknown(sentence: str) -> Refused:
-    return Refused(401, sentence, {"WWW-Authenticate": "Bearer"})
+def _unauthorized(sentence: str) -> ApiError:
+    return ApiError(401, sentence, {"WWW-Authenticate": "Bearer"})
+
+
+class Authentication:
+    """Middleware: every request to the API has a known key before anything of its body is read."""
+
+    def __init__(self, app: ASGIApp, keys: KeyCache, public: frozenset[str]) -> None:
+        self._app, self._keys, self._public = app, keys, public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            if (path.startswith("/v1/") or path == "/metrics") and path not in self._public:
+                scope[KEY] = await self._keys.authenticate(scope)
+        await self._app(scope, receive, send)
+
+
+_bearer = HTTPBearer(auto_error=False, scheme_name="key", description="An API key (`fairstream keys add`).")
+
+
+async def authorize(
+    request: Request, required: SecurityScopes, _: Annotated[object, Security(_bearer)] = None
+) -> CachedKey:
+    """The key of a request if it has the scope that the route requires; `admin` may do everything."""
+    key: CachedKey = request.scope[KEY]
+    if key.scope not in (*required.scopes, "admin"):
+        raise ApiError(403, f"This API key lacks the scope {required.scopes[0]!r}.")
+    return key
+
+
+Ingester = Annotated[CachedKey, Security(authorize, scopes=["ingest"])]
+UserWriter = Annotated[CachedKey, Security(authorize, scopes=["users"])]
+Reader = Annotated[CachedKey, Security(authorize, scopes=["read"])]
+Admin = Annotated[CachedKey, Security(authorize, scopes=["admin"])]

@@ -1,96 +1,181 @@
-"""GET /v1/users/{user_id}/recommendations and POST /v1/recommendations: what goes out."""
+"""GET /v1/users/{user_id}/recommendations and POST /v1/recommendations."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any
-from urllib.parse import parse_qsl
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Literal, Self, TypeVar
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairstream.service.api import schemas
-from fairstream.service.api.reading import json_response, parsed, whole_number
-from fairstream.service.api.refusals import Refused, refusals
-from fairstream.service.api.state import Service
-from fairstream.service.ids import MAX_LENGTH, check_ids, ids_from_values
-from fairstream.service.incoming import parse_json
-from fairstream.service.rows import Rows
-from fairstream.service.serving import NotReadyError, ServingModel
+from fairstream.service.api.auth import KEY, Reader
+from fairstream.service.api.errors import ApiError, problems
+from fairstream.service.api.monitoring import ROUTE
+from fairstream.service.api.schemas import Id, UserId
+from fairstream.service.api.service import RECOMMENDATIONS, RunningService, Service
+from fairstream.service.serving import Answer
 
-_RETRY_SECONDS = 5
-
-
-def add_routes(routes: APIRouter, service: Service) -> None:
-    """The routes for keys of scope read that ask for lists."""
-    limits = service.workspace.config.limits
-    default_k, max_k, admit = min(20, limits.max_k), limits.max_k, service.keys.admit
-    k_in_query = schemas.parameter("k", "query", schemas.k_schema(max_k), "How many items.")
-
-    @routes.get(
-        "/v1/users/{user_id:path}/recommendations",
-        openapi_extra={"parameters": [schemas.USER_ID, k_in_query]},
-        # 404: an id with a line break in it, which none has, does not look like a path.
-        responses={200: {"model": schemas.Recommendations}, **refusals(404, 422)},
-        response_class=Response,
-        tags=["recommend"],
-    )
-    async def recommend(request: Request) -> Response:
-        """A user's best items, less what it has had; users who are not known get what is popular."""
-        scope = request.scope
-        await admit(scope, "read")
-        model = _ready(service)
-        query = scope["query_string"]
-        k = whole_number(_k_of(query, default_k), "k", 1, max_k) if query else default_k
-        user_id: str = scope["path_params"]["user_id"]
-        if not 0 < len(user_id) <= MAX_LENGTH:
-            raise Refused(422, f"user_id must have between 1 and {MAX_LENGTH} characters")
-        if model.is_cached(user_id):
-            return json_response(model.json(user_id, k))
-        return json_response(await asyncio.to_thread(model.json, user_id, k))
-
-    @routes.post(
-        "/v1/recommendations",
-        openapi_extra={"requestBody": schemas.batch(limits.max_users, max_k)},
-        responses={200: {"model": schemas.ManyRecommendations}, **refusals(413, 415, 422)},
-        response_class=Response,
-        tags=["recommend"],
-    )
-    async def recommend_to_many(request: Request) -> Response:
-        """The same for several users at once, all from one model."""
-        await admit(request.scope, "read")
-        asked = await parsed(request, service.bodies, {schemas.JSON: lambda body: parse_json(body, "the body")})
-        users, k = _asked(asked, limits.max_users, default_k, max_k)
-        return json_response(await asyncio.to_thread(_answers, _ready(service), users, k))
+T = TypeVar("T")
+_DEFAULT_K = 20
+_PREFIX, _SUFFIX = "/v1/users/", "/recommendations"
+_POPULARITY = b'"source":"popularity"'
+router = APIRouter(tags=["recommend"])
 
 
-def _k_of(query: bytes, default_k: int) -> str:
-    if query.startswith(b"k=") and (digits := query[2:]).isdigit():
-        return digits.decode()
-    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("k", str(default_k))
+class Item(BaseModel):
+    """One place of a list."""
+
+    item_id: str
+    score: float
 
 
-def _ready(service: Service) -> ServingModel:
-    try:
-        return service.serving.current
-    except NotReadyError as error:
-        raise Refused(503, str(error), retry_after=_RETRY_SECONDS) from None
+class Recommendations(BaseModel):
+    """The best items, best first."""
+
+    user_id: str | None
+    """None: an anonymous session."""
+    model: str | None
+    """None: there is no model yet, and popularity answers."""
+    source: Literal["model", "popularity"]
+    """"popularity" where the model has nothing to say."""
+    items: list[Item]
 
 
-def _asked(found: Any, max_users: int, default_k: int, max_k: int) -> tuple[list[str], int]:
-    if not isinstance(found, dict) or not {"users"} <= found.keys() <= {"users", "k"}:
-        raise Refused(422, 'the body must be {"users": [...], "k": ...} and nothing else')
-    users = found["users"]
-    if not isinstance(users, list) or len(users) > max_users:
-        raise Refused(422, f"users must be a list of at most {max_users} ids")
-    rows = Rows("user")
-    ids = ids_from_values(users, "user_id", rows)
-    check_ids(ids, "user_id", rows)
-    k = found.get("k", default_k)
-    return ids.to_pylist(), whole_number("" if isinstance(k, str) else k, "k", 1, max_k)
+class ManyRecommendations(BaseModel):
+    """A list for each user or session, in their order, all of one model."""
+
+    model: str | None
+    answers: list[Recommendations]
 
 
-def _answers(model: ServingModel, users: list[str], k: int) -> bytes:
-    answers = b",".join(model.json(user, k) for user in users)
-    return b'{"model":%b,"answers":[%b]}' % (json.dumps(model.id).encode(), answers)
+class Question(BaseModel):
+    """Several lists: for users, or for anonymous sessions given by the items they have had, in order."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    users: list[Id] | None = None
+    items: list[list[Id]] | None = None
+    k: int | None = Field(None, ge=1, strict=True)
+    exclude: list[Id] = []
+    """Items that must not be in the lists."""
+    only: list[Id] | None = None
+    """The only items that may be in the lists."""
+
+    @model_validator(mode="after")
+    def _users_or_items(self) -> Self:
+        if (self.users is None) == (self.items is None):
+            raise ValueError('give either "users" or "items"')
+        return self
+
+
+@router.get(
+    "/v1/users/{user_id:path}/recommendations",
+    response_model=Recommendations,
+    operation_id="recommend",
+    responses=problems(422),
+)
+async def recommend(
+    service: RunningService,
+    _: Reader,
+    user_id: UserId,
+    k: Annotated[int | None, Query(ge=1, description=f"Number of items; {_DEFAULT_K} by default.")] = None,
+    exclude: Annotated[list[str], Query(description="Items to leave out; repeat it for several.")] = [],  # noqa: B006
+    only: Annotated[list[str] | None, Query(description="The only items allowed; repeat it for several.")] = None,
+) -> Response:
+    """A user's best items, without what the user has had; unknown users get what is popular."""
+    k, serving = _checked_k(service, k), service.serving
+    if not exclude and only is None:
+        body = await _computed(service, partial(serving.json, user_id, k), at_once=serving.is_cached(user_id))
+        _count(service, _POPULARITY in body)
+        return Response(body, media_type="application/json")
+    answer = await _computed(service, partial(serving.recommend, user_id, k, exclude, only))
+    _count(service, answer.source == "popularity")
+    return Response(_written(user_id, answer).model_dump_json(), media_type="application/json")
+
+
+@router.post("/v1/recommendations", operation_id="recommend_many", responses=problems(400, 413, 422))
+async def recommend_many(service: RunningService, _: Reader, question: Question) -> ManyRecommendations:
+    """The same for several users or anonymous sessions at once."""
+    k, limit = _checked_k(service, question.k), service.limits.max_users
+    if len(question.users or question.items or []) > limit:
+        raise ApiError(422, f"At most {limit} lists may be requested at once.")
+    return await _computed(service, partial(_many, service, question, k))
+
+
+def _many(service: Service, question: Question, k: int) -> ManyRecommendations:
+    current = service.serving.current
+    answers = [
+        *(_written(user, current.recommend(user, k, question.exclude, question.only)) for user in question.users or ()),
+        *(
+            _written(None, current.recommend_session(items, k, question.exclude, question.only))
+            for items in question.items or ()
+        ),
+    ]
+    for answer in answers:
+        _count(service, answer.source == "popularity")
+    return ManyRecommendations(model=current.id, answers=answers)
+
+
+def _written(user_id: str | None, answer: Answer) -> Recommendations:
+    items = [Item(item_id=item, score=score) for item, score in zip(answer.items, answer.scores, strict=True)]
+    return Recommendations(user_id=user_id, model=answer.model, source=answer.source, items=items)
+
+
+def _checked_k(service: Service, k: int | None) -> int:
+    max_k = service.limits.max_k
+    if k is None:
+        return min(_DEFAULT_K, max_k)
+    if k > max_k:
+        raise ApiError(422, f"k must be at most {max_k}.")
+    return k
+
+
+async def _computed(service: Service, make: Callable[[], T], *, at_once: bool = False) -> T:
+    """A list made in a thread, unless it is no more than a look at what is cached."""
+    if at_once:
+        return make()
+    return await asyncio.get_running_loop().run_in_executor(service.list_threads, make)
+
+
+def _count(service: Service, is_popularity: bool) -> None:
+    service.metrics.lists.labels("popularity" if is_popularity else "model").inc()
+
+
+class CachedLists:
+    """Middleware: answers the commonest request from memory, before routing; all others are passed on.
+
+    A cached list for a known user and a key that may read: the bytes are those of the route itself.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+        labels = service.metrics.lists.labels
+        self._by_model, self._by_popularity = labels("model"), labels("popularity")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = self._body(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if body is None:
+            await self._app(scope, receive, send)
+            return
+        scope[ROUTE] = RECOMMENDATIONS
+        (self._by_popularity if _POPULARITY in body else self._by_model).inc()
+        headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _body(self, scope: Scope) -> bytes | None:
+        path: str = scope["path"]
+        if not (path.startswith(_PREFIX) and path.endswith(_SUFFIX)) or scope[KEY].scope not in ("read", "admin"):
+            return None
+        query, limits = scope["query_string"], self._service.limits
+        k = min(_DEFAULT_K, limits.max_k)
+        if query:
+            if not (query.startswith(b"k=") and query[2:].isdigit() and len(query) < 8):
+                return None
+            if not 1 <= (k := int(query[2:])) <= limits.max_k:
+                return None
+        user_id, serving = path[len(_PREFIX) : -len(_SUFFIX)], self._service.serving
+        return serving.json(user_id, k) if user_id and serving.is_cached(user_id) else None

@@ -1,224 +1,86 @@
-"""What goes in and comes out, as the OpenAPI schema tells it.
-
-Routes read bodies and write answers by themselves, which is what makes them quick; these schemas tell
-what they do, and the tests hold them to it.
-"""
+"""Types that several routes share, and the schemas of bodies that are read column by column."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel
+from fastapi import Path, Query
+from pydantic import BaseModel, BeforeValidator, StringConstraints
 
 from fairstream.service.ids import MAX_LENGTH
 
-JsonSchema = dict[str, Any]
 JSON, JSON_LINES, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
+T = TypeVar("T")
 
-_TEXT: JsonSchema = {
+
+def _digits(value: Any) -> Any:
+    return str(value) if type(value) is int and -(2**63) <= value < 2**63 else value
+
+
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_LENGTH, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", strict=True)
+]
+Id = Annotated[Text, BeforeValidator(_digits, json_schema_input_type=Text | int)]
+"""A string, or a whole number that stands for its digits."""
+UserId = Annotated[str, Path(min_length=1, max_length=MAX_LENGTH)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The most entries on a page.")]
+
+
+class Page(BaseModel, Generic[T]):
+    """A part of a long list."""
+
+    data: list[T]
+    next: str | int | None
+    """Where the next page begins: the value of `before` or `after` to ask with; null on the last one."""
+
+    @classmethod
+    def of(cls, entries: list[T], limit: int, position: str) -> Page[T]:
+        """A page of entries that were read one beyond the limit; `position` is the field to go on from."""
+        data = entries[:limit]
+        return cls(data=data, next=getattr(data[-1], position) if len(entries) > limit else None)
+
+
+_TEXT = {
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_LENGTH,
     "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$",
 }
-_ID: JsonSchema = {"anyOf": [_TEXT, {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}]}
-_EVENT: JsonSchema = {
-    "type": "object",
-    "required": ["user_id", "item_id", "time"],
-    "additionalProperties": False,
-    "properties": {
-        "user_id": _ID,
-        "item_id": _ID,
-        "time": {
-            "description": "Seconds since 1970, or ISO 8601 (without a zone: UTC); not further ahead of the clock than "
-            "the workspace allows.",
-            "anyOf": [
-                {"type": "number", "minimum": -2_208_988_800, "exclusiveMaximum": 253_402_300_800},
-                {"type": "string", "format": "date-time"},
-            ],
-        },
-        "event_id": {
-            "description": "An event that comes again under the same id is stored once. Where it is missing it is made "
-            "from the other fields.",
-            "anyOf": [
-                {**_TEXT, "pattern": "^[^~\\u0000-\\u001f\\u007f-\\u009f][^\\u0000-\\u001f\\u007f-\\u009f]*$"},
-                _ID["anyOf"][1],
-                {"type": "null"},
-            ],
-        },
-    },
+_WHOLE = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+_ID = {"anyOf": [_TEXT, _WHOLE]}
+_OWN_ID = {**_TEXT, "pattern": "^[^~\\u0000-\\u001f\\u007f-\\u009f][^\\u0000-\\u001f\\u007f-\\u009f]*$"}
+_TIME = {
+    "description": "Seconds since 1970, or ISO 8601 (UTC unless it says otherwise); at most "
+    "`limits.max_future_seconds` ahead of the clock.",
+    "anyOf": [
+        {"type": "number", "minimum": -2_208_988_800, "exclusiveMaximum": 253_402_300_800},
+        {"type": "string", "format": "date-time"},
+    ],
 }
-_PERSON: JsonSchema = {
-    "type": "object",
-    "required": ["user_id", "group"],
-    "additionalProperties": False,
-    "properties": {"user_id": _ID, "group": _ID},
+_EVENT_ID = {
+    "description": "An event sent again under the same id is stored once; without one it is made of the other fields.",
+    "anyOf": [_OWN_ID, _WHOLE, {"type": "null"}],
 }
 
 
-def _body(json_schema: JsonSchema, lines: str, columns: str) -> JsonSchema:
-    return {
-        "required": True,
-        "content": {
-            JSON: {"schema": json_schema},
-            JSON_LINES: {"schema": {"type": "string", "description": lines}},
-            ARROW: {"schema": {"type": "string", "format": "binary", "description": columns}},
-        },
+def _object(optional: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
+
+
+def _body(json_schema: dict[str, Any], noun: str, columns: str) -> dict[str, Any]:
+    arrow = f"An Arrow IPC stream with the columns {columns}."
+    content = {
+        JSON: {"schema": json_schema},
+        JSON_LINES: {"schema": {"type": "string", "description": f"One {noun} a line."}},
+        ARROW: {"schema": {"type": "string", "format": "binary", "description": arrow}},
     }
+    return {"requestBody": {"required": True, "content": content}}
 
 
-EVENTS = _body(
-    {
-        "anyOf": [
-            {"type": "array", "items": _EVENT},
-            _EVENT,
-            {
-                "type": "object",
-                "required": ["events"],
-                "additionalProperties": False,
-                "properties": {"events": {"type": "array", "items": _EVENT}},
-            },
-        ]
-    },
-    "One event a line.",
-    "An Arrow IPC stream with the columns user_id, item_id, time and, where there is one, event_id.",
+_EVENT = _object(("event_id",), user_id=_ID, item_id=_ID, time=_TIME, event_id=_EVENT_ID)
+_EVENTS = {"type": "array", "items": _EVENT}
+EVENTS_BODY = _body(
+    {"anyOf": [_EVENTS, _EVENT, _object(events=_EVENTS)]}, "event", "user_id, item_id, time and, optionally, event_id"
 )
-PEOPLE = _body(
-    {"type": "array", "items": _PERSON},
-    "One user a line.",
-    "An Arrow IPC stream with the columns user_id and group.",
-)
-
-
-def batch(max_users: int, max_k: int) -> JsonSchema:
-    """A body that asks for the lists of several users."""
-    return {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {
-                    "type": "object",
-                    "required": ["users"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "users": {"type": "array", "items": _ID, "maxItems": max_users},
-                        "k": k_schema(max_k),
-                    },
-                }
-            }
-        },
-    }
-
-
-def k_schema(max_k: int) -> JsonSchema:
-    """How many items may be asked for."""
-    return {"type": "integer", "minimum": 1, "maximum": max_k, "default": min(20, max_k)}
-
-
-def parameter(name: str, where: Literal["path", "query"], schema: JsonSchema, description: str) -> JsonSchema:
-    """A parameter of a path or of a query."""
-    return {"name": name, "in": where, "required": where == "path", "schema": schema, "description": description}
-
-
-USER_ID = parameter("user_id", "path", {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH}, "Any user.")
-
-
-class Taken(BaseModel):
-    """What became of the events of a request."""
-
-    accepted: int
-    """Stored now."""
-    repeated: int
-    """There already, by their ids."""
-    forgotten: int
-    """Of people who asked to be forgotten; not stored."""
-
-
-class TakenPeople(BaseModel):
-    """How many users were told of."""
-
-    stored: int
-
-
-class Item(BaseModel):
-    """One place of a list."""
-
-    item_id: str
-    score: float
-
-
-class Recommendations(BaseModel):
-    """A user's best items, best first."""
-
-    user_id: str
-    model: str | None
-    """null where there is none and popularity answers everybody."""
-    source: Literal["model", "popularity"]
-    """"popularity" for users of whom the model has nothing to say."""
-    items: list[Item]
-
-
-class ManyRecommendations(BaseModel):
-    """An answer for each of the users asked for, in their order; all of one model."""
-
-    model: str | None
-    answers: list[Recommendations]
-
-
-class Started(BaseModel):
-    """An update has begun."""
-
-    started: Literal[True]
-
-
-class InService(BaseModel):
-    """The model that answers from now on."""
-
-    model: str
-
-
-class Period(BaseModel):
-    """A closed period."""
-
-    t: int
-    first_seq: int
-    last_seq: int
-    closed: str
-    n_events: int
-    n_users: int
-    n_late: int
-    evaluation: dict[str, Any] | None
-    """How the model in service did on it, before it learned anything of it."""
-    control: dict[str, Any] | None
-    """What the controller of the disparity measured and did when it was learned, where there is one."""
-
-
-class Model(BaseModel):
-    """A candidate, and what became of it."""
-
-    id: str
-    t: int
-    parent: str | None
-    state: str
-    in_service: bool
-    created: str
-    training_seconds: float
-    decision: dict[str, Any]
-    about: dict[str, Any]
-
-
-class AuditEntry(BaseModel):
-    """A line of the audit record."""
-
-    seq: int
-    time: str
-    kind: str
-    body: Any
-    previous: str
-    hash: str
-
-
-class Health(BaseModel):
-    """How the service is."""
-
-    status: str
+USERS_BODY = _body({"type": "array", "items": _object(user_id=_ID, group=_ID)}, "user", "user_id and group")

@@ -1,0 +1,118 @@
+"""The parts of a running service, and how routes come to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from fairstream.service.api.auth import POLL_SECONDS, KeyCache
+from fairstream.service.api.follower import Follower
+from fairstream.service.api.jobs import Commands, Forgetter, UpdateRunner, repeat
+from fairstream.service.api.monitoring import Metrics
+from fairstream.service.api.writer import Writer
+from fairstream.service.dashboard import Health
+from fairstream.service.database import now
+from fairstream.service.event_store import EventStore
+from fairstream.service.records import from_microseconds
+from fairstream.service.serving import Answer, Serving
+from fairstream.service.settings import Every
+from fairstream.service.workspace import Workspace
+
+RECOMMENDATIONS = "/v1/users/{user_id}/recommendations"
+_LIST_THREADS = 2
+_SCHEDULE_SECONDS = 1.0
+_FORGET_SECONDS = 5.0
+_log = logging.getLogger("fairstream.api")
+
+
+class Service:
+    """A running service of one workspace in one process."""
+
+    def __init__(self, workspace: Workspace, every: Every | None = None) -> None:
+        limits = workspace.config.limits
+        self.workspace, self.every, self.limits = workspace, every, limits
+        self.store, self.metrics, self.serving = EventStore(workspace), Metrics(), Serving()
+        self.keys = KeyCache(workspace.engine, limits.requests_per_second)
+        self.follower = Follower(workspace, self.store, self.serving)
+        self.writer = Writer(self.store, self.serving.stored, limits.max_open_events)
+        self.commands = Commands(workspace.folder)
+        self.updates = UpdateRunner(workspace, self.commands)
+        self.forgetter = Forgetter(self.commands)
+        # Of their own, so that a database that hangs takes no thread from recommendations.
+        self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
+        self.started = now()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start what runs beside the requests, and stop it in the end."""
+        await asyncio.to_thread(self.keys.read)
+        self.follower.start()
+        self.writer.start()
+        steps = {"keys": (lambda: asyncio.to_thread(self.keys.read), POLL_SECONDS)}
+        steps["forgetting"] = (self.forgetter.step, _FORGET_SECONDS)
+        if (every := self.every) is not None:
+            steps["schedule"] = (lambda: self.updates.request_if_due(every), _SCHEDULE_SECONDS)
+        self._tasks = {
+            name: asyncio.create_task(repeat(step, seconds, name)) for name, (step, seconds) in steps.items()
+        }
+        self.forgetter.wake()  # a process before this one may not have completed what was requested
+        try:
+            yield
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self.commands.stop()
+            await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        self.writer.stop()
+        self.follower.stop()
+        self.list_threads.shutdown()
+        self.workspace.close()
+
+    def problems(self) -> list[str]:
+        """What is wrong, a sentence each; none where all is well."""
+        status = self.serving.status()
+        alive = {name: not task.done() for name, task in self._tasks.items()}
+        alive |= {"writer": self.writer.is_alive, "follower": self.follower.is_alive}
+        return [
+            *([status.problem] if status.problem else []),
+            *([f"Events cannot be stored: {self.writer.problem.detail}"] if self.writer.problem else []),
+            *(f"The background task {name!r} has ended; restart." for name, is_alive in alive.items() if not is_alive),
+        ]
+
+    def health(self) -> Health:
+        """How this process does, for the dashboard."""
+        problems = self.problems()
+        return Health(
+            started=from_microseconds(self.started),
+            n_requests=self.metrics.count(),
+            n_errors=self.metrics.count(min_status=500),
+            p50_seconds=self.metrics.quantile(RECOMMENDATIONS, 0.5),
+            p99_seconds=self.metrics.quantile(RECOMMENDATIONS, 0.99),
+            problem=problems[0] if problems else None,
+        )
+
+    def recommend(self, user_id: str, k: int) -> Answer:
+        """A user's list, for the dashboard."""
+        return self.serving.recommend(user_id, k)
+
+    async def start_update(self, by: str) -> None:
+        """Queue an update and run it; raises `UpdateRunning` where one has not ended."""
+        await self.updates.request(by)
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+RunningService = Annotated[Service, Depends(_service)]

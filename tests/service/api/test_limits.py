@@ -1,0 +1,131 @@
+"""Requests that never end are cut off, and keep nobody out."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from fairstream.service.api.limits import Deadlines
+from live_services import PATIENCE_SECONDS, served
+
+
+class Impatient(Deadlines):
+    head_seconds = 0.3
+    idle_seconds = 0.3
+    body_seconds = 1.0
+
+
+async def echo_length(scope: Any, receive: Any, send: Any) -> None:
+    if scope["path"] == "/unread":  # answered before the body has come, as a request without a key is
+        await PlainTextResponse("no", 401)(scope, receive, send)
+        return
+    n_bytes, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        n_bytes, more = n_bytes + len(message["body"]), message.get("more_body", False)
+    await PlainTextResponse(str(n_bytes))(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[tuple[str, int]]:
+    options = {"lifespan": "off", "log_level": "critical", "limit_concurrency": 20}
+    with served(echo_length, http=Impatient, **options) as url:
+        yield "127.0.0.1", int(url.rpartition(":")[2])
+
+
+def connect(address: tuple[str, int], *sent: bytes) -> socket.socket:
+    connection = socket.create_connection(address, PATIENCE_SECONDS)
+    for part in sent:
+        connection.sendall(part)
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    received = b""
+    with connection:
+        try:
+            while part := connection.recv(65_536):
+                received += part
+        except ConnectionError:
+            pass
+    return received
+
+
+GOOD = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+POST = b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nX: ",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nX: ",  # the second one on its connection
+        POST % b"/" + b"x",
+        POST % b"/unread" + b"x",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx",
+    ],
+)
+def test_heads_and_bodies_that_stop_coming_are_cut_off(address: tuple[str, int], sent: bytes) -> None:
+    answer = rest(connect(address, sent))
+    assert b"408" in answer or b"401" in answer
+
+
+def test_a_body_that_drips_for_ever_is_cut_off(address: tuple[str, int]) -> None:
+    connection = connect(address, POST % b"/")
+    connection.settimeout(0.1)
+    for _ in range(1000):
+        try:
+            connection.sendall(b"x")
+            if connection.recv(100):
+                break
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            break
+    else:
+        pytest.fail("it was never cut off")
+    connection.close()
+
+
+def test_more_unfinished_heads_than_connections_keep_nobody_out(address: tuple[str, int]) -> None:
+    with ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(connect(address, b"GET / HTTP/1.1\r\nX: "))
+        for _ in range(5):
+            assert rest(connect(address, GOOD)).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("part", [b"x" * 65_536, b"X: y\r\n" * 10_000])
+def test_an_endless_head_is_refused_and_long_ones_are_not(address: tuple[str, int], part: bytes) -> None:
+    n_sent, limit = 0, Deadlines.max_head_bytes
+    with connect(address, b"GET / HTTP/1.1\r\nHost: a\r\nX: ") as connection:
+        try:
+            while n_sent < 100 * limit:
+                connection.sendall(part)
+                n_sent += len(part)
+        except OSError:
+            pass
+        assert n_sent < 50 * limit  # the rest of it lay in the network's own buffers
+    head = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: " + b"y" * (limit // 2) + b"\r\n\r\n"
+    assert rest(connect(address, head)).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_may_be_longer_than_a_head_and_come_in_parts(address: tuple[str, int]) -> None:
+    body = b"y" * 4 * Deadlines.max_head_bytes
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert rest(connect(address, head, body[:10], body[10:])).endswith(b"%d" % len(body))
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n"])
+def test_http_1_1_needs_one_host(address: tuple[str, int], hosts: bytes) -> None:
+    assert rest(connect(address, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")).startswith(b"HTTP/1.1 400 ")
+    assert rest(connect(address, b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
