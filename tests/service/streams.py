@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from fairstream import synthetic_stream
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import Batch, batch_from_arrow
-from fairstream.service.people import put_people
 from fairstream.service.settings import Gate, Learning, Privacy
 from fairstream.service.workspace import Workspace
 
@@ -69,4 +68,11 @@ def batch_of(workspace: Workspace, events: pa.Table) -> Batch:
 
 
 def know(workspace: Workspace, people: pa.Table) -> None:
-    put_people(workspace.engine, people)
+    with workspace.people() as store:
+        store.put(people)
+
+
+def values_of(workspace: Workspace) -> pa.Table:
+    """user_id and value of everybody who has one."""
+    with workspace.people() as store:
+        return store.values()

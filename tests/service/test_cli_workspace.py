@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
+from streams import values_of
 from typer.testing import CliRunner
 
 from fairstream.cli import app
@@ -29,7 +30,6 @@ from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.files_in import batches_from_file
 from fairstream.service.keys import scope_of
-from fairstream.service.people import values_of
 from fairstream.service.periods import closed_periods
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
@@ -95,32 +95,6 @@ def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.both_databases
-def test_init_of_a_workspace_brings_its_tables_up(folder: Path) -> None:
-    assert "up to date" in run("init", folder)
-    with Workspace.open(folder) as workspace, writing(workspace.engine) as connection:
-        for table in (
-            "updates",
-            "items",
-            "model_files",
-            "api_keys",
-            "forgotten",
-            "audit",
-            "service",
-            "models",
-            "periods",
-            "events",
-            "people.attributes",
-        ):
-            connection.execute(text(f"DROP TABLE {table}"))
-        if workspace.engine.dialect.name == "postgresql":
-            connection.execute(text("DROP FUNCTION audit_guard"))
-        connection.execute(text("DELETE FROM alembic_version"))
-    assert "run `fairstream init DIR`" in told(WorkspaceError, "keys", "list", folder)
-    assert "brought to" in run("init", folder)
-    assert "Keys" in run("keys", "list", folder)
-
-
-@pytest.mark.both_databases
 def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> None:
     new = tmp_path / "new"
     assert "every must be" in told(ConfigurationError, "init", new, "--every", "banana")
@@ -155,7 +129,7 @@ def test_files_of_every_kind_hold_the_same_events(folder: Path, tmp_path: Path, 
         stored = EventStore(workspace).read(0)
         assert stored.select(["user_id", "item_id"]).equals(EVENTS.select(["user_id", "item_id"]))
         assert stored["time"].to_pylist() == [1_000_000, 2_000_000, 3_000_000]
-        assert values_of(workspace.engine).to_pylist() == [{"user_id": "007", "value": "m"}]
+        assert values_of(workspace).to_pylist() == [{"user_id": "007", "value": "m"}]
 
 
 def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> None:

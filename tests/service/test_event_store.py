@@ -16,8 +16,8 @@ from sqlalchemy import Connection, delete, event, insert
 from fairstream.errors import WorkspaceError
 from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore, Receipt
-from fairstream.service.forgotten import digests
 from fairstream.service.incoming import Batch, batch_from_json
+from fairstream.service.people import digests
 from fairstream.service.schema import events, forgotten, periods
 from fairstream.service.workspace import Workspace
 
@@ -115,7 +115,7 @@ def test_a_replay_does_not_bring_back_who_was_forgotten(workspace: Workspace) ->
     store = EventStore(workspace)
     (digest,) = digests(workspace.secret, ["gone"])
     with writing(workspace.engine) as connection:
-        connection.execute(insert(forgotten).values(digest=digest, until=5_000_000))
+        connection.execute(insert(forgotten).values(digest=digest, until=5_000_000, requested=0))
     rows = [("1", "gone", "i", 4), ("2", "stays", "i", 4), ("3", "gone", "i", 5), ("4", "gone", "back", 6)]
     assert store.append(batch(workspace, rows)) == Receipt(2, 0, 2)
     assert stored(store) == [("stays", "i", 4_000_000), ("gone", "back", 6_000_000)]

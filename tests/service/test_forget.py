@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import time
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import inspect, text
-from streams import PERSON, batch_of, named_stream, take_in
+from sqlalchemy import inspect, select, text
+from streams import PERSON, batch_of, know, named_stream, take_in, values_of
+from typer.testing import CliRunner, Result
 
 import fairstream
-from fairstream.service.audit import entries, verify
+from fairstream.cli import app
+from fairstream.service import database, forgetting, schema
+from fairstream.service.audit import entries
 from fairstream.service.event_store import EventStore
-from fairstream.service.forget import forget
-from fairstream.service.registry import in_service, models
-from fairstream.service.schema import PEOPLE
+from fairstream.service.forgetting import complete_forgetting, forget, n_pending, request_forget
+from fairstream.service.people import PeopleReceipt
+from fairstream.service.registry import in_service, model, models
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
-pytestmark = pytest.mark.both_databases
-PERIODS, _ = named_stream()
+PERIODS, PEOPLE = named_stream()
+OTHERS = ["u1", "u2", "u3"]
 
 
 def every_cell(workspace: Workspace) -> list[str]:
     """All that is in any column of any table."""
-    found = []
+    found = [repr(row) for row in values_of(workspace).to_pylist()]
     with workspace.engine.connect() as connection:
-        for schema in (None, PEOPLE):
-            for table in inspect(connection).get_table_names(schema=schema):
-                place = table if schema is None else f"{schema}.{table}"
-                found += [repr(row) for row in connection.execute(text(f"SELECT * FROM {place}"))]
+        for table in inspect(connection).get_table_names():
+            found += [repr(row) for row in connection.execute(text(f"SELECT * FROM {table}"))]
     return found
 
 
@@ -37,43 +42,201 @@ def every_file(workspace: Workspace) -> list[bytes]:
     return [path.read_bytes() for path in workspace.folder.rglob("*") if path.is_file()]
 
 
+def is_nowhere(workspace: Workspace, user_id: str) -> bool:
+    return not any(user_id in cell for cell in every_cell(workspace)) and not any(
+        user_id.encode() in content for content in every_file(workspace)
+    )
+
+
+def lists(workspace: Workspace) -> pa.Table:
+    """Of the model in service, to those who stay."""
+    current = in_service(workspace.engine)
+    assert current is not None
+    folder = model(workspace.engine, current.model).folder
+    return fairstream.load(workspace.models.path(folder)).recommend(OTHERS)
+
+
+def cli(*arguments: Any) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def event(user_id: str, seconds: float, event_id: str = "e1") -> pa.Table:
+    return pa.table({"event_id": [event_id], "user_id": [user_id], "item_id": ["i1"], "time": [seconds]})
+
+
+@pytest.mark.both_databases
 def test_nothing_of_the_person_is_left_and_the_next_update_does_not_bring_it_back(learned: Workspace) -> None:
-    assert any(PERSON in cell for cell in every_cell(learned))
-    if learned.engine.dialect.name == "sqlite":
-        assert any(PERSON.encode() in content for content in every_file(learned))
-    before, others = in_service(learned.engine), ["u1", "u2", "u3"]
-    lists = fairstream.load(learned.models.path(before.model)).recommend(others)
-    done = forget(learned, PERSON, by="test")
+    assert not is_nowhere(learned, PERSON)
+    before, answers = in_service(learned.engine), lists(learned)
+    done = forget(learned, [PERSON], by="test")
+    assert done.problems == ()
     assert done.n_events > 0
-    assert done.had_attribute
+    assert done.n_attributes == 1
     assert set(done.models) == {row.id for row in models(learned.engine)}
-    assert in_service(learned.engine).model == before.model
-    assert in_service(learned.engine).since > before.since
-    assert fairstream.load(learned.models.path(f"{before.model}.1")).recommend(others) == lists
+    after = in_service(learned.engine)
+    assert before is not None
+    assert after is not None
+    assert after.model == before.model
+    assert after.since > before.since
+    assert lists(learned) == answers
+    assert is_nowhere(learned, PERSON)
 
     take_in(learned, PERIODS[1])  # the stream is replayed …
-    take_in(learned, PERIODS[2])  # … and goes on
-    outcome = update(learned)
-    assert outcome.kind in ("promoted", "rejected")
-    for part in (cell.encode() for cell in every_cell(learned)):
-        assert PERSON.encode() not in part
-    for content in every_file(learned):
-        assert PERSON.encode() not in content
+    know(learned, PEOPLE)  # … and the users imported again, as every night
+    take_in(learned, PERIODS[2])
+    assert update(learned).kind in ("promoted", "rejected")
+    assert is_nowhere(learned, PERSON)
     assert [entry.kind for entry in entries(learned.engine)][-3:-1] == ["forget", "forgotten"]
-    verify(learned.engine)
 
 
-def test_whoever_comes_back_later_is_somebody_new(learned: Workspace) -> None:
-    forget(learned, PERSON, by="test")
+def test_many_people_are_one_pass(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Path] = []
+
+    def counted(folder: Path, **options: Any) -> Any:
+        loaded.append(folder)
+        return fairstream.load(folder, **options)
+
+    monkeypatch.setattr(forgetting, "load", counted)
+    gone = [PERSON, *OTHERS, *(f"u{n}" for n in range(10, 60))]
+    done = forget(learned, gone, by="test")
+    assert done.problems == ()
+    assert done.n_users == len(gone) - len(done.unknown)
+    assert len(loaded) <= 3 * len(models(learned.engine))
+    assert not set(values_of(learned)["user_id"].to_pylist()) & set(gone)
+    for row in models(learned.engine):
+        known = fairstream.load(learned.models.path(row.folder)).state.user_ids
+        assert (known.lookup(gone) < 0).all()
+
+
+def test_an_attribute_of_a_forgotten_person_is_refused_until_they_come_back(learned: Workspace) -> None:
+    forget(learned, [PERSON], by="test")
+    people = pa.table({"user_id": [PERSON, "u1"], "value": ["minority", "minority"]})
+    with learned.people() as store:
+        assert store.put(people) == PeopleReceipt(1, 1)
     store = EventStore(learned)
-    old = batch_of(learned, pa.table({"user_id": [PERSON], "item_id": ["i1"], "time": [1_700_000_000]}))
-    assert store.append(old) == (0, 0, 1)
-    new = batch_of(learned, pa.table({"user_id": [PERSON], "item_id": ["i1"], "time": [time.time() + 5]}))
-    assert store.append(new).accepted == 1
+    assert store.append(batch_of(learned, event(PERSON, 1_700_000_000))) == (0, 0, 1)
+    assert store.append(batch_of(learned, event(PERSON, time.time() + 5, "e2"))).accepted == 1
+    with learned.people() as store:
+        assert store.put(people) == PeopleReceipt(2, 0)
 
 
-def test_forgetting_somebody_unknown_or_twice_does_no_harm(learned: Workspace) -> None:
-    forget(learned, PERSON, by="test")
-    for user in ("nobody", PERSON):
-        done = forget(learned, user, by="test")
-        assert (done.n_events, done.had_attribute, done.models) == (0, False, ())
+def test_events_dated_ahead_of_the_clock_do_not_come_back(learned: Workspace) -> None:
+    ahead = batch_of(learned, event("zz-4711@example.com", time.time() + 4 * 3600))  # a mistake about the time zone
+    store = EventStore(learned)
+    assert store.append(ahead).accepted == 1
+    forget(learned, ["zz-4711@example.com"], by="test")
+    assert store.append(ahead) == (0, 0, 1)
+    assert is_nowhere(learned, "zz-4711@example.com")
+
+
+def test_an_unknown_id_is_said_to_be_unknown_and_nothing_is_written(learned: Workspace, tmp_path: Path) -> None:
+    before = every_cell(learned)
+    said = cli("forget", learned.folder, "nosuchuser")
+    assert said.exit_code == 4
+    assert "nosuchuser is unknown" in said.output
+    assert every_cell(learned) == before
+    ids = tmp_path / "ids.txt"
+    ids.write_text(f"{PERSON}\nnosuchuser\n\nu1\n")
+    said = cli("forget", learned.folder, "--file", ids)
+    assert said.exit_code == 4
+    assert "Forgot 2 user(s)" in said.output
+    assert is_nowhere(learned, "nosuchuser")
+    assert is_nowhere(learned, PERSON)
+    assert cli("forget", learned.folder).exit_code != 0
+
+
+def test_a_request_is_done_at_once_and_completed_later(learned: Workspace) -> None:
+    request = request_forget(learned, [PERSON, "nosuchuser"], by="test")
+    assert (request.requested, request.unknown) == ((PERSON,), ("nosuchuser",))
+    assert request.n_events > 0
+    assert n_pending(learned.engine) == 1
+    assert EventStore(learned).items_of(PERSON) == []
+    assert EventStore(learned).append(batch_of(learned, PERIODS[0])).forgotten > 0
+    said = cli("forget", learned.folder, "--pending")
+    assert said.exit_code == 0
+    assert "Forgot 1 user(s)" in said.output
+    assert n_pending(learned.engine) == 0
+    assert is_nowhere(learned, PERSON)
+    assert "Nothing is pending" in cli("forget", learned.folder, "--pending").output
+
+
+@pytest.mark.both_databases
+def test_cut_short_anywhere_the_model_in_service_is_whole_and_it_can_be_completed(
+    learned: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = lists(learned)
+    steps = [
+        (forgetting, "_rewrite_models"),
+        (type(learned.models), "remove"),
+        (forgetting, "_scrub"),
+        (forgetting, "_problems"),
+    ]
+    request_forget(learned, [PERSON], by="test")
+    for place, name in steps:
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, _cut_short)
+            with pytest.raises(KeyboardInterrupt), learned.updating():
+                complete_forgetting(learned)
+        assert lists(learned) == answers
+        assert n_pending(learned.engine) == 1
+    with learned.updating():
+        assert complete_forgetting(learned).problems == ()
+    assert lists(learned) == answers
+    assert is_nowhere(learned, PERSON)
+
+
+def _cut_short(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_damaged_model_blocks_nothing(learned: Workspace) -> None:
+    newest, oldest = models(learned.engine)
+    for file in learned.models.path(oldest.folder).glob("*.safetensors"):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        file.write_bytes(content)
+    said = cli("forget", learned.folder, PERSON)
+    assert said.exit_code == 0
+    assert f"Model {oldest.id} was damaged" in said.output
+    assert learned.models.names() == {f"{newest.id}.1"}
+    assert is_nowhere(learned, PERSON)
+
+
+@pytest.mark.sqlite_only
+def test_a_reader_that_keeps_the_log_from_being_emptied_is_said(
+    learned: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_WAIT_SECONDS", 0.2)
+    reader = sqlite3.connect(learned.folder / "events.sqlite", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM events").fetchone()
+    said = cli("forget", learned.folder, PERSON)
+    assert said.exit_code == 3
+    assert "another process reads events.sqlite" in said.output
+    assert "Checked" not in said.output
+    assert n_pending(learned.engine) == 1
+    reader.close()
+    assert cli("forget", learned.folder, "--pending").exit_code == 0
+    assert n_pending(learned.engine) == 0
+    assert is_nowhere(learned, PERSON)
+
+
+@pytest.mark.sqlite_only
+def test_what_is_left_in_a_file_is_found(learned: Workspace) -> None:
+    (learned.folder / "events.sqlite.backup").write_bytes((learned.folder / "events.sqlite").read_bytes())
+    done = forget(learned, [PERSON], by="test")
+    assert done.problems == ("the id of a forgotten user still stands in events.sqlite.backup",)
+
+
+def test_what_is_held_of_a_person_can_be_exported(learned: Workspace) -> None:
+    document = json.loads(cli("export", learned.folder, PERSON).output)
+    with learned.engine.connect() as connection:
+        stored = connection.scalars(select(schema.events.c.event_id).where(schema.events.c.user_id == PERSON)).all()
+    assert [each["event_id"] for each in document["events"]] == list(stored)
+    assert document["events"][0]["time"].endswith("+00:00")
+    assert document["attribute"].keys() == {"community"}
+    assert set(document["models"]) == {row.id for row in models(learned.engine)}
+    forget(learned, [PERSON], by="test")
+    said = cli("export", learned.folder, PERSON)
+    assert said.exit_code == 4
+    assert "unknown" in said.output

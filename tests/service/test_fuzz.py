@@ -18,10 +18,10 @@ from malformed import MARK
 from malformed_files import File, Files
 from malformed_requests import Gun, Shot
 from sqlalchemy import select
+from streams import know, values_of
 
 from fairstream.cli import main
 from fairstream.service import schema
-from fairstream.service.people import put_people, values_of
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import N_USERS, PATIENCE_SECONDS, add_model, make_keys, running
@@ -125,8 +125,8 @@ def assert_withstands(workspace: Workspace, n_shots: int, seed: int, capfd: pyte
     keys = make_keys(workspace)
     statuses, events, n_by_chance = Counter[tuple[str, int]](), list[dict[str, Any]](), 0
     people = [{"user_id": f"u{n}", "value": "ab"[n % 2]} for n in range(N_USERS)]
-    put_people(workspace.engine, pa.Table.from_pylist(people))
-    still, groups = everything(workspace), values_of(workspace.engine)
+    know(workspace, pa.Table.from_pylist(people))
+    still, groups = everything(workspace), values_of(workspace)
     wrong: list[str] = []
     with running(workspace, keys) as client:
         client.wait_until_ready()
@@ -163,7 +163,7 @@ def assert_withstands(workspace: Workspace, n_shots: int, seed: int, capfd: pyte
     assert not [line for line in logged.splitlines() if "unexpected error" in line]
     assert_nothing_else_was_stored(workspace, before, events, n_by_chance)
     assert everything(workspace) == still
-    assert values_of(workspace.engine) == groups
+    assert values_of(workspace) == groups
 
 
 def ingest(workspace: Workspace, file: File, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -187,8 +187,8 @@ def n_accepted(said: str) -> int:
 def assert_takes_no_file(
     workspace: Workspace, folder: Path, n: int, seed: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    put_people(workspace.engine, pa.table({"user_id": ["u1"], "value": ["a"]}))
-    still, groups = everything(workspace), values_of(workspace.engine)
+    know(workspace, pa.table({"user_id": ["u1"], "value": ["a"]}))
+    still, groups = everything(workspace), values_of(workspace)
     files, events, n_by_chance = Files(seed, folder), list[dict[str, Any]](), 0
     codes: Counter[int] = Counter()
     wrong: list[str] = []
@@ -216,7 +216,7 @@ def assert_takes_no_file(
     assert not wrong, f"{len(wrong)} of {n}:\n" + "\n".join(wrong[:20])
     assert_nothing_else_was_stored(workspace, 0, events, n_by_chance)
     assert everything(workspace) == still
-    assert values_of(workspace.engine) == groups
+    assert values_of(workspace) == groups
 
 
 def test_malformed_requests(new_workspace: Maker, capfd: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,9 @@ from fairstream.service.incoming import (
     batch_from_json,
     batch_from_json_lines,
     parse_json,
+    people_from_arrow,
+    people_from_json,
 )
-from fairstream.service.people import people_from_arrow, people_from_json
 from fairstream.service.settings import Limits
 
 LIMITS = Limits()

@@ -1,17 +1,30 @@
-"""The sensitive attribute: apart from all else, the last value counting."""
+"""The sensitive attribute: apart from all else, for the owner alone, the last value counting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
+import psycopg
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+from streams import know, values_of
 
-from fairstream.service.people import people_from_json, put_people, values_of
+from fairstream.errors import DataError, WorkspaceError
+from fairstream.service.event_store import EventStore
+from fairstream.service.incoming import batch_from_json, people_from_arrow, people_from_json
+from fairstream.service.people import PeopleReceipt
+from fairstream.service.registry import in_service
+from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 
-pytestmark = pytest.mark.both_databases
 Maker = Callable[..., Workspace]
 _texts = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=5)
 
@@ -21,23 +34,109 @@ def workspace(new_workspace: Maker) -> Workspace:
     return new_workspace()
 
 
+@pytest.mark.both_databases
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.tuples(_texts, _texts), max_size=6), max_size=4))
 def test_the_last_value_counts(workspace: Workspace, parts: list[list[tuple[str, str]]]) -> None:
-    engine = workspace.engine
-    for part in parts:
-        people = people_from_json([{"user_id": user, "value": value} for user, value in part])
-        assert put_people(engine, people) == len(dict(part))
-    expected = dict(pair for part in parts for pair in part)
-    stored = values_of(engine, expected).to_pylist()
-    assert {row["user_id"]: row["value"] for row in stored} == expected
-    assert len(stored) == len(expected)
-    assert values_of(engine, []).num_rows == 0
-    assert values_of(engine).num_rows >= len(expected)
+    with workspace.people() as store:
+        for part in parts:
+            people = people_from_json([{"user_id": user, "value": value} for user, value in part])
+            assert store.put(people) == PeopleReceipt(len(dict(part)), 0)
+        expected = dict(pair for part in parts for pair in part)
+        stored = store.values(list(expected)).to_pylist()
+        assert {row["user_id"]: row["value"] for row in stored} == expected
+        assert len(stored) == len(expected)
+        assert store.values([]).num_rows == 0
+        assert store.values().num_rows >= len(expected)
+        assert store.remove(list(expected)) == len(expected)
+        assert store.values(list(expected)).num_rows == 0
 
 
-def test_with_sqlite_groups_are_in_a_file_of_their_own(new_workspace: Maker) -> None:
-    workspace = new_workspace()
-    put_people(workspace.engine, people_from_json([{"user_id": "u1", "value": "remarkable"}]))
+def test_only_declared_groups_are_taken() -> None:
+    people = {"user_id": ["a", "b"], "value": ["M", "M "]}
+    rows = pa.table(people).to_pylist()
+    for read in (
+        lambda: people_from_json(rows, allowed=["M", "F"]),
+        lambda: people_from_arrow(pa.table(people), allowed=["M", "F"]),
+    ):
+        with pytest.raises(DataError, match="user 2: value must be one of M, F"):
+            read()
+    assert len(people_from_json(rows[:1], allowed=["M", "F"])) == 1
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+
+
+def private(folder: Path) -> None:
+    for name, mode in modes(folder).items():
+        if name != "fairstream.toml":
+            assert mode & 0o077 == 0, f"{name} {mode:o}"
+
+
+@pytest.mark.sqlite_only
+def test_nobody_else_reads_the_folder_whatever_its_mode_was(tmp_path: Path) -> None:
+    """A volume that is mounted was there before, and the usual umask lets everybody read."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    folder.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        with Workspace.create(folder, LiveConfig()) as workspace:
+            know(workspace, pa.table({"user_id": ["u1"], "value": ["m"]}))
+            EventStore(workspace).append(
+                batch_from_json([{"user_id": "u1", "item_id": "i", "time": 1}], workspace.config.limits)
+            )
+            assert {"events.sqlite-wal", "events.sqlite-shm"} <= modes(folder).keys()  # they are there, and private too
+            private(folder)
+        for path in (folder, *folder.iterdir()):
+            path.chmod(0o777)  # restored from a backup, say
+        with Workspace.open(folder) as workspace, workspace.people() as people:
+            people.put(pa.table({"user_id": ["u2"], "value": ["m"]}))
+            private(folder)
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.sqlite_only
+def test_who_answers_requests_does_not_open_the_people(workspace: Workspace) -> None:
+    know(workspace, pa.table({"user_id": ["u1"], "value": ["remarkable"]}))
+    in_service(workspace.engine)
+    EventStore(workspace).append(
+        batch_from_json([{"user_id": "u1", "item_id": "i", "time": 1}], workspace.config.limits)
+    )
+    with workspace.engine.connect() as connection:
+        assert [row.name for row in connection.execute(text("PRAGMA database_list"))] == ["main"]
+        opened = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert any("events.sqlite" in name for name in opened)
+    assert not any(str(workspace.folder / "people.sqlite") in name for name in opened)
     files = [path for path in workspace.folder.rglob("*") if path.is_file() and b"remarkable" in path.read_bytes()]
-    assert all(path.name.startswith("people.sqlite") for path in files)
+    assert {path.name for path in files} == {"people.sqlite"}
+
+
+@pytest.fixture
+def with_roles(on_postgres: Workspace) -> Iterator[Workspace]:
+    """A workspace whose service and whose people belong to two roles that may not read each other's tables."""
+    address = make_url((on_postgres.folder / "database").read_text())
+    names = {role: f"{role}_{address.database}" for role in ("shop", "people")}
+    with closing(psycopg.connect(address.render_as_string(hide_password=False), autocommit=True)) as connection:
+        for role in names.values():
+            connection.execute(f"CREATE ROLE {role} LOGIN")
+        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {names['shop']}")
+        connection.execute(f"ALTER SCHEMA people OWNER TO {names['people']}")
+        connection.execute(f"ALTER TABLE people.attributes OWNER TO {names['people']}")
+    for file, role in (("database", "shop"), ("people-database", "people")):
+        url = address.set(username=names[role]).render_as_string(hide_password=False)
+        (on_postgres.folder / file).write_text(url)
+    with Workspace.open(on_postgres.folder) as workspace:
+        yield workspace
+
+
+def test_on_postgresql_a_role_of_its_own_may_keep_the_people(with_roles: Workspace) -> None:
+    know(with_roles, pa.table({"user_id": ["u1"], "value": ["m"]}))
+    assert values_of(with_roles).num_rows == 1
+    (with_roles.folder / "people-database").unlink()  # a machine that only serves does not have it
+    with Workspace.open(with_roles.folder) as serving:
+        assert EventStore(serving).last_seq() == 0
+        with serving.people() as people, pytest.raises(WorkspaceError, match="permission denied"):
+            people.values()

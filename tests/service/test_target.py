@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from sqlalchemy import insert
-from streams import PERSON, know, named_stream, take_in
+from streams import PERSON, know, named_stream, take_in, values_of
 from typer.testing import CliRunner
 
 from fairstream import load
@@ -26,9 +26,8 @@ from fairstream.service.dashboard.overview import target_of
 from fairstream.service.dashboard.reading import read_model, read_overview
 from fairstream.service.dashboard.templating import render
 from fairstream.service.database import writing
-from fairstream.service.forget import forget
+from fairstream.service.forgetting import forget
 from fairstream.service.gate import Check, Decision, finite, flood
-from fairstream.service.people import values_of
 from fairstream.service.registry import in_service, model, promote
 from fairstream.service.serving import ServingModel
 from fairstream.service.settings import Gate, Learning, LiveConfig, Privacy
@@ -210,12 +209,12 @@ def test_what_is_served_and_what_forgetting_leaves_has_the_weights(copied: Calla
     name = serving(workspace).id
     known = load(workspace.models.path(name))
     assert known.state.event_weights["minority"] > 1
-    known.set_groups(values_of(workspace.engine).rename_columns(["user_id", "community"]))
+    known.set_groups(values_of(workspace).rename_columns(["user_id", "community"]))
     stranger = ServingModel(load(workspace.models.path(name)).state, name).recommend("nobody", 20)
     assert stranger.source == "popularity"
     assert stranger.items == known.recommend(["nobody"], k=20)["item_id"].to_pylist()
     known.forget(PERSON)
-    assert name in forget(workspace, PERSON, by="test").models
+    assert name in forget(workspace, [PERSON], by="test").models
     left = load(workspace.models.path(serving(workspace).folder)).state
     assert (left.groups.codes < 0).all()
     assert torch.equal(left.fallback.popularity, known.state.fallback.popularity)

@@ -53,6 +53,7 @@ COMMANDS = {
     "promote": Command("promote", SERVICE, "Put a model into service."),
     "rollback": Command("promote", SERVICE, "Go back to the model that the present one was made from."),
     "forget": Command("forget", SERVICE, "Delete people: their events, attributes, and what models keep of them."),
+    "export": Command("forget", SERVICE, "Print what the workspace holds of a person, as JSON."),
     "audit": Command("audit", SERVICE, "Verify the audit record and print it."),
     "keys": Command("keys", SERVICE, "Create, list and revoke API keys."),
     "data": Command("data", DATA, "Download and prepare the paper's data sets; describe a folder or file."),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json as json_module
+import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairstream.cli.console import make_console
 from fairstream.cli.workspaces import WorkspaceFolder, opened
 from fairstream.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from fairstream.service.people import PeopleReceipt
+    from fairstream.service.workspace import Workspace
 
 
 def ingest(
@@ -20,7 +26,11 @@ def ingest(
         typer.Argument(metavar="FILE…", help="Events: Parquet, CSV, Arrow or JSON Lines files.", show_default=False),
     ] = None,
     users: Annotated[
-        Path | None, typer.Option(help="File with the users and their group, the same formats.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="File with the users and their group, the same formats; - reads Arrow IPC or JSON from stdin.",
+            show_default=False,
+        ),
     ] = None,
     user: Annotated[str, typer.Option(help="Column with the user's id.")] = "user_id",
     item: Annotated[str, typer.Option(help="Column with the item's id.")] = "item_id",
@@ -34,6 +44,7 @@ def ingest(
     group: Annotated[
         str | None, typer.Option(help="Column of the users that makes the groups.", show_default="as configured")
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the counts instead.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Store events, each once however often it is sent, and the groups of users.
@@ -43,19 +54,20 @@ def ingest(
     """
     if not files and users is None:
         raise ConfigurationError("give files with events, or --users FILE, or both")
-    console = make_console(quiet=quiet)
+    console = make_console(quiet=quiet or json)
     with opened(folder) as workspace:
         from fairstream.service.event_store import EventStore, Receipt  # noqa: PLC0415 (an extra)
-        from fairstream.service.files_in import batches_from_file, people_from_file  # noqa: PLC0415
-        from fairstream.service.people import put_people  # noqa: PLC0415
+        from fairstream.service.files_in import batches_from_file  # noqa: PLC0415
 
         def say(line: str) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+        counts = {}
         if users is not None:
             names = {"user_id": user, "value": group or workspace.config.group}
-            n_users = sum(put_people(workspace.engine, part) for part in people_from_file(users, names))
-            say(f"{users}: {n_users:,} users")
+            receipt = _put_users(workspace, users, names)
+            say(f"{users}: {receipt}")
+            counts["users"] = receipt._asdict()
         columns = {"user_id": user, "item_id": item, "time": time_, "event_id": event_id or "event_id"}
         store, total, begin = EventStore(workspace), Receipt(0, 0, 0), time.perf_counter()
         for file in files or []:
@@ -69,5 +81,27 @@ def ingest(
             say(f"{file}: {stored}")
             total = total.plus(stored)
         if files:
+            counts["events"] = total._asdict()
             seconds = time.perf_counter() - begin
             say(f"Together: {total}; {sum(total) / seconds:,.0f} events a second")
+        if json:
+            typer.echo(json_module.dumps(counts))
+
+
+def _put_users(workspace: Workspace, users: Path, names: dict[str, str]) -> PeopleReceipt:
+    from fairstream.service.files_in import people_from_bytes, people_from_file  # noqa: PLC0415 (an extra)
+    from fairstream.service.people import PeopleReceipt  # noqa: PLC0415
+
+    if users == Path("-"):
+        limit = workspace.config.limits.max_body_bytes
+        content = sys.stdin.buffer.read(limit + 1)
+        if len(content) > limit:
+            raise DataError(f"standard input may hold at most {limit} bytes (limits.max_body_bytes); give a file")
+        parts = people_from_bytes(content, names)
+    else:
+        parts = people_from_file(users, names)
+    receipt = PeopleReceipt(0, 0)
+    with workspace.people() as people:
+        for part in parts:
+            receipt = receipt.plus(people.put(part))
+    return receipt

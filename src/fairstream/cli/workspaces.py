@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairstream.errors import ConfigurationError
+from fairstream.errors import ConfigurationError, FairstreamError, WorkspaceError
 
 if TYPE_CHECKING:
     from fairstream.service.workspace import Workspace
@@ -22,9 +22,15 @@ WorkspaceFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The worksp
 def opened(folder: Path) -> Iterator[Workspace]:
     """An open workspace; what it needs is loaded only when a command asks for it."""
     with needing_live():
-        from fairstream.service.workspace import Workspace  # noqa: PLC0415 (an extra)
-    with Workspace.open(folder) as workspace:
-        yield workspace
+        from fairstream.service.database import reachable  # noqa: PLC0415 (an extra)
+        from fairstream.service.workspace import Workspace  # noqa: PLC0415
+    try:
+        with Workspace.open(folder) as workspace, reachable(workspace.engine):
+            yield workspace
+    except FairstreamError:
+        raise
+    except OSError as error:  # the disk is full, or cannot be written to
+        raise WorkspaceError(f"{error.filename or folder}: {error.strerror or error}") from None
 
 
 @contextmanager

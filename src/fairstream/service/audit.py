@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, select
 
 from fairstream.errors import WorkspaceError
-from fairstream.service.database import now
-from fairstream.service.json_type import canonical
+from fairstream.service.database import canonical, now
 from fairstream.service.schema import audit
 
 _BEGINNING = "0" * 64

@@ -16,7 +16,6 @@ from fairstream.evaluation import Evaluation
 from fairstream.recommender import FairRecommender, load
 from fairstream.service.control import control_step
 from fairstream.service.event_store import EventStore
-from fairstream.service.people import values_of
 from fairstream.service.periods import events_of, held_out
 from fairstream.service.privacy import Comparison, GroupMeans, Release, established, ndcg_of
 from fairstream.service.records import Period
@@ -81,8 +80,8 @@ class Candidates:
             self._learned_late = held_out(store, periods[t])
             # What a held candidate, or one that was rolled back, had learned: known, but not learned from.
             self._skipped = pa.concat_tables([_nothing(), *(events_of(store, period) for period in periods[t + 1 :])])
-        values = values_of(workspace.engine, None)
-        self._people = values.rename_columns(["user_id", self._config.group])
+        with workspace.people() as people:
+            self._people = people.values().rename_columns(["user_id", self._config.group])
 
     def judge_in_service(self, events: pa.Table) -> tuple[Evaluation, GroupMeans]:
         """How the model in service does on events before anything of them is learned."""

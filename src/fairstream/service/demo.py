@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from fairstream.data import SyntheticStream, synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
-from fairstream.service.incoming import batch_from_arrow
-from fairstream.service.people import people_from_arrow, put_people
+from fairstream.service.incoming import batch_from_arrow, people_from_arrow
 from fairstream.service.records import Update
 from fairstream.service.settings import Learning, LiveConfig, Privacy
 from fairstream.service.updates import run
@@ -44,7 +43,8 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
     fair = f"with fairness_weight {learning.fairness_weight:g}"
     if learning.max_disparity is not None:
         fair = f"with max_disparity {learning.max_disparity:g}"
-    put_people(workspace.engine, _people(stream))
+    with workspace.people() as people:
+        people.put(_people(stream))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
         receipt = store.append(batch_from_arrow(events, workspace.config.limits))

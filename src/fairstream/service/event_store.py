@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection, func, select
 
-from fairstream.service.bulk import insert_rows, select_rows
-from fairstream.service.database import reachable, writing
-from fairstream.service.forgotten import digests, times_forgotten
+from fairstream.service.database import insert_rows, reachable, select_rows, writing
 from fairstream.service.incoming import Batch
+from fairstream.service.people import forgotten_until
 from fairstream.service.schema import events, periods
 from fairstream.service.workspace import Workspace
 
@@ -95,11 +94,11 @@ class EventStore:
 
     def _without_forgotten(self, connection: Connection, rows: pa.Table) -> pa.Table:
         """Leave out events of forgotten users from before they were forgotten, so that a replay brings nobody back."""
-        known = times_forgotten(connection)
+        users = rows["user_id"].combine_chunks().dictionary_encode()
+        names = users.dictionary.to_pylist()
+        known = forgotten_until(connection, self._secret, names)
         if not known:
             return rows
-        users = rows["user_id"].combine_chunks().dictionary_encode()
-        names = digests(self._secret, users.dictionary.to_pylist())
         until = np.array([known.get(name, np.iinfo(np.int64).min) for name in names], dtype=np.int64)
         return rows.filter(pc.greater(rows["time"], pa.array(until).take(users.indices)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +13,18 @@ import pyarrow.dataset
 
 from fairstream.data.tables import csv_conversion, decoded, open_source
 from fairstream.errors import DataError
-from fairstream.service.incoming import Batch, batch_from_arrow, batch_from_json, parse_json
-from fairstream.service.people import people_from_arrow, people_from_json
+from fairstream.service.fields import Rows
+from fairstream.service.incoming import (
+    Batch,
+    batch_from_arrow,
+    batch_from_json,
+    check_columns,
+    parse_json,
+    parse_json_lines,
+    people_from_arrow,
+    people_from_json,
+    read_ipc,
+)
 from fairstream.service.settings import Limits
 
 N_ROWS = 100_000
@@ -22,6 +32,8 @@ _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".parquet", ".csv", ".arrow", *_LINES)
 _FORMATS = {".parquet": "parquet", ".arrow": "ipc"}
 _MOST_LISTED = 20
+_IPC_STREAM = b"\xff\xff\xff\xff"
+"""What a stream begins with."""
 _LINES_AT_ONCE, _CSV_BLOCK = 8 << 20, 8 << 20
 
 
@@ -44,18 +56,38 @@ def batches_from_file(
             n += len(table)
 
 
-def people_from_file(path: Path, columns: Mapping[str, str]) -> Iterator[pa.Table]:
+def people_from_file(
+    path: Path, columns: Mapping[str, str], allowed: Collection[str] | None = None
+) -> Iterator[pa.Table]:
     """The users of a file that have a value; `columns` says which of its columns is our `user_id` and `value`."""
     n = 1
     with _named(path):
         if _is_lines(path):
             for objects in _objects(path, columns):
-                yield people_from_json(objects, first=n)
+                yield people_from_json(objects, first=n, allowed=allowed)
                 n += len(objects)
             return
         for table in _tables(path, columns):
-            yield people_from_arrow(table.filter(pc.is_valid(table["value"])), first=n)
+            yield people_from_arrow(table.filter(pc.is_valid(table["value"])), first=n, allowed=allowed)
             n += len(table)
+
+
+def people_from_bytes(
+    content: bytes, columns: Mapping[str, str], allowed: Collection[str] | None = None
+) -> Iterator[pa.Table]:
+    """The users of an Arrow IPC stream, of a JSON list or of JSON Lines, all of them or none."""
+    if content.startswith(_IPC_STREAM):
+        table = read_ipc(content)
+        names = list(columns.values())
+        check_columns(table, tuple(names), tuple(name for name in table.column_names if name not in names))
+        table = table.select(names).rename_columns(list(columns))
+        yield people_from_arrow(table.filter(pc.is_valid(table["value"])), allowed=allowed)
+        return
+    is_list = content.lstrip().startswith(b"[")
+    objects = parse_json(content, "the users") if is_list else parse_json_lines(content, Rows("user"))
+    yield people_from_json(
+        [_renamed(one, columns) if isinstance(one, dict) else one for one in objects], allowed=allowed
+    )
 
 
 @contextmanager

@@ -1,26 +1,36 @@
-"""Events on their way in: from JSON, JSON Lines or Arrow to a batch that is fit to be stored.
+"""Events and people on their way in: from JSON, JSON Lines or Arrow to tables that are fit to be stored.
 
-A batch is taken whole or refused whole, with one sentence that names the first event at fault and
-its field; what the field holds is not repeated, since it may say who somebody is.
+A batch is taken whole or refused whole, with one sentence that names the first row at fault and its field.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.ipc
 
 from fairstream.data.tables import first_sentence
 from fairstream.errors import DataError
-from fairstream.service.ids import check_ids, ids_from_column, ids_from_values
-from fairstream.service.ipc import read_ipc
-from fairstream.service.rows import Rows, kind_of
+from fairstream.service.fields import (
+    FIRST_SECOND,
+    Micros,
+    Rows,
+    check_ids,
+    check_not_ahead,
+    ids_from_column,
+    ids_from_values,
+    kind_of,
+    times_from_column,
+    times_from_values,
+)
 from fairstream.service.settings import Limits
-from fairstream.service.times import FIRST_SECOND, Micros, check_not_ahead, times_from_column, times_from_values
 
 NEEDED = ("user_id", "item_id", "time")
 FIELDS = (*NEEDED, "event_id")
@@ -28,6 +38,11 @@ _IDS = ("event_id", "user_id", "item_id")
 MADE = "~"
 """What an event id begins with that was made here and not by the client."""
 _EARLIEST = FIRST_SECOND * 1000
+MAX_ROWS = 5_000_000
+"""Of an Arrow stream: a column of nulls takes no room, so that a few bytes could stand for any number of rows."""
+_PEOPLE = pa.schema([("user_id", pa.string()), ("value", pa.string())])
+_DICTIONARY, _RECORD_BATCH = 2, 3
+"""Kinds of messages that carry data, as Arrow's format numbers them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +88,89 @@ def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> Batc
     except pa.ArrowException as error:
         raise DataError(f"the events cannot be read: {first_sentence(error)}") from None
     return _batch(ids, times_from_column(table["time"], rows), limits, rows)
+
+
+def people_from_json(
+    objects: Any, *, first: int = 1, value: str = "value", allowed: Collection[str] | None = None
+) -> pa.Table:
+    """From a JSON list of objects with `user_id` and, under the name that is given, `value`."""
+    rows, names = Rows("user", first), ("user_id", value)
+    columns = columns_of(objects, names, (), rows)
+    return _people({name: ids_from_values(columns[name], name, rows) for name in names}, rows, allowed)
+
+
+def people_from_arrow(
+    table: pa.Table, *, first: int = 1, value: str = "value", allowed: Collection[str] | None = None
+) -> pa.Table:
+    """From a table with the columns `user_id` and, under the name that is given, `value`."""
+    names = ("user_id", value)
+    check_columns(table, names, ())
+    try:
+        table.validate(full=True)
+        columns = {name: ids_from_column(table[name], name) for name in names}
+    except pa.ArrowException as error:
+        raise DataError(f"the users cannot be read: {first_sentence(error)}") from None
+    return _people(columns, Rows("user", first), allowed)
+
+
+def _people(columns: dict[str, pa.Array], rows: Rows, allowed: Collection[str] | None) -> pa.Table:
+    for name, column in columns.items():
+        check_ids(column, name, rows)
+    if allowed is not None:
+        name, values = list(columns.items())[1]
+        unknown = pc.invert(pc.is_in(values, pa.array(allowed, pa.string())))
+        rows.refuse_any(unknown.to_numpy(zero_copy_only=False), f"{name} must be one of {', '.join(allowed)}")
+    return pa.table(list(columns.values()), schema=_PEOPLE)
+
+
+def read_ipc(content: bytes) -> pa.Table:
+    """The table of an Arrow IPC stream, read batch by batch until it has too many rows.
+
+    It must not be compressed: Arrow cannot be told how much memory a batch may take, and a few bytes of a
+    compressed one can stand for gigabytes. Whether it is stands only in the messages' metadata.
+    """
+    try:
+        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(content)):
+            if _is_compressed(message.metadata.to_pybytes()):
+                raise DataError("the Arrow stream must not be compressed; send it without")
+        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
+            batches, n_rows = [], 0
+            for batch in reader:
+                n_rows += batch.num_rows
+                if n_rows > MAX_ROWS:
+                    raise DataError(f"the Arrow stream must have at most {MAX_ROWS} rows; send several")
+                batches.append(batch)
+            return pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error, IndexError) as error:
+        raise DataError(f"this is not an Arrow IPC stream: {first_sentence(error)}") from None
+
+
+def _is_compressed(message: bytes) -> bool:
+    """Whether a message says that its buffers are compressed; Arrow gives no other way to know beforehand."""
+    root = _number("<I", message, 0)
+    kind, header = _field(message, root, 1), _field(message, root, 2)
+    if kind is None or header is None or message[kind] not in (_DICTIONARY, _RECORD_BATCH):
+        return False
+    rows = header + _number("<I", message, header)
+    if message[kind] == _DICTIONARY:
+        inner = _field(message, rows, 1)
+        if inner is None:
+            return False
+        rows = inner + _number("<I", message, inner)
+    return _field(message, rows, 3) is not None
+
+
+def _field(message: bytes, table: int, n: int) -> int | None:
+    """Where the n-th field of a FlatBuffers table is, None where it is left out."""
+    directory = table - _number("<i", message, table)
+    place = 4 + 2 * n
+    offset = _number("<H", message, directory + place) if place < _number("<H", message, directory) else 0
+    return table + offset if offset else None
+
+
+def _number(form: str, message: bytes, at: int) -> int:
+    number: int = struct.unpack_from(form, message, at)[0]
+    return number
 
 
 def parse_json(content: bytes | str, what: str) -> Any:

@@ -53,7 +53,7 @@ class ModelStore:
 
     def names(self) -> set[str]:
         """The models that there are."""
-        return {path.name for path in self._folder.iterdir() if not path.name.startswith(".")}
+        return {path.name for path in self._folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove models, each of them at once, and what killed processes have left."""

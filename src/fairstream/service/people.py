@@ -1,68 +1,129 @@
-"""Who belongs to which group: written by whoever ingests, read by updates alone, never given out."""
+"""Who belongs to which group, and who was forgotten.
+
+Groups are a store of their own, which only updates, ingest, forgetting and exports open.
+
+SQLite has a second file for it. On PostgreSQL it is a schema of its own, which a role of its own may own:
+the address of that role then stands in the workspace's file `people-database`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import hmac
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, select
 
-from fairstream.data.tables import first_sentence
-from fairstream.errors import DataError
-from fairstream.service.bulk import insert_rows, select_rows
-from fairstream.service.database import reachable, writing
-from fairstream.service.ids import check_ids, ids_from_column, ids_from_values
-from fairstream.service.incoming import check_columns, columns_of
-from fairstream.service.rows import Rows
+from fairstream.service.database import insert_rows, reachable, select_rows, writing
+from fairstream.service.schema import PEOPLE, attributes, events, forgotten
 
-FIELDS = ("user_id", "value")
-_TABLE = "people.attributes"
-_SCHEMA = pa.schema([(name, pa.string()) for name in FIELDS])
+_SCHEMA = pa.schema([("user_id", pa.string()), ("value", pa.string())])
+_WRITERS = 0x70656F70
+"""The number of PostgreSQL's lock that writers of attributes hold, one after the other."""
+_AT_ONCE = 10_000
 
 
-def people_from_json(objects: Any, *, first: int = 1, value: str = "value") -> pa.Table:
-    """From a JSON list of objects with `user_id` and, under the name that is given, `value`."""
-    rows, names = Rows("user", first), ("user_id", value)
-    columns = columns_of(objects, names, (), rows)
-    return _people({name: ids_from_values(columns[name], name, rows) for name in names}, rows)
+class PeopleReceipt(NamedTuple):
+    """What became of users that were sent."""
+
+    stored: int
+    forgotten: int
+    """Users who were forgotten and have done nothing since: nothing of them is stored."""
+
+    def plus(self, other: PeopleReceipt) -> PeopleReceipt:
+        """Both together."""
+        return PeopleReceipt(self.stored + other.stored, self.forgotten + other.forgotten)
+
+    def __str__(self) -> str:
+        return f"{self.stored:,} users" + (f", {self.forgotten:,} forgotten ones left out" if self.forgotten else "")
 
 
-def people_from_arrow(table: pa.Table, *, first: int = 1, value: str = "value") -> pa.Table:
-    """From a table with the columns `user_id` and, under the name that is given, `value`."""
-    names = ("user_id", value)
-    check_columns(table, names, ())
-    try:
-        table.validate(full=True)
-        columns = {name: ids_from_column(table[name], name) for name in names}
-    except pa.ArrowException as error:
-        raise DataError(f"the users cannot be read: {first_sentence(error)}") from None
-    return _people(columns, Rows("user", first))
+class PeopleStore:
+    """The attributes of people, with what is known of those who were forgotten."""
+
+    def __init__(self, engine: Engine, service: Engine, secret: bytes) -> None:
+        is_sqlite = engine.dialect.name == "sqlite"
+        # One table under two names: in a schema of PostgreSQL, or alone in a file.
+        self.engine = engine.execution_options(schema_translate_map={PEOPLE: None}) if is_sqlite else engine
+        self._table = attributes.name if is_sqlite else f"{PEOPLE}.{attributes.name}"
+        self._service, self._secret = service, secret
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.dispose()
+
+    def put(self, people: pa.Table) -> PeopleReceipt:
+        """Store the value of each user of a checked table, the last one where there are several."""
+        place = pa.array(np.arange(len(people)))
+        last = people.append_column("place", place).group_by("user_id").aggregate([("place", "max")])
+        rows = people.take(last["place_max"].sort())
+        with reachable(self.engine), writing(self.engine) as connection:
+            self._wait_for_others(connection)  # whoever is forgotten from now on is removed after this
+            kept = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(self._forgotten(rows), pa.string()))))
+            on_conflict = "ON CONFLICT (user_id) DO UPDATE SET value = excluded.value"
+            insert_rows(connection, self._table, kept, on_conflict)
+        return PeopleReceipt(len(kept), len(rows) - len(kept))
+
+    def values(self, user_ids: Collection[str] | None = None) -> pa.Table:
+        """user_id and value of the users that have one, by user_id."""
+        query = f"SELECT user_id, value FROM {self._table} ORDER BY user_id"  # noqa: S608
+        with reachable(self.engine), self.engine.connect() as connection:
+            everybody = select_rows(connection, query, _SCHEMA)
+        if user_ids is None:
+            return everybody
+        return everybody.filter(pc.is_in(everybody["user_id"], value_set=pa.array(user_ids, pa.string())))
+
+    def remove(self, user_ids: Collection[str]) -> int:
+        """Remove the values of users; gives how many had one."""
+        n_removed, wanted = 0, list(user_ids)
+        with reachable(self.engine), writing(self.engine) as connection:
+            self._wait_for_others(connection)
+            for start in range(0, len(wanted), _AT_ONCE):
+                these = attributes.c.user_id.in_(wanted[start : start + _AT_ONCE])
+                n_removed += connection.execute(attributes.delete().where(these)).rowcount
+        return n_removed
+
+    def _wait_for_others(self, connection: Connection) -> None:
+        """Until the end of the transaction no other one writes attributes; on SQLite that is so anyway."""
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
+
+    def _forgotten(self, rows: pa.Table) -> list[str]:
+        """The users who were forgotten and have no event since."""
+        with reachable(self._service), self._service.connect() as connection:
+            user_ids = list(forgotten_until(connection, self._secret, rows["user_id"].to_pylist()))
+            back: set[str] = set()
+            for start in range(0, len(user_ids), _AT_ONCE):
+                these = events.c.user_id.in_(user_ids[start : start + _AT_ONCE])
+                back.update(connection.scalars(select(events.c.user_id).where(these).distinct()))
+        return [user_id for user_id in user_ids if user_id not in back]
 
 
-def _people(columns: dict[str, pa.Array], rows: Rows) -> pa.Table:
-    for name, column in columns.items():
-        check_ids(column, name, rows)
-    return pa.table(list(columns.values()), schema=_SCHEMA)
+def digests(secret: bytes, user_ids: Iterable[str]) -> list[str]:
+    """HMAC-SHA256 of each id: without the workspace's secret it tells nobody who it was."""
+    keyed, found = hmac.new(secret, digestmod="sha256"), []
+    for user_id in user_ids:
+        one = keyed.copy()
+        one.update(user_id.encode())
+        found.append(one.hexdigest())
+    return found
 
 
-def put_people(engine: Engine, table: pa.Table) -> int:
-    """Store the value of each user of a checked table, the last one where there are several; says how many users."""
-    place = pa.array(np.arange(len(table)))
-    last = table.append_column("place", place).group_by("user_id").aggregate([("place", "max")])
-    rows = table.take(last["place_max"].sort())
-    with reachable(engine), writing(engine) as connection:
-        insert_rows(connection, _TABLE, rows, "ON CONFLICT (user_id) DO UPDATE SET value = excluded.value")
-    return len(rows)
-
-
-def values_of(engine: Engine, user_ids: Iterable[str] | None = None) -> pa.Table:
-    """user_id and value of the users that have one, for updates only."""
-    with reachable(engine), engine.connect() as connection:
-        everybody = select_rows(connection, f"SELECT user_id, value FROM {_TABLE} ORDER BY user_id", _SCHEMA)  # noqa: S608
-    if user_ids is None:
-        return everybody
-    wanted = pa.array(list(user_ids), pa.string())
-    return everybody.filter(pc.is_in(everybody["user_id"], value_set=wanted))
+def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[str]) -> dict[str, int]:
+    """Those of the users who were forgotten, each with the time up to which their events are not taken again."""
+    if connection.execute(select(forgotten.c.digest).limit(1)).first() is None:
+        return {}
+    names = list(user_ids)
+    user_of = dict(zip(digests(secret, names), names, strict=True))
+    found, wanted = {}, list(user_of)
+    for start in range(0, len(wanted), _AT_ONCE):
+        these = select(forgotten.c.digest, forgotten.c.until).where(
+            forgotten.c.digest.in_(wanted[start : start + _AT_ONCE])
+        )
+        found.update({user_of[digest]: until for digest, until in connection.execute(these)})
+    return found

@@ -17,10 +17,10 @@ from sqlalchemy import (
     Text,
 )
 
-from fairstream.service.json_type import Json
+from fairstream.service.database import Json
 
 PEOPLE = "people"
-"""Where the sensitive attribute is kept apart: a schema of PostgreSQL, a file of its own with SQLite."""
+"""Where the sensitive attribute is kept apart: a schema of PostgreSQL, people.sqlite with SQLite."""
 
 metadata = MetaData()
 _BIG = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up only in a column of exactly this type
@@ -114,6 +114,8 @@ forgotten = Table(
     metadata,
     Column("digest", String(64), primary_key=True, comment="HMAC of the user's id with the workspace's secret"),
     Column("until", BigInteger, nullable=False, comment="events dated up to then are not taken again"),
+    Column("requested", BigInteger, nullable=False),
+    Column("completed", BigInteger, comment="when the attribute and every model were without the person"),
 )
 """Who was forgotten, so that a replayed stream does not bring them back."""
 

@@ -5,20 +5,24 @@
     secret              what ids of forgotten users are hashed with
     events.sqlite       events, periods, models, the audit record, keys (SQLite)
     people.sqlite       who belongs to which group, apart from all else (SQLite)
+    people-database     the address of PostgreSQL as the role that owns the schema `people`, where it is another
     models/             a checkpoint for each model; with PostgreSQL a cache of those in the database
 
 Many processes may read a workspace and add events to it; one at a time may update it, and a lock
 sees to that. On SQLite they are on one machine. With PostgreSQL they may be on several, each with a
 folder that holds the same `fairstream.toml`, `database` and `secret`.
+
+The folder and its files are for their owner alone: whenever a workspace is opened their modes are set.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -28,11 +32,23 @@ from sqlalchemy import Engine
 from fairstream.errors import WorkspaceError
 from fairstream.files import replace_file
 from fairstream.service.audit import record
-from fairstream.service.database import connect, need_current, reachable, revision, upgrade, writing
+from fairstream.service.database import (
+    EVENTS_FILE,
+    PEOPLE_FILE,
+    connect,
+    need_current,
+    reachable,
+    revision,
+    upgrade,
+    writing,
+)
 from fairstream.service.model_store import DatabaseModelStore, ModelStore
+from fairstream.service.people import PeopleStore
 from fairstream.service.settings import FILE, LiveConfig
 
-_DATABASE, _SECRET, _LOCK = "database", "secret", ".updating"
+_DATABASE, _PEOPLE_DATABASE, _SECRET, _LOCK = "database", "people-database", "secret", ".updating"
+_PRIVATE = (_DATABASE, _PEOPLE_DATABASE, _SECRET, EVENTS_FILE, PEOPLE_FILE, "models", "audit-head")
+"""What the names of files begin with that are for the owner alone."""
 _UPDATING = 0x75706474
 """The number of PostgreSQL's lock that whoever updates holds."""
 
@@ -50,8 +66,11 @@ class Workspace:
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
         """Make a workspace in an empty or new folder; nothing that is there is touched."""
-        engine = connect(folder, database)
+        engine = connect(folder / EVENTS_FILE, database)
         with _let_go(engine), _made_or_gone(folder), reachable(engine):
+            if database is None:
+                for name in (EVENTS_FILE, PEOPLE_FILE):  # SQLite gives its other files the mode of this one
+                    os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600))
             if revision(engine) is not None:
                 raise WorkspaceError("the database holds a workspace already; give the address of an empty one")
             upgrade(engine)
@@ -66,12 +85,14 @@ class Workspace:
     @classmethod
     def open(cls, folder: Path) -> Workspace:
         """Open a workspace that was made before."""
-        config, engine = LiveConfig.read(_need(folder)), _engine_of(folder)
+        config = LiveConfig.read(_need(folder))
+        _make_private(folder)
+        engine = _engine_of(folder)
         try:
             need_current(engine)
             on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
             store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
-            return cls(folder, config, engine, (folder / _SECRET).read_bytes(), store)
+            return cls(folder, config, engine, _read(folder / _SECRET), store)
         except BaseException:
             engine.dispose()
             raise
@@ -94,6 +115,12 @@ class Workspace:
     def close(self) -> None:
         """Let go of the database."""
         self.engine.dispose()
+
+    def people(self) -> PeopleStore:
+        """Open the store of who belongs to which group; a process that answers requests never does."""
+        address = self.folder / _PEOPLE_DATABASE
+        url = _address(address if address.exists() else self.folder / _DATABASE)
+        return PeopleStore(connect(self.folder / PEOPLE_FILE, url), self.engine, self.secret)
 
     @contextmanager
     def updating(self) -> Iterator[None]:
@@ -144,9 +171,38 @@ def _need(folder: Path) -> Path:
     return folder
 
 
+def _make_private(folder: Path) -> None:
+    """Let nobody but the owner read the folder and its files, whatever their modes were."""
+    with suppress(PermissionError):  # a mounted folder may be another's; the files in it are not
+        folder.chmod(0o700)
+    for path in (path for name in _PRIVATE for path in folder.glob(f"{name}*")):
+        try:
+            path.chmod(0o700 if path.is_dir() else 0o600)
+        except FileNotFoundError:  # a file of SQLite that was in use a moment ago
+            continue
+        except OSError as error:
+            if path.stat().st_mode & 0o077:
+                raise WorkspaceError(
+                    f"{path} can be read by others and its mode cannot be set: {error.strerror}; "
+                    f"run as its owner, or chmod it to 600"
+                ) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WorkspaceError(
+            f"{path} cannot be read: {error.strerror}; no workspace opens without it, restore it from a backup"
+        ) from None
+
+
+def _address(path: Path) -> str | None:
+    return path.read_text().strip() if path.exists() else None
+
+
 def _engine_of(folder: Path) -> Engine:
-    address = folder / _DATABASE
-    return connect(folder, address.read_text().strip() if address.exists() else None)
+    return connect(folder / EVENTS_FILE, _address(folder / _DATABASE))
 
 
 @contextmanager
@@ -159,7 +215,7 @@ def _let_go(engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def _made_or_gone(folder: Path) -> Iterator[None]:
-    """A new folder, or one that was empty; where the block fails nothing is left in it."""
+    """A new folder, or one that was empty; where the block fails it is so again."""
     try:
         was_there = folder.exists()
         if was_there and any(folder.iterdir()):
@@ -167,10 +223,19 @@ def _made_or_gone(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise WorkspaceError(f"the folder {folder} cannot be made: {error.strerror}") from None
+    mode = folder.stat().st_mode & 0o7777
     try:
+        with suppress(PermissionError):
+            folder.chmod(0o700)
         yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        if was_there:
-            folder.mkdir(mode=0o700)
+    except BaseException as error:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not was_there:
+            folder.rmdir()
+        else:
+            with suppress(PermissionError):
+                folder.chmod(mode)
+        if isinstance(error, OSError):
+            raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}") from None
         raise

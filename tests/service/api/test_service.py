@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from sqlalchemy import event
+from streams import values_of
 
 from fairstream import load
 from fairstream.errors import ModelError
@@ -19,7 +20,6 @@ from fairstream.service.api import auth
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key
-from fairstream.service.people import values_of
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, Running, add_model, make_keys, outage, running, wait_until
@@ -462,8 +462,8 @@ def test_groups_go_in_and_never_out(new_service: Maker) -> None:
     }
     for kind, body in bodies.items():
         answer = client.put("/v1/users", content=body, headers={**client.keys.users, "Content-Type": kind})
-        assert (answer.status_code, answer.json()) == (200, {"stored": 2})
-    stored = dict(zip(*values_of(workspace.engine, None).to_pydict().values(), strict=True))
+        assert (answer.status_code, answer.json()) == (200, {"stored": 2, "forgotten": 0})
+    stored = dict(zip(*values_of(workspace).to_pydict().values(), strict=True))
     assert stored == {"u1": "secret", "2": "b", "u9": "b"}
     for body in (
         [{"user_id": "u"}],

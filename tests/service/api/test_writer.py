@@ -12,7 +12,7 @@ import pytest
 from fairstream.service.api.errors import ApiError
 from fairstream.service.api.writer import Writer
 from fairstream.service.event_store import EventStore, Receipt
-from fairstream.service.forget import forget
+from fairstream.service.forgetting import forget
 from fairstream.service.incoming import Batch, batch_from_json
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, outage

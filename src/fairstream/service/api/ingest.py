@@ -15,6 +15,7 @@ from fairstream.service.api.auth import Ingester, Reader, UserWriter
 from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.schemas import ARROW, EVENTS_BODY, JSON, JSON_LINES, USERS_BODY, Limit, Page, Text
 from fairstream.service.api.service import RunningService
+from fairstream.service.fields import Rows
 from fairstream.service.incoming import (
     Batch,
     batch_from_ipc,
@@ -22,11 +23,13 @@ from fairstream.service.incoming import (
     batch_from_json_lines,
     parse_json,
     parse_json_lines,
+    people_from_arrow,
+    people_from_json,
+    read_ipc,
 )
-from fairstream.service.ipc import read_ipc
-from fairstream.service.people import people_from_arrow, people_from_json, put_people
-from fairstream.service.rows import Rows
+from fairstream.service.people import PeopleReceipt
 from fairstream.service.settings import Limits
+from fairstream.service.workspace import Workspace
 
 Parsed = TypeVar("Parsed")
 _QUICK_BYTES = 1 << 14
@@ -49,6 +52,8 @@ class UsersReceipt(BaseModel):
     """What became of the users of a request."""
 
     stored: int
+    forgotten: int
+    """Users who were forgotten and have no events since; not stored."""
 
 
 class Availability(BaseModel):
@@ -103,7 +108,13 @@ async def put_users(request: Request, service: RunningService, _: UserWriter) ->
     """Set the group of users; it is written by a process of its own, and nothing gives it out again."""
     parse = _USER_PARSERS[_content_type(request)]
     people = await asyncio.to_thread(parse, await request.body())
-    return UsersReceipt(stored=await asyncio.to_thread(put_people, service.workspace.engine, people))
+    receipt = await asyncio.to_thread(_put, service.workspace, people)
+    return UsersReceipt(**receipt._asdict())
+
+
+def _put(workspace: Workspace, people: pa.Table) -> PeopleReceipt:
+    with workspace.people() as store:
+        return store.put(people)
 
 
 def _content_type(request: Request) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from fastapi import Path, Query
 from pydantic import BaseModel, BeforeValidator, StringConstraints
 
-from fairstream.service.ids import MAX_LENGTH
+from fairstream.service.fields import MAX_LENGTH
 
 JSON, JSON_LINES, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 T = TypeVar("T")

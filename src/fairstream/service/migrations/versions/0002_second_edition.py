@@ -33,6 +33,11 @@ def upgrade() -> None:
         table.drop_column("seconds")
     with op.batch_alter_table("forgotten") as table:
         table.alter_column("time", new_column_name="until", existing_type=sa.BigInteger)
+        table.add_column(sa.Column("requested", sa.BigInteger))
+        table.add_column(sa.Column("completed", sa.BigInteger))
+    connection.execute(sa.text("UPDATE forgotten SET requested = until, completed = until"))
+    with op.batch_alter_table("forgotten") as table:
+        table.alter_column("requested", existing_type=sa.BigInteger, nullable=False)
     op.create_table(
         "model_files",
         sa.Column("folder", sa.String(64), primary_key=True),
@@ -65,8 +70,9 @@ def upgrade() -> None:
 def _set_splits(connection: sa.Connection) -> None:
     """The first event that was held out, in place of how many were not."""
     text = sa.text
-    for row in connection.execute(text("SELECT t, first_seq, last_seq, n_events, n_learnable FROM periods")).all():
-        where = {"first": row.first_seq, "last": row.last_seq}
+    rows = connection.execute(text("SELECT t, first_seq, last_seq, n_events, n_learnable FROM periods")).all()
+    for t, first_seq, last_seq, n_events, n_learnable in rows:
+        where = {"first": first_seq, "last": last_seq}
         n_left = connection.execute(
             text("SELECT count(*) FROM events WHERE seq BETWEEN :first AND :last"), where
         ).scalar_one()
@@ -75,12 +81,12 @@ def _set_splits(connection: sa.Connection) -> None:
                 "SELECT time, seq FROM events WHERE seq BETWEEN :first AND :last ORDER BY time, seq "
                 "LIMIT 1 OFFSET :skipped"
             ),
-            {**where, "skipped": max(0, row.n_learnable - (row.n_events - n_left))},
+            {**where, "skipped": max(0, n_learnable - (n_events - n_left))},
         ).first()
-        time, seq = (split.time, split.seq) if split else (2**62, row.last_seq + 1)
+        time, seq = (split.time, split.seq) if split else (2**62, last_seq + 1)
         connection.execute(
             text("UPDATE periods SET split_time = :time, split_seq = :seq WHERE t = :t"),
-            {"time": time, "seq": seq, "t": row.t},
+            {"time": time, "seq": seq, "t": t},
         )
 
 
