@@ -14,7 +14,7 @@ from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import reachable
 from fairstream.service.event_store import EventStore
-from fairstream.service.forgotten import digests, times_forgotten
+from fairstream.service.people import digests, times_forgotten
 from fairstream.service.serving import MAX_EVENTS, Serving, ServingModel, popularity_of
 from fairstream.service.workspace import Workspace
 
