@@ -129,7 +129,7 @@ def test_a_database_that_is_away_is_a_refusal_and_the_writer_goes_on(new_writer:
 def test_only_what_was_stored_is_handed_on(new_writer: Maker) -> None:
     writer, store, workspace, handed_on = new_writer()
     store.append(batch(workspace, {"user_id": "gone", "event_id": "1"}, {"event_id": "2", "item_id": "first"}))
-    forget(workspace, "gone", by="test")
+    forget(workspace, ["gone"], by="test")
     writer.start()
     sent = batch(
         workspace,
