@@ -292,6 +292,16 @@ def test_all_systems_are_tested_on_the_same_users(systems: dict[str, Any]) -> No
     assert any("200 of 300 users of the truth are excluded" in note for note in shared["first"].notes)
 
 
+def test_users_without_a_list_can_be_left_out_as_if_they_were_not_in_the_truth() -> None:
+    data = a_gap()
+    lists = data["recommendations"].iloc[::2]
+    excluded = evaluate(**{**data, "recommendations": lists}, group="gender", k=1, missing="exclude", min_group_size=1)
+    truth = data["truth"].iloc[::2]
+    expected = evaluate(lists, truth, users=data["users"], group="gender", k=1, min_group_size=1)
+    assert excluded.metrics == expected.metrics
+    assert excluded.n_users_by_group == expected.n_users_by_group == {"M": 40, "F": 20}
+
+
 # ── metrics of one's own ─────────────────────────────────────────────────────────────────
 
 
