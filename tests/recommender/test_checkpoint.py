@@ -303,6 +303,28 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"part-0.parquet": b"mine"}
 
 
+@pytest.mark.parametrize("model", ["mf", "item-item", "blend"])
+def test_a_mapped_checkpoint_recommends_and_observes_the_same_and_learns_nothing(model: str, tmp_path: Path) -> None:
+    recommender, (_, later, _) = fitted(model), parts()[0]
+    recommender.save(tmp_path)
+    mapped = fairstream.load(tmp_path, mapped=True)
+    content = tensor_file(tmp_path).read_bytes()
+    assert recommended(mapped) == recommended(recommender)
+    for each in (mapped, recommender):
+        each.observe(later.slice(0, 100))
+    assert recommended(mapped) == recommended(recommender)
+    for forbidden in (
+        lambda: mapped.update(later),
+        lambda: mapped.forget(STREAM.events["user_id"][0].as_py()),
+        lambda: mapped.save(tmp_path / "copy"),
+    ):
+        with pytest.raises(ConfigurationError, match="load it without"):
+            forbidden()
+    assert tensor_file(tmp_path).read_bytes() == content
+    tensor_file(tmp_path).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert "do not match their checksum" in the_sentence(lambda: fairstream.load(tmp_path, mapped=True))
+
+
 # ── damage ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -32,6 +32,7 @@ Blocks = Iterable[tuple[int, Tensor]]
 Heaps = tuple[Floats, Rows]
 """(B, k) scores and codes, the worst at the root; an empty place holds (−∞, 2 n_items)."""
 _TILE = 64
+_SCORES_OF_A_FEW = 1 << 18
 
 
 class TopKBackend(NamedTuple):
@@ -53,7 +54,9 @@ def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, all
     backend = backend_for(device)
     # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
     scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
-    blocks = list(chunks(n_items, at_once=backend.items_at_once))
+    # For a few users all items at once: many models then score them without copying any of their rows.
+    at_once = max(backend.items_at_once, _SCORES_OF_A_FEW // max(1, len(requests)))
+    blocks = list(chunks(n_items, at_once=at_once))
     n_ranked = n_items if allowed is None else len(allowed)
     for chunk in chunks(len(requests), width=blocks[0].stop, at_once=backend.scores_at_once):
         at = slice(chunk.start, chunk.stop)

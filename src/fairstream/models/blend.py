@@ -124,7 +124,7 @@ class Blend(Scorer):
         return [part for part in self.popular if isinstance(part, Popularity)]
 
     def _log_popularity(self) -> list[Tensor]:
-        return [torch.log(part.popularity + 1).float() for part in self._popularities()]
+        return [part.logarithm() for part in self._popularities()]
 
     def _weights_of(self, context: Context) -> Tensor:
         """(B, P)"""

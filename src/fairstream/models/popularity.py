@@ -26,6 +26,8 @@ class Popularity(ClosedFormScorer):
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
         self.register_buffer("popularity", torch.zeros(n_items, dtype=torch.float64))
+        self._logarithm: tuple[Tensor, int, Tensor] | None = None
+        """Of which tensor, in which version, and the logarithm itself."""
 
     @property
     def n_items(self) -> int:
@@ -38,6 +40,13 @@ class Popularity(ClosedFormScorer):
         per_event = None if weights is None else weights[history.users_at(new)]
         counts = np.bincount(history.items_at(new), per_event, minlength=self.n_items)
         self.popularity = self.popularity + torch.from_numpy(counts).to(self.popularity)
+
+    def logarithm(self) -> Tensor:
+        """(n_items,) log(1 + popularity) in float32, computed once for each popularity."""
+        of, kept = self.popularity, self._logarithm
+        if kept is None or kept[0] is not of or kept[1] != of._version:
+            kept = self._logarithm = of, of._version, torch.log(of + 1).float()
+        return kept[2]
 
     def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         return self.popularity[items]

@@ -205,7 +205,13 @@ class WindowScorer(Scorer):
 
     def block_scorer(self, users: Tensor, context: Context) -> BlockScorer:
         states = self._last_states(context)  # once for all blocks
-        return lambda start, stop: self.score_states(states, torch.arange(start, stop, device=states.device))
+
+        def score(start: int, stop: int) -> Tensor:
+            if stop - start == self.item.num_embeddings:  # nothing has to be copied
+                return self.score_states(states, None)
+            return self.score_states(states, torch.arange(start, stop, device=states.device))
+
+        return score
 
     def _last_states(self, context: Context) -> Tensor:
         assert context.history is not None

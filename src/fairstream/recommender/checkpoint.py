@@ -7,6 +7,7 @@ old one until that moment, the new one after it. Nothing is ever unpickled.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from contextlib import suppress
 from dataclasses import asdict
@@ -66,11 +67,15 @@ def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -
         ) from None
 
 
-def read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
-    """The manifest and the tensors, or one sentence that says what is wrong with them."""
+def read_checkpoint(folder: Path, *, mapped: bool = False) -> tuple[dict[str, Any], Tensors]:
+    """The manifest and the tensors, or one sentence that says what is wrong with them.
+
+    With `mapped` the tensors stay in the file, of which pages are read as they are needed; writing to a tensor does
+    not change the file.
+    """
     for _ in range(_RETRIES):  # whoever saves removes the old tensors once the new manifest is there
         with suppress(_ReplacedError):
-            return _read_checkpoint(folder)
+            return _read_checkpoint(folder, mapped)
     raise CheckpointError(f"{folder} is being replaced faster than it can be read; try again")
 
 
@@ -78,7 +83,7 @@ class _ReplacedError(Exception):
     """Another checkpoint was saved while this one was being read."""
 
 
-def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
+def _read_checkpoint(folder: Path, mapped: bool) -> tuple[dict[str, Any], Tensors]:
     manifest: dict[str, Any] = {}
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
@@ -87,10 +92,13 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], Tensors]:
                 f"{folder} has checkpoint format {manifest['format']}, this version reads {FORMAT}; "
                 f"use the version of fairstream that wrote it"
             )
-        content = (folder / manifest["tensors"]["file"]).read_bytes()
-        if hashlib.sha256(content).hexdigest() != manifest["tensors"]["sha256"]:
+        path = folder / manifest["tensors"]["file"]
+        content = b"" if mapped else path.read_bytes()
+        with path.open("rb") if mapped else io.BytesIO(content) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != manifest["tensors"]["sha256"]:
             raise CheckpointError(f"{folder} is damaged: its tensors do not match their checksum; use another copy")
-        return manifest, safetensors.torch.load(content)
+        return manifest, safetensors.torch.load_file(path) if mapped else safetensors.torch.load(content)
     except FileNotFoundError as error:
         if manifest and _manifest_of(folder) not in (None, manifest):
             raise _ReplacedError from None
@@ -173,8 +181,8 @@ def state_all_tensors(state: State, learning: Learning) -> Tensors:
     )
 
 
-def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -> State:
-    """The state that was written."""
+def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, *, mapped: bool = False) -> State:
+    """The state that was written; with `mapped` it is the tensors themselves, and there is no optimizer."""
     users, items, pending = (tensors[f"events/{name}"].numpy() for name in ("users", "items", "pending"))
     history = History.of(
         users,
@@ -190,7 +198,7 @@ def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning) -
         kept["attribute"], tuple(kept["names"]), tensors["groups/codes"].numpy(), kept["choice"], tuple(kept["ahead"])
     )
     features = tensors["items/features"].numpy() if "items/features" in tensors else None
-    model, optimizer = learning.restored(history, tensors, int(manifest["started_at"]), features)
+    model, optimizer = learning.restored(history, tensors, int(manifest["started_at"]), features, mapped=mapped)
     return State(
         model,
         optimizer,

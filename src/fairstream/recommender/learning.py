@@ -747,9 +747,20 @@ class Learning:
         moments = state_tensors(state.optimizer, state.model)
         return parts | {f"optimizer/{name}": value for name, value in moments.items()}
 
-    def restored(self, history: History, tensors: Tensors, started_at: int, features: Codes | None = None) -> Trained:
-        """The model and the optimizer that `tensors` described."""
+    def restored(
+        self,
+        history: History,
+        tensors: Tensors,
+        started_at: int,
+        features: Codes | None = None,
+        *,
+        mapped: bool = False,
+    ) -> Trained:
+        """The model and the optimizer that `tensors` described; with `mapped` no optimizer, and nothing is copied."""
         model = self.new_model(history, started_at, features)
+        if mapped:
+            model.load_state_dict(_under("model/", tensors), assign=True)
+            return model.eval(), None
         optimizer = self._optimizer(model)
         model.load_state_dict(_under("model/", tensors))
         if optimizer is not None:

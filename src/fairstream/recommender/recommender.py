@@ -203,6 +203,7 @@ class FairRecommender:
         """What the last `fit` or `update` did."""
         self.notes: tuple[str, ...] = ()
         """What was unusual about the last `fit`, `update` or `observe`: one sentence each."""
+        self._is_mapped = False
         self._locks()
 
     def _locks(self) -> None:
@@ -267,6 +268,7 @@ class FairRecommender:
         with self._writing:
             candidate = self._learning_with(groups).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
+            self._is_mapped = False
             self.notes = (*log.notes, *without_groups, *candidate.notes)
             report(self.notes[len(log.notes) :])  # reading has reported the others
         return self
@@ -343,6 +345,7 @@ class FairRecommender:
             raise ConfigurationError(f"control_step must be above 0 and at most 1, got {control_step!r}")
         with self._writing:
             state = self._fitted()
+            self._require_optimizer("learn")
             state.require_groups("an update")
             new = self._align(state, events, users, items)
             if len(new.users) == 0 and len(state.pending) == 0:
@@ -412,6 +415,7 @@ class FairRecommender:
             rows = state.user_ids.lookup(_id_or_ids(user_ids))
             rows = np.unique(rows[rows >= 0])
             if len(rows):
+                self._require_optimizer("forget")
                 state.require_groups("forgetting")
                 following = self._learning.forget(state, rows)
                 with self._swapping:
@@ -705,6 +709,7 @@ class FairRecommender:
         Without groups nobody's is in it: what it recommends is the same, and before it learns or forgets anything
         `set_groups` has to be called.
         """
+        self._require_optimizer("be saved")
         with self._reading() as state:
             learning, saved = self._learning, state if with_groups else state.without_groups()
             manifest = {
@@ -728,6 +733,7 @@ class FairRecommender:
         strategy: str | Strategy | None = None,
         metrics: Metrics | None = None,
         device: Literal["auto", "cpu", "cuda"] | None = None,
+        mapped: bool = False,
         **changed: Any,
     ) -> FairRecommender:
         """Read a checkpoint, onto the device that it was saved from unless another one is named.
@@ -742,6 +748,9 @@ class FairRecommender:
             As for the constructor.
         device
             "auto", "cpu" or "cuda".
+        mapped
+            Leave the model in the file, mapped into memory, and the optimizer out: for processes that share one file
+            to recommend from. What was loaded so can observe events, and neither learn, forget nor be saved.
         changed
             Options of the constructor that are to differ from now on (`fairness_weight`,
             `update_epochs` …). The model, its embedding_dim and feature_buckets, the optimizer and the
@@ -768,8 +777,8 @@ class FairRecommender:
         True
 
         """
-        manifest, tensors = read_checkpoint(Path(path))
-        runtime = RuntimeConfig(device=device or manifest.get("device", "auto"))
+        manifest, tensors = read_checkpoint(Path(path), mapped=mapped)
+        runtime = RuntimeConfig(device="cpu" if mapped else device or manifest.get("device", "auto"))
         runtime.torch_device()  # a device that is not there is no fault of the checkpoint
         try:
             saved, seed = dict(manifest["config"]), RuntimeConfig(seed=manifest["seed"]).seed
@@ -785,7 +794,10 @@ class FairRecommender:
             memory = manifest["memory"]
             if {name: saved.get(name) for name in _STRATEGY} != recommender.config.model_dump(include=set(_STRATEGY)):
                 memory = {}  # what another strategy remembered means nothing to this one
-            recommender._state = read_state({**manifest, "memory": memory}, tensors, recommender._learning)
+            recommender._state = read_state(
+                {**manifest, "memory": memory}, tensors, recommender._learning, mapped=mapped
+            )
+            recommender._is_mapped = mapped
         except RuntimeError:  # PyTorch's word for tensors of other names or shapes
             raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
         except (KeyError, TypeError, ValueError) as error:
@@ -866,6 +878,12 @@ class FairRecommender:
         if self._state is None:
             raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
         return self._state
+
+    def _require_optimizer(self, task: str) -> None:
+        if self._is_mapped:
+            raise ConfigurationError(
+                f"this recommender was loaded with mapped=True, to recommend from, and cannot {task}; load it without"
+            )
 
     def _align(self, state: State, events: Any, users: Any, items: Any = None) -> NewEvents:
         """The events that are not known yet, in the rows of the state."""
