@@ -37,6 +37,7 @@ def serving_model(name: str, n_users: int, n_items: int, events_per_user: int) -
 
 
 def main() -> None:
+    """Measure each model and print a line of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=20_000)
     parser.add_argument("--users", type=int, default=10_000)

@@ -127,8 +127,3 @@ def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[st
         )
         found.update({user_of[digest]: until for digest, until in connection.execute(these)})
     return found
-
-
-def times_forgotten(connection: Connection) -> dict[str, int]:
-    """By the digest of everybody who was forgotten, the time up to which their events are not taken again."""
-    return dict(connection.execute(select(forgotten.c.digest, forgotten.c.until)).all())

@@ -7,7 +7,8 @@ learned. Events with items that the model does not know wait for the next one: i
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
+from array import array
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -29,6 +30,8 @@ Source = Literal["model", "popularity"]
 ServedBy = Literal["model", "earlier model", "popularity"]
 MAX_EVENTS = 2_000_000
 """The most events since it learned that a model reads; beyond them those of who was away longest are left out."""
+_BULK = 5_000
+"""Events that nobody waits for when they come in at once."""
 _CACHED_LISTS = 10_000
 _AT_LEAST = 32
 """Lists are made a little longer than requested: a few more items cost little, another list much."""
@@ -106,11 +109,13 @@ class ServingModel:
         self._fallback = self._state.fallback
         self._stranger = max(state.history.n_users, len(state.user_ids))
         """A row without events."""
-        self._recent: dict[str, list[int]] = {}
+        self._recent: dict[str, array[int]] = {}
         """The items of each user's events since the model learned; who was active last comes last."""
         self._n_recent = 0
-        self._arrived: deque[Rows] = deque()
+        self._arrived = array("i")
         """The same items in the order of arrival, whoever had them."""
+        self._n_counted = 0
+        """How many of them the fallback has counted."""
         self._forgotten: set[str] = set()
         self._withdrawn: frozenset[int] = frozenset()
         self._n_changes = 0
@@ -173,7 +178,9 @@ class ServingModel:
 
     def add(self, events: pa.Table) -> None:
         """Take in events; those that are known already change nothing."""
-        if "time" in events.column_names:  # as they happened; `stable`, so that what happened at once stays in order
+        if (
+            len(events) > 1 and "time" in events.column_names
+        ):  # as they happened; `stable`, so that what happened at once stays in order
             order = np.argsort(events["time"].to_numpy(), kind="stable")
             events = events.take(pa.array(order))
         users = events["user_id"].to_pylist()
@@ -183,23 +190,24 @@ class ServingModel:
         is_known = items >= 0
         pairs = is_known & (rows >= 0)
         is_known[pairs] = ~self._state.history.seen.has(rows[pairs], items[pairs])
-        places = np.flatnonzero(is_known).tolist()
-        arrived, changed = [], set()
+        places = np.flatnonzero(is_known)
+        by_user: dict[str, dict[int, int]] = {}
+        for place, item in zip(places.tolist(), items[places].tolist(), strict=True):
+            by_user.setdefault(users[place], {}).setdefault(item, place)
+        arrived: list[int] = []
         with self._lock:
-            for place in places:
-                user, item = users[place], int(items[place])
-                recent = self._recent.pop(user, [])
-                if item not in recent:
-                    recent.append(item)
-                    arrived.append(item)
-                    changed.add(user)
+            for user, place_of in by_user.items():
+                recent = self._recent.pop(user, None) or array("i")
+                had = recent if len(place_of) == 1 else set(recent)
+                fresh = [item for item in place_of if item not in had]
+                recent.extend(fresh)
                 self._recent[user] = recent
+                if fresh:
+                    arrived += map(place_of.__getitem__, fresh)
+                    self._lists.pop(user, None)
             self._n_recent += len(arrived)
-            if arrived:
-                self._arrived.append(np.array(arrived))
-            changed |= self._within_bounds()
-            for user in changed:
-                self._lists.pop(user, None)
+            self._arrived.extend(items[np.sort(arrived)].tolist() if arrived else ())
+            self._within_bounds()
 
     def forget(self, user_ids: Iterable[str]) -> None:
         """Treat these users as nobody ever heard of, whatever the model knows."""
@@ -229,10 +237,9 @@ class ServingModel:
     def refresh_popularity(self) -> None:
         """Let the events since count in what users get of whom the model has nothing to say."""
         with self._lock:
-            arrived = list(self._arrived)
-        if not arrived:
-            return
-        items = np.concatenate(arrived)
+            if len(self._arrived) == self._n_counted:
+                return
+            items, self._n_counted = np.array(self._arrived, np.int64), len(self._arrived)
         state = self._state
         history = state.history.after(np.full(len(items), self._stranger), items, ends_period=False)
         self._fallback = replace(state, history=history, popularity=state.popularity_after(history)).fallback
@@ -241,23 +248,24 @@ class ServingModel:
             for user in old:
                 del self._lists[user]
 
-    def _within_bounds(self) -> set[str]:
-        """Leave out the events of who was away longest where there are too many; says whose."""
-        left_out: set[str] = set()
+    def _within_bounds(self) -> None:
+        """Leave out the events of who was away longest where there are too many."""
+        n_left_out = 0
         while self._n_recent > MAX_EVENTS:
             user = next(iter(self._recent))
             self._n_recent -= len(self._recent.pop(user))
-            left_out.add(user)
-        while sum(map(len, self._arrived)) > MAX_EVENTS and len(self._arrived) > 1:
-            self._arrived.popleft()
-        if left_out:
+            self._lists.pop(user, None)
+            n_left_out += 1
+        if (n_over := len(self._arrived) - MAX_EVENTS) > 0:
+            del self._arrived[: n_over + MAX_EVENTS // 10]
+            self._n_counted = 0
+        if n_left_out:
             _log.warning(
                 "more than %d events have come in since the model learned; those of %d users who were away longest "
                 "are not read until the next update",
                 MAX_EVENTS,
-                len(left_out),
+                n_left_out,
             )
-        return left_out
 
     # ── making a list ────────────────────────────────────────────────────────────────────
 
@@ -449,9 +457,13 @@ class Serving:
         return self._current is not None and self._current.is_cached(user_id)
 
     def stored(self, events: pa.Table) -> None:
-        """Take in events (user_id, item_id, time) that were just stored: the next list knows of them."""
-        for model in self._models():
-            model.add(events)
+        """Take in events (user_id, item_id, time) that were just stored: the next list knows of them.
+
+        Of a bulk load the follower's next look takes note, so that storing it goes on meanwhile.
+        """
+        if len(events) <= _BULK:
+            for model in self._models():
+                model.add(events)
 
     def set_available(self, items: Mapping[str, bool]) -> None:
         """Take items out of every list at once, or let them back in."""

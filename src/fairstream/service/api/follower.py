@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from typing import NamedTuple
 
 from sqlalchemy import func, literal_column, select
 
-from fairstream.errors import CheckpointError, FairstreamError, ModelError, WorkspaceError
+from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import reachable
 from fairstream.service.event_store import EventStore
-from fairstream.service.people import digests, times_forgotten
+from fairstream.service.people import digests
 from fairstream.service.serving import MAX_EVENTS, Serving, ServingModel, popularity_of
 from fairstream.service.workspace import Workspace
 
@@ -22,12 +23,14 @@ EVERY_SECONDS = 0.5
 _RETRY_SECONDS = 10.0
 """Before a model that could not be loaded is tried again."""
 _WARM_USERS = 20
-_MAKE_LISTS_SECONDS = 2.0
+_MAKE_LISTS_SECONDS = 0.2
 _POLITE_SECONDS = 0.0005
 """Between two lists the requests that come in have their turn."""
 _SHARE_OF_TIME = 0.01
 """The most that computing popularity again may take."""
 _EVENTS_AT_ONCE = 500_000
+_PRIME = 1_000_000_007
+"""Times are summed up by their remainder, so that the sum of many fits into 64 bits."""
 _EVENTS_OF_POPULARITY = 200_000
 _log = logging.getLogger(__name__)
 
@@ -76,11 +79,16 @@ class Follower:
         self._last_seq = 0
         """The last event that what answers knows of."""
         self._items: tuple[int, int] | None = None
-        self._forgotten: dict[str, int] = {}
-        self._seen_forgotten: tuple[int, int] | None = None
+        self._forgotten: tuple[int, int] | None = None
+        self._requested: set[tuple[str, int]] = set()
+        """The requests to forget somebody that what answers knows of: digest and time."""
         self._refresh_at = 0.0
+        self._to_make: deque[str] = deque()
+        """Whose lists the model before had made."""
         self.is_reachable = False
         """Whether the database answered the last time."""
+        self.problem: str | None = None
+        """What went wrong at the last look, in a sentence."""
 
     def start(self) -> None:
         self._thread.start()
@@ -103,10 +111,11 @@ class Follower:
             self._items = look.items
         if self._must_load(look):
             self._load(look)
-        elif self._seen_forgotten != look.forgotten:
-            self._forget(look)
+        if self._forgotten != look.forgotten:
+            self._forget(self._serving.current, self._new_requests(look))
         self._catch_up(self._serving.current, look.last_seq)
         self._refresh_popularity()
+        self._make_lists()
 
     # ── the steps ────────────────────────────────────────────────────────────────────────
 
@@ -123,9 +132,9 @@ class Follower:
         query = select(
             current,
             select(func.count()).select_from(schema.items).scalar_subquery(),
-            select(func.coalesce(func.sum(items.changed % 1_000_000_007), 0)).scalar_subquery(),
+            select(func.coalesce(func.sum(items.changed % _PRIME), 0)).scalar_subquery(),
             select(func.count()).select_from(schema.forgotten).scalar_subquery(),
-            select(func.coalesce(func.sum(schema.forgotten.c.until % 1_000_000_007), 0)).scalar_subquery(),
+            select(func.coalesce(func.max(schema.forgotten.c.requested), 0)).scalar_subquery(),
             select(func.coalesce(func.max(schema.events.c.seq), 0)).scalar_subquery(),
         ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
         with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
@@ -151,7 +160,6 @@ class Follower:
     def _load(self, look: _Look) -> None:
         begin = time.perf_counter()
         self._wanted, self._retry_at = look.in_service, time.monotonic() + _RETRY_SECONDS
-        self._note_forgotten(look)
         problem = None
         for candidate in self._candidates(look.in_service):
             is_wanted = look.in_service is not None and candidate.model == look.in_service.model
@@ -159,18 +167,22 @@ class Follower:
                 self._serving.use(self._serving.current, "earlier model", problem)
                 return  # what answers is the best there is
             try:
-                state = load(self._workspace.models.path(candidate.folder), device="cpu").state
+                state = load(self._workspace.models.path(candidate.folder), mapped=True).state
                 model = ServingModel(state, candidate.model)
-            except (CheckpointError, ModelError, MemoryError, OSError) as error:
+            except WorkspaceError:
+                raise  # the database, not the model
+            except (FairstreamError, MemoryError, OSError, RuntimeError) as error:  # the last: PyTorch, out of memory
                 why = str(error) or type(error).__name__
                 problem = problem or f"model {candidate.model} cannot be loaded: {why}"
                 _log.error("model %s cannot be loaded: %s", candidate.model, why)
                 continue
-            before = self._serving.cached_users()
+            self._to_make = deque(self._serving.cached_users())
             self._get_ready(model, candidate.first_seq - 1, look)
             self._serving.use(model, "model" if is_wanted else "earlier model", problem)
             _log.info("model %s answers after %.2f s", candidate.model, time.perf_counter() - begin)
-            self._make_lists(model, before)
+            return
+        if self._serving.status().model is not None:
+            self._serving.use(self._serving.current, "earlier model", problem)
             return
         self._use_popularity(look, problem or "there is no model yet; the first update makes one from the events")
 
@@ -194,18 +206,18 @@ class Follower:
 
     def _get_ready(self, model: ServingModel, after: int, look: _Look) -> None:
         """Let a model know what has happened since it learned, before it answers."""
+        self._new_requests(look)
+        self._forget(model, self._pending())
         self._serving.prepare(model)
         self._last_seq = max(after, look.last_seq - MAX_EVENTS)
         self._catch_up(model, look.last_seq)
         model.warm(model.some_users(_WARM_USERS))  # nothing is compiled or paged in while somebody waits
 
-    def _make_lists(self, model: ServingModel, user_ids: list[str]) -> None:
-        """Make the lists of those who asked lately, while there is time."""
+    def _make_lists(self) -> None:
+        """Make lists for those who asked the model before, some at each look."""
         end = time.monotonic() + _MAKE_LISTS_SECONDS
-        for user in user_ids:
-            if time.monotonic() > end or self._stop.is_set():
-                return
-            model.warm([user])
+        while self._to_make and time.monotonic() < end and not self._stop.is_set():
+            self._serving.json(self._to_make.popleft(), 20)
             time.sleep(_POLITE_SECONDS)
 
     def _use_popularity(self, look: _Look, problem: str) -> None:
@@ -238,18 +250,24 @@ class Follower:
 
     # ── forgotten people ─────────────────────────────────────────────────────────────────
 
-    def _note_forgotten(self, look: _Look) -> dict[str, int]:
-        """Who was forgotten since the last time, by digest."""
+    def _pending(self) -> set[str]:
+        """Digests of those who are to be forgotten and may still be in models."""
+        forgotten = schema.forgotten.c
         with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
-            known, self._forgotten = self._forgotten, times_forgotten(connection)
-        self._seen_forgotten = look.forgotten
-        return {digest: until for digest, until in self._forgotten.items() if known.get(digest) != until}
+            return {*connection.scalars(select(forgotten.digest).where(forgotten.completed.is_(None)))}
 
-    def _forget(self, look: _Look) -> None:
-        if newly := self._note_forgotten(look):
-            users = list(self._serving.current.users())
+    def _new_requests(self, look: _Look) -> set[str]:
+        """Digests of those whom somebody has asked to forget since the last look."""
+        with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
+            requested = {(row.digest, row.requested) for row in connection.execute(select(schema.forgotten))}
+        known, self._requested, self._forgotten = self._requested, requested, look.forgotten
+        return {digest for digest, _ in requested - known}
+
+    def _forget(self, model: ServingModel, wanted: set[str]) -> None:
+        if wanted:
+            users = list(model.users())
             found = zip(digests(self._workspace.secret, users), users, strict=True)
-            self._serving.forget(user for digest, user in found if digest in newly)
+            model.forget([user for digest, user in found if digest in wanted])
 
     # ── the thread ───────────────────────────────────────────────────────────────────────
 
@@ -257,11 +275,15 @@ class Follower:
         while not self._stop.is_set():
             try:
                 self.poll()
+                self.problem = None
             except Exception as error:  # whatever it is: what answers goes on answering, and it is tried again
                 self.is_reachable = not isinstance(error, WorkspaceError)
+                sentence = _sentence(error)
+                if sentence != self.problem:
+                    _log.error("what answers cannot be kept up to date: %s", sentence)
+                self.problem = sentence
                 if not self._serving.status().ready:
-                    self._serving.problem = _sentence(error)
-                _log.error("following the database failed: %s", _sentence(error))
+                    self._serving.problem = sentence
             self._stop.wait(EVERY_SECONDS)
 
 

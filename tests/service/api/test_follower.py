@@ -1,0 +1,218 @@
+"""What answers keeps up with the database, and goes on answering whatever is wrong with it or with a model."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, event, insert, update
+
+from fairstream import load
+from fairstream.errors import WorkspaceError
+from fairstream.service import schema
+from fairstream.service.api import follower as following
+from fairstream.service.api.follower import Follower
+from fairstream.service.database import now, writing
+from fairstream.service.event_store import EventStore
+from fairstream.service.forgetting import request_forget
+from fairstream.service.incoming import batch_from_json
+from fairstream.service.registry import put_into_service
+from fairstream.service.serving import Serving
+from fairstream.service.workspace import Workspace
+from live_services import N_ITEMS, PATIENCE_SECONDS, add_model
+
+NewWorkspace = Callable[..., Workspace]
+
+
+def follower_of(workspace: Workspace) -> tuple[Follower, Serving]:
+    serving = Serving()
+    return Follower(workspace, EventStore(workspace), serving), serving
+
+
+def store(workspace: Workspace, *events: tuple[str, str], first_time: int = 10**6) -> None:
+    rows = [{"user_id": user, "item_id": item, "time": first_time + n} for n, (user, item) in enumerate(events)]
+    EventStore(workspace).append(batch_from_json(rows, workspace.config.limits))
+
+
+def set_available(workspace: Workspace, item: str, *, available: bool) -> None:
+    with writing(workspace.engine) as connection:
+        connection.execute(delete(schema.items).where(schema.items.c.item_id == item))
+        connection.execute(insert(schema.items).values(item_id=item, available=available, changed=now()))
+
+
+def with_parent(workspace: Workspace) -> tuple[str, str]:
+    """Two models, the second of which descends from the first and is in service."""
+    first, second = add_model(workspace), add_model(workspace, seed=1)
+    with writing(workspace.engine) as connection:
+        connection.execute(update(schema.models).where(schema.models.c.id == second).values(parent=first))
+    return first, second
+
+
+def damage(workspace: Workspace, model: str) -> None:
+    (file,) = workspace.models.path(model).glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut(workspace: Workspace, model: str) -> None:
+    manifest = workspace.models.path(model) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:100])
+
+
+def remove(workspace: Workspace, model: str) -> None:
+    shutil.rmtree(workspace.models.path(model))
+
+
+@pytest.mark.both_databases
+def test_a_look_takes_up_promotions_events_and_withdrawn_items_and_is_one_query(new_workspace: NewWorkspace) -> None:
+    workspace = new_workspace()
+    first = add_model(workspace)
+    follower, serving = follower_of(workspace)
+    follower.poll()
+    assert serving.status() == (first, "model", None, 0, True)
+
+    best = serving.recommend("u1", 3).items
+    store(workspace, ("u1", best[0]))
+    set_available(workspace, best[1], available=False)
+    follower.poll()
+    assert serving.recommend("u1", 1).items == best[2:]
+    set_available(workspace, best[1], available=True)
+    follower.poll()
+    assert serving.recommend("u1", 2).items == best[1:]
+
+    second = add_model(workspace, seed=1)
+    follower.poll()
+    assert serving.status().model == second
+
+    statements: list[str] = []
+    event.listen(workspace.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    follower.poll()
+    assert len([statement for statement in statements if "SELECT" in statement]) == 1
+
+
+def test_events_of_rejected_periods_and_those_the_model_has_not_learned_are_known(new_workspace: NewWorkspace) -> None:
+    workspace = new_workspace()
+    add_model(workspace)
+    add_model(workspace, seed=1, promote=False)
+    follower, serving = follower_of(workspace)
+    follower.poll()
+    for user in ("u1", "u2"):
+        assert not {*EventStore(workspace).items_of(user)} & {*serving.recommend(user, N_ITEMS).items}
+
+
+@pytest.mark.parametrize("harm", [damage, cut, remove])
+def test_a_model_that_cannot_be_loaded_is_replaced_by_the_one_it_was_made_from(
+    new_workspace: NewWorkspace, harm: Callable[[Workspace, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = new_workspace()
+    first, second = with_parent(workspace)
+    expected = load(workspace.models.path(first)).recommend(["nobody"], k=N_ITEMS)["item_id"].to_pylist()
+    copy = workspace.folder / "copy"
+    shutil.copytree(workspace.models.path(second), copy)
+    harm(workspace, second)
+    follower, serving = follower_of(workspace)
+    follower.poll()
+    model, source, problem, _, ready = serving.status()
+    assert (model, source, ready) == (first, "earlier model", True)
+    assert problem is not None
+    assert second in problem
+    assert "\n" not in problem
+    assert {*serving.recommend("nobody", N_ITEMS).items} == {*expected}
+
+    answering = serving.current
+    monkeypatch.setattr(following, "_RETRY_SECONDS", 0.0)
+    follower.poll()  # too soon
+    follower._retry_at = 0.0
+    follower.poll()  # in vain
+    assert serving.current is answering
+    shutil.rmtree(workspace.models._folder / second, ignore_errors=True)
+    copy.rename(workspace.models._folder / second)
+    follower.poll()
+    assert serving.status()[:3] == (second, "model", None)
+
+
+def test_popularity_answers_where_no_model_can_be_loaded_and_before_there_is_one(new_workspace: NewWorkspace) -> None:
+    workspace = new_workspace()
+    follower, serving = follower_of(workspace)
+    follower.poll()
+    assert serving.status().ready
+    assert serving.recommend("u1", 5).items == []
+    store(workspace, *((f"u{n}", f"i{n % 3}") for n in range(9)))
+    follower._refresh_at = 0.0
+    follower.poll()
+    assert {*serving.recommend("nobody", 5).items} == {"i0", "i1", "i2"}
+    assert serving.status()[:2] == (None, "popularity")
+    assert "there is no model yet" in str(serving.status().problem)
+
+    for model in with_parent(workspace):
+        damage(workspace, model)
+    follower.poll()
+    model, source, problem, _, ready = serving.status()
+    assert (model, source, ready) == (None, "popularity", True)
+    assert problem is not None
+    assert "cannot be loaded" in problem
+    assert serving.recommend("u1", 5).source == "popularity"
+
+
+def test_answers_go_on_without_the_database_and_the_thread_survives_anything(
+    new_workspace: NewWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = new_workspace()
+    add_model(workspace)
+    follower, serving = follower_of(workspace)
+    follower.poll()
+    before, errors = serving.json("u1", 5), [WorkspaceError("gone"), RuntimeError("?"), MemoryError(), None]
+
+    def failing() -> Any:
+        if (error := errors.pop(0)) is None:
+            follower._stop.set()
+        else:
+            raise error
+
+    monkeypatch.setattr(following, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(follower, "poll", failing)
+    follower.start()
+    follower._thread.join(PATIENCE_SECONDS)
+    assert not errors
+    assert serving.json("u1", 5) == before
+    assert serving.status().ready
+
+
+@pytest.mark.both_databases
+def test_a_forgotten_person_is_a_stranger_at_the_next_look_and_after_a_restart(new_workspace: NewWorkspace) -> None:
+    workspace = new_workspace()
+    add_model(workspace, model="item-item")
+    follower, serving = follower_of(workspace)
+    store(workspace, ("newcomer", "i3"))
+    follower.poll()
+    stranger = serving.recommend("nobody", 10)
+    for user in ("u1", "newcomer"):
+        assert serving.recommend(user, 10) != stranger
+    request_forget(workspace, ["u1", "newcomer"], by="test")
+    follower.poll()
+    restarted, other = follower_of(workspace)
+    restarted.poll()
+    for answering in (serving, other):  # the model on disk still knows u1
+        for user in ("u1", "newcomer"):
+            assert answering.recommend(user, 10) == answering.recommend("nobody", 10)
+    store(workspace, ("u1", "i3"), first_time=int(time.time()) + 60)  # somebody new
+    for each, answering in ((follower, serving), (restarted, other)):
+        each.poll()
+        assert answering.recommend("u1", 10).items == answering.recommend_session(["i3"], 10).items
+
+
+def test_a_model_that_was_written_anew_is_loaded_again(new_workspace: NewWorkspace) -> None:
+    workspace = new_workspace()
+    name = add_model(workspace)
+    follower, serving = follower_of(workspace)
+    follower.poll()
+    before = serving.current
+    with writing(workspace.engine) as connection:
+        put_into_service(connection, name)
+    follower.poll()
+    assert serving.current is not before
+    assert serving.status().model == name
