@@ -18,6 +18,7 @@ from fairstream.data.groups import UNKNOWN, Groups
 from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.tables import Columns, Repeats
 from fairstream.data.vocabulary import Rows, Vocabulary
+from fairstream.display import Summary, Tabular, charts, colour
 from fairstream.errors import DataError
 from fairstream.periods import unit_of
 
@@ -26,8 +27,8 @@ _IN_NO_GROUP = ": they count overall and in no group"
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "no unit"}
 
 
-@dataclass(frozen=True, eq=False)
-class EventLog:
+@dataclass(frozen=True, eq=False, repr=False)
+class EventLog(Tabular):
     """Interactions in chronological order, as dense rows; one per (user, item) pair unless all repeats are kept.
 
     Rows are numbered in the order of first appearance, so the users and items known after the
@@ -134,6 +135,68 @@ class EventLog:
 
     def __len__(self) -> int:
         return len(self.users)
+
+    def _summary(self) -> Summary:
+        first, last = (str(time)[:16] for time in (self.times[0], self.times[-1]))
+        title = (
+            f"EventLog: {len(self):,} events of {self.n_users:,} users with {self.n_items:,} items, "
+            f"from {first} to {last}"
+        )
+        if self.groups is None:
+            return Summary(title, notes=(*self.notes, "there are no groups"))
+        codes = self.groups.codes.astype(np.int64) + 1
+        n_users = np.bincount(codes, minlength=len(self.groups.names) + 1)
+        n_events = np.bincount(codes[self.users], minlength=len(n_users))
+        names = ["not known", *self.groups.names]
+        order = [*range(1, len(names)), *([0] if n_users[0] else [])]
+        rows = [[names[code], f"{n_users[code]:,}", f"{n_events[code]:,}"] for code in order]
+        return Summary(title, [self.groups.attribute, "users", "events"], rows, self.notes)
+
+    def to_arrow(self) -> pa.Table:
+        """As an Arrow table: user_id, item_id, time, and group where there are groups.
+
+        >>> from fairstream import read_events
+        >>> read_events(pa.table({"user": ["a", "b"], "item": [5, 9], "time": [1, 2]})).to_arrow().to_pylist()
+        [{'user_id': 'a', 'item_id': 5, 'time': 1}, {'user_id': 'b', 'item_id': 9, 'time': 2}]
+        """
+        columns = {
+            "user_id": self.user_ids.ids.take(pa.array(self.users)),
+            "item_id": self.item_ids.ids.take(pa.array(self.items)),
+            "time": pa.array(self.times),
+        }
+        if self.groups is not None:
+            codes = self.groups.codes[self.users]
+            columns["group"] = pa.array(self.groups.names, pa.string()).take(pa.array(codes, mask=codes == UNKNOWN))
+        return pa.table(columns)
+
+    def plot(self, n_bins: int = 40) -> Any:
+        """Draw the number of events over time, by group; needs altair (`fairstream[report]`).
+
+        Parameters
+        ----------
+        n_bins
+            How many stretches of time.
+
+        Returns
+        -------
+        altair.Chart
+
+        """
+        alt, is_moment = charts(), self.times.dtype.kind == "M"
+        numbers = self.times.astype("datetime64[ms]").astype(np.int64) if is_moment else self.times
+        edges = np.linspace(float(numbers[0]), float(numbers[-1]), n_bins + 1)
+        names = ["all"] if self.groups is None else [*self.groups.names, "not known"]
+        codes = np.zeros(len(self), np.int64) if self.groups is None else self.groups.codes[self.users] % len(names)
+        values = [
+            {"time": float(start), "events": int(n), "group": name}
+            for code, name in enumerate(names)
+            for start, n in zip(edges, np.histogram(numbers[codes == code], edges)[0], strict=False)
+        ]
+        return (
+            alt.Chart(alt.Data(values=values))
+            .mark_area(interpolate="step-after")
+            .encode(alt.X("time:T" if is_moment else "time:Q"), alt.Y("events:Q"), colour("group", names))
+        )
 
     @property
     def n_users(self) -> int:

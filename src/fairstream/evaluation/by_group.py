@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import stdtrit
 
 from fairstream.evaluation.resampling import Array, GroupPanel, Mask, Side, Statistics, largest_of, mean_of
+from fairstream.text import number, signed
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
@@ -97,6 +99,26 @@ class GroupScores:
         """The groups without a gap: too few of their users were tested, or those of no other group."""
         return [name for name in self.by_group if name not in self.gaps]
 
+    def cells(self, groups: Sequence[str]) -> list[str]:
+        """Return the mean, its interval, the groups' means and, where there are groups, PD, its interval and its p."""
+        cells = [number(self.mean), _interval(self.interval), *(number(self.by_group.get(name)) for name in groups)]
+        if not groups:
+            return cells
+        gap = self.disparity or Estimate(float("nan"))
+        p_value = "–" if gap.p_value is None else f"{gap.p_value:.3f}"
+        return [*cells, signed(self.performance_disparity), _interval(gap.interval), p_value]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the numbers of everyone and of each group, in the columns `SCORE_COLUMNS`."""
+        low, high = self.interval or (None, None)
+        rows = [{"group": "all", "value": self.mean, "low": low, "high": high, "gap": None, "p_value": None}]
+        for name, value in self.by_group.items():
+            gap = self.gaps.get(name)
+            low, high = (None, None) if gap is None or gap.interval is None else gap.interval
+            size, p_value = (None, None) if gap is None else (gap.value, gap.p_value)
+            rows.append({"group": name, "value": value, "low": low, "high": high, "gap": size, "p_value": p_value})
+        return rows
+
     def to_dict(self) -> dict[str, Any]:
         disparity = self.disparity
         return {
@@ -141,6 +163,22 @@ class GroupScores:
 
 def _pair(stored: Sequence[float] | None) -> tuple[float, float] | None:
     return None if stored is None else (stored[0], stored[1])
+
+
+def score_headings(groups: Sequence[str]) -> list[str]:
+    """Return the headings of `GroupScores.cells`."""
+    return ["mean", "95 % interval", *groups, *(["PD", "95 % interval", "p"] if groups else [])]
+
+
+SCORE_COLUMNS = (
+    ("group", pa.string()),
+    *((name, pa.float64()) for name in ("value", "low", "high", "gap", "p_value")),
+)
+"""What `GroupScores.rows` has, as fields of an Arrow schema."""
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "–" if interval is None else f"{interval[0]:.4f} … {interval[1]:.4f}"
 
 
 def group_statistics(

@@ -8,12 +8,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from fairstream.data import Groups, History, Rows, SeenItems
+from fairstream.display import Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.breakdown import Breakdown
-from fairstream.evaluation.by_group import GroupScores
+from fairstream.evaluation.by_group import SCORE_COLUMNS, GroupScores, score_headings
 from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.protocol import Protocol
@@ -28,8 +30,8 @@ from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer, U
 from fairstream.randomness import Randomness
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Tabular):
     """The quality of a model on some events: `evaluation["ndcg@20"]` is one metric by group."""
 
     metrics: Mapping[str, GroupScores]
@@ -46,7 +48,49 @@ class Evaluation:
     """What the test consisted of, where that was asked for."""
 
     def __getitem__(self, metric: str) -> GroupScores:
+        if metric not in self.metrics:
+            raise KeyError(f"{metric}; there are {', '.join(self.metrics)}")
         return self.metrics[metric]
+
+    def _summary(self) -> Summary:
+        groups = list(next(iter(self.metrics.values())).by_group) if self.metrics else []
+        title = f"Evaluation: {self.n_tested_users:,} tested users, {self.n_cold_users:,} of them without history"
+        headings = ["metric", *score_headings(groups)]
+        rows = [[name, *score.cells(groups)] for name, score in self.metrics.items()]
+        notes = [f"{name} has {n:,} tested user(s), too few to be compared" for name, n in self.excluded_groups.items()]
+        return Summary(title, headings, rows, notes)
+
+    def to_arrow(self) -> pa.Table:
+        """As an Arrow table, a row for each metric and group, "all" being everyone.
+
+        Columns: metric, group, value, low and high (of `value` for everyone, of `gap` for a group), gap (to the other
+        groups' users), p_value.
+        """
+        return pa.Table.from_pylist(
+            [{"metric": name, **row} for name, score in self.metrics.items() for row in score.rows()],
+            pa.schema([("metric", pa.string()), *SCORE_COLUMNS]),
+        )
+
+    def plot(self, metric: str | None = None) -> Any:
+        """Draw one metric by group, with everyone's mean and its interval; needs altair (`fairstream[report]`).
+
+        Parameters
+        ----------
+        metric
+            NAME@K; by default the first.
+
+        Returns
+        -------
+        altair.Chart
+
+        """
+        alt, name = charts(), metric or next(iter(self.metrics))
+        rows = [{**row, "is_all": row["group"] == "all"} for row in self[name].rows() if row["value"] is not None]
+        groups = [row["group"] for row in rows]
+        base = alt.Chart(alt.Data(values=rows)).encode(alt.Y("group:N", sort=groups, title=None))
+        bars = base.mark_bar(height=14).encode(alt.X("value:Q", title=name), colour("group", groups))
+        interval = base.transform_filter("datum.is_all && isValid(datum.low)").mark_rule()
+        return bars + interval.encode(alt.X("low:Q", title=name), alt.X2("high:Q"))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

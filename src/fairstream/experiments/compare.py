@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from fairstream.display import Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Interval, PointValue, UserResults
 from fairstream.evaluation.resampling import Array
@@ -18,6 +20,7 @@ from fairstream.experiments.measured import measure
 from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store
+from fairstream.text import number
 
 DEFAULT_TASK = "remain"
 PARTS = ("all", "warm", "cold")
@@ -49,8 +52,8 @@ class Difference:
     disparity: Interval | PointValue
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
     """The result of `compare`."""
 
     metric: str
@@ -62,6 +65,61 @@ class Comparison:
     contenders: tuple[Contender, ...]
     differences: tuple[Difference, ...]
     """Every ordered pair."""
+
+    def _summary(self) -> Summary:
+        title = (
+            f"Comparison of {self.metric} on the task {self.task}: {self.n_users:,} users, {self.n_groups} groups, "
+            f"{len(self.seeds)} seed(s)"
+        )
+        gap = "|PD|" if self.n_groups == 2 else "largest gap"
+        headings = ["", self.metric, "95 % interval", gap, "95 % interval", "Pareto front"]
+        rows = [
+            [one.label, *_cells(one.performance), *_cells(one.disparity), "yes" if one.is_on_front else ""]
+            for one in self.contenders
+        ]
+        return Summary(title, headings, rows, self.verdicts())
+
+    def to_arrow(self) -> pa.Table:
+        """As an Arrow table, a row for each contender.
+
+        Columns: label, performance, performance_low, performance_high, the same for disparity, is_on_front, and each
+        group's mean under its name.
+        """
+        return pa.Table.from_pylist(
+            [
+                {
+                    "label": one.label,
+                    **{
+                        f"{name}{suffix}": getattr(getattr(one, name), part)
+                        for name in ("performance", "disparity")
+                        for suffix, part in (("", "value"), ("_low", "low"), ("_high", "high"))
+                    },
+                    "is_on_front": one.is_on_front,
+                    **one.by_group,
+                }
+                for one in self.contenders
+            ]
+        )
+
+    def plot(self) -> Any:
+        """Draw performance against disparity, with intervals; needs altair (`fairstream[report]`).
+
+        Returns
+        -------
+        altair.Chart
+
+        """
+        alt, labels = charts(), [one.label for one in self.contenders]
+        gap = "|PD|" if self.n_groups == 2 else "largest gap"
+        x, y = (alt.Scale(zero=False), alt.Scale(zero=False))
+        base = alt.Chart(alt.Data(values=self.to_arrow().to_pylist())).encode(colour("label", labels))
+        across, down = alt.X("disparity:Q", title=gap, scale=x), alt.Y("performance:Q", title=self.metric, scale=y)
+        points = base.mark_point(filled=True, size=90).encode(across, down)
+        of_gap = base.mark_rule().encode(alt.X("disparity_low:Q", title=gap), alt.X2("disparity_high:Q"), down)
+        of_mean = base.mark_rule().encode(
+            across, alt.Y("performance_low:Q", title=self.metric), alt.Y2("performance_high:Q")
+        )
+        return of_gap + of_mean + points
 
     def against(self, label: str) -> list[Difference]:
         """Every other contender minus this one."""
@@ -90,6 +148,12 @@ class Comparison:
         if not level:
             return f"{leader.label} wins on {what}: no other's interval of the difference holds 0."
         return f"{leader.label} leads on {what}, but cannot be told from {', '.join(level)}."
+
+
+def _cells(estimate: Interval | PointValue) -> list[str]:
+    if isinstance(estimate, PointValue):
+        return [number(estimate.value), "–"]
+    return [number(estimate.value), f"{estimate.low:.4f} … {estimate.high:.4f}"]
 
 
 def compare(

@@ -7,13 +7,16 @@ from dataclasses import asdict, replace
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from fairstream.baselines import GroupProbe, group_recovery, require_two_groups, user_embeddings
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.published import recognise
+from fairstream.display import Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Breakdown, ComparedTests, Evaluation, Evaluator, Explanation, Metric, explain
+from fairstream.evaluation.by_group import score_headings
 from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.results import PeriodResult, mean_slices, versions
 from fairstream.methods import METHODS, Parts
@@ -33,7 +36,7 @@ TRAINED = "users/trained"
 _PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
 
 
-class Run(Iterator[PeriodResult]):
+class Run(Tabular, Iterator[PeriodResult]):
     """One method over one log. Iterate over it for the periods t = 1 … T − 1.
 
     `pretrained` is the result at t = 0, there from the first step on; `results` what has been
@@ -314,6 +317,74 @@ class Run(Iterator[PeriodResult]):
             for task in self.config.tasks
             if self.results
         }
+
+    def _summary(self) -> Summary:
+        n_done, n_all = len(self.results), self.periods.last - 1
+        title = (
+            f"Run of {self.config.method} with {self.config.model}, seed {self.config.seed}: "
+            f"{n_done} of {n_all} periods, {len(self.log):,} events; {self.groups.attribute}"
+        )
+        groups = self._names()
+        rows = [
+            [str(result.t), result.update.step, task, name, *tested[name].cells(groups)]
+            for result in self.results
+            for task, tested in result.tasks.items()
+            for name in list(tested.metrics)[:1]
+        ]
+        return Summary(title, ["t", "update", "task", "metric", *score_headings(groups)], rows, self.notes)
+
+    def to_arrow(self) -> pa.Table:
+        """As an Arrow table, a row for each period so far, task, metric and group, "all" being everyone.
+
+        Columns: t, step, task, and those of `Evaluation.to_arrow`.
+        """
+        tables = [
+            pa.table(
+                {
+                    "t": pa.array([result.t] * len(table), pa.int64()),
+                    "step": pa.array([result.update.step] * len(table), pa.string()),
+                    "task": pa.array([task] * len(table), pa.string()),
+                    **{name: table[name] for name in table.column_names},
+                }
+            )
+            for result in self.results
+            for task, tested in result.tasks.items()
+            for table in (tested.to_arrow(),)
+        ]
+        if not tables:
+            raise ConfigurationError("this run has no results yet; iterate over it first")
+        return pa.concat_tables(tables)
+
+    def plot(self, metric: str | None = None, task: str | None = None) -> Any:
+        """Draw one metric over the periods, by group; needs altair (`fairstream[report]`).
+
+        Parameters
+        ----------
+        metric, task
+            NAME@K and the task; by default the first of each.
+
+        Returns
+        -------
+        altair.Chart
+
+        """
+        rows = self.to_arrow().to_pylist()
+        metric, task = metric or rows[0]["metric"], task or rows[0]["task"]
+        rows = [row for row in rows if (row["metric"], row["task"]) == (metric, task) and row["value"] is not None]
+        if not rows:
+            raise ConfigurationError(
+                f"this run has no {metric} on the task {task}; it has {', '.join(self.config.tasks)}"
+            )
+        alt, groups = charts(), list(dict.fromkeys(row["group"] for row in rows))
+        return (
+            alt.Chart(alt.Data(values=rows), title=f"{self.config.method}, {task}")
+            .mark_line(point=True)
+            .encode(
+                alt.X("t:O", title="period"),
+                alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False)),
+                colour("group", groups),
+            )
+        )
 
     def group_recovery(self) -> GroupProbe | None:
         """How well a fresh classifier tells the group from the embeddings that the model in service scores with.

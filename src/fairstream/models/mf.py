@@ -25,5 +25,8 @@ class MatrixFactorization(Scorer):
         p, q = self.user(users), self.item(items)  # (B, d), (B, C, d)
         return (q @ p.unsqueeze(-1)).squeeze(-1)
 
+    def vectors(self, users: Tensor, context: Context = NO_CONTEXT) -> tuple[Tensor, Tensor]:
+        return self.user(users), self.item.embeddings()
+
     def score_range(self, users: Tensor, start: int, stop: int, context: Context = NO_CONTEXT) -> Tensor:
         return self.user(users) @ self.item.weight[start:stop].T

@@ -75,6 +75,13 @@ class Scorer(nn.Module, ABC):
         """
         return lambda start, stop: self.score_range(users, start, stop, context)
 
+    def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
+        """Users (B,) → vectors of the users (B, d) and of all items (n_items, d) whose inner products are the scores.
+
+        None, as by default, where scores are no inner products.
+        """
+        return None
+
     def can_score(self, context: Context) -> Tensor:
         """(B,) whether the model has something to say of each user; the others get the popularity fallback.
 
@@ -213,6 +220,15 @@ class WindowScorer(Scorer):
 
         return score
 
+    def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
+        """The states and the items' rows; the bias is an item's last number, beside a user's 1."""
+        if type(self).score_states is not WindowScorer.score_states:
+            return None
+        states, rows, bias = self._last_states(context), self.item.embeddings(), getattr(self, "bias", None)
+        if bias is None:
+            return states, rows
+        return torch.cat([states, states.new_ones(len(states), 1)], 1), torch.cat([rows, bias.embeddings()], 1)
+
     def _last_states(self, context: Context) -> Tensor:
         assert context.history is not None
         return self.states(context.history)[:, -1]
@@ -235,7 +251,7 @@ class ClosedFormScorer(Scorer):
         Parameters
         ----------
         history
-            All events that the model is computed from, each (user, item) pair once.
+            All events that the model is computed from; a (user, item) pair repeats only where repeats are kept.
         new
             The positions of those that it does not hold yet.
         weights

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, Literal, Self, get_args, overload
@@ -19,6 +21,7 @@ from fairstream._version import __version__
 from fairstream.data import EventLog, Groups, Rows, Vocabulary, id_column, read_events, read_more_events
 from fairstream.data.groups import read_more_groups
 from fairstream.data.inputs import to_table
+from fairstream.display import Shown, Summary
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
 from fairstream.methods import METHODS, MethodConfig, Parts
@@ -37,16 +40,19 @@ from fairstream.recommender.learning import Candidate, Learning, Update
 from fairstream.recommender.levers import LeverName
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.vectors import most_similar, write_vectors
 from fairstream.reporting import report
 from fairstream.strategies import MeasureGroups, Side, Strategy
 from fairstream.training import CUSTOM, EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
 
 Metrics = Sequence[str] | Mapping[str, Metric]
+_OWN_TO_EACH = ("_writing", "_swapping", "_n_readers")
+"""What a copy does not share: locks, and who is reading."""
 _FIXED = ("model", "embedding_dim", "feature_buckets", "optimizer", "group_weight")
 """Options that the tensors of a checkpoint depend on."""
 
 
-class FairRecommender:
+class FairRecommender(Shown):
     """Fit once, update with every period's new events, recommend at any time.
 
     A recommender is one immutable `State` that is replaced as a whole: `recommend`, `evaluate`
@@ -149,6 +155,8 @@ class FairRecommender:
         restart_every: int | None = None,
         adversary_weight: float = 10.0,
     ) -> None:
+        given = locals()
+        self._params = {name: given[name] for name in _parameters()}
         if METHODS[method].reranker is not None:
             raise ConfigurationError(
                 f"{METHODS.canonical(method)} chooses the lists of all users together, so it is a method of "
@@ -210,6 +218,81 @@ class FairRecommender:
         self._writing = RLock()  # one update at a time
         self._swapping = Lock()  # guards the two fields below
         self._n_readers = 0
+
+    def _summary(self) -> Summary:
+        defaults = {name: parameter.default for name, parameter in _parameters().items()}
+        changed = {name: value for name, value in self._params.items() if value is not defaults[name]}
+        written = ", ".join(f"{name}={value!r}" for name, value in changed.items() if value != defaults[name])
+        title, state, last = f"{type(self).__name__}({written})", self._state, self.last_update
+        if state is None:
+            return Summary(f"{title}, not fitted")
+        history, groups = state.history, ", ".join(state.groups.names) or "none"
+        rows = [
+            ["model", type(state.model).__name__],
+            ["events", f"{len(history):,}"],
+            ["users", f"{history.n_users:,}"],
+            ["items", f"{history.n_items:,}"],
+            [f"groups by {state.groups.attribute}" if state.groups.names else "groups", groups],
+            ["period", str(state.t)],
+            ["events not learned yet", f"{len(state.pending):,}"],
+        ]
+        if last is not None:
+            rows.append(["last update", f"{last.step}, {last.seconds:.1f} s"])
+        return Summary(title, ["", "fitted"], rows, self.notes)
+
+    # ── parameters ───────────────────────────────────────────────────────────────────────
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor, as scikit-learn and what searches with it want them.
+
+        Parameters
+        ----------
+        deep
+            Has no effect: no parameter has parameters of its own.
+
+        Returns
+        -------
+        dict
+            Name → value as it was given.
+
+        Examples
+        --------
+        >>> rec = FairRecommender("item-item", group_weight=2.0)
+        >>> rec.get_params()["group_weight"]
+        2.0
+        >>> FairRecommender(**rec.get_params()).set_params(group_weight=3.0)
+        FairRecommender(model='item-item', group_weight=3.0), not fitted
+
+        """
+        return dict(self._params)
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters of the constructor; what was fitted is dropped.
+
+        Parameters
+        ----------
+        params
+            Name → value, checked as by the constructor.
+
+        Returns
+        -------
+        FairRecommender
+            The recommender itself.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such parameter or a value is wrong. Nothing has changed then.
+
+        """
+        if unknown := sorted(set(params) - set(self._params)):
+            known = ", ".join(sorted(self._params))
+            raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {known}")
+        with self._writing:
+            changed = type(self)(**{**self._params, **params})
+            with self._swapping:
+                self.__dict__.update({name: value for name, value in vars(changed).items() if name not in _OWN_TO_EACH})
+        return self
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
@@ -526,6 +609,48 @@ class FairRecommender:
                 }
             )
 
+    def similar_items(self, items: Any, k: int = 20) -> pa.Table:
+        """The k items that are most like each of some items.
+
+        Models whose scores are inner products (mf, gru, sasrec) compare the items' vectors; for the others items are
+        alike that the same people have had. Either is a cosine.
+
+        Parameters
+        ----------
+        items
+            One id or a list of ids; unknown ones have no similar items.
+        k
+            Items each; fewer where there are not so many, or where nobody has had an item with another.
+
+        Returns
+        -------
+        pyarrow.Table
+            item_id, similar_id, rank (from 1), score, source ("vectors" or "histories").
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> events = pa.table({"user": [1, 1, 2, 2, 3], "item": list("abaca"), "time": range(5)})
+        >>> rec = FairRecommender("item-item").fit(events)
+        >>> rec.similar_items("a", k=1).select(["item_id", "similar_id", "rank"]).to_pylist()
+        [{'item_id': 'a', 'similar_id': 'b', 'rank': 1}]
+
+        """
+        with self._reading() as state:
+            ids = _id_or_ids(items)
+            rows = state.item_ids.lookup(ids if len(ids) else state.item_ids.ids[:0])
+            found = most_similar(state, rows[rows >= 0], _check_k(k))
+            of = np.flatnonzero(rows >= 0)[found.asked]
+            return pa.table(
+                {
+                    "item_id": ids.take(pa.array(of)) if len(ids) else state.item_ids.ids[:0],
+                    "similar_id": state.item_ids.ids.take(pa.array(found.items)),
+                    "rank": found.ranks,
+                    "score": found.scores,
+                    "source": pa.array([found.source] * len(of), pa.string()),
+                }
+            )
+
     @overload
     def evaluate(
         self,
@@ -722,6 +847,41 @@ class FairRecommender:
             }
             write_checkpoint(Path(path), manifest, state_all_tensors(saved, learning))
 
+    def export(self, path: str | Path) -> None:
+        """Write ids and vectors whose inner products are the scores, for an index such as FAISS.
+
+        A new folder gets `items.parquet` (item_id, vector) and `users.parquet` (user_id, vector), and the same
+        vectors in the same order as `items.npy` and `users.npy` (float32). Users whom the model cannot score are
+        not in it. An index does not leave out what a user has had: ask it for more, and leave that out.
+
+        Parameters
+        ----------
+        path
+            A folder that is missing or empty.
+
+        Raises
+        ------
+        ConfigurationError
+            If the scores of the model are no inner products (item-item, popularity, ncf, blend).
+        CheckpointError
+            If the folder holds something, or cannot be written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from fairstream import synthetic_stream
+        >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
+        >>> rec = FairRecommender("mf", embedding_dim=8, pretrain_epochs=1, device="cpu").fit(stream.events)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rec.export(f"{folder}/vectors")
+        ...     np.load(f"{folder}/vectors/items.npy").shape[1]
+        8
+
+        """
+        with self._reading() as state:
+            write_vectors(Path(path), state, self.config.model)
+
     @classmethod
     def load(
         cls,
@@ -856,7 +1016,7 @@ class FairRecommender:
             if self._state is not None:
                 self._state.share()
             fields = self.__dict__.copy()
-        return {name: value for name, value in fields.items() if name not in ("_writing", "_swapping", "_n_readers")}
+        return {name: value for name, value in fields.items() if name not in _OWN_TO_EACH}
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         self.__dict__.update(fields)
@@ -942,6 +1102,13 @@ class FairRecommender:
             n_resamples,
             metrics=metrics or self._metrics or None,
         )
+
+
+@cache
+def _parameters() -> Mapping[str, inspect.Parameter]:
+    """The parameters of the constructor."""
+    named = inspect.signature(FairRecommender.__init__).parameters
+    return {name: parameter for name, parameter in named.items() if name != "self"}
 
 
 def _task_names(tasks: Any) -> list[Task]:

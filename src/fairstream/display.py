@@ -1,0 +1,105 @@
+"""How results show in a notebook and a terminal, and how they become tables and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+
+from fairstream.errors import ConfigurationError
+from fairstream.text import text_table
+
+COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73", "#E69F00", "#56B4E9", "#767676")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is shown of an object."""
+
+    title: str
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+    def text(self) -> str:
+        """As plain text.
+
+        >>> print(Summary("Two groups", ["group", "ndcg@20"], [["M", "0.25"]], ["one seed"]).text())
+        Two groups
+        group  ndcg@20
+        ──────────────
+        M         0.25
+        note: one seed
+        """
+        table = [text_table(self.headings, self.rows)] if self.rows else []
+        return "\n".join([self.title, *table, *(f"note: {note}" for note in self.notes)])
+
+    def html(self) -> str:
+        """As HTML, with every word escaped.
+
+        >>> Summary("a < b").html()
+        '<div><p>a &lt; b</p></div>'
+        """
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self.title.splitlines())
+        table = ""
+        if self.rows:
+            head, *body = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in (self.headings, *self.rows))
+            head = head.replace("<td>", "<th>").replace("</td>", "</th>")
+            table = f"<table><thead><tr>{head}</tr></thead><tbody><tr>{'</tr><tr>'.join(body)}</tr></tbody></table>"
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return f"<div>{lines}{table}{f'<ul>{notes}</ul>' if notes else ''}</div>"
+
+
+class Shown:
+    """Shows as a `Summary`, in a terminal as text and in a notebook as HTML."""
+
+    def _summary(self) -> Summary:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self._summary().text()
+
+    def _repr_html_(self) -> str:
+        return self._summary().html()
+
+
+class Tabular(Shown):
+    """Shows itself, and becomes a table of pandas, Polars or Arrow."""
+
+    def to_arrow(self) -> pa.Table:
+        """As an Arrow table."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """As a pandas frame, where pandas is installed."""
+        needed("pandas", "to_pandas", "pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """As a Polars frame, where Polars is installed."""
+        return needed("polars", "to_polars", "polars").from_arrow(self.to_arrow())
+
+
+def needed(module: str, what: str, install: str) -> Any:
+    """Return an optional module; raise ConfigurationError where it is not installed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise ConfigurationError(f"{what} needs {module}; install it with: pip install '{install}'") from None
+
+
+def charts() -> Any:
+    """Return altair, which draws what `plot` returns."""
+    return needed("altair", "plot", "fairstream[report]")
+
+
+def colour(name: str, values: Sequence[str]) -> Any:
+    """Return the colour of each value of a field, in the given order."""
+    alt = charts()
+    colours = [COLOURS[place % len(COLOURS)] for place in range(len(values))]
+    return alt.Color(f"{name}:N", title=None, scale=alt.Scale(domain=list(values), range=colours))

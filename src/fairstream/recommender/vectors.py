@@ -1,0 +1,105 @@
+"""What a model knows as vectors: exported for an index, and compared with each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import torch
+
+from fairstream.data import Rows
+from fairstream.errors import CheckpointError, ConfigurationError
+from fairstream.evaluation.ranking import evaluating
+from fairstream.files import new_folder
+from fairstream.recommender.state import State
+
+_USERS_AT_ONCE = 4096
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Similar(NamedTuple):
+    """The most similar items of some items, one below the other."""
+
+    asked: Rows
+    """Which of the items each row belongs to."""
+    items: Rows
+    ranks: Rows
+    scores: Floats
+    source: str
+
+
+def most_similar(state: State, items: Rows, k: int) -> Similar:
+    """Return the k items that are most like each of `items`, never the item itself."""
+    vectors = _item_vectors(state)
+    if vectors is None:
+        source, likeness = "histories", _shared_users(state, items)
+    else:
+        source, unit = "vectors", vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        likeness = unit[items] @ unit.T
+    likeness[np.arange(len(items)), items] = -np.inf
+    if vectors is None:
+        likeness[likeness <= 0] = -np.inf  # nobody has had both
+    k = min(k, likeness.shape[1])
+    best = np.argsort(-likeness, axis=1, kind="stable")[:, :k]
+    scores = np.take_along_axis(likeness, best, axis=1)
+    asked, place = np.nonzero(np.isfinite(scores))
+    return Similar(asked, best[asked, place], place + 1, scores[asked, place].astype(np.float32), source)
+
+
+def write_vectors(folder: Path, state: State, model: str) -> None:
+    """Write the vectors of all items, and of the users whom the model can score, into a new folder."""
+    rows = np.flatnonzero(state.contexts.can_score(state.model, np.arange(state.history.n_users)))
+    parts, of_items = [], None
+    with torch.no_grad(), evaluating(state.model):
+        for start in range(0, max(1, len(rows)), _USERS_AT_ONCE):
+            users = rows[start : start + _USERS_AT_ONCE]
+            both = state.model.vectors(torch.from_numpy(users).to(state.model.device), state.contexts.at(users))
+            if both is None:
+                raise ConfigurationError(
+                    f"the scores of the model {model} are no inner products of vectors, so that an index has no use "
+                    f"for them; export mf, gru or sasrec"
+                )
+            parts.append(both[0].detach().float().cpu().numpy())
+            of_items = both[1].detach().float().cpu().numpy()
+    assert of_items is not None
+    tables = {
+        "users": ("user_id", state.user_ids.ids.take(pa.array(rows)), np.concatenate(parts)),
+        "items": ("item_id", state.item_ids.ids, of_items[: len(state.item_ids)]),
+    }
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise CheckpointError(f"{folder} holds something already; export into a new folder")
+        with new_folder(folder) as being_written:
+            for name, (column, ids, vectors) in tables.items():
+                listed = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+                table = pa.table({column: ids, "vector": listed})
+                pyarrow.parquet.write_table(table, being_written / f"{name}.parquet")
+                np.save(being_written / f"{name}.npy", vectors)
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"the vectors could not be written to {folder}: {error.strerror or error}") from None
+
+
+def _item_vectors(state: State) -> Floats | None:
+    """(n_items, d) the vectors that the model scores with; None where it has none."""
+    anybody: Rows = np.arange(min(1, state.history.n_users))
+    with torch.no_grad(), evaluating(state.model):
+        both = state.model.vectors(torch.from_numpy(anybody).to(state.model.device), state.contexts.at(anybody))
+    return None if both is None else both[1].detach().float().cpu().numpy()
+
+
+def _shared_users(state: State, items: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(A, n_items) the cosine of who has had them: users of both over the root of the product of either's users."""
+    n_items, seen = state.history.n_items, state.history.seen
+    users, had = seen.users, seen.items
+    n_users = np.bincount(had, minlength=n_items).astype(np.float64)
+    likeness = np.zeros((len(items), len(state.item_ids)))
+    for place, item in enumerate(items):
+        _, of_both = seen.lists(users[had == item])
+        shared = np.bincount(of_both, minlength=n_items)
+        likeness[place, :n_items] = shared / np.sqrt(np.maximum(n_users[item] * n_users, 1))
+    return likeness
