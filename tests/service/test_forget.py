@@ -160,6 +160,14 @@ def test_a_request_is_done_at_once_and_completed_later(learned: Workspace) -> No
     assert "Nothing is pending" in cli("forget", learned.folder, "--pending").output
 
 
+def test_the_next_update_completes_what_was_requested(learned: Workspace) -> None:
+    request_forget(learned, [PERSON], by="test")
+    take_in(learned, PERIODS[2])
+    assert update(learned).kind in ("promoted", "rejected")
+    assert n_pending(learned.engine) == 0
+    assert is_nowhere(learned, PERSON)
+
+
 @pytest.mark.both_databases
 def test_cut_short_anywhere_the_model_in_service_is_whole_and_it_can_be_completed(
     learned: Workspace, monkeypatch: pytest.MonkeyPatch

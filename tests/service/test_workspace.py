@@ -6,13 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, update
-from sqlalchemy.exc import DBAPIError
 
 from fairstream.errors import ConfigurationError, WorkspaceError
-from fairstream.service.audit import entries, record, verify
-from fairstream.service.database import writing
-from fairstream.service.schema import audit
 from fairstream.service.settings import FILE, Gate, Learning, LiveConfig
 from fairstream.service.workspace import Workspace
 
@@ -51,28 +46,3 @@ def test_one_process_updates_at_a_time(new_workspace: Maker) -> None:
         pass
     with workspace.updating():
         pass
-
-
-@pytest.mark.both_databases
-def test_the_record_can_be_added_to_and_nothing_else(new_workspace: Maker) -> None:
-    engine = new_workspace().engine
-    with writing(engine) as connection:
-        record(connection, "test", {"ü": 1.5})
-    assert [entry.kind for entry in entries(engine)] == ["init", "test"]
-    assert verify(engine) == 2
-    for change in (update(audit).values(body="{}"), delete(audit)):
-        with pytest.raises(DBAPIError, match="can only be added to"), engine.begin() as connection:
-            connection.execute(change)
-    assert verify(engine) == 2
-
-
-@pytest.mark.both_databases
-def test_a_changed_record_is_found_out(new_workspace: Maker) -> None:
-    engine = new_workspace().engine
-    with writing(engine) as connection:
-        record(connection, "test", {})
-        guard = "audit_guard ON audit" if engine.dialect.name == "postgresql" else "audit_no_update"
-        connection.exec_driver_sql(f"DROP TRIGGER {guard}")
-        connection.execute(update(audit).where(audit.c.seq == 1).values(body='{"nothing":"happened"}'))
-    with pytest.raises(WorkspaceError, match="entry 1"):
-        verify(engine)

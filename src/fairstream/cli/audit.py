@@ -14,16 +14,20 @@ from fairstream.cli.workspaces import WorkspaceFolder, opened
 def audit(
     folder: WorkspaceFolder,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with everything.")] = False,
+    expect: Annotated[
+        str | None, typer.Option(metavar="HASH", help="A hash noted before, which an entry must have.")
+    ] = None,
 ) -> None:
-    """Check that nothing in the record was changed or taken out, and print it, oldest first.
+    """Verify the record and the tables that it speaks of, and print it, oldest first.
 
-    Each entry holds the hash of the one before it. Keep the last hash elsewhere, and you can tell later that
-    nothing before it has changed. Leaves with 2 where the record was tampered with.
+    Each entry holds the hash of the one before it, keyed with the workspace's secret; the file audit-head holds the
+    last one. Note a hash elsewhere, and --expect tells later that the record up to it is as it was. Leaves with 2
+    where the record or the tables were changed.
     """
     with opened(folder) as workspace:
         from fairstream.service.audit import entries, verify  # noqa: PLC0415 (an extra)
 
-        n, last = verify(workspace.engine), ""
+        n, last = verify(workspace.engine, expect), ""
         for entry in entries(workspace.engine):
             last = entry.hash
             when = datetime.fromtimestamp(entry.time / 1e6, UTC)

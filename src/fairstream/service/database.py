@@ -7,7 +7,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.types import TypeDecorator
 
 from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.files import replace_file
 
 EVENTS_FILE, PEOPLE_FILE = "events.sqlite", "people.sqlite"
+HEAD = "audit head"
+"""Under which name a transaction notes the last entry of the audit record."""
 _WAIT_SECONDS = 5
 """How long a writer waits for another one before it gives up."""
 _ROWS_OF_A_STATEMENT = 200
@@ -78,8 +81,15 @@ def _sqlite(file: Path) -> Engine:
 @contextmanager
 def writing(engine: Engine) -> Iterator[Any]:
     """A transaction that writes: all of it or nothing."""
-    with engine.connect().execution_options(writes=True) as connection, connection.begin():
-        yield connection
+    with engine.connect().execution_options(writes=True) as connection:
+        connection.info.pop(HEAD, None)
+        with connection.begin():
+            yield connection
+        if (head := connection.info.pop(HEAD, None)) is not None:
+            for path in engine.get_execution_options()["audit_heads"]:
+                with suppress(OSError):  # the entry is there; a head that lags behind is still part of the record
+                    replace_file(path, head.encode())
+                    path.chmod(0o600)
 
 
 def upgrade(engine: Engine, to: str = "head") -> None:

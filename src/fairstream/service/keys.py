@@ -45,7 +45,8 @@ def make_key(engine: Engine, name: str, scope: str) -> str:
         if connection.scalar(select(keys.c.name).where(keys.c.name == name)) is not None:
             raise WorkspaceError(f"there is or was a key named {name!r} already; give another name")
         connection.execute(insert(keys).values(name=name, scope=scope, digest=_digest(key), created=now()))
-        record(connection, "key", {"action": "made", "name": name, "scope": scope})
+        entry = {"action": "made", "name": name, "scope": scope, "digest": _digest(key)}
+        record(connection, "key", entry)
     return key
 
 
@@ -53,11 +54,11 @@ def revoke_key(engine: Engine, name: str) -> None:
     """From now on the key opens nothing."""
     with reachable(engine), writing(engine) as connection:
         valid = (keys.c.name == name) & keys.c.revoked.is_(None)
-        scope = connection.scalar(select(keys.c.scope).where(valid))
-        if scope is None:
+        row = connection.execute(select(keys.c.scope, keys.c.digest).where(valid)).first()
+        if row is None:
             raise WorkspaceError(f"there is no key named {name!r} that is still valid")
         connection.execute(update(keys).where(valid).values(revoked=now()))
-        record(connection, "key", {"action": "revoked", "name": name, "scope": scope})
+        record(connection, "key", {"action": "revoked", "name": name, "scope": row.scope, "digest": row.digest})
 
 
 def list_keys(engine: Engine) -> list[Key]:

@@ -18,7 +18,7 @@ from fairstream.files import replace_file
 from fairstream.methods import MethodConfig
 
 FILE = "fairstream.toml"
-_PARTS = ("learning", "gate", "privacy", "limits")
+_PARTS = ("learning", "gate", "privacy", "limits", "retention")
 """The tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
@@ -106,6 +106,13 @@ class Limits(Configuration):
     """How far ahead of the clock an event may be dated."""
 
 
+class Retention(Configuration):
+    """What is deleted when it is old."""
+
+    events_days: int | None = Field(None, ge=1)
+    """Days after which events are deleted that no kept model needs any more; without it they are kept."""
+
+
 class LiveConfig(Configuration):
     """A workspace's `fairstream.toml`."""
 
@@ -117,10 +124,13 @@ class LiveConfig(Configuration):
     """When the service updates by itself: "1d", "6h", "30m", "90s" or "10000 events"; without it only when asked."""
     keep_models: int = Field(10, ge=2)
     """Models that stay on disk for a rollback."""
+    audit_head: str | None = None
+    """A second file, on another disk say, for the hash of the audit record's last entry."""
     learning: Learning = Learning()
     gate: Gate = Gate()
     privacy: Privacy = Privacy()
     limits: Limits = Limits()
+    retention: Retention = Retention()
 
     @field_validator("every")
     @classmethod

@@ -31,11 +31,13 @@ from fairstream.service.control import reported_control, sentences_of
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.explain import strata
+from fairstream.service.forgetting import complete_forgetting
 from fairstream.service.gate import Check, Decision, compared, drift, finite, flood
 from fairstream.service.periods import closed_periods, events_of, in_order
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
 from fairstream.service.records import Period
-from fairstream.service.registry import in_service, model, put_into_service, tidy
+from fairstream.service.registry import in_service, model, put_into_service
+from fairstream.service.retention import prune
 from fairstream.service.workspace import Workspace
 
 Kind = Literal["promoted", "rejected", "failed", "skipped"]
@@ -61,7 +63,8 @@ def update(
 
     The caller holds the updating lock. `conclude` is called in the transaction that makes all of it visible.
     """
-    tidy(workspace)
+    complete_forgetting(workspace)  # a candidate must not descend from what is to be forgotten
+    prune(workspace)
     outcome = _Update(workspace, say, conclude).run()
     if outcome.kind == "skipped":
         with writing(workspace.engine) as connection:

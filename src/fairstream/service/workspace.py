@@ -6,6 +6,7 @@
     events.sqlite       events, periods, models, the audit record, keys (SQLite)
     people.sqlite       who belongs to which group, apart from all else (SQLite)
     people-database     the address of PostgreSQL as the role that owns the schema `people`, where it is another
+    audit-head          number and hash of the audit record's last entry
     models/             a checkpoint for each model; with PostgreSQL a cache of those in the database
 
 Many processes may read a workspace and add events to it; one at a time may update it, and a lock
@@ -31,7 +32,7 @@ from sqlalchemy import Engine
 
 from fairstream.errors import WorkspaceError
 from fairstream.files import replace_file
-from fairstream.service.audit import record
+from fairstream.service.audit import UPGRADE, audited, baseline, record
 from fairstream.service.database import (
     EVENTS_FILE,
     PEOPLE_FILE,
@@ -47,7 +48,8 @@ from fairstream.service.people import PeopleStore
 from fairstream.service.settings import FILE, LiveConfig
 
 _DATABASE, _PEOPLE_DATABASE, _SECRET, _LOCK = "database", "people-database", "secret", ".updating"
-_PRIVATE = (_DATABASE, _PEOPLE_DATABASE, _SECRET, EVENTS_FILE, PEOPLE_FILE, "models", "audit-head")
+_HEAD = "audit-head"
+_PRIVATE = (_DATABASE, _PEOPLE_DATABASE, _SECRET, EVENTS_FILE, PEOPLE_FILE, "models", _HEAD)
 """What the names of files begin with that are for the owner alone."""
 _UPDATING = 0x75706474
 """The number of PostgreSQL's lock that whoever updates holds."""
@@ -76,8 +78,9 @@ class Workspace:
             upgrade(engine)
             if database is not None:
                 _write_private(folder / _DATABASE, database.encode())
-            _write_private(folder / _SECRET, secrets.token_bytes(32))
-            with writing(engine) as connection:
+            secret = secrets.token_bytes(32)
+            _write_private(folder / _SECRET, secret)
+            with writing(audited(engine, secret, _heads(folder, config))) as connection:
                 record(connection, "init", {"configuration": config.model_dump()})
             config.write(folder)  # last: a folder with this file is a workspace
         return cls.open(folder)
@@ -92,7 +95,8 @@ class Workspace:
             need_current(engine)
             on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
             store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
-            return cls(folder, config, engine, _read(folder / _SECRET), store)
+            secret = _read(folder / _SECRET)
+            return cls(folder, config, audited(engine, secret, _heads(folder, config)), secret, store)
         except BaseException:
             engine.dispose()
             raise
@@ -100,10 +104,13 @@ class Workspace:
     @classmethod
     def upgrade(cls, folder: Path) -> bool:
         """Bring the tables of a workspace to what this version wants; says whether they were not so already."""
-        engine = _engine_of(_need(folder))
+        config, secret, engine = LiveConfig.read(_need(folder)), _read(folder / _SECRET), _engine_of(folder)
         with _let_go(engine), reachable(engine):
             before = revision(engine)
             upgrade(engine)
+            if before == "0001":  # from here on the record has a key
+                with writing(audited(engine, secret, _heads(folder, config))) as connection:
+                    record(connection, UPGRADE, baseline(connection))
             return before != revision(engine)
 
     def __enter__(self) -> Self:
@@ -169,6 +176,12 @@ def _need(folder: Path) -> Path:
     if not (folder / FILE).is_file():
         raise WorkspaceError(f"{folder} is not a workspace: there is no {FILE}; make one with `fairstream init`")
     return folder
+
+
+def _heads(folder: Path, config: LiveConfig) -> tuple[Path, ...]:
+    """The files that hold the hash of the audit record's last entry."""
+    elsewhere = () if config.audit_head is None else (folder / config.audit_head,)
+    return (folder / _HEAD, *elsewhere)
 
 
 def _make_private(folder: Path) -> None:

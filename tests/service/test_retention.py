@@ -1,0 +1,55 @@
+"""Old events are deleted when no kept model needs them."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from streams import named_stream, take_in
+
+from fairstream.service.audit import entries, verify
+from fairstream.service.event_store import EventStore
+from fairstream.service.periods import closed_periods
+from fairstream.service.registry import models
+from fairstream.service.retention import prune
+from fairstream.service.settings import Retention
+from fairstream.service.updater import update
+from fairstream.service.workspace import Workspace
+
+PERIODS, _ = named_stream()
+
+
+def with_days(workspace: Workspace, days: int | None) -> Workspace:
+    """The same workspace, opened with another configuration."""
+    workspace.config.with_options(retention=Retention(events_days=days)).write(workspace.folder)
+    return Workspace.open(workspace.folder)
+
+
+def test_everything_is_kept_unless_configured(learned: Workspace) -> None:
+    assert prune(learned) == 0
+    with with_days(learned, 10**5) as patient:
+        assert prune(patient) == 0
+
+
+@pytest.mark.both_databases
+def test_only_what_no_kept_model_needs_is_deleted(learned: Workspace) -> None:
+    first, second = closed_periods(learned.engine)
+    with with_days(learned, 1) as workspace:
+        assert prune(workspace) == 0  # the first model is kept for a rollback
+        workspace.models.remove([models(workspace.engine)[-1].folder])
+        assert prune(workspace) == first.n_events
+        left = EventStore(workspace).read(0)["seq"]
+        assert left[0].as_py() == second.first_seq
+        assert len(left) == second.n_events
+        assert [entry.kind for entry in entries(workspace.engine)][-1] == "prune"
+        assert prune(workspace) == 0
+        verify(workspace.engine)
+
+
+def test_updates_prune_and_go_on_without_what_is_gone(learned: Workspace) -> None:
+    shutil.rmtree(learned.models.path(models(learned.engine)[-1].folder))
+    with with_days(learned, 1) as workspace:
+        take_in(workspace, PERIODS[2])
+        assert update(workspace).kind in ("promoted", "rejected")
+        store, periods = EventStore(workspace), closed_periods(workspace.engine)
+        assert store.read(0)["seq"][0].as_py() >= periods[1].first_seq
