@@ -1,8 +1,8 @@
 "use strict";
 // Draws the charts, and unfolds everything for print.
 (() => {
-  const { config, specs, drawn, options } = JSON.parse(document.getElementById("charts").textContent);
-  const embedding = { actions: false, mode: "vega-lite", renderer: "svg", ...options };
+  const { config, specs, drawn } = JSON.parse(document.getElementById("charts").textContent);
+  const embedding = { actions: false, mode: "vega-lite", renderer: "svg" };
   const waiting = new Set(Object.keys(drawn));
 
   async function draw(id) {

@@ -19,7 +19,15 @@ class Standing:
     started_by: list[str] = field(default_factory=list)
 
     def health(self) -> Health:
-        return Health(datetime(2025, 11, 1, tzinfo=UTC), 4711, 3, 0.0021, 0.0193, self.problem)
+        return Health(
+            datetime(2025, 11, 1, tzinfo=UTC),
+            4711,
+            3,
+            0.0021,
+            0.0193,
+            "popularity" if self.problem else "model",
+            self.problem,
+        )
 
     def recommend(self, user_id: str, k: int) -> Answer:
         if self.problem:

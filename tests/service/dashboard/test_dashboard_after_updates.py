@@ -23,7 +23,7 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     workspace = learned
     take_in(workspace, PERIODS[2])
     assert run(workspace).state == "promoted"
-    assert status_of(read_overview(workspace), None, 2).level == "good"
+    assert status_of(read_overview(workspace), "model", None, 2).level == "good"
     flood = PERIODS[3].slice(0, len(PERIODS[3]) // 2)
     flood = flood.set_column(0, "user_id", pa.array(["u1"] * len(flood)))
     take_in(workspace, pa.concat_tables([PERIODS[3], flood]))
@@ -36,7 +36,7 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     assert [period.t for period, _ in overview.evaluated] == [1, 2, 3]
     assert 0 < overview.events.waiting <= 10
     assert overview.updates[0] == rejected
-    status = status_of(overview, None, 2)
+    status = status_of(overview, "model", None, 2)
     assert (status.level, status.headline, status.candidate) == (
         "warning",
         "The last update was rejected",
@@ -58,6 +58,6 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
             assert html.escape(sentence(check["sentence"])).replace("&#x27;", "&#39;") in page
 
     promote(workspace, rejected.model, by="a person")
-    status = status_of(read_overview(workspace), None, 2)
+    status = status_of(read_overview(workspace), "model", None, 2)
     assert status.level == "good"
     assert "promoted by hand" in status.sentences[0]

@@ -36,6 +36,7 @@ from fairstream.service.dashboard.status import status_of
 from fairstream.service.dashboard.words import score
 from fairstream.service.database import writing
 from fairstream.service.schema import models, service
+from fairstream.service.serving import ServedBy
 from fairstream.service.settings import Learning
 from fairstream.service.workspace import Workspace
 
@@ -86,8 +87,8 @@ def test_many_periods_are_shown_a_page_at_a_time(new_workspace: Maker) -> None:
 def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspace: Maker) -> None:
     workspace = new_workspace()
 
-    def status(problem: str | None = None) -> Any:
-        return status_of(read_overview(workspace), problem, alert_after=2)
+    def status(problem: str | None = None, source: ServedBy | None = "model") -> Any:
+        return status_of(read_overview(workspace), source, problem, alert_after=2)
 
     assert (status().level, status().headline) == ("neutral", "Waiting for the first events")
     filled(workspace)
@@ -116,7 +117,9 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
     with writing(workspace.engine) as connection:
         add_update(connection, 13, id="f", state="failed", reason="disk full", requested=BEGINS + 30 * DAY)
     assert (status().level, status().headline) == ("bad", "The last update failed")
-    assert status("the model is damaged").sentences == ["The model is damaged."]
+    assert (status("it is loaded", None).level, status("the disk is full").level) == ("warning", "bad")
+    damaged = status("model m is damaged", "popularity")
+    assert (damaged.level, damaged.sentences, damaged.can_roll_back) == ("bad", ["Model m is damaged."], True)
 
 
 def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace: Maker) -> None:
@@ -124,7 +127,7 @@ def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace:
     with writing(workspace.engine) as connection:
         add_period(connection, 0)
         add_update(connection, 0, state="skipped", reason="no group is known yet")
-    status = status_of(read_overview(workspace), None, 2)
+    status = status_of(read_overview(workspace), "model", None, 2)
     assert status.level == "warning"
     assert status.sentences == ["The last update was skipped. No group is known yet."]
 

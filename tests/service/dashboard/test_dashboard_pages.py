@@ -21,7 +21,7 @@ from running import Standing
 from sqlalchemy import event, insert
 from sqlalchemy.exc import OperationalError
 
-from fairstream.service import registry, schema
+from fairstream.service import items, registry, schema
 from fairstream.service.audit import entries
 from fairstream.service.dashboard import routes
 from fairstream.service.dashboard.reading import gap_of, read_overview, scores_of
@@ -38,7 +38,7 @@ HOSTILE = "<script>alert('x')</script>&\"'"
 SHORT_HOSTILE = "<img src=x onerror=alert(1)>"
 MODEL = f"/models/{model_id(9)}"
 PRIVATE = ("/", "/models", "/updates", "/lists", MODEL, f"{MODEL}/audit.html", f"{MODEL}/audit.json")
-BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback")
+BUTTONS = ("/updates", f"{MODEL}/promote", "/rollback", "/items")
 
 
 class Reader(HTMLParser):
@@ -86,10 +86,10 @@ class Client:
     def post(self, path: str, **options: Any) -> Response:
         return asyncio.run(self._client.post(path, **options))
 
-    def press(self, path: str, **options: Any) -> Response:
+    def press(self, path: str, fields: dict[str, str] | None = None, **options: Any) -> Response:
         """Press a button as the page has it, with its token."""
         (token, *_) = re.findall(r'name="token" value="([^"]+)"', self.get("/").text)
-        return self.post(path, data={"token": token}, **options)
+        return self.post(path, data={"token": token, **(fields or {})}, **options)
 
 
 def signed_in(workspace: Workspace, scope: str = "read", standing: Standing | None = None) -> Client:
@@ -308,6 +308,21 @@ def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace
     sign_in(broken, make_key(shop.engine, "other", "read"))
     assert "There is no model yet." in broken.get("/lists", params={"user": "ann"}).text
     assert "The model in service cannot be used" in broken.get("/").text
+
+
+def test_an_item_is_withdrawn_and_given_back(shop: Workspace) -> None:
+    admin = signed_in(shop, "admin")
+    item = "a <b>thing</b> & more"
+    assert admin.press("/items", {"item": item}).headers["location"] == "/lists"
+    page = admin.get("/lists").text
+    assert f"Item {html.escape(item)} is out of every list." in page
+    assert [row.item_id for row in items.listed(shop.engine, available=False)] == [item]
+    admin.press("/items", {"item": item, "available": "yes"})
+    assert items.listed(shop.engine, available=False) == []
+    for odd in ("", "  ", "x" * 300, "a\0b"):
+        admin.press("/items", {"item": odd})
+        assert "must have 1 to 256 printable characters" in admin.get("/lists").text
+    assert len(items.listed(shop.engine)) == 1
 
 
 def test_every_picture_has_a_sentence_and_every_page_its_order(shop: Workspace) -> None:

@@ -98,6 +98,7 @@ class Service:
             n_errors=self.metrics.count(min_status=500),
             p50_seconds=self.metrics.quantile(RECOMMENDATIONS, 0.5),
             p99_seconds=self.metrics.quantile(RECOMMENDATIONS, 0.99),
+            source=self.serving.status().source,
             problem=problems[0] if problems else None,
         )
 

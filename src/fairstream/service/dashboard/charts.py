@@ -211,9 +211,10 @@ def _dates(moments: Sequence[Moment], xs: Sequence[float]) -> list[tuple[float, 
     form = "%b %Y" if days > 400 else "%-d %b" if days > 2 else "%H:%M"
     labels: list[tuple[float, str, str]] = []
     for x, moment in zip(xs, moments, strict=True):
-        label = moment.time.strftime(form)
-        if not labels or (x - labels[-1][0] >= 100 / _N_DATES and label != labels[-1][1]):
-            labels.append((x, label, "end" if x > 92 else "middle"))
+        label, is_last = moment.time.strftime(form), x > 92
+        apart = 100 / _N_DATES * (1.5 if is_last else 1)  # at the edge the label lies on one side of its place
+        if not labels or (x - labels[-1][0] >= apart and label != labels[-1][1]):
+            labels.append((x, label, "end" if is_last else "middle"))
     return labels
 
 
@@ -226,7 +227,7 @@ def _columns(
     columns = []
     for rank, place in enumerate(order):
         moment, left = moments[place], ends[rank]
-        title = f"{moment.time:%-d %b %Y} · period {moment.t}"
+        title = f"{moment.time:%-d %b} · period {moment.t}"
         readings = [
             (line.style, line.name, write(value)) for line in series if (value := line.values[place]) is not None
         ]

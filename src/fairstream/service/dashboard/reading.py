@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, func, select
+from sqlalchemy import Connection, func, select
 
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.service import schema
@@ -23,7 +23,6 @@ from fairstream.service.updates import listed
 from fairstream.service.workspace import Workspace
 
 PERIODS_AT_ONCE = 60
-_WITHDRAWN_AT_ONCE = 200
 _LATEST_UPDATES, _LATEST_ENTRIES = 6, 12
 _LONGEST_ID = 32
 
@@ -177,15 +176,6 @@ def read_model(workspace: Workspace, model_id: str) -> ModelStory | None:
             children=_models(connection, models.c.parent == model_id),
             entries=list(_entries_about(connection, model_id)),
         )
-
-
-def withdrawn_items(engine: Engine) -> list[RowMapping]:
-    """Items that are in nobody's list, with since when; the latest first."""
-    items = schema.items
-    wanted = select(items.c.item_id, items.c.changed).where(items.c.available.is_(False))
-    with engine.connect() as connection:
-        latest = wanted.order_by(items.c.changed.desc(), items.c.item_id).limit(_WITHDRAWN_AT_ONCE)
-        return list(connection.execute(latest).mappings())
 
 
 def _models(connection: Connection, which: Any) -> list[Model]:

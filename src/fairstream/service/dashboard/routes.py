@@ -10,19 +10,19 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from markupsafe import Markup
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from fairstream.errors import FairstreamError, WorkspaceError
-from fairstream.service import registry, schema, updates
+from fairstream.errors import DataError, FairstreamError, WorkspaceError
+from fairstream.service import items, registry, schema, updates
 from fairstream.service.dashboard.audit_file import audit_json
 from fairstream.service.dashboard.charts import sparkline
 from fairstream.service.dashboard.overview import gap_chart, late, newcomers, quality_chart, stream_charts, target_of
-from fairstream.service.dashboard.reading import ModelStory, gap_of, read_model, read_overview, withdrawn_items
+from fairstream.service.dashboard.reading import ModelStory, gap_of, read_model, read_overview
 from fairstream.service.dashboard.status import status_of
 from fairstream.service.dashboard.templating import assets, render
 from fairstream.service.dashboard.web import (
@@ -33,16 +33,17 @@ from fairstream.service.dashboard.web import (
     html,
     is_foreign,
     local_path,
+    plain_text,
     read_form,
     redirect,
     to_login,
     whole_number,
 )
 from fairstream.service.dashboard.words import sentence
-from fairstream.service.database import now, reachable
+from fairstream.service.database import DatabaseUnavailableError, now, reachable
 from fairstream.service.event_store import EventStore
 from fairstream.service.keys import scope_of
-from fairstream.service.serving import Answer
+from fairstream.service.serving import Answer, ServedBy
 from fairstream.service.workspace import Workspace
 
 _Row = TypeVar("_Row")
@@ -62,8 +63,10 @@ class Health:
     n_errors: int
     p50_seconds: float | None
     p99_seconds: float | None
+    source: ServedBy | None = "model"
+    """What answers; None: nothing is loaded yet."""
     problem: str | None = None
-    """Why the model in service cannot be used, in a sentence."""
+    """What is wrong, in a sentence."""
 
 
 class Running(Protocol):
@@ -126,6 +129,7 @@ class _Dashboard:
             route("/updates", self._action(self._start_update, "/"), "POST"),
             route("/models/{id}/promote", self._action(self._promote, "/"), "POST"),
             route("/rollback", self._action(self._roll_back, "/"), "POST"),
+            route("/items", self._action(self._set_available, "/lists"), "POST"),
             route("/login", self._ask_for_key),
             route("/login", self._sign_in, "POST"),
             route("/logout", self._sign_out, "POST"),
@@ -144,7 +148,7 @@ class _Dashboard:
             visitor,
             overview=overview,
             health=health,
-            status=status_of(overview, health.problem, _ALERT_AFTER),
+            status=status_of(overview, health.source, health.problem, _ALERT_AFTER),
             charts=[quality_chart(overview), gap_chart(overview, config)] if evaluated else [],
             stream=stream_charts(overview),
             quality_line=sparkline([scores.mean for _, scores in evaluated]),
@@ -156,16 +160,29 @@ class _Dashboard:
         )
 
     def _models(self, request: Request, visitor: Visitor) -> Response:
-        rows, more = _paged(registry.models, self._workspace.engine, request.query_params.get("before"))
+        rows, more = self._paged(registry.models, request)
         service = registry.in_service(self._workspace.engine)
         return self._html("models.html", request, visitor, models=rows, more=more, serving=service and service.model)
 
     def _updates(self, request: Request, visitor: Visitor) -> Response:
-        rows, more = _paged(updates.listed, self._workspace.engine, request.query_params.get("before"))
+        rows, more = self._paged(updates.listed, request)
         return self._html("updates.html", request, visitor, updates=rows, more=more)
 
+    def _paged(self, read: Callable[..., list[_Row]], request: Request) -> tuple[list[_Row], bool]:
+        """Some rows, and whether there are more."""
+        before = plain_text(request.query_params.get("before")) or None
+        try:
+            rows = read(self._workspace.engine, before=before, limit=_ROWS_AT_ONCE + 1)
+        except DatabaseUnavailableError:
+            raise
+        except WorkspaceError:  # there is no such row
+            rows = read(self._workspace.engine, before=None, limit=_ROWS_AT_ONCE + 1)
+        return rows[:_ROWS_AT_ONCE], len(rows) > _ROWS_AT_ONCE
+
     def _lists(self, request: Request, visitor: Visitor) -> Response:
-        user_id = (request.query_params.get("user") or "").strip()
+        user_id = plain_text(request.query_params.get("user"))
+        after = plain_text(request.query_params.get("after"))
+        withdrawn = items.listed(self._workspace.engine, available=False, after=after, limit=_ROWS_AT_ONCE + 1)
         answer, history, problem = None, list[str](), None
         if user_id:
             try:
@@ -182,7 +199,8 @@ class _Dashboard:
             answer=answer,
             history=history,
             problem=problem,
-            withdrawn=withdrawn_items(self._workspace.engine),
+            withdrawn=withdrawn[:_ROWS_AT_ONCE],
+            more=len(withdrawn) > _ROWS_AT_ONCE,
         )
 
     def _of_model(self, answer: Callable[[Request, Visitor, ModelStory], Response]) -> Page:
@@ -223,6 +241,14 @@ class _Dashboard:
     async def _roll_back(self, _: Request, visitor: Visitor, __: Mapping[str, str]) -> str:
         model_id = await run_in_threadpool(registry.rollback, self._workspace, by=visitor.key)
         return f"Rolled back to model {model_id}."
+
+    async def _set_available(self, _: Request, __: Visitor, form: Mapping[str, str]) -> str:
+        item_id, is_available = plain_text(form.get("item")), form.get("available") == "yes"
+        if not item_id:
+            raise DataError("an item's id must have 1 to 256 printable characters")
+        # Every process that serves, this one too, looks for such changes twice a second.
+        await run_in_threadpool(items.set_available, self._workspace.engine, item_id, is_available)
+        return f"Item {item_id} is {'back in' if is_available else 'out of'} every list."
 
     # Signing in
 
@@ -318,12 +344,3 @@ class _Dashboard:
     def _unavailable(self) -> Response:
         words = "The database cannot be reached; try again in a moment."
         return self._message(503, "Not now", words, {"Retry-After": "5"})
-
-
-def _paged(read: Callable[..., list[_Row]], engine: Engine, before: str | None) -> tuple[list[_Row], bool]:
-    """Some rows, and whether there are more."""
-    try:
-        rows = read(engine, before=before, limit=_ROWS_AT_ONCE + 1)
-    except WorkspaceError:  # there is no such row
-        rows = read(engine, before=None, limit=_ROWS_AT_ONCE + 1)
-    return rows[:_ROWS_AT_ONCE], len(rows) > _ROWS_AT_ONCE

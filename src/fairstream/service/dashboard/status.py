@@ -8,6 +8,7 @@ from typing import Literal
 from fairstream.service.dashboard.reading import Overview
 from fairstream.service.dashboard.words import checks_of, is_manual, reason_of, sentence
 from fairstream.service.records import FINISHED
+from fairstream.service.serving import ServedBy
 
 Level = Literal["good", "warning", "bad", "neutral"]
 
@@ -24,11 +25,11 @@ class Status:
     can_roll_back: bool = False
 
 
-def status_of(overview: Overview, problem: str | None, alert_after: int) -> Status:
-    """The worst of what is wrong, else that all is well; `problem` is what the serving process says is wrong."""
-    serving, can_roll_back = overview.serving, bool(overview.serving and overview.serving.parent)
+def status_of(overview: Overview, source: ServedBy | None, problem: str | None, alert_after: int) -> Status:
+    """The worst of what is wrong, else that all is well; what answers, and the `problem`, are the process's."""
+    serving = overview.serving
     if problem is not None and serving is not None:
-        return Status("bad", "The model in service cannot be used", [sentence(problem)], None, can_roll_back)
+        return _with_problem(source, sentence(problem), has_parent=serving.parent is not None)
     state, reasons, candidate = _last_outcome(overview)
     if serving is None:
         if not overview.events.total:
@@ -36,13 +37,20 @@ def status_of(overview: Overview, problem: str | None, alert_after: int) -> Stat
         why = [f"The last update was {state}. {reason}" for reason in reasons[:1]] if state else []
         return Status("warning", "Popular items are shown: there is no model yet", why, candidate)
     if state == "failed":
-        return Status("bad", "The last update failed", [*reasons, "The model before it goes on serving."])
+        return Status("bad", "The last update failed", reasons)
     if state == "rejected" and candidate != serving.id:
         n = overview.n_rejected
         headline = "The last update was rejected" if n < 2 else f"The last {n} updates were rejected"
-        level: Level = "bad" if n >= alert_after else "warning"
-        return Status(level, headline, [*reasons, "The model before it goes on serving."], candidate, can_roll_back)
-    return Status("good", "Everything is up to date", _why_well(overview, state, reasons), None, can_roll_back)
+        return Status("bad" if n >= alert_after else "warning", headline, reasons, candidate)
+    return Status("good", "Everything is up to date", _why_well(overview, state, reasons))
+
+
+def _with_problem(source: ServedBy | None, problem: str, *, has_parent: bool) -> Status:
+    if source is None:
+        return Status("warning", "The model is being loaded", [problem])
+    if source == "model":
+        return Status("bad", "The service has a problem", [problem])
+    return Status("bad", "The model in service cannot be used", [problem], can_roll_back=has_parent)
 
 
 def _why_well(overview: Overview, state: str | None, reasons: list[str]) -> list[str]:
@@ -53,8 +61,8 @@ def _why_well(overview: Overview, state: str | None, reasons: list[str]) -> list
     if newest is not None and newest.id != serving.id and newest.state == "promoted":
         return [f"The newer model {newest.id} was taken out of service."]
     if is_manual(serving):
-        return ["It was promoted by hand: the gate had rejected it."]
-    return [f"The last update promoted it. {reason}" for reason in reasons]
+        return [f"Model {serving.id} was promoted by hand: the gate had rejected it."]
+    return [f"The last update was promoted. {reason}" for reason in reasons]
 
 
 def _last_outcome(overview: Overview) -> tuple[str | None, list[str], str | None]:

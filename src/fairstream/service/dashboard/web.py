@@ -13,6 +13,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairstream.service.dashboard.templating import assets
+from fairstream.service.fields import MAX_LENGTH
 
 COOKIE = "fairstream_session"
 LASTS = 12 * 60 * 60
@@ -94,6 +95,12 @@ def local_path(to: str | None) -> str:
 def whole_number(text: str | None) -> int | None:
     """A small whole number of a query; None for anything else."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def plain_text(text: str | None) -> str:
+    """An id of a query or a form as a database takes it; empty for anything else."""
+    stripped = (text or "").strip()
+    return stripped if stripped.isprintable() and len(stripped) <= MAX_LENGTH else ""
 
 
 def is_foreign(request: Request) -> bool:

@@ -125,7 +125,13 @@ def gap_words(gap: Gap | None) -> str:
     if gap is None:
         return "No gap can be reported: too few people of more than one group were evaluated."
     side = "behind" if gap.is_behind else "ahead of"
-    chance = "" if gap.p_value is None else ", which may be chance" if gap.may_be_chance else ", hardly by chance"
+    chance = (
+        ""
+        if gap.p_value is None
+        else ", which may be chance"
+        if gap.may_be_chance
+        else ", which is unlikely to be chance"
+    )
     return f"The group “{gap.group}” is {score(gap.value)} {side} everyone else{chance}."
 
 
