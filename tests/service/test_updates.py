@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from fairstream.service.periods import closed_periods
 from fairstream.service.records import Update
 from fairstream.service.registry import in_service, models
 from fairstream.service.settings import Every, Gate, LiveConfig
+from fairstream.service.status import Status
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -215,3 +217,30 @@ def test_a_shop_without_events_is_skipped(new_workspace: Maker) -> None:
     workspace = new_workspace(**SMALL)
     know(workspace, PEOPLE)
     assert updates.run(workspace).state == "skipped"
+
+
+def test_status_says_what_answers_how_the_last_update_ended_and_what_waits(learned: Workspace) -> None:
+    def status(*options: str) -> str:
+        done = CliRunner().invoke(app, ["status", str(learned.folder), *options], catch_exceptions=False)
+        assert done.exit_code == 0
+        return done.output
+
+    take_in(learned, PERIODS[2].slice(0, 7))
+    done = updates.run(learned)
+    said = status()
+    assert f"Model {in_service(learned.engine).model} is in service since" in said
+    assert f"Last update {done.id}" in said
+    assert "skipped: the period stays open" in said
+    assert "7 events wait for the next update (on request)." in said
+    assert "in a row" not in said
+    found = json.loads(status("--json"))
+    assert (found["n_waiting"], found["rejections_in_a_row"], found["n_periods"]) == (7, 0, 2)
+    assert found["last_update"]["state"] == "skipped"
+    assert found["ndcg"] > 0
+
+
+def test_status_of_a_new_workspace(new_workspace: Maker) -> None:
+    said = " ".join(Status.of(new_workspace()).sentences())
+    assert said == (
+        "No model is in service yet: recommendations are by popularity. 0 events wait for the next update (on request)."
+    )

@@ -50,6 +50,7 @@ COMMANDS = {
     "update": Command(
         "update", SERVICE, "Train on the events since the last update; promote the model if it passes the gate."
     ),
+    "status": Command("status", SERVICE, "Show the model in service, the last update, and what waits."),
     "promote": Command("promote", SERVICE, "Put a model into service."),
     "rollback": Command("promote", SERVICE, "Go back to the model that the present one was made from."),
     "forget": Command("forget", SERVICE, "Delete people: their events, attributes, and what models keep of them."),

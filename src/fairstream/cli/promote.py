@@ -13,7 +13,7 @@ def promote(
     folder: WorkspaceFolder,
     model: Annotated[str, typer.Argument(help="The model, by its name.", show_default=False)],
 ) -> None:
-    """Put a model into service that the gate has held, or that was there before."""
+    """Put a model into service that the gate has rejected, or that was there before."""
     with opened(folder) as workspace:
         from fairstream.service import registry  # noqa: PLC0415 (an extra)
 

@@ -25,7 +25,7 @@ from fairstream.display import Shown, Summary
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
 from fairstream.methods import METHODS, MethodConfig, Parts
-from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, Scorer, Task
+from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, RecentPopularity, Scorer, Task
 from fairstream.objectives import FairnessLoss, Loss, Surrogate
 from fairstream.randomness import Randomness
 from fairstream.recommender.checkpoint import (
@@ -389,6 +389,7 @@ class FairRecommender(Shown):
         min_group_size: int = 20,
         control_step: float = 1.0,
         measure_groups: MeasureGroups | None = None,
+        strategy: Strategy | None = None,
     ) -> Self:
         """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
 
@@ -410,6 +411,8 @@ class FairRecommender(Shown):
             Under `max_disparity`, measures the gaps between groups in place of plain means, for example with noise: a
             function of the users' rows, their values, the codes and the names of their groups, and their values under
             recent popularity where `max_group_loss` asks for them.
+        strategy
+            What is learned by this update alone, in place of the recommender's own strategy.
 
         Returns
         -------
@@ -429,17 +432,20 @@ class FairRecommender(Shown):
         with self._writing:
             state = self._fitted()
             self._require_optimizer("learn")
+            learning = self._learning_with(state.groups)
+            if strategy is not None:
+                learning = replace(learning, parts=replace(learning.parts, strategy=strategy))
             state.require_groups("an update")
             new = self._align(state, events, users, items)
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
             quality, tested, notes = None, None, list(new.notes)
-            if self._learning.strategy.needs_quality or new.groups.choice == "auto":
+            if learning.strategy.needs_quality or new.groups.choice == "auto":
                 k = min(20, state.history.n_items)
                 evaluation = self._evaluate(state, new, k=k, metrics=("ndcg",))
                 main = evaluation.slices["warm_users"][f"ndcg@{k}"]
                 quality = main.mean
-                tested = self._learning.test(self._evaluator(state, new, k=k), state, new, evaluation.tested)
+                tested = learning.test(self._evaluator(state, new, k=k), state, new, evaluation.tested)
                 if new.groups.choice == "auto":
                     groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
                     if main.not_compared or not main.gaps:
@@ -447,7 +453,7 @@ class FairRecommender(Shown):
                     new = new._replace(groups=groups)
             evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
             measured = self._learning.measure(evaluator, state, new, by=measure_groups)
-            candidate = self._learning_with(state.groups).update(
+            candidate = learning.update(
                 state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
             )
             candidate.notes = self.notes = (*notes, *candidate.notes)
@@ -663,6 +669,7 @@ class FairRecommender(Shown):
         min_group_size: int = 20,
         n_resamples: int = 1000,
         breakdown: bool = False,
+        baseline: bool = False,
     ) -> Evaluation: ...
 
     @overload
@@ -677,6 +684,7 @@ class FairRecommender(Shown):
         min_group_size: int = 20,
         n_resamples: int = 1000,
         breakdown: bool = False,
+        baseline: bool = False,
     ) -> dict[Task, Evaluation]: ...
 
     def evaluate(
@@ -690,6 +698,7 @@ class FairRecommender(Shown):
         min_group_size: int = 20,
         n_resamples: int = 1000,
         breakdown: bool = False,
+        baseline: bool = False,
     ) -> Evaluation | dict[Task, Evaluation]:
         """Quality by group on events that have not been learned yet, with its uncertainty (protocol `strict`).
 
@@ -714,6 +723,9 @@ class FairRecommender(Shown):
         breakdown
             Also say what the test consisted of, as `Evaluation.breakdown`: newcomers and known users, how
             much was known of them, and what could be recommended.
+        baseline
+            Evaluate recent popularity among the events known so far in place of the model: what is attainable without
+            knowing anybody.
 
         Returns
         -------
@@ -733,6 +745,7 @@ class FairRecommender(Shown):
                 "n_resamples": n_resamples,
                 "metrics": metrics,
                 "breakdown": breakdown,
+                "baseline": baseline,
             }
             found = {name: self._evaluate(state, new, by_event=name == "event", **options) for name in names}
         return found if isinstance(tasks, list | tuple) else found[names[0]]
@@ -1068,19 +1081,24 @@ class FairRecommender(Shown):
         metrics: Metrics | None = None,
         by_event: bool = False,
         breakdown: bool = False,
+        baseline: bool = False,
     ) -> Evaluation:
+        model, contexts, weights = state.model, state.contexts, state.user_weights
+        if baseline:
+            model = RecentPopularity.of(state.history).eval().to(self._learning.device)
+            contexts, weights = ContextBuilder(Reads(), state.history, None, self._learning.device), None
         evaluator = self._evaluator(
             state, new, k=k, min_group_size=min_group_size, n_resamples=n_resamples, metrics=metrics
         )
         return replace(evaluator, breaks_down=breakdown).evaluate(
-            state.model,
+            model,
             new.users,
             new.items,
             history=state.history,
-            contexts=state.contexts,
+            contexts=contexts,
             t=state.t,
             by_event=by_event,
-            user_weights=state.user_weights,
+            user_weights=weights,
         )
 
     def _evaluator(

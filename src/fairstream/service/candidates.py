@@ -13,14 +13,17 @@ import torch
 
 from fairstream.data import UNKNOWN, read_events
 from fairstream.evaluation import Evaluation
+from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
 from fairstream.service.control import control_step
 from fairstream.service.event_store import EventStore
+from fairstream.service.gate import rejects_level
 from fairstream.service.periods import events_of, held_out
 from fairstream.service.privacy import Comparison, GroupMeans, Release, established, ndcg_of
 from fairstream.service.records import Period
-from fairstream.service.registry import model
+from fairstream.service.registry import model, rejected_from
 from fairstream.service.workspace import Workspace
+from fairstream.strategies import RestartOnNew, Strategy
 
 _FOR_EXPERIMENTS = {"rerank_tolerance"}
 """Options of methods that only experiments can run."""
@@ -34,14 +37,18 @@ class Trial:
     n_learned: int
     after: Evaluation
     """The candidate on the held-out events."""
-    before: Evaluation | None
-    """The model in service on the same events, knowing the same; None for the first model."""
     n_new_items: int
     """Items among the events of the period that the model in service did not know."""
+    before: Evaluation | None = None
+    """The model in service on the same events, knowing the same; None for the first model."""
     comparison: Comparison | None = None
     """The candidate beside the model in service; None for the first model."""
+    reference: Array | None = None
+    """The users' values under recent popularity, where the events have changed."""
     control_step: float = 1.0
     """How much of the controller's step was taken, where there is one."""
+    rejected: tuple[int, ...] = ()
+    """Rejected periods that it has learned, too."""
 
     @property
     def names(self) -> list[str]:
@@ -60,6 +67,35 @@ class Trial:
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class _Lesson:
+    """A candidate before anything is said of groups: only of one that is taken, so that it costs the budget once."""
+
+    recommender: FairRecommender
+    n_learned: int
+    after: Evaluation
+    before: Evaluation
+    reference: Evaluation | None
+    n_new_items: int
+    n_established: int
+    control_step: float
+    rejected: tuple[int, ...]
+
+    def trial(self, release: Release) -> Trial:
+        names = names_of(self.after)
+        return Trial(
+            self.recommender,
+            self.n_learned,
+            self.after,
+            self.n_new_items,
+            self.before,
+            Comparison.of(release, self.before.tested, self.after.tested, names, self.n_established),
+            None if self.reference is None else ndcg_of(self.reference.tested),
+            self.control_step,
+            self.rejected,
+        )
+
+
 class Candidates:
     """Makes and judges candidates that descend from one model, or the first one."""
 
@@ -73,13 +109,14 @@ class Candidates:
     ) -> None:
         self._workspace, self._config, self._parent = workspace, workspace.config, parent
         self._release = release
-        self._learned_late, self._skipped = _nothing(), _nothing()
+        self._learned_late: pa.Table = _nothing()
+        self._skipped: dict[int, pa.Table] = {}
+        """What a rejected candidate, or one that was rolled back, had learned: known, but not learned from."""
         if parent is not None:
             row = model(workspace.engine, parent)
             t, self._folder = row.t, workspace.models.path(row.folder)
             self._learned_late = held_out(store, periods[t])
-            # What a held candidate, or one that was rolled back, had learned: known, but not learned from.
-            self._skipped = pa.concat_tables([_nothing(), *(events_of(store, period) for period in periods[t + 1 :])])
+            self._skipped = {period.t: events_of(store, period) for period in periods[t + 1 :]}
         with workspace.people() as people:
             self._people = people.values().rename_columns(["user_id", self._config.group])
 
@@ -94,29 +131,74 @@ class Candidates:
         sizes = self._release.sizes("period sizes", codes, names)
         return evaluation, self._release.means("period", ndcg_of(results), codes, names, sizes)
 
-    def learn(self, head: pa.Table, tail: pa.Table) -> Trial:
-        """Learn `head`, with what was left over last time; judge by `tail`."""
+    def learn(self, head: pa.Table, tail: pa.Table, *, has_drifted: bool) -> Trial:
+        """Learn `head`, with what was left over last time; judge by `tail`.
+
+        If the events have changed there are other candidates beside it: one that starts afresh from the new events, and
+        of the rejected periods, if there are any, one that learns them, too. Where these are what the world is like
+        now it does better, and the best for everyone is taken.
+        """
         if self._parent is None:
             candidate = self._fresh(head)
             n_items = pc.count_distinct(pa.concat_tables([head, tail])["item_id"]).as_py()
-            return Trial(candidate, len(head), self._judge(candidate, tail), None, n_items)
-        lesson = pa.concat_tables([self._learned_late, head])
-        kept, candidate = self._in_service(), self._in_service()
+            return Trial(candidate, len(head), self._judge(candidate, tail), n_items)
+        lessons = [self._lesson(head, tail, (), has_drifted=has_drifted)]
+        if has_drifted:
+            rejected = self._learnable()
+            lessons.append(self._lesson(head, tail, rejected, has_drifted=True, strategy=RestartOnNew()))
+            if rejected:
+                lessons.append(self._lesson(head, tail, rejected, has_drifted=True))
+        best = max(lessons, key=lambda lesson: float(ndcg_of(lesson.after.tested).mean()))
+        return best.trial(self._release)
+
+    def _learnable(self) -> tuple[int, ...]:
+        """Rejected periods whose events were not the reason themselves."""
+        assert self._parent is not None
+        return tuple(
+            sorted(
+                row.t
+                for row in rejected_from(self._workspace.engine, self._parent)
+                if row.t in self._skipped and rejects_level(row.decision)
+            )
+        )
+
+    def _lesson(
+        self,
+        head: pa.Table,
+        tail: pa.Table,
+        rejected: tuple[int, ...],
+        *,
+        has_drifted: bool,
+        strategy: Strategy | None = None,
+    ) -> _Lesson:
+        again = [self._skipped[t] for t in rejected]
+        events = pa.concat_tables([self._learned_late, *again, head])
+        kept, candidate = (self._in_service(but=rejected) for _ in range(2))
         n_established = len(kept.state.user_ids)
         n_new_items = self._n_unknown(kept, pa.concat_tables([head, tail]))
-        self._observe(kept, lesson)  # at once, as the candidate does: then both give users the same rows
+        self._observe(kept, events)  # at once, as the candidate does: then both give users the same rows
+        assert self._parent is not None
         step = control_step(self._workspace.engine, self._parent)
         candidate.update(
-            _columns(lesson),
+            _columns(events),
             users=self._people,
             control_step=step,
+            strategy=strategy,
             measure_groups=lambda users, values, codes, names, popularity: self._release.measured(
                 values, np.where(users < n_established, codes, UNKNOWN), names, popularity
             ),
         )
-        after, before = self._judge(candidate, tail), self._judge(kept, tail)
-        comparison = Comparison.of(self._release, before.tested, after.tested, names_of(after), n_established)
-        return Trial(candidate, len(lesson), after, before, n_new_items, comparison, step)
+        return _Lesson(
+            candidate,
+            len(events),
+            self._judge(candidate, tail),
+            self._judge(kept, tail),
+            self._judge(kept, tail, baseline=True) if has_drifted else None,
+            n_new_items,
+            n_established,
+            step,
+            rejected,
+        )
 
     def _n_unknown(self, recommender: FairRecommender, events: pa.Table) -> int:
         """How many items there are of which nothing was known before these events."""
@@ -132,20 +214,22 @@ class Candidates:
         candidate.fit(log)
         return candidate
 
-    def _in_service(self) -> FairRecommender:
+    def _in_service(self, but: tuple[int, ...] = ()) -> FairRecommender:
+        """The model in service, knowing the skipped periods but some."""
         assert self._parent is not None
         learning = self._config.learning  # what was changed in the configuration since counts from now on
         changed = learning.model_dump(exclude={"model", "seed", "device", *_FOR_EXPERIMENTS})
         recommender = load(self._folder, device=learning.device, **changed)
         recommender.set_groups(self._people)
-        self._observe(recommender, self._skipped)
+        skipped = [events for t, events in self._skipped.items() if t not in but]
+        self._observe(recommender, pa.concat_tables([_nothing(), *skipped]))
         return recommender
 
     def _observe(self, recommender: FairRecommender, events: pa.Table) -> None:
         if len(events):
             recommender.observe(_columns(events), users=self._people, learn_later=False)
 
-    def _judge(self, recommender: FairRecommender, events: pa.Table) -> Evaluation:
+    def _judge(self, recommender: FairRecommender, events: pa.Table, *, baseline: bool = False) -> Evaluation:
         gate = self._config.gate
         k = min(gate.k, recommender.model.n_items)
         return recommender.evaluate(
@@ -154,6 +238,7 @@ class Candidates:
             k=k,
             n_resamples=1,  # for the intervals of everyone, which draw nothing; groups are left to `privacy`
             breakdown=True,
+            baseline=baseline,
         )
 
 

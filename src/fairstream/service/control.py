@@ -1,4 +1,4 @@
-"""`max_disparity` in the service: what is told of the controller, and how it goes on after a candidate was held."""
+"""`max_disparity` in the service: what is told of the controller, and how it goes on after a candidate was rejected."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fairstream.service.registry import rejected_from
 
 
 def control_step(engine: Engine, parent: str) -> float:
-    """How much of the controller's step the next candidate takes: half as much for each one held for its change.
+    """How much of the controller's step the next candidate takes: half as much for each one rejected for its change.
 
     The next candidate descends from the model in service, whose controller knows nothing of the periods
-    that were held. It measures the same gap again and would take the same step, to be held again for ever; with ever
-    smaller steps the candidate comes closer to one that the gate lets pass. A promotion ends that.
+    that were rejected. It measures the same gap again and would take the same step, to be rejected again for
+    ever; with ever smaller steps the candidate comes closer to one that passes the gate. A promotion ends that.
     """
-    held = rejected_from(engine, parent)
-    return 0.5 ** sum("control" in row.about and rejects_change(row.decision) for row in held)
+    rejected = rejected_from(engine, parent)
+    return 0.5 ** sum("control" in row.about and rejects_change(row.decision) for row in rejected)
 
 
 def reported_control(recommender: FairRecommender, names: Sequence[str], step: float) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def reported_control(recommender: FairRecommender, names: Sequence[str], step: f
         )
     if control is not None and step < 1:
         sentences.append(
-            f"candidates made from the same model were held for what they changed: {step:.3g} of the step is taken"
+            f"candidates made from the same model were rejected for what they changed: {step:.3g} of the step is taken"
         )
     told["control"] = {
         "max_disparity": config.max_disparity,

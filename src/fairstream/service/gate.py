@@ -6,21 +6,24 @@ is, and its 95 % interval leaves out "no change": a limit that noise alone could
 everything, one that only certainty could break would stop nothing.
 
 Before that the period itself is looked at. If the model in service does far worse on it than on
-the last period that was learned from, it is the events that have changed, and a model that learns
-them is not judged fairly by them: that holds, too.
+the last period that was learned from, it is the events that have changed: somebody may have poisoned them, or
+the world is another one. So the candidate must reach what is attainable now: be no worse than recent
+popularity, and surely better than the model in service. Where it does not, the world must have stayed as it is for
+some periods (`drift_patience`); then it only must not be worse than the model in service.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fairstream.evaluation.resampling import Array
 from fairstream.service.privacy import EVERYONE, Comparison, Normal
 from fairstream.service.settings import Gate
 
+_OF_THE_INPUT = frozenset({"flood", "finite"})
 _OF_THE_CHANGE = frozenset({"performance", "disparity"})
 
 
@@ -35,6 +38,8 @@ class Check:
     interval: tuple[float, float] | None = None
     limit: float | None = None
     group: str | None = None
+    accepted: bool = False
+    """Beyond its limit and passed all the same, as the sentence says."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +55,24 @@ class Decision:
     @property
     def reason(self) -> str:
         if self.promote:
-            return "all checks passed"
-        return "; ".join(check.sentence for check in self.checks if not check.ok)
+            accepted = dict.fromkeys(check.sentence for check in self.checks if check.accepted)
+            return "; ".join(("all checks passed", *accepted))
+        failed = [check for check in self.checks if not check.ok]
+        if any(check.name == "drift" and check.group is None for check in failed):  # then groups say the same
+            failed = [check for check in failed if check.name != "drift" or check.group is None]
+        return "; ".join(check.sentence for check in failed)
 
     def to_dict(self) -> dict[str, Any]:
         return {"promote": self.promote, "reason": self.reason, "checks": [asdict(check) for check in self.checks]}
 
 
+def rejects_level(decision: Mapping[str, Any]) -> bool:
+    """Whether a stored decision rejected a candidate for how well users are served: its events were no flood."""
+    return all(check["ok"] for check in decision["checks"] if check["name"] in _OF_THE_INPUT)
+
+
 def rejects_change(decision: Mapping[str, Any]) -> bool:
-    """Whether a stored decision held a candidate for what it does otherwise than the model in service.
+    """Whether a stored decision rejected a candidate for what it does otherwise than the model in service.
 
     Not for the events of its period (flood, drift), nor for numbers that are none.
     """
@@ -90,6 +104,28 @@ def drift(now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate) -> Iter
         if ok:
             sentence = f"the model in service does for {name} as it did ({value:.4f} after {was:.4f})"
         yield Check("drift", ok, sentence, fall, None, gate.max_drift, None if name == EVERYONE else name)
+
+
+def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejected: int, gate: Gate) -> Check:
+    """A drift that was found, looked at again: passed where the candidate reaches what is attainable now.
+
+    `reference` are the users' values under recent popularity; `n_rejected` candidates in a row were rejected before.
+    """
+    before, after = comparison.before, comparison.after
+    moved = comparison.groups_change.means.get(drifted.group or "", Normal.mean(after - before))
+    to_reference = Normal.mean(after - reference)
+    is_attained = to_reference.interval[1] >= 0 and moved.interval[0] > 0
+    ok = moved.interval[1] >= 0 and (is_attained or n_rejected >= gate.drift_patience)
+    levels = (
+        f"on the held-out events the candidate reaches {after.mean():.4f}, the model in service "
+        f"{before.mean():.4f}, recent popularity {reference.mean():.4f}"
+    )
+    if ok:
+        why = "does what can be done now" if is_attained else f"is no worse, after {n_rejected} rejected in a row"
+        sentence = f"the events have changed, and the candidate {why}: {levels}"
+    else:
+        sentence = f"{drifted.sentence}, and the candidate does not do what can be done now: {levels}"
+    return replace(drifted, ok=ok, accepted=ok, sentence=sentence)
 
 
 def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Engine, RowMapping, Table, insert, select, tuple_, update
+from sqlalchemy import Column, Connection, Engine, RowMapping, Table, func, insert, select, tuple_, update
 
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
@@ -55,10 +55,19 @@ def model(engine: Engine, model_id: str) -> Model:
 
 
 def rejected_from(engine: Engine, parent: str) -> list[Model]:
-    """The candidates made from a model that the gate has held, and nobody promoted since."""
+    """The candidates made from a model that the gate has rejected, and nobody promoted since."""
     wanted = select(schema.models).where(schema.models.c.parent == parent, schema.models.c.state == "rejected")
     with engine.connect() as connection:
         return [Model.from_row(row) for row in connection.execute(wanted).mappings()]
+
+
+def rejections_in_a_row(engine: Engine) -> int:
+    """How many candidates were rejected since the last one that was promoted, by the gate or by hand."""
+    created, state = schema.models.c.created, schema.models.c.state
+    promoted = select(func.max(created)).where(state == "promoted").scalar_subquery()
+    count = select(func.count()).where(state == "rejected", created > func.coalesce(promoted, -1))
+    with reachable(engine), engine.connect() as connection:
+        return connection.execute(count).scalar_one()
 
 
 def in_service(engine: Engine) -> InService | None:
@@ -78,7 +87,7 @@ def put_into_service(connection: Connection, model_id: str) -> None:
 
 
 def promote(workspace: Workspace, model_id: str, *, by: str) -> None:
-    """Put a model into service that the gate has held, or that was there before."""
+    """Put a model into service that the gate has rejected, or that was there before."""
     with workspace.updating():
         _change(workspace, model_id, "promote", by)
 

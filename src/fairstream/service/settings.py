@@ -18,7 +18,7 @@ from fairstream.files import replace_file
 from fairstream.methods import MethodConfig
 
 FILE = "fairstream.toml"
-_PARTS = ("learning", "gate", "privacy", "limits", "retention")
+_PARTS = ("learning", "gate", "privacy", "alerts", "limits", "retention")
 """The tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
@@ -70,6 +70,9 @@ next period."""
     max_drift: float = Field(0.5, gt=0, le=1)
     """How much worse the model in service may do on a period than on the last one that was learned from, for \
 everyone and for every group, as a share; beyond it the events themselves are taken to have changed."""
+    drift_patience: int = Field(2, ge=1)
+    """Candidates rejected in a row after which the new level is accepted from one that is no worse than the model in \
+service; one that is surely better, and no worse than recent popularity, is accepted at once."""
     max_user_share: float = Field(0.1, gt=0, le=1)
     """The largest share of a period's events that may come from one user."""
     min_group_size: int = Field(20, ge=1)
@@ -85,6 +88,22 @@ class Privacy(Configuration):
     """Budget of differential privacy of each update: all that it publishes about groups changes by a factor of at \
 most e^epsilon in probability, whatever one person's group is. "off": no noise, for made-up people or where sizes and \
 means of groups are public anyway."""
+
+
+class Alerts(Configuration):
+    """Who hears of updates that go wrong."""
+
+    webhook: str | None = None
+    """Address (http or https) that a JSON object is posted to when updates were rejected, or failed, in a row."""
+    after: int = Field(2, ge=1)
+    """How many in a row it takes."""
+
+    @field_validator("webhook")
+    @classmethod
+    def _check_webhook(cls, webhook: str | None) -> str | None:
+        if webhook is not None and not webhook.startswith(("http://", "https://")):
+            raise ValueError(f"webhook must begin with http:// or https://, got {webhook!r}")
+        return webhook
 
 
 class Limits(Configuration):
@@ -129,6 +148,7 @@ class LiveConfig(Configuration):
     learning: Learning = Learning()
     gate: Gate = Gate()
     privacy: Privacy = Privacy()
+    alerts: Alerts = Alerts()
     limits: Limits = Limits()
     retention: Retention = Retention()
 

@@ -32,11 +32,11 @@ from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.explain import strata
 from fairstream.service.forgetting import complete_forgetting
-from fairstream.service.gate import Check, Decision, compared, drift, finite, flood
+from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood
 from fairstream.service.periods import closed_periods, events_of, in_order
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
 from fairstream.service.records import Period
-from fairstream.service.registry import in_service, model, put_into_service
+from fairstream.service.registry import in_service, model, put_into_service, rejections_in_a_row
 from fairstream.service.retention import prune
 from fairstream.service.workspace import Workspace
 
@@ -112,25 +112,31 @@ class _Update:
                 evaluation = self._reported(*candidates.judge_in_service(self.events))
             self.say(f"learning {len(head)} events")
             begin = time.perf_counter()
-            trial = candidates.learn(head, tail)
+            drifts = [] if evaluation is None else list(drift(evaluation["levels"], self._levels_before(), self.gate))
+            trial = candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
         except ModelError as error:
             return self._conclude(None, evaluation, Decision((*self._flood(), finite(str(error)))), current, 0.0)
         except DataError as error:  # nobody's group is known yet, or all of it was known before
             return Outcome("skipped", f"the period stays open: {error}")
         seconds = time.perf_counter() - begin
-        return self._conclude(trial, evaluation, self._decide(trial, evaluation), current, seconds)
+        return self._conclude(trial, evaluation, self._decide(trial, drifts), current, seconds)
 
     def _flood(self) -> tuple[Check, ...]:
         counts = pc.value_counts(self.events["user_id"]).field("counts")
         return (flood(pc.max(counts).as_py() / len(self.events), self.gate),)
 
-    def _decide(self, trial: Trial, evaluation: dict[str, Any] | None) -> Decision:
+    def _decide(self, trial: Trial, drifts: list[Check]) -> Decision:
         checks = [*self._flood(), finite(trial.what_is_not_finite)]
-        if evaluation is not None:
-            checks += drift(evaluation["levels"], self._levels_before(), self.gate)
-        if trial.comparison is not None and trial.what_is_not_finite is None:
-            checks += compared(trial.comparison, self.gate)
-        return Decision(tuple(checks))
+        compares = trial.comparison
+        if compares is None or trial.what_is_not_finite is not None:
+            return Decision((*checks, *drifts))
+        if trial.reference is not None:
+            n_rejected, reference = rejections_in_a_row(self.engine), trial.reference
+            drifts = [
+                check if check.ok else attainable(check, compares, reference, n_rejected, self.gate) for check in drifts
+            ]
+        checks += drifts
+        return Decision((*checks, *compared(compares, self.gate)))
 
     def _levels_before(self) -> dict[str, Any]:
         """How well the last period that was learned from was served; of the first period nobody can tell."""
@@ -209,13 +215,15 @@ class _Update:
         }
         if trial is not None:
             about["data"]["n_new_items"] = trial.n_new_items
-            compared = trial.comparison
-            groups = NO_GROUPS if compared is None else compared.groups_after
+            compares = trial.comparison
+            groups = NO_GROUPS if compares is None else compares.groups_after
             about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups)}
             about |= reported_control(trial.recommender, trial.names, trial.control_step)
-            if trial.before is not None and compared is not None:
-                about["before"] = self._reported(trial.before, compared.groups_before)
-                about["gains"] = compared.gains()
+            if trial.before is not None and compares is not None:
+                about["before"] = self._reported(trial.before, compares.groups_before)
+                about["gains"] = compares.gains()
+            if trial.rejected:
+                about["learned_rejected_periods"] = list(trial.rejected)
         return about
 
     def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:

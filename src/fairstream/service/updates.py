@@ -7,19 +7,22 @@ that is running while nobody holds the lock has no process any more.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
+from urllib.request import Request, urlopen
 
 from sqlalchemy import Connection, Engine, and_, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.service import schema
-from fairstream.service.database import now, reachable, writing
+from fairstream.service.database import canonical, now, reachable, writing
 from fairstream.service.records import Update, UpdateState
-from fairstream.service.registry import newest_first
+from fairstream.service.registry import newest_first, rejections_in_a_row
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
@@ -27,9 +30,13 @@ _SECOND = 1_000_000
 _TAKEN_UP_WITHIN = 300 * _SECOND
 """A queued update that no process has begun by then never will be."""
 _FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
+_WEBHOOK_SECONDS = 5.0
+_log = logging.getLogger(__name__)
 _LOCK_SECONDS = 60.0
 """How long an update waits for a promotion or a forgetting to end."""
 _rows = schema.updates
+_newest = select(_rows).order_by(_rows.c.requested.desc(), _rows.c.id.desc())
+_made = select(func.min(schema.audit.c.time))
 _is_open = _rows.c.state.in_(("queued", "running"))
 
 
@@ -114,8 +121,8 @@ def run(
                 lambda connection, done: _finish(connection, queued.id, done.kind, done.reason, done.t, done.model),
             )
         except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
-            return _failed(workspace, queued, error)
-    return get(workspace.engine, queued.id)
+            return _warned(workspace, _failed(workspace, queued, error))
+    return _warned(workspace, get(workspace.engine, queued.id))
 
 
 def fail_dead(workspace: Workspace, *, clock: Callable[[], int] = now) -> None:
@@ -131,6 +138,33 @@ def fail_dead(workspace: Workspace, *, clock: Callable[[], int] = now) -> None:
     if "running" in states:
         with suppress(WorkspaceError), workspace.updating(), writing(engine) as connection:
             _fail_running(connection, clock())
+
+
+def n_in_a_row(engine: Engine, state: UpdateState) -> int:
+    """How many updates in a row were rejected, since the last promotion, or failed, one after the other."""
+    if state == "rejected":
+        return rejections_in_a_row(engine)
+    with reachable(engine), engine.connect() as connection:
+        return _n_failed(connection) if state == "failed" else 0
+
+
+def _warned(workspace: Workspace, done: Update) -> Update:
+    """Log what went wrong, and tell whoever wants to hear of it; that this fails changes nothing."""
+    if done.state not in ("rejected", "failed"):
+        return done
+    alerts, n = workspace.config.alerts, 1
+    with suppress(FairstreamError):
+        n = n_in_a_row(workspace.engine, done.state)
+    _log.warning("update %s %s, %d in a row: %s", done.id, done.state, n, done.reason)
+    if alerts.webhook is not None and n >= alerts.after:
+        message = {"workspace": workspace.folder.resolve().name, **done.model_dump(mode="json"), "in_a_row": n}
+        request = Request(alerts.webhook, canonical(message).encode(), {"Content-Type": "application/json"})  # noqa: S310 (checked with the configuration)
+        try:
+            with urlopen(request, timeout=_WEBHOOK_SECONDS):  # noqa: S310
+                pass
+        except (OSError, HTTPException) as error:
+            _log.warning("the webhook of [alerts] could not be reached: %s", error)
+    return done
 
 
 def _failed(workspace: Workspace, queued: Update, error: Exception) -> Update:
@@ -225,13 +259,19 @@ def _is_due(connection: Connection, every: Every, at: int) -> bool:
     last_seq = _last_seq(connection)
     if last_seq <= last_closed_seq:
         return False
-    before = connection.execute(select(_rows).order_by(_rows.c.requested.desc(), _rows.c.id.desc()).limit(10)).all()
-    n_failed = next((n for n, row in enumerate(before) if row.state != "failed"), len(before))
-    if n_failed:
+    before = connection.execute(_newest).first()
+    if before is not None and before.state == "failed":
+        n_failed = _n_failed(connection)
         longest = every.n * _SECOND if every.unit == "seconds" else _LONGEST_RETRY
-        return bool(at - before[0].finished >= min(longest, _FIRST_RETRY * 2 ** (n_failed - 1)))
+        return bool(at - before.finished >= min(longest, _FIRST_RETRY * 2 ** (n_failed - 1)))
     if every.unit == "events":
-        tried = before[0].last_seq if before and before[0].state == "skipped" else 0
+        tried = before.last_seq if before is not None and before.state == "skipped" else 0
         return bool(last_seq - max(last_closed_seq, tried) >= every.n)
-    since = before[0].requested if before else last_closed or connection.scalar(select(func.min(schema.audit.c.time)))
+    since = before.requested if before is not None else last_closed or connection.scalar(_made)
     return bool(at - (since or 0) >= every.n * _SECOND)
+
+
+def _n_failed(connection: Connection) -> int:
+    """How many of the newest updates have failed, one after the other; no more than ten are looked at."""
+    states = list(connection.scalars(_newest.with_only_columns(_rows.c.state).limit(10)))
+    return next((n for n, state in enumerate(states) if state != "failed"), len(states))

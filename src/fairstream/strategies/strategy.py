@@ -202,6 +202,16 @@ class FineTune(Strategy):
         return Plan.fine_tune(period)
 
 
+class RestartOnNew(Strategy):
+    """Start from fresh weights with the new events alone: for a world that is another one.
+
+    What was learned before is lost; what users have had is known as before.
+    """
+
+    def plan(self, period: Period) -> Plan:
+        return Plan(start="fresh", events=period.new, name="restart on new events")
+
+
 class SlidingWindow(Strategy):
     """Fine-tune on the last n periods, every period: less forgetting, n times the work."""
 

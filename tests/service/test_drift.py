@@ -1,0 +1,179 @@
+"""A world that has really changed is learned, a poisoned period is not, and rejections in a row are told of."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from streams import named_stream, take_in
+
+from fairstream import load
+from fairstream.service import updates
+from fairstream.service.gate import Check, attainable
+from fairstream.service.periods import closed_periods
+from fairstream.service.privacy import NO_GROUPS, Comparison
+from fairstream.service.registry import in_service, model, models, promote, rejections_in_a_row
+from fairstream.service.settings import Alerts, Gate, Privacy
+from fairstream.service.updater import update
+from fairstream.service.workspace import Workspace
+
+PERIODS, PEOPLE = named_stream()
+DRIFTED = Check("drift", False, "the events themselves have changed", 0.7, None, 0.5)
+
+
+def other_tastes(events: pa.Table, shift: int = 75) -> pa.Table:
+    """The same people with other tastes: everybody wants what others wanted before."""
+    numbers = np.array([int(item[1:]) for item in events["item_id"].to_pylist()])
+    return events.set_column(1, "item_id", pa.array([f"i{(n + shift) % 150}" for n in numbers]))
+
+
+def at_random(events: pa.Table, seed: int) -> pa.Table:
+    """Items drawn at random: nothing is to be learned from them."""
+    items = np.random.default_rng(seed).integers(0, 150, len(events))
+    return events.set_column(1, "item_id", pa.array([f"i{n}" for n in items]))
+
+
+def comparison(before: float, after: float, n: int = 400) -> Comparison:
+    rng = np.random.default_rng(0)
+    return Comparison(*((rng.random(n) < share).astype(float) for share in (before, after)), NO_GROUPS, NO_GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "popularity", "n_rejected", "ok"),
+    [
+        (0.05, 0.3, 0.1, 0, True),  # surely better than what is in service, and than popularity
+        (0.05, 0.3, 0.6, 0, False),  # popularity would do better: more is attainable
+        (0.05, 0.06, 0.05, 0, False),  # nothing was learned: it may be poison
+        (0.05, 0.06, 0.05, 2, True),  # it has been so for two periods: this is the world now
+        (0.05, 0.3, 0.6, 2, True),  # a model that never reaches popularity is not kept out for ever
+        (0.3, 0.05, 0.05, 5, False),  # never what is surely worse
+    ],
+)
+def test_after_drift_the_candidate_must_reach_what_is_attainable_now(
+    before: float, after: float, popularity: float, n_rejected: int, ok: bool
+) -> None:
+    compares = comparison(before, after)
+    reference = (np.random.default_rng(1).random(400) < popularity).astype(float)
+    found = attainable(DRIFTED, compares, reference, n_rejected, Gate())
+    assert (found.ok, found.accepted) == (ok, ok)
+    assert f"recent popularity {reference.mean():.4f}" in found.sentence
+
+
+@pytest.mark.parametrize("epsilon", ["off", 1.0])
+def test_a_world_that_has_really_changed_is_learned_with_the_periods_rejected_before(
+    learned: Workspace, epsilon: Any
+) -> None:
+    learned = replace(learned, config=learned.config.with_options(privacy=Privacy(epsilon=epsilon)))
+    outcomes = []
+    for events in PERIODS[2:6]:
+        take_in(learned, other_tastes(events))
+        outcomes.append(update(learned))
+    kinds = [outcome.kind for outcome in outcomes]
+    first = kinds.index("promoted")
+    assert kinds == ["rejected"] * first + ["promoted"] * (4 - first)
+    assert first <= learned.config.gate.drift_patience
+    row = model(learned.engine, str(outcomes[first].model))
+    assert row.about.get("learned_rejected_periods", []) == list(range(2, 2 + first))
+    assert "the events have changed" in outcomes[first].reason
+    scores = [period.evaluation["metrics"]["ndcg@20"]["mean"] for period in closed_periods(learned.engine)[1:]]
+    assert scores[1] < 0.5 * scores[0]
+    assert scores[-1] > 2 * scores[1]
+    assert rejections_in_a_row(learned.engine) == 0
+
+
+def test_a_model_that_starts_afresh_still_knows_what_users_have_had(learned: Workspace) -> None:
+    config = learned.config.with_options(gate=learned.config.gate.with_options(drift_patience=1))
+    learned = replace(learned, config=config)
+    for events in PERIODS[2:4]:
+        take_in(learned, other_tastes(events))
+        update(learned)
+    row = models(learned.engine)[0]
+    assert row.state == "promoted"
+    recommender = load(learned.models.path(row.folder))
+    user = PERIODS[0]["user_id"][0].as_py()
+    had = PERIODS[0].filter(pc.equal(PERIODS[0]["user_id"], user))["item_id"].to_pylist()
+    assert not set(recommender.recommend([user], k=100)["item_id"].to_pylist()) & set(had)
+    assert recommender.config.strategy_name == "fine-tune"  # starting afresh was for once
+
+
+def test_a_poisoned_period_is_rejected_and_left_out_when_the_next_is_as_before(learned: Workspace) -> None:
+    before = in_service(learned.engine)
+    take_in(learned, at_random(PERIODS[2], 1))
+    outcome = update(learned)
+    assert outcome.kind == "rejected"
+    assert "the events themselves have changed" in outcome.reason
+    assert outcome.reason.count("the events themselves have changed") == 1
+    take_in(learned, PERIODS[3])
+    assert update(learned).kind == "promoted"
+    newest = models(learned.engine)[0]
+    assert newest.parent == before.model
+    assert "learned_rejected_periods" not in newest.about
+
+
+def test_a_flood_is_never_learned_later(learned: Workspace) -> None:
+    spam = PERIODS[2].set_column(0, "user_id", pa.array(["u5"] * len(PERIODS[2])))
+    take_in(learned, pa.concat_tables([PERIODS[2], spam]))
+    assert update(learned).kind == "rejected"
+    take_in(learned, other_tastes(PERIODS[3]))
+    update(learned)
+    assert "learned_rejected_periods" not in models(learned.engine)[0].about
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An address that takes what is posted to it."""
+    got: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/", got
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_rejections_in_a_row_are_counted_and_told(
+    learned: Workspace, webhook: tuple[str, list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    address, got = webhook
+    gate = Gate(max_user_share=0.001, min_tested_users=50)
+    config = learned.config.with_options(gate=gate, alerts=Alerts(webhook=address, after=2))
+    learned = replace(learned, config=config)
+    for n, events in enumerate(PERIODS[2:4], start=1):
+        take_in(learned, events)
+        done = updates.run(learned)
+        assert done.state == "rejected"
+        assert rejections_in_a_row(learned.engine) == n
+        assert f"rejected, {n} in a row: the busiest user" in caplog.text
+    (message,) = got
+    assert message["in_a_row"] == 2
+    assert (message["id"], message["state"], message["reason"]) == (done.id, "rejected", done.reason)
+    promote(learned, str(done.model), by="test")
+    assert rejections_in_a_row(learned.engine) == 0
+
+
+def test_a_webhook_that_cannot_be_reached_changes_nothing(learned: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+    alerts = Alerts(webhook="http://127.0.0.1:1/", after=1)
+    gate = Gate(max_user_share=0.001, min_tested_users=50)
+    learned = replace(learned, config=learned.config.with_options(gate=gate, alerts=alerts))
+    take_in(learned, PERIODS[2])
+    assert updates.run(learned).state == "rejected"
+    assert "could not be reached" in caplog.text
