@@ -178,8 +178,8 @@ def test_the_tables_show_both_tasks_and_every_period(command: Command, data: Pat
     outcome = command("run", data / "csv", "--method=finetune", "--restart-every=2", *FAST)
     assert (outcome.code, outcome.err, outcome.left) == (0, "", [])
     n_users = len(STREAM.events["user_id"].unique())
-    groups = "community: majority (advantaged, the larger group) against minority"
-    assert f"2,000 events, {n_users} users, 60 items; {groups}" in outcome.out
+    groups = "community: majority (advantaged, the larger group of the pre-training data) against minority"
+    assert f"2,000 events, {n_users} users, 60 items; {groups}" in " ".join(outcome.out.split())
     for task in ("Task-R", "Task-N"):
         table = outcome.out.partition(task)[2].partition("mean")[0]
         assert re.findall(r"^ +(\d) ", table, flags=re.MULTILINE) == ["0", "1", "2"]
@@ -291,6 +291,18 @@ def test_intersections_are_groups_and_small_ones_are_set_aside(command: Command,
     line = re.search(r"excluded in some period \(fewer than 6 users\): (.*)", " ".join(outcome.out.split()))
     assert line is not None
     assert all(f"{name} (at most" in line[1] for name in aside)
+
+
+def test_many_groups_that_are_too_small_are_one_line(command: Command, tmp_path: Path) -> None:
+    people = STREAM.users.append_column("code", pa.array([n % 40 for n in range(len(STREAM.users))]))
+    pyarrow.parquet.write_table(STREAM.events, tmp_path / "interactions.parquet")
+    pyarrow.parquet.write_table(people, tmp_path / "users.parquet")
+    outcome = command("run", tmp_path, "--group=code", *SMALL, "--n-periods=3", "--model=item-item")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.search(r"\(fewer than 20 users\): \d+ of 40 groups, the largest with", " ".join(outcome.out.split()))
+    assert "40 groups" in outcome.out
+    assert outcome.out.count("excluded") <= 6
+    assert len(outcome.out.splitlines()) < 120
 
 
 def test_auto_is_asked_for_and_found(command: Command, data: Path) -> None:

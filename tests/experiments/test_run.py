@@ -303,6 +303,16 @@ def test_auto_takes_those_to_be_ahead_who_were_in_the_period_that_has_just_ended
     assert run.document()["data"]["advantaged_by"] == "auto"
 
 
+def test_auto_decides_with_few_users_too_and_says_where_it_cannot() -> None:
+    log = grouped([f"g{user % 4}" for user in range(100)], "auto")
+    few, many = (finished(log, n_periods=5, min_group_size=size) for size in (1000, 1))
+    assert [result.advantaged for result in few.results] == [result.advantaged for result in many.results]
+    rarest = int(np.bincount(log.users).argmin())
+    alone = int(log.user_ids.ids[rarest].as_py())
+    nobody = finished(grouped(["g1" if user == alone else "g0" for user in range(100)], "auto"), n_periods=4)
+    assert any("could not be decided" in note for result in nobody.results for note in result.update.notes)
+
+
 def test_who_is_ahead_matters_to_the_signed_loss_alone() -> None:
     names = [f"g{user % 4}" for user in range(100)]
     for method, matters in (("FADE", True), ("FADE-Abs", False), ("Finetune", False)):

@@ -29,6 +29,7 @@ from fairstream.cli.reading import (
     Users,
 )
 from fairstream.cli.tables import (
+    MOST_LISTED,
     Document,
     group_table,
     metric_table,
@@ -39,7 +40,7 @@ from fairstream.cli.tables import (
 )
 from fairstream.cli.workers import Seeds, Workers, default_workers
 from fairstream.data import EventLog, read_events
-from fairstream.errors import ConfigurationError
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation.score_cells import ordered
 from fairstream.experiments import Record, Run, RunConfig, compare, pooled, popularity_runs, run_seeds
 from fairstream.registry import load_plugins
@@ -248,7 +249,10 @@ def _not_beaten(records: Sequence[Record], to_beat: Mapping[str, Run]) -> list[s
     sentences = []
     for name, other in to_beat.items():
         for task, metrics in records[0].document["summary"].items():
-            comparison = compare([*records, other], task=task, metric=next(iter(metrics)))
+            try:
+                comparison = compare([*records, other], task=task, metric=next(iter(metrics)))
+            except DataError as error:  # such as groups that are all too small; the tables stand all the same
+                return [f"Whether the model is better than {', '.join(to_beat)} was not tested: {error}."]
             sentences.append(not_beaten(comparison, name))
     return [sentence for sentence in sentences if sentence is not None]
 
@@ -270,13 +274,19 @@ def _introduce(job: Run, console: Console) -> None:
     name = f" (the paper's {job.dataset})" if job.dataset else ""
     how = {
         "declared": "advantaged",
-        "larger": "advantaged, the larger group",
+        "larger": "advantaged, the larger group of the pre-training data",
         "auto": "advantaged until found otherwise",
     }
     lines = [
         f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items; "
-        f"{job.groups.attribute}: {first} ({how[job.groups.choice]}) against {', '.join(ordered(others))}",
+        f"{job.groups.attribute}: {first} ({how[job.groups.choice]}) against {_listed(ordered(others))}",
         *job.notes,
     ]
     for line in lines:
         console.print(line, highlight=False)
+
+
+def _listed(names: list[str]) -> str:
+    """The names, or some of them and how many more there are."""
+    shown = names if len(names) <= MOST_LISTED else [*names[:8], f"{len(names) - 8} more"]
+    return ", ".join(shown)

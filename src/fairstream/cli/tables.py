@@ -27,6 +27,8 @@ TASK_NAMES = {
     "next": "the next period (Task-N)",
     "remain": "everything after the period (Task-R)",
 }
+MOST_LISTED = 20
+"""Of more groups than these only the number is shown."""
 _SLICES = {
     "warm_users": "users seen before",
     "cold_users": "users not seen before",
@@ -113,10 +115,14 @@ def group_table(document: Document, task: str) -> Table:
     table.add_column("group", no_wrap=True)
     for heading in (main, "gap to the rest", "95 % interval", "p", "null"):
         table.add_column(heading, justify="right", no_wrap=True)
+    excluded = [name for name in document["data"]["groups"] if not score["gaps"].get(name)]
     for name in ordered(document["data"]["groups"]):
-        gap = score["gaps"].get(name)
-        cells = [number(score["by_group"][name]), *gap_cells(gap)] if gap else ["excluded", "", "", "", ""]
-        table.add_row(name, *cells)
+        if gap := score["gaps"].get(name):
+            table.add_row(name, number(score["by_group"][name]), *gap_cells(gap))
+        elif len(excluded) <= MOST_LISTED:
+            table.add_row(name, "excluded", "", "", "", "")
+    if len(excluded) > MOST_LISTED:
+        table.add_row(f"{len(excluded)} groups", "excluded", "", "", "", "")
     return table
 
 
@@ -192,9 +198,20 @@ def _caption(document: Document, task: str, main: str) -> str:
             excluded[name] = max(n, excluded.get(name, 0))
     lines = [size, "null: the size it has on average (null mean) where the groups' means are equal", LEGEND]
     if excluded:
-        groups = ", ".join(f"{name} (at most {n} users)" for name, n in sorted(excluded.items()))
-        lines.append(f"excluded in some period (fewer than {document['config']['min_group_size']} users): {groups}")
+        lines.append(_exclusions(excluded, document))
     return "\n".join(lines)
+
+
+def _exclusions(excluded: Mapping[str, int], document: Document) -> str:
+    """Which groups were too small to be compared in some period; of many only the number."""
+    few, n_groups = f"fewer than {document['config']['min_group_size']} users", len(document["data"]["groups"])
+    if len(excluded) > MOST_LISTED:
+        return (
+            f"excluded in some period ({few}): {len(excluded)} of {n_groups} groups, the largest with at most "
+            f"{max(excluded.values())}; choose a coarser column, or make classes of its values"
+        )
+    groups = (f"{name} (at most {n} user{'' if n == 1 else 's'})" for name, n in sorted(excluded.items()))
+    return f"excluded in some period ({few}): {', '.join(groups)}"
 
 
 def new_table(title: str, caption: str | None = None) -> Table:

@@ -25,6 +25,7 @@ from fairstream.objectives import FairnessLoss, Loss
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
 from fairstream.randomness import Randomness
 from fairstream.recommender import Learning, NewEvents, State, Update
+from fairstream.recommender.learning import note_on_undecided
 from fairstream.strategies import Retrain, Strategy, UserQuality
 from fairstream.training import Tensors
 
@@ -198,7 +199,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             if t == 0:
                 candidate = self._learning.fit(self._events(0), self._on_epoch(0))
             else:
-                quality, tested = self._quality(t, before)
+                quality, tested, undecided = self._quality(t, before)
                 events = self._events(t)
                 self._alternatives = self._tested_alternatives(t, events, quality, tested)
                 known = before.tasks.get(self.config.disparity_task) if before is not None else None
@@ -206,6 +207,7 @@ class Run(Tabular, Iterator[PeriodResult]):
                 candidate = self._learning.update(
                     self._begun(), events, quality, self._on_epoch(t), measured=measured, tested=tested
                 )
+                candidate.notes = (*undecided, *candidate.notes)
             is_shared = self._state is not None and self._state.is_shared
             try:
                 self._state, self._unjudged = candidate.commit(in_place=not is_shared)
@@ -220,21 +222,25 @@ class Run(Tabular, Iterator[PeriodResult]):
         self._unjudged = None
         return result
 
-    def _quality(self, t: int, before: PeriodResult | None) -> tuple[float | None, UserQuality | None]:
+    def _quality(self, t: int, before: PeriodResult | None) -> tuple[float | None, UserQuality | None, tuple[str, ...]]:
         """How W_{t−1} did on D_t, as a mean and user by user: known by the time that D_t is there to be learned from.
 
-        For those it knew: what newcomers get is the fallback's merit. None where nobody asks.
+        For those it knew: what newcomers get is the fallback's merit. None where nobody asks. Also a note where it
+        could not be decided who is ahead; as in `FairRecommender.update`, a single user of a group is enough for that.
         """
         if before is None or not (self._learning.strategy.needs_quality or self.groups.choice == "auto"):
-            return None, None
+            return None, None, ()
         # Whatever metrics were asked for, and whatever they are called.
-        evaluator = replace(self._evaluator, metrics=("ndcg",), n_resamples=0)
+        evaluator = replace(self._evaluator, metrics=("ndcg",), n_resamples=0, min_group_size=1)
         result = before.tasks.get("next") or self._evaluate("next", t - 1, evaluator)
         tested = replace(result.tested, values={}, totals={})
         (main,) = evaluator.scores([tested.where(~tested.is_cold)], len(self._names()))[0].values()
+        undecided: tuple[str, ...] = ()
         if self.groups.choice == "auto":
             self.groups = self.groups.with_ahead(main.ahead, judged=main.gaps)
-        return main.mean, self._learning.test(evaluator, self._begun(), self._events(t), result.tested)
+            if main.not_compared or not main.gaps:
+                undecided = (note_on_undecided(main.not_compared),)
+        return main.mean, self._learning.test(evaluator, self._begun(), self._events(t), result.tested), undecided
 
     def _evaluated(self, t: int, update: Update) -> PeriodResult:
         explained = self.config.explained_tasks

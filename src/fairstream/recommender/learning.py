@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -809,3 +809,12 @@ def _resized(mask: Mask, history: History) -> Mask:
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def note_on_undecided(groups: Iterable[str]) -> str:
+    """Why `advantaged="auto"` could not decide for some groups."""
+    names = ", ".join(groups) or "any group"
+    return (
+        f"whether {names} is ahead could not be decided from this period, which has too few users of it whom the model "
+        f"knows; what was decided before still holds"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -36,7 +36,7 @@ from fairstream.recommender.checkpoint import (
     write_checkpoint,
 )
 from fairstream.recommender.frontier import Frontier
-from fairstream.recommender.learning import Candidate, Learning, Update
+from fairstream.recommender.learning import Candidate, Learning, Update, note_on_undecided
 from fairstream.recommender.levers import LeverName
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
@@ -449,7 +449,7 @@ class FairRecommender(Shown):
                 if new.groups.choice == "auto":
                     groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
                     if main.not_compared or not main.gaps:
-                        notes.append(_undecided(main.not_compared))
+                        notes.append(note_on_undecided(main.not_compared))
                     new = new._replace(groups=groups)
             evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
             measured = self._learning.measure(evaluator, state, new, by=measure_groups)
@@ -1139,15 +1139,6 @@ def _task_names(tasks: Any) -> list[Task]:
 
 
 _STRATEGY = ("method", "strategy", "restart", "restart_every")
-
-
-def _undecided(groups: Iterable[str]) -> str:
-    """Why `advantaged="auto"` could not decide for some groups."""
-    names = ", ".join(groups) or "any group"
-    return (
-        f"whether {names} is ahead could not be decided from this period, which has too few users of it whom the model "
-        f"knows; what was decided before still holds"
-    )
 
 
 def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
