@@ -110,14 +110,14 @@ def test_an_event_changes_the_next_list_of_its_user_at_once_and_no_other_list(mo
         assert [item["score"] for item in after["items"]] != [item["score"] for item in json.loads(before)["items"]]
         assert first not in [item["item_id"] for item in after["items"]]
         assert answering.json("u2", 10) == other
-        assert answering.is_cached("u2")
+        assert answering.is_cached("u2", 10)
 
 
 def test_events_of_known_pairs_and_of_unknown_items_keep_cached_lists() -> None:
     answering = new_serving("blend")
     answering.json("u0", 10)
     answering.stored(table([("u0", "i3"), ("u0", "unheard of")]))
-    assert answering.is_cached("u0")
+    assert answering.is_cached("u0", 10)
 
 
 def test_events_are_read_in_the_order_in_which_they_happened() -> None:

@@ -155,9 +155,10 @@ class ServingModel:
                 written = made.written = question, self._written(made, places)
         return b'{"user_id":%b,%b' % (quoted(user_id).encode(), written[1])
 
-    def is_cached(self, user_id: str) -> bool:
-        """Whether this user's list was made before and still holds."""
-        return self._cached(self._key(user_id)) is not None
+    def is_cached(self, user_id: str, k: int) -> bool:
+        """Whether a list of this user was made before that still holds and is long enough."""
+        made = self._cached(self._key(user_id))
+        return made is not None and (made.is_all or len(made.rows) >= k)
 
     def warm(self, user_ids: Iterable[str]) -> None:
         """Make lists before anybody waits for them."""
@@ -177,12 +178,9 @@ class ServingModel:
     # ── what changes them ────────────────────────────────────────────────────────────────
 
     def add(self, events: pa.Table) -> None:
-        """Take in events; those that are known already change nothing."""
-        if (
-            len(events) > 1 and "time" in events.column_names
-        ):  # as they happened; `stable`, so that what happened at once stays in order
-            order = np.argsort(events["time"].to_numpy(), kind="stable")
-            events = events.take(pa.array(order))
+        """Take in events (user_id, item_id, time); those that are known already change nothing."""
+        if len(events) > 1:  # in the order in which they happened; what happened at once as it arrived
+            events = events.take(pa.array(np.argsort(events["time"].to_numpy(), kind="stable")))
         users = events["user_id"].to_pylist()
         items, rows = self._state.item_ids.lookup(events["item_id"]), self._state.user_ids.lookup(events["user_id"])
         if self._forgotten:
@@ -399,7 +397,7 @@ class Serving:
     >>> serving = Serving()
     >>> serving.status().ready
     False
-    >>> events = pa.table({"user_id": ["ann", "bob", "bob"], "item_id": ["tea", "tea", "jam"]})
+    >>> events = pa.table({"user_id": ["ann", "bob", "bob"], "item_id": ["tea", "tea", "jam"], "time": [1, 2, 3]})
     >>> serving.use(ServingModel(popularity_of(events), None), "popularity")
     >>> serving.recommend("ann", k=2).items
     ['jam']
@@ -414,15 +412,16 @@ class Serving:
         self._served_by: ServedBy | None = None
         self._withdrawn: frozenset[str] = frozenset()
         self._lock = Lock()
-        self.problem: str | None = "nothing has been loaded yet; try again in a few seconds"
-        """What the follower found wrong at its last look."""
+        self._problem: str | None = "nothing has been loaded yet; try again in a few seconds"
+        self.lag: str | None = None
+        """Why what answers cannot be kept up to date at the moment, in a sentence."""
         self.events_behind = 0
 
     @property
     def current(self) -> ServingModel:
         """What answers now: whoever has taken this reference answers from one model, whatever is promoted."""
         if self._current is None:
-            raise NotReadyError(self.problem or "nothing has been loaded yet; try again in a few seconds")
+            raise NotReadyError(self.lag or self._problem)
         return self._current
 
     def recommend(
@@ -452,9 +451,9 @@ class Serving:
         """The answer to `recommend` as JSON, written once until something changes it."""
         return self.current.json(user_id, k)
 
-    def is_cached(self, user_id: str) -> bool:
+    def is_cached(self, user_id: str, k: int) -> bool:
         """Whether the answer is at hand; else it takes some milliseconds."""
-        return self._current is not None and self._current.is_cached(user_id)
+        return self._current is not None and self._current.is_cached(user_id, k)
 
     def stored(self, events: pa.Table) -> None:
         """Take in events (user_id, item_id, time) that were just stored: the next list knows of them.
@@ -494,13 +493,14 @@ class Serving:
     def use(self, model: ServingModel, served_by: ServedBy, problem: str | None = None) -> None:
         """Let this model answer from now on."""
         self.prepare(model)
-        self._current, self._next, self._served_by, self.problem = model, None, served_by, problem
+        self._current, self._next, self._served_by, self._problem = model, None, served_by, problem
 
     def status(self) -> ServingStatus:
         """What answers, and what is wrong."""
         current = self._current
         model = None if current is None else current.id
-        return ServingStatus(model, self._served_by, self.problem, self.events_behind, current is not None)
+        problem = self._problem or self.lag if current is not None else self.lag or self._problem
+        return ServingStatus(model, self._served_by, problem, self.events_behind, current is not None)
 
     def cached_users(self) -> list[str]:
         """The users whose lists are cached, who was last to ask first."""

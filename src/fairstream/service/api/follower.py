@@ -9,8 +9,9 @@ from collections import deque
 from typing import NamedTuple
 
 from sqlalchemy import func, literal_column, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from fairstream.errors import FairstreamError, WorkspaceError
+from fairstream.errors import CheckpointError, FairstreamError, WorkspaceError
 from fairstream.recommender import load
 from fairstream.service import schema
 from fairstream.service.database import reachable
@@ -85,10 +86,6 @@ class Follower:
         self._refresh_at = 0.0
         self._to_make: deque[str] = deque()
         """Whose lists the model before had made."""
-        self.is_reachable = False
-        """Whether the database answered the last time."""
-        self.problem: str | None = None
-        """What went wrong at the last look, in a sentence."""
 
     def start(self) -> None:
         self._thread.start()
@@ -105,7 +102,6 @@ class Follower:
     def poll(self) -> None:
         """Look once, and take up what has changed."""
         look = self._look()
-        self.is_reachable = True
         if self._items != look.items:
             self._serving.set_withdrawn(self._withdrawn())
             self._items = look.items
@@ -172,9 +168,8 @@ class Follower:
             except WorkspaceError:
                 raise  # the database, not the model
             except (FairstreamError, MemoryError, OSError, RuntimeError) as error:  # the last: PyTorch, out of memory
-                why = str(error) or type(error).__name__
-                problem = problem or f"model {candidate.model} cannot be loaded: {why}"
-                _log.error("model %s cannot be loaded: %s", candidate.model, why)
+                _log.error("model %s cannot be loaded: %s", candidate.model, error or type(error).__name__)
+                problem = problem or f"model {candidate.model} cannot be loaded: {_sentence(error)}"
                 continue
             self._to_make = deque(self._serving.cached_users())
             self._get_ready(model, candidate.first_seq - 1, look)
@@ -275,21 +270,21 @@ class Follower:
         while not self._stop.is_set():
             try:
                 self.poll()
-                self.problem = None
+                self._serving.lag = None
             except Exception as error:  # whatever it is: what answers goes on answering, and it is tried again
-                self.is_reachable = not isinstance(error, WorkspaceError)
                 sentence = _sentence(error)
-                if sentence != self.problem:
-                    _log.error("what answers cannot be kept up to date: %s", sentence)
-                self.problem = sentence
-                if not self._serving.status().ready:
-                    self._serving.problem = sentence
+                if sentence != self._serving.lag:
+                    _log.error("what answers is not kept up to date: %s", error)
+                self._serving.lag = sentence
             self._stop.wait(EVERY_SECONDS)
 
 
 def _sentence(error: Exception) -> str:
-    """What is wrong, without what an exception of a driver carries along: statements and their values."""
-    if isinstance(error, FairstreamError):
-        return str(error)
-    original = getattr(error, "orig", None) or error
-    return f"{type(original).__name__}: {str(original).splitlines()[0] if str(original) else ''}"
+    """What is wrong, for anybody to read: without addresses of databases, paths of folders or statements."""
+    if isinstance(error, WorkspaceError | SQLAlchemyError):
+        return "the database cannot be reached; lists are made from what is in memory"
+    if isinstance(error, CheckpointError):
+        return "its files are damaged or missing"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    return str(error) if isinstance(error, FairstreamError) else type(error).__name__

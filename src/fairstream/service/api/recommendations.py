@@ -88,7 +88,7 @@ async def recommend(
     """A user's best items, without what the user has had; unknown users get what is popular."""
     k, serving = _checked_k(service, k), service.serving
     if not exclude and only is None:
-        body = await _computed(service, partial(serving.json, user_id, k), at_once=serving.is_cached(user_id))
+        body = await _computed(service, partial(serving.json, user_id, k), at_once=serving.is_cached(user_id, k))
         _count(service, _POPULARITY in body)
         return Response(body, media_type="application/json")
     answer = await _computed(service, partial(serving.recommend, user_id, k, exclude, only))
@@ -178,4 +178,4 @@ class CachedLists:
             if not 1 <= (k := int(query[2:])) <= limits.max_k:
                 return None
         user_id, serving = path[len(_PREFIX) : -len(_SUFFIX)], self._service.serving
-        return serving.json(user_id, k) if user_id and serving.is_cached(user_id) else None
+        return serving.json(user_id, k) if user_id and serving.is_cached(user_id, k) else None
