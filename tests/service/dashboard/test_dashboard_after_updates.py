@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import html
+import re
+from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 from streams import named_stream, take_in
 
 from fairstream.service.dashboard.overview import quality_chart, stream_charts, target_of
@@ -15,8 +18,36 @@ from fairstream.service.dashboard.words import checks_of, sentence
 from fairstream.service.registry import promote
 from fairstream.service.updates import run
 from fairstream.service.workspace import Workspace
+from live_services import add_model, make_keys, running, wait_until
 
 PERIODS, _ = named_stream()
+
+
+@pytest.mark.sqlite_only
+def test_the_lists_are_those_of_the_service_and_an_item_that_is_withdrawn_leaves_them(
+    new_workspace: Callable[..., Workspace],
+) -> None:
+    workspace = new_workspace()
+    add_model(workspace)
+    keys = make_keys(workspace)
+    with running(workspace, keys) as client:
+        client.wait_until_ready()
+        key = keys.admin["Authorization"].removeprefix("Bearer ")
+        assert client.post("/login", data={"key": key}).headers["location"] == "/"
+
+        def shown() -> list[str]:
+            page = client.get("/lists", params={"user": "u1"}).text
+            ours = page[page.index("gets now") : page.index("chose lately")]
+            return re.findall(r"<li><span>(\w+)</span>", ours)
+
+        answer = client.get("/v1/users/u1/recommendations", headers=keys.read).json()
+        assert shown() == [item["item_id"] for item in answer["items"]]
+        (token, *_) = re.findall(r'name="token" value="([^"]+)"', client.get("/").text)
+        gone = shown()[0]
+        assert client.post("/items", data={"token": token, "item": gone}).status_code == 303
+        wait_until(lambda: gone not in shown())
+        assert client.get("/models").status_code == 200
+        assert client.delete("/models").status_code == 405
 
 
 def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
