@@ -97,14 +97,14 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
         add_update(connection, 12, state="skipped", reason="3 users are too few", requested=BEGINS + 14 * DAY)
     assert status().level == "good"
     assert "skipped. 3 users are too few." in status().sentences[0]
-    decision = {"reason": "both", "checks": [{"name": "drift", "ok": False, "sentence": "it got worse"}]}
+    decision = {"reason": "it got worse; it is less fair", "checks": [{"name": "drift", "ok": False}]}
     for n, level in ((1, "warning"), (2, "bad")):
         t, id_ = 11 + n, f"candidate{n}"
         with writing(workspace.engine) as connection:
             add_period(connection, t)
             add_model(connection, id_, t, created=BEGINS + (20 + n) * DAY, decision=decision, parent=model_id(11))
         assert (status().level, status().candidate) == (level, id_)
-        assert "It got worse." in status().sentences
+        assert status().sentences == ["It got worse.", "It is less fair."]
     assert status().headline == "The last 2 updates were rejected"
     with writing(workspace.engine) as connection:  # somebody promotes it nevertheless
         connection.execute(update(models).where(models.c.id == "candidate2").values(state="promoted"))

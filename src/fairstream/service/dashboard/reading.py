@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -17,7 +16,7 @@ from fairstream.service.audit import Entry
 from fairstream.service.event_store import EventStore
 from fairstream.service.periods import closed_periods
 from fairstream.service.records import Model, Period, Update, from_microseconds
-from fairstream.service.registry import InService, in_service, model
+from fairstream.service.registry import InService, in_service, model, rejections_in_a_row
 from fairstream.service.registry import models as models_listed
 from fairstream.service.updates import listed
 from fairstream.service.workspace import Workspace
@@ -142,7 +141,6 @@ def read_overview(workspace: Workspace, *, before: int | None = None) -> Overvie
     shown = periods[-PERIODS_AT_ONCE:]
     with engine.connect() as connection:
         candidates = _models(connection, models.c.t.between(shown[0].t, shown[-1].t)) if shown else []
-        states = connection.scalars(select(models.c.state).order_by(models.c.created.desc()).limit(PERIODS_AT_ONCE))
         return Overview(
             service=service,
             serving=model(engine, service.model) if service else None,
@@ -150,7 +148,7 @@ def read_overview(workspace: Workspace, *, before: int | None = None) -> Overvie
             periods=shown,
             candidates={candidate.t: candidate for candidate in reversed(candidates)},
             updates=listed(engine, limit=_LATEST_UPDATES),
-            n_rejected=len(list(takewhile(lambda state: state == "rejected", states))),
+            n_rejected=rejections_in_a_row(engine),
             events=_events(workspace, connection),
             entries=_entries(connection),
             earlier=shown[0].t if len(periods) > PERIODS_AT_ONCE else None,

@@ -48,8 +48,6 @@ from fairstream.service.workspace import Workspace
 
 _Row = TypeVar("_Row")
 _MAY_READ = ("read", "admin")
-_ALERT_AFTER = 2
-"""Rejections in a row that are more than bad luck."""
 _ROWS_AT_ONCE = 25
 _HISTORY = 20
 
@@ -148,7 +146,7 @@ class _Dashboard:
             visitor,
             overview=overview,
             health=health,
-            status=status_of(overview, health.source, health.problem, _ALERT_AFTER),
+            status=status_of(overview, health.source, health.problem, config.alerts.after),
             charts=[quality_chart(overview), gap_chart(overview, config)] if evaluated else [],
             stream=stream_charts(overview),
             quality_line=sparkline([scores.mean for _, scores in evaluated]),

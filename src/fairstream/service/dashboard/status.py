@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairstream.service.dashboard.reading import Overview
-from fairstream.service.dashboard.words import checks_of, is_manual, reason_of, sentence
+from fairstream.service.dashboard.words import is_manual, reason_of, sentence
 from fairstream.service.records import FINISHED
 from fairstream.service.serving import ServedBy
 
@@ -62,7 +62,7 @@ def _why_well(overview: Overview, state: str | None, reasons: list[str]) -> list
         return [f"The newer model {newest.id} was taken out of service."]
     if is_manual(serving):
         return [f"Model {serving.id} was promoted by hand: the gate had rejected it."]
-    return [f"The last update was promoted. {reason}" for reason in reasons]
+    return [f"The last update was promoted. {' '.join(reasons)}"]
 
 
 def _last_outcome(overview: Overview) -> tuple[str | None, list[str], str | None]:
@@ -73,6 +73,5 @@ def _last_outcome(overview: Overview) -> tuple[str | None, list[str], str | None
         return ended.state, [sentence(ended.reason or "no reason was recorded")], None
     if newest is None:
         return None, [], None
-    failed = [sentence(str(check["sentence"])) for check in checks_of(newest) if not check.get("ok")]
     # Once rejected, it may have been promoted by hand since.
-    return newest.state, failed or [sentence(reason_of(newest))], newest.id
+    return newest.state, [sentence(part) for part in reason_of(newest).split("; ")], newest.id
