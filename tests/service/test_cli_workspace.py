@@ -31,7 +31,7 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.files_in import batches_from_file
 from fairstream.service.keys import scope_of
 from fairstream.service.periods import closed_periods
-from fairstream.service.settings import Limits
+from fairstream.service.settings import Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 
 NewDatabase = Callable[..., str | None]
@@ -130,6 +130,14 @@ def test_files_of_every_kind_hold_the_same_events(folder: Path, tmp_path: Path, 
         assert stored.select(["user_id", "item_id"]).equals(EVENTS.select(["user_id", "item_id"]))
         assert stored["time"].to_pylist() == [1_000_000, 2_000_000, 3_000_000]
         assert values_of(workspace).to_pylist() == [{"user_id": "007", "value": "m"}]
+
+
+def test_a_group_that_was_not_declared_is_refused(folder: Path, tmp_path: Path) -> None:
+    config = LiveConfig.read(folder).with_options(groups=["m", "f"])
+    config.write(folder)
+    assert LiveConfig.read(folder) == config
+    users = write(tmp_path / "users.csv", pa.table({"user_id": ["a", "b"], config.group: ["m", "Majority "]}))
+    assert "must be one of m, f" in told(DataError, "ingest", folder, "--users", users)
 
 
 def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> None:

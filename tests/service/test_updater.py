@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ from sqlalchemy import select
 from streams import SMALL, know, named_stream, take_in
 
 import fairstream
-from fairstream.errors import WorkspaceError
-from fairstream.service import schema
+from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.service import schema, updates
 from fairstream.service.audit import entries, verify
 from fairstream.service.event_store import EventStore
 from fairstream.service.periods import closed_periods, held_out
 from fairstream.service.registry import in_service, models, promote, rollback
+from fairstream.service.settings import LiveConfig
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 
@@ -78,12 +80,61 @@ def test_what_is_too_little_to_judge_by_stays_open(learned: Workspace) -> None:
     assert closed_periods(learned.engine)[2].n_events == len(PERIODS[2])
 
 
-def test_without_anybodys_group_there_is_nothing_to_be_fair_about(new_workspace: Maker) -> None:
-    workspace = new_workspace(**SMALL)
-    take_in(workspace, PERIODS[0])
+def test_a_shop_without_any_group_data_gets_models_and_groups_count_once_they_are_known(new_workspace: Maker) -> None:
+    workspace = new_workspace(**{**SMALL, "learning": SMALL["learning"].with_options(fairness_weight=1.0)})
+    for events in PERIODS[:2]:
+        take_in(workspace, events)
+        outcome = update(workspace)
+        assert outcome.kind == "promoted"
+        assert "fewer than two groups are known, so nothing is done for fairness" in outcome.reason
+    newest = models(workspace.engine)[0]
+    assert newest.about["fairness"].startswith("off: ")
+    assert closed_periods(workspace.engine)[1].evaluation["metrics"]["ndcg@20"]["by_group"] == {}
+    know(workspace, PEOPLE)
+    take_in(workspace, PERIODS[2])
     outcome = update(workspace)
-    assert outcome.kind == "skipped"
-    assert in_service(workspace.engine) is None
+    assert "fairness" not in outcome.reason
+    newest = models(workspace.engine)[0]
+    assert "fairness" not in newest.about
+    assert set(newest.about["evaluation"]["metrics"]["ndcg@20"]["by_group"]) == {"majority", "minority"}
+
+
+@pytest.mark.parametrize("groups", [None, ["minority", "majority"]])
+def test_an_accepted_gap_waits_until_there_are_groups(new_workspace: Maker, groups: list[str] | None) -> None:
+    learning = SMALL["learning"].with_options(model="item-item", max_disparity=0.001)
+    open_gate = SMALL["gate"].with_options(max_fall=0.99, max_rise=1.0, max_drift=1.0)
+    options = {**SMALL, "learning": learning, "gate": open_gate, "groups": groups, "advantaged": "majority"}
+    workspace = new_workspace(**options)
+    for t, events in enumerate(PERIODS[:3]):
+        if t == 1:
+            know(workspace, PEOPLE)
+        take_in(workspace, events)
+        assert update(workspace).kind == "promoted"
+    assert set(models(workspace.engine)[0].about["control"]["gaps"]) == {"majority", "minority"}
+
+
+def test_a_changed_shape_of_the_model_is_one_sentence_that_says_what_to_do(learned: Workspace) -> None:
+    config = learned.config.with_options(learning=learned.config.learning.with_options(embedding_dim=32))
+    take_in(learned, PERIODS[2])
+    done = updates.run(replace(learned, config=config))
+    assert done.state == "failed"
+    current = in_service(learned.engine).model
+    assert str(done.reason).startswith(
+        f"embedding_dim is 32 in fairstream.toml, but model {current} in service was made with 16"
+    )
+    assert "put it back" in str(done.reason)
+    assert updates.run(learned).state == "promoted"
+
+
+def test_groups_are_those_that_were_declared() -> None:
+    assert LiveConfig(groups=["M", "F"], advantaged="M").groups == ["M", "F"]
+    for options, said in (
+        ({"groups": ["M", "F "]}, "without blanks"),
+        ({"groups": ["M", "M"]}, "different names"),
+        ({"groups": ["M", "F"], "advantaged": "X"}, "advantaged must be one of groups, M, F, got 'X'"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            LiveConfig(**options)
 
 
 def test_shuffled_labels_of_one_group_are_held_and_the_next_period_is_fine(learned: Workspace) -> None:

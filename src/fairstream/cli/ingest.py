@@ -97,9 +97,9 @@ def _put_users(workspace: Workspace, users: Path, names: dict[str, str]) -> Peop
         content = sys.stdin.buffer.read(limit + 1)
         if len(content) > limit:
             raise DataError(f"standard input may hold at most {limit} bytes (limits.max_body_bytes); give a file")
-        parts = people_from_bytes(content, names)
+        parts = people_from_bytes(content, names, workspace.config.groups)
     else:
-        parts = people_from_file(users, names)
+        parts = people_from_file(users, names, workspace.config.groups)
     receipt = PeopleReceipt(0, 0)
     with workspace.people() as people:
         for part in parts:

@@ -511,13 +511,15 @@ class FairRecommender(Shown):
                     self._state = following
             return len(rows)
 
-    def set_groups(self, users: Any) -> None:
-        """Set every user's group, where a checkpoint was saved without; users that are not named have none."""
+    def set_groups(self, users: Any, *, groups: Groups | None = None) -> None:
+        """Set every user's group, where a checkpoint was saved without; users that are not named have none.
+
+        Where there were no groups at all, `groups` says what they are called: `Groups` of any users.
+        """
         with self._writing:
             state = self._fitted()
-            groups = read_more_groups(
-                state.user_ids.ids, to_table(users, what="the users"), state.columns, state.groups
-            )
+            known = groups if groups is not None and state.groups.is_empty else state.groups
+            groups = read_more_groups(state.user_ids.ids, to_table(users, what="the users"), state.columns, known)
             if groups is None:
                 raise DataError(f"the users have no column {state.groups.attribute!r}, which makes the groups")
             with self._swapping:

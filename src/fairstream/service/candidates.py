@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fairstream.data import UNKNOWN, read_events
+from fairstream.data import UNKNOWN, Groups, read_events
+from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation
 from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
@@ -20,13 +21,16 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.gate import rejects_level
 from fairstream.service.periods import events_of, held_out
 from fairstream.service.privacy import Comparison, GroupMeans, Release, established, ndcg_of
-from fairstream.service.records import Period
+from fairstream.service.records import Model, Period
 from fairstream.service.registry import model, rejected_from
+from fairstream.service.settings import FILE
 from fairstream.service.workspace import Workspace
 from fairstream.strategies import RestartOnNew, Strategy
 
 _FOR_EXPERIMENTS = {"rerank_tolerance"}
 """Options of methods that only experiments can run."""
+_SHAPE = ("model", "embedding_dim", "feature_buckets", "optimizer")
+"""Options that a model is made with and keeps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +118,22 @@ class Candidates:
         """What a rejected candidate, or one that was rolled back, had learned: known, but not learned from."""
         if parent is not None:
             row = model(workspace.engine, parent)
+            _check_unchanged(workspace, row)
             t, self._folder = row.t, workspace.models.path(row.folder)
             self._learned_late = held_out(store, periods[t])
             self._skipped = {period.t: events_of(store, period) for period in periods[t + 1 :]}
         with workspace.people() as people:
             self._people = people.values().rename_columns(["user_id", self._config.group])
+        self._groups = Groups.none(0)
+        values = pc.unique(self._people[self._config.group]).to_pylist()
+        if len(values) > 1:
+            names, advantaged = self._config.groups or values, self._config.advantaged
+            self._groups = Groups.from_values(self._config.group, [], possible=names, advantaged=advantaged)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether there are groups to be fair to."""
+        return not self._groups.is_empty
 
     def judge_in_service(self, events: pa.Table) -> tuple[Evaluation, GroupMeans]:
         """How the model in service does on events before anything of them is learned."""
@@ -207,10 +222,21 @@ class Candidates:
         return int((recommender.state.item_ids.lookup(items) < 0).sum())
 
     def _fresh(self, events: pa.Table) -> FairRecommender:
-        candidate = FairRecommender(**self._config.learning.model_dump(exclude=_FOR_EXPERIMENTS))
-        log = read_events(
-            _columns(events), users=self._people, group=self._config.group, advantaged=self._config.advantaged
-        )
+        learning = self._config.learning
+        log = read_events(_columns(events))
+        groups = self._groups
+        if self.has_groups:
+            values = self._people[self._config.group].combine_chunks()
+            place = pc.index_in(log.user_ids.ids, value_set=self._people["user_id"].combine_chunks())
+            groups = Groups.from_values(
+                self._config.group, values.take(place), possible=self._groups.names, advantaged=self._config.advantaged
+            )
+        if groups.n_occurring() > 1:
+            log = log.with_groups(groups)
+        else:  # the accepted gap waits until there are groups
+            self._groups = Groups.none(0)
+            learning = learning.with_options(max_disparity=None, min_quality=None, max_group_loss=None)
+        candidate = FairRecommender(**learning.model_dump(exclude=_FOR_EXPERIMENTS))
         candidate.fit(log)
         return candidate
 
@@ -220,7 +246,8 @@ class Candidates:
         learning = self._config.learning  # what was changed in the configuration since counts from now on
         changed = learning.model_dump(exclude={"model", "seed", "device", *_FOR_EXPERIMENTS})
         recommender = load(self._folder, device=learning.device, **changed)
-        recommender.set_groups(self._people)
+        if self.has_groups or not recommender.state.groups.is_empty:
+            recommender.set_groups(self._people, groups=self._groups)
         skipped = [events for t, events in self._skipped.items() if t not in but]
         self._observe(recommender, pa.concat_tables([_nothing(), *skipped]))
         return recommender
@@ -240,6 +267,18 @@ class Candidates:
             breakdown=True,
             baseline=baseline,
         )
+
+
+def _check_unchanged(workspace: Workspace, row: Model) -> None:
+    """Say what to do where the configuration wants a model of another shape than the one in service."""
+    before, now = row.about["configuration"]["learning"], workspace.config.learning.model_dump()
+    for name in _SHAPE:
+        if name in before and before[name] != now[name]:
+            raise ConfigurationError(
+                f"{name} is {now[name]!r} in {FILE}, but model {row.id} in service was made with {before[name]!r} and "
+                f"cannot change it; put it back, or make a new workspace with `fairstream init` and ingest the events "
+                f"there"
+            )
 
 
 def names_of(evaluation: Evaluation) -> list[str]:

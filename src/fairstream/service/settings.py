@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
@@ -137,6 +137,8 @@ class LiveConfig(Configuration):
 
     group: str = Field("group", min_length=1)
     """Name of the attribute whose groups are compared."""
+    groups: list[str] | None = Field(None, min_length=2)
+    """The values of that attribute, as they are spelled; others are refused. Without it whatever comes is a group."""
     advantaged: str | None = None
     """The group that is better served; without it the larger one, or with "auto" found anew before each update."""
     every: str | None = None
@@ -151,6 +153,19 @@ class LiveConfig(Configuration):
     alerts: Alerts = Alerts()
     limits: Limits = Limits()
     retention: Retention = Retention()
+
+    @field_validator("groups")
+    @classmethod
+    def _check_groups(cls, groups: list[str] | None) -> list[str] | None:
+        if groups is not None and (len(set(groups)) < len(groups) or any(name != name.strip() for name in groups)):
+            raise ValueError(f"groups must be different names without blanks around them, got {groups!r}")
+        return groups
+
+    @model_validator(mode="after")
+    def _check_advantaged(self) -> Self:
+        if self.groups is not None and self.advantaged not in (None, "auto", *self.groups):
+            raise ValueError(f"advantaged must be one of groups, {', '.join(self.groups)}, got {self.advantaged!r}")
+        return self
 
     @field_validator("every")
     @classmethod

@@ -40,6 +40,7 @@ from fairstream.service.registry import in_service, model, put_into_service, rej
 from fairstream.service.retention import prune
 from fairstream.service.workspace import Workspace
 
+_NO_GROUPS = "fewer than two groups are known, so nothing is done for fairness and no gap is measured"
 Kind = Literal["promoted", "rejected", "failed", "skipped"]
 Say = Callable[[str], None]
 
@@ -105,6 +106,7 @@ class _Update:
             self.workspace.secret, self.workspace.config.privacy, self.gate.min_group_size, f"{self.t} {self.sha256}"
         )
         candidates = Candidates(self.workspace, self.store, current and current.model, self.periods, release)
+        self.candidates = candidates
         evaluation = None
         try:
             if current is not None:
@@ -116,7 +118,7 @@ class _Update:
             trial = candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
         except ModelError as error:
             return self._conclude(None, evaluation, Decision((*self._flood(), finite(str(error)))), current, 0.0)
-        except DataError as error:  # nobody's group is known yet, or all of it was known before
+        except DataError as error:  # all of it was known before
             return Outcome("skipped", f"the period stays open: {error}")
         seconds = time.perf_counter() - begin
         return self._conclude(trial, evaluation, self._decide(trial, drifts), current, seconds)
@@ -190,11 +192,12 @@ class _Update:
                 put_into_service(connection, name)
             entry = {key: row[key] for key in ("id", "t", "parent", "state", "decision", "about")}
             record(connection, "update", {**entry, "period": period})
-            outcome = Outcome(kind, decision.reason, self.t, name)
+            reason = decision.reason if self.candidates.has_groups else f"{decision.reason}; {_NO_GROUPS}"
+            outcome = Outcome(kind, reason, self.t, name)
             self.conclude(connection, outcome)
         for sentence in sentences_of(about):
             self.say(sentence)
-        self.say(f"model {name} is {kind}: {decision.reason}")
+        self.say(f"model {name} is {kind}: {outcome.reason}")
         return outcome
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:
@@ -213,6 +216,8 @@ class _Update:
                 "python": platform.python_version(),
             },
         }
+        if not self.candidates.has_groups:
+            about["fairness"] = f"off: {_NO_GROUPS}"
         if trial is not None:
             about["data"]["n_new_items"] = trial.n_new_items
             compares = trial.comparison

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, TypeVar
 
 import pyarrow as pa
@@ -79,10 +79,12 @@ _PARSERS: dict[str, Callable[[bytes, Limits], Batch]] = {
 }
 
 
-_USER_PARSERS: dict[str, Callable[[bytes], pa.Table]] = {
-    JSON: lambda body: people_from_json(parse_json(body, "the body"), value="group"),
-    JSON_LINES: lambda body: people_from_json(parse_json_lines(body, Rows("user")), value="group"),
-    ARROW: lambda body: people_from_arrow(read_ipc(body), value="group"),
+_USER_PARSERS: dict[str, Callable[[bytes, Collection[str] | None], pa.Table]] = {
+    JSON: lambda body, groups: people_from_json(parse_json(body, "the body"), value="group", allowed=groups),
+    JSON_LINES: lambda body, groups: people_from_json(
+        parse_json_lines(body, Rows("user")), value="group", allowed=groups
+    ),
+    ARROW: lambda body, groups: people_from_arrow(read_ipc(body), value="group", allowed=groups),
 }
 
 
@@ -107,7 +109,7 @@ async def ingest_events(request: Request, service: RunningService, _: Ingester) 
 async def put_users(request: Request, service: RunningService, _: UserWriter) -> UsersReceipt:
     """Set the group of users; it is written by a process of its own, and nothing gives it out again."""
     parse = _USER_PARSERS[_content_type(request)]
-    people = await asyncio.to_thread(parse, await request.body())
+    people = await asyncio.to_thread(parse, await request.body(), service.workspace.config.groups)
     receipt = await asyncio.to_thread(_put, service.workspace, people)
     return UsersReceipt(**receipt._asdict())
 
