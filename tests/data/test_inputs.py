@@ -233,7 +233,6 @@ def test_structs_are_tuples() -> None:
         ("nowhere://bucket/x.csv", "nowhere://bucket/x.csv"),
         ("memory://none/x.csv", "memory://none/x.csv"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_read_is_one_sentence(source: Any, words: str) -> None:
     with pytest.raises(fs.DataError) as caught:
