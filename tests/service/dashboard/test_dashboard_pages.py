@@ -391,6 +391,17 @@ def test_audit_reports_are_files_to_keep_that_stand_alone(shop: Workspace) -> No
         assert entry["hash"] in page
 
 
+def test_without_groups_quality_is_shown_and_no_gap(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+    with writing(workspace.engine) as connection:
+        add_period(connection, 0)
+        add_period(connection, 1, evaluation={"metrics": {METRIC: {"mean": 0.2, "by_group": {}}}, "n_tested_users": 50})
+    page = signed_in(workspace).get("/").text
+    assert "No groups are known, so they are not compared." in page
+    assert "chart-quality" in page
+    assert "chart-gap" not in page
+
+
 def test_there_is_no_such_model(shop: Workspace) -> None:
     client = signed_in(shop)
     for id_ in ("nobody", "%00", "%ff", "a%0Ab", "%F0%9F%92%A5", "x" * 500, "%25", "..%5c"):

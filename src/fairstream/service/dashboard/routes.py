@@ -140,6 +140,7 @@ class _Dashboard:
         config, health = self._workspace.config, self._running.health()
         overview = read_overview(self._workspace, before=whole_number(request.query_params.get("before")))
         evaluated = overview.evaluated
+        gap_charts = [gap_chart(overview, config)] if overview.groups else []
         return self._html(
             "overview.html",
             request,
@@ -147,7 +148,7 @@ class _Dashboard:
             overview=overview,
             health=health,
             status=status_of(overview, health.source, health.problem, config.alerts.after),
-            charts=[quality_chart(overview), gap_chart(overview, config)] if evaluated else [],
+            charts=[quality_chart(overview), *gap_charts] if evaluated else [],
             stream=stream_charts(overview),
             quality_line=sparkline([scores.mean for _, scores in evaluated]),
             gap_line=sparkline([gap.value if (gap := gap_of(scores)) else None for _, scores in evaluated]),
