@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -212,6 +213,30 @@ def test_a_long_file_is_stored_in_parts(folder: Path, tmp_path: Path, monkeypatc
     assert f"event {n}: time is missing; before that, 2,000 new" in told(DataError, "ingest", folder, bad)
     with Workspace.open(folder) as workspace:
         assert EventStore(workspace).last_seq() == n + 2000
+
+
+@pytest.mark.parametrize("kind", ["list", "lines", "arrow"])
+def test_users_are_read_from_standard_input(folder: Path, kind: str) -> None:
+    people = [{"user_id": "u1", "group": "m"}, {"user_id": "u2", "group": "f"}]
+    content = {
+        "list": json.dumps(people).encode(),
+        "lines": "\n".join(map(json.dumps, people)).encode(),
+        "arrow": ipc(pa.Table.from_pylist(people)),
+    }[kind]
+    command = ["ingest", str(folder), "--users", "-", "--group", "group", "--json"]
+    done = CliRunner().invoke(app, command, input=content)
+    assert json.loads(done.output) == {"users": {"stored": 2, "forgotten": 0}}
+    refused = CliRunner().invoke(app, command, input=content[:-4])
+    assert isinstance(refused.exception, DataError)
+    with Workspace.open(folder) as workspace:
+        assert values_of(workspace).num_rows == 2
+
+
+def ipc(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def test_keys_are_made_listed_and_revoked(folder: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.service import database
+from fairstream.service.event_store import EventStore
+from fairstream.service.incoming import batch_from_json
 from fairstream.service.settings import FILE, Gate, Learning, LiveConfig
 from fairstream.service.workspace import Workspace
 
@@ -46,3 +51,66 @@ def test_one_process_updates_at_a_time(new_workspace: Maker) -> None:
         pass
     with workspace.updating():
         pass
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_an_init_that_fails_leaves_an_empty_folder_as_it_was(tmp_path: Path, kind: str) -> None:
+    """It may be a volume that is mounted there, or a link to one: it must not be removed and made again."""
+    target = tmp_path / "volume"
+    target.mkdir()
+    target.chmod(0o750)
+    folder = target
+    if kind == "link":
+        folder = tmp_path / "link"
+        folder.symlink_to(target)
+    inode = target.stat().st_ino
+    with pytest.raises(WorkspaceError, match="cannot be used"):
+        Workspace.create(folder, LiveConfig(), "postgresql://nobody@127.0.0.1:1/none")
+    assert (target.stat().st_ino, target.stat().st_mode & 0o777) == (inode, 0o750)
+    assert list(target.iterdir()) == []
+    assert folder.is_symlink() == (kind == "link")
+    Workspace.create(folder, LiveConfig()).close()
+
+
+def test_a_missing_secret_is_one_sentence(new_workspace: Maker) -> None:
+    folder = new_workspace().folder
+    (folder / "secret").unlink()
+    with pytest.raises(WorkspaceError, match="secret cannot be read: No such file"):
+        Workspace.open(folder)
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+    (workspace.folder / ".updating").mkdir()  # as good as a file system that is read-only, for root too
+    with pytest.raises(WorkspaceError, match="cannot be written to: Is a directory"), workspace.updating():
+        pass
+
+
+def append(workspace: Workspace) -> None:
+    rows = [{"user_id": f"u{n}", "item_id": "i", "time": n} for n in range(5000)]
+    EventStore(workspace).append(batch_from_json(rows, workspace.config.limits))
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_stored(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+
+    @event.listens_for(workspace.engine.pool, "connect")
+    def _fill(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA max_page_count = 100")
+
+    workspace.engine.dispose()
+    with pytest.raises(WorkspaceError, match="database or disk is full"):
+        append(workspace)
+    assert EventStore(workspace).last_seq() == 0
+
+
+def test_a_locked_database_is_given_up_within_seconds(new_workspace: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert database._WAIT_SECONDS <= 5
+    monkeypatch.setattr(database, "_WAIT_SECONDS", 0.1)
+    with Workspace.open(new_workspace().folder) as workspace:
+        other = sqlite3.connect(workspace.folder / "events.sqlite", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(WorkspaceError, match="database is locked"):
+            append(workspace)
+        other.close()
+        append(workspace)

@@ -77,6 +77,7 @@ def verify(engine: Engine, expect: str | None = None) -> int:
 
     `expect` is a hash that was noted before: the record must hold it.
     """
+    heads = _read_heads(engine.get_execution_options()["audit_heads"])  # first: entries may be added meanwhile
     options: dict[str, Any] = {}
     if engine.dialect.name == "postgresql":
         options["isolation_level"] = "REPEATABLE READ"  # the record and the tables as of one moment
@@ -90,7 +91,7 @@ def verify(engine: Engine, expect: str | None = None) -> int:
                 "the audit record was tampered with: no entry of it has the key of this workspace; "
                 "if its tables were never brought up, run `fairstream init DIR`"
             )
-        reader.check_heads(engine.get_execution_options()["audit_heads"])
+        reader.check_heads(heads)
         if expect is not None and expect not in reader.hashes:
             raise WorkspaceError(
                 f"the audit record was tampered with: none of its {len(reader.hashes)} entries has the hash {expect}"
@@ -121,6 +122,11 @@ def _part(connection: Connection, after: int, n: int) -> list[Entry]:
 def _hash(entry: Entry, key: bytes | None) -> str:
     content = "\n".join((entry.previous, str(entry.seq), str(entry.time), entry.kind, entry.body)).encode()
     return hashlib.sha256(content).hexdigest() if key is None else hmac.digest(key, content, "sha256").hex()
+
+
+def _read_heads(paths: tuple[Path, ...]) -> dict[Path, str]:
+    """Number and hash in each file; a machine that has written no entry has none."""
+    return {path: path.read_text().strip() for path in paths if path.exists()}
 
 
 class _Reader:
@@ -166,12 +172,10 @@ class _Reader:
             self._models = {name: {"state": state} for name, state in body["models"].items()}
             self._keys, self._service, self._n_before = body["keys"], body["service"], body["n_periods"]
 
-    def check_heads(self, heads: tuple[Path, ...]) -> None:
+    def check_heads(self, heads: Mapping[Path, str]) -> None:
         """What was written beside the database must be in the record; entries after it may be there already."""
-        for path in heads:
-            if not path.exists():  # a machine that has written nothing yet
-                continue
-            seq, _, digest = path.read_text().strip().partition(" ")
+        for path, head in heads.items():
+            seq, _, digest = head.partition(" ")
             if str(self.hashes.get(digest)) != seq:
                 raise WorkspaceError(
                     f"the audit record was tampered with: entry {seq}, which {path} names, is not in it; "
