@@ -281,11 +281,13 @@ def _left_in_log(engine: Engine) -> Iterator[str]:
 
 def _left_in_files(workspace: Workspace, user_ids: Collection[str]) -> Iterator[str]:
     """Search the bytes of the workspace's files for ids that stand in no row of a table."""
-    with workspace.engine.connect() as connection:
-        user_ids = [user_id for user_id in user_ids if not _is_in_a_row(connection, user_id)]
     for path in workspace.folder.rglob("*"):
-        if path.is_file() and path.stat().st_size and any(_holds(path, user_id.encode()) for user_id in user_ids):
-            yield f"the id of a forgotten user still stands in {path.relative_to(workspace.folder)}"
+        if not path.is_file() or not path.stat().st_size:
+            continue
+        found = _held_in(path, user_ids)
+        with workspace.engine.connect() as connection:
+            if not all(_is_in_a_row(connection, user_id) for user_id in found):
+                yield f"the id of a forgotten user still stands in {path.relative_to(workspace.folder)}"
 
 
 def _is_in_a_row(connection: Connection, user_id: str) -> bool:
@@ -298,9 +300,9 @@ def _is_in_a_row(connection: Connection, user_id: str) -> bool:
     return False
 
 
-def _holds(path: Path, content: bytes) -> bool:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        return mapped.find(content) >= 0
+def _held_in(path: Path, user_ids: Collection[str]) -> list[str]:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return [user_id for user_id in user_ids if content.find(user_id.encode()) >= 0]
 
 
 def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
