@@ -13,20 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy.exc import DBAPIError
 from streams import batch_of
 
 from fairstream.errors import FairstreamError
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore
-from fairstream.service.forgetting import forget
 from fairstream.service.registry import models, promote, rollback
 from fairstream.service.workspace import Workspace
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    ["fairstream.service.updater", "fairstream.service.forgetting", "psycopg"]
-)  # a new process is there at once
+_processes.set_forkserver_preload(["fairstream.service.updater", "psycopg"])  # a new process is there at once
 
 
 def ingest(folder: Path, acknowledged: Path, seed: int) -> None:
@@ -46,11 +42,8 @@ def ingest(folder: Path, acknowledged: Path, seed: int) -> None:
                     "time": [1_700_000_000 + rng.randrange(10**6) for _ in ids],
                 }
             )
-            try:
-                store.append(batch_of(workspace, table))
-            except FairstreamError:  # another one writes for long: nothing is acknowledged
-                continue
-            notes.write((json.dumps(list(zip(ids, table["user_id"].to_pylist(), strict=True))) + "\n").encode())
+            store.append(batch_of(workspace, table))
+            notes.write((json.dumps(ids) + "\n").encode())
             time.sleep(0.02)
 
 
@@ -60,7 +53,7 @@ def learn(folder: Path) -> None:
         while True:
             try:
                 updates.run(workspace)
-            except (FairstreamError, DBAPIError):
+            except FairstreamError:
                 time.sleep(0.01)  # another one is at it
 
 
@@ -74,44 +67,26 @@ def decide(folder: Path, seed: int) -> None:
                     rollback(workspace, by="test")
                 else:
                     promote(workspace, rng.choice(models(workspace.engine)[:4]).id, by="test")
-            except (FairstreamError, DBAPIError):
+            except FairstreamError:
                 time.sleep(0.01)
-
-
-def forget_people(folder: Path, notes: Path, seed: int) -> None:
-    """Forget one person after the other for ever; note who is to be, before, and who is, after."""
-    rng = random.Random(seed)
-    with Workspace.open(folder) as workspace, notes.open("ab", buffering=0) as lines:
-        while True:
-            user_id = f"u{rng.randrange(1000)}"
-            lines.write(f"? {user_id}\n".encode())
-            try:
-                done = forget(workspace, [user_id], by="test")
-            except (FairstreamError, DBAPIError):
-                time.sleep(0.01)
-                continue
-            if not (done.problems or done.unknown):
-                lines.write(f"! {user_id}\n".encode())
-            time.sleep(0.1)
 
 
 class Victims:
     """The processes of a workspace, each of which can be killed and started again."""
 
-    def __init__(self, workspace: Workspace, acknowledged: Path, forgotten: Path) -> None:
-        self._workspace, self._acknowledged, self._forgotten, self._n = workspace, acknowledged, forgotten, 0
+    def __init__(self, workspace: Workspace, notes: Path) -> None:
+        self._workspace, self._notes, self._n = workspace, notes, 0
         self._running: dict[str, Any] = {}
-        for name in ("ingest", "learn", "decide", "forget"):
+        for name in ("ingest", "learn", "decide"):
             self._start(name)
 
     def _start(self, name: str) -> None:
         self._n += 1
         folder = self._workspace.folder
         task: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "ingest": (ingest, (folder, self._acknowledged, self._n)),
+            "ingest": (ingest, (folder, self._notes, self._n)),
             "learn": (learn, (folder,)),
             "decide": (decide, (folder, self._n)),
-            "forget": (forget_people, (folder, self._forgotten, self._n)),
         }
         target, args = task[name]
         self._running[name] = _processes.Process(target=target, args=args, daemon=True)
