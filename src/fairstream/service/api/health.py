@@ -102,11 +102,9 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
     yield family
     running = sum(n for state, n in counts if state not in FINISHED)
     yield GaugeMetricFamily("fairstream_updates_running", "Updates queued or running.", value=running)
+    in_a_row = registry.rejections_in_a_row(engine)
+    yield GaugeMetricFamily("fairstream_rejected_in_a_row", "Rejections since the last promotion.", value=in_a_row)
     if (current := registry.in_service(engine)) is not None:
-        with engine.connect() as connection:
-            rejected = (rows.state == "rejected") & (rows.finished > current.since)
-            n = connection.scalar(select(func.count()).where(rejected))
-        yield GaugeMetricFamily("fairstream_rejected_in_a_row", "Rejections since the last promotion.", value=n)
         since = current.since / 1e6
         yield GaugeMetricFamily("fairstream_promoted_seconds", "Time of the last promotion.", value=since)
     for period in closed_periods(engine, limit=1):

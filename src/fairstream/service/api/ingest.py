@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Annotated, TypeVar
+from collections.abc import Callable
+from typing import Annotated
 
-import pyarrow as pa
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
 from fairstream.service import items
 from fairstream.service.api.auth import Ingester, Reader, UserWriter
 from fairstream.service.api.errors import ApiError, problems
+from fairstream.service.api.jobs import parsed_output
 from fairstream.service.api.schemas import ARROW, EVENTS_BODY, JSON, JSON_LINES, USERS_BODY, Limit, Page, Text
 from fairstream.service.api.service import RunningService
-from fairstream.service.fields import Rows
 from fairstream.service.incoming import (
     Batch,
     batch_from_ipc,
     batch_from_json,
     batch_from_json_lines,
     parse_json,
-    parse_json_lines,
-    people_from_arrow,
-    people_from_json,
-    read_ipc,
 )
-from fairstream.service.people import PeopleReceipt
 from fairstream.service.settings import Limits
-from fairstream.service.workspace import Workspace
 
-Parsed = TypeVar("Parsed")
 _QUICK_BYTES = 1 << 14
 """Bodies up to this are parsed at once; larger ones in a thread, where they delay no other request."""
 router = APIRouter(tags=["ingest"])
@@ -79,15 +71,6 @@ _PARSERS: dict[str, Callable[[bytes, Limits], Batch]] = {
 }
 
 
-_USER_PARSERS: dict[str, Callable[[bytes, Collection[str] | None], pa.Table]] = {
-    JSON: lambda body, groups: people_from_json(parse_json(body, "the body"), value="group", allowed=groups),
-    JSON_LINES: lambda body, groups: people_from_json(
-        parse_json_lines(body, Rows("user")), value="group", allowed=groups
-    ),
-    ARROW: lambda body, groups: people_from_arrow(read_ipc(body), value="group", allowed=groups),
-}
-
-
 @router.post(
     "/v1/events", operation_id="ingest_events", openapi_extra=EVENTS_BODY, responses=problems(408, 413, 415, 422, 507)
 )
@@ -108,15 +91,10 @@ async def ingest_events(request: Request, service: RunningService, _: Ingester) 
 @router.put("/v1/users", operation_id="put_users", openapi_extra=USERS_BODY, responses=problems(408, 413, 415, 422))
 async def put_users(request: Request, service: RunningService, _: UserWriter) -> UsersReceipt:
     """Set the group of users; it is written by a process of its own, and nothing gives it out again."""
-    parse = _USER_PARSERS[_content_type(request)]
-    people = await asyncio.to_thread(parse, await request.body(), service.workspace.config.groups)
-    receipt = await asyncio.to_thread(_put, service.workspace, people)
-    return UsersReceipt(**receipt._asdict())
-
-
-def _put(workspace: Workspace, people: pa.Table) -> PeopleReceipt:
-    with workspace.people() as store:
-        return store.put(people)
+    _content_type(request)
+    body = await request.body()
+    ended = await service.commands.run("ingest", "--users", "-", "--group", "group", "--json", stdin=body)
+    return UsersReceipt(**parsed_output(ended)["users"])
 
 
 def _content_type(request: Request) -> str:
@@ -129,11 +107,9 @@ def _content_type(request: Request) -> str:
 
 
 @router.put("/v1/items/{item_id:path}", operation_id="put_item", responses=problems(400, 413, 422))
-def put_item(service: RunningService, _: Ingester, item_id: Text, availability: Availability) -> items.Item:
+async def put_item(service: RunningService, _: Ingester, item_id: Text, availability: Availability) -> items.Item:
     """Withdraw an item from every list, or bring it back."""
-    item = items.set_available(service.workspace.engine, item_id, availability.available)
-    service.serving.set_available({item_id: item.available})
-    return item
+    return await service.set_available(item_id, availability.available)
 
 
 @router.get("/v1/items", operation_id="list_items", responses=problems(422))

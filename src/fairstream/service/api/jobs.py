@@ -13,9 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sqlalchemy import Engine, select
+
 from fairstream.service import updates
 from fairstream.service.api.errors import ApiError, cause_of
 from fairstream.service.records import Update
+from fairstream.service.schema import forgotten
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
@@ -24,7 +27,8 @@ _TERMINATE_SECONDS = 10.0
 _CHILD_SECONDS = 120.0
 _MAX_WAITING = 16
 _LOOK_SECONDS = 1.0
-_USAGE, _NOT_FOUND = 2, "unknown"
+_REFUSED, UNKNOWN = 2, 4
+"""Exit codes of the commands."""
 _log = logging.getLogger("fairstream.api")
 
 
@@ -150,34 +154,42 @@ class UpdateRunner:
 class Forgetter:
     """Completes requests to be forgotten, many in one pass, by `fairstream forget DIR --pending`."""
 
-    def __init__(self, commands: Commands) -> None:
-        self._commands = commands
+    def __init__(self, engine: Engine, commands: Commands) -> None:
+        self._engine, self._commands = engine, commands
         self._wanted = asyncio.Event()
+        self._has_looked = False
 
     def wake(self) -> None:
         """There is something to complete."""
         self._wanted.set()
 
     async def step(self) -> None:
-        """Wait for a request, then complete all there are."""
+        """Wait for a request, then complete all there are; the first time those that a process before this one left."""
+        if not self._has_looked:
+            if await asyncio.to_thread(self._is_pending):
+                self._wanted.set()
+            self._has_looked = True
         await self._wanted.wait()
         self._wanted.clear()
-        try:
-            ended = await self._commands.start("forget", "--pending")
-        except BaseException:
-            self._wanted.set()
-            raise
+        ended = await self._commands.start("forget", "--pending")
         if ended.code:
             self._wanted.set()  # an update is running, or something is wrong: tried again after a while
             raise RuntimeError(ended.errors[-_MAX_LOGGED:] or f"exit code {ended.code}")
         _log.info("forgetting completed")
 
+    def _is_pending(self) -> bool:
+        with self._engine.connect() as connection:
+            return (
+                connection.scalar(select(forgotten.c.digest).where(forgotten.c.completed.is_(None)).limit(1))
+                is not None
+            )
+
 
 def parsed_output(ended: Ended) -> Any:
-    """The JSON that a command printed; its one sentence as the answer where it refused."""
-    if ended.code == _USAGE:
-        sentence = ended.errors.removeprefix("fairstream: ") or "This cannot be done."
-        raise ApiError(404 if _NOT_FOUND in sentence else 422, sentence)
+    """The JSON that a command printed; its sentence as the answer where it refused what it was given."""
+    sentence = ended.errors.rpartition("fairstream: ")[2]
+    if ended.code == _REFUSED and not sentence.startswith("the database"):
+        raise ApiError(422, sentence)
     if ended.code:
         _log.error("command failed", extra={"code": ended.code, "errors": ended.errors[-_MAX_LOGGED:]})
         raise ApiError(503, "This cannot be done now; the log of the service says why.", retry_after=10)

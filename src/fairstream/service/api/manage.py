@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy import Engine, select
 
@@ -15,10 +17,12 @@ from fairstream.errors import WorkspaceError
 from fairstream.service import registry, schema, updates
 from fairstream.service.api.auth import Admin, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.schemas import Limit, Page
+from fairstream.service.api.jobs import UNKNOWN, parsed_output
+from fairstream.service.api.schemas import Limit, Page, UserId
 from fairstream.service.api.service import RunningService
 from fairstream.service.audit import entries
 from fairstream.service.database import DatabaseUnavailableError
+from fairstream.service.forgetting import request_forget
 from fairstream.service.periods import closed_periods
 from fairstream.service.records import Model, Period, Time, Update
 
@@ -55,6 +59,13 @@ class AuditEntry(BaseModel):
     body: Any
     previous: str
     hash: str
+
+
+class ForgetRequest(BaseModel):
+    """A person is being forgotten."""
+
+    n_events: int
+    """Events that were removed; the attribute and models follow."""
 
 
 class FullModel(Model):
@@ -179,3 +190,31 @@ def list_audit(
         for entry in entries(service.workspace.engine, after, limit + 1)
     ]
     return Page[AuditEntry].of(page, limit, "seq")
+
+
+@router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems(404, 507))
+async def forget_user(service: RunningService, key: Admin, user_id: UserId) -> ForgetRequest:
+    """Forget a person: events and lists at once, the attribute and what models have learned soon after."""
+    request = await asyncio.to_thread(request_forget, service.workspace, [user_id], by=key.name)
+    service.serving.forget([user_id])
+    if request.unknown:  # without events; an attribute, or a model that has learned events since deleted, may be left
+        ended = await service.commands.run("forget", "--", user_id)
+        if ended.code == UNKNOWN:
+            raise ApiError(404, "This user is unknown: no event, no attribute and no model is theirs.")
+    else:
+        service.forgetter.wake()
+    return ForgetRequest(n_events=request.n_events)
+
+
+@router.get(
+    "/v1/users/{user_id:path}/data",
+    operation_id="export_user",
+    response_class=Response,
+    responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}, **problems(404)},
+)
+async def export_user(service: RunningService, _: Admin, user_id: UserId) -> Response:
+    """All that is stored about a person: events, attribute, and which models know of them."""
+    ended = await service.commands.run("export", "--", user_id)
+    if ended.code == UNKNOWN:
+        raise ApiError(404, "This user is unknown: no event, no attribute and no model is theirs.")
+    return JSONResponse(parsed_output(ended))

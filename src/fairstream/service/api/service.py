@@ -11,6 +11,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from fairstream.service import items
 from fairstream.service.api.auth import POLL_SECONDS, KeyCache
 from fairstream.service.api.follower import Follower
 from fairstream.service.api.jobs import Commands, Forgetter, UpdateRunner, repeat
@@ -19,6 +20,7 @@ from fairstream.service.api.writer import Writer
 from fairstream.service.dashboard import Health
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
+from fairstream.service.items import Item
 from fairstream.service.records import from_microseconds
 from fairstream.service.serving import Answer, Serving
 from fairstream.service.settings import Every
@@ -43,7 +45,7 @@ class Service:
         self.writer = Writer(self.store, self.serving.stored, limits.max_open_events)
         self.commands = Commands(workspace.folder)
         self.updates = UpdateRunner(workspace, self.commands)
-        self.forgetter = Forgetter(self.commands)
+        self.forgetter = Forgetter(workspace.engine, self.commands)
         # Of their own, so that a database that hangs takes no thread from recommendations.
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
         self.started = now()
@@ -52,7 +54,6 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start what runs beside the requests, and stop it in the end."""
-        await asyncio.to_thread(self.keys.read)
         self.follower.start()
         self.writer.start()
         steps = {"keys": (lambda: asyncio.to_thread(self.keys.read), POLL_SECONDS)}
@@ -62,7 +63,6 @@ class Service:
         self._tasks = {
             name: asyncio.create_task(repeat(step, seconds, name)) for name, (step, seconds) in steps.items()
         }
-        self.forgetter.wake()  # a process before this one may not have completed what was requested
         try:
             yield
         finally:
@@ -105,6 +105,12 @@ class Service:
     def recommend(self, user_id: str, k: int) -> Answer:
         """A user's list, for the dashboard."""
         return self.serving.recommend(user_id, k)
+
+    async def set_available(self, item_id: str, available: bool) -> Item:
+        """Withdraw an item from every list, or bring it back."""
+        item = await asyncio.to_thread(items.set_available, self.workspace.engine, item_id, available)
+        self.serving.set_available({item_id: available})
+        return item
 
     async def start_update(self, by: str) -> None:
         """Queue an update and run it; raises `UpdateRunning` where one has not ended."""
