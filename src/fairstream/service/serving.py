@@ -32,6 +32,7 @@ MAX_EVENTS = 2_000_000
 """The most events since it learned that a model reads; beyond them those of who was away longest are left out."""
 _BULK = 5_000
 """Events that nobody waits for when they come in at once."""
+_AT_ONCE = 1_000
 _CACHED_LISTS = 10_000
 _AT_LEAST = 32
 """Lists are made a little longer than requested: a few more items cost little, another list much."""
@@ -181,6 +182,10 @@ class ServingModel:
         """Take in events (user_id, item_id, time); those that are known already change nothing."""
         if len(events) > 1:  # in the order in which they happened; what happened at once as it arrived
             events = events.take(pa.array(np.argsort(events["time"].to_numpy(), kind="stable")))
+        for start in range(0, len(events), _AT_ONCE):  # whoever wants a list waits for so many at most
+            self._add(events.slice(start, _AT_ONCE))
+
+    def _add(self, events: pa.Table) -> None:
         users = events["user_id"].to_pylist()
         items, rows = self._state.item_ids.lookup(events["item_id"]), self._state.user_ids.lookup(events["user_id"])
         if self._forgotten:

@@ -29,7 +29,7 @@ _POLITE_SECONDS = 0.0005
 """Between two lists the requests that come in have their turn."""
 _SHARE_OF_TIME = 0.01
 """The most that computing popularity again may take."""
-_EVENTS_AT_ONCE = 500_000
+_EVENTS_AT_ONCE = 50_000
 _PRIME = 1_000_000_007
 """Times are summed up by their remainder, so that the sum of many fits into 64 bits."""
 _EVENTS_OF_POPULARITY = 200_000
@@ -102,9 +102,7 @@ class Follower:
     def poll(self) -> None:
         """Look once, and take up what has changed."""
         look = self._look()
-        if self._items != look.items:
-            self._serving.set_withdrawn(self._withdrawn())
-            self._items = look.items
+        self._follow_items(look)
         if self._must_load(look):
             self._load(look)
         if self._forgotten != look.forgotten:
@@ -138,10 +136,14 @@ class Follower:
         in_service = None if row[0] is None else _InService(*row[:5])
         return _Look(in_service, (row[5], int(row[6])), (row[7], int(row[8])), row[9])
 
-    def _withdrawn(self) -> list[str]:
+    def _follow_items(self, look: _Look) -> None:
+        if self._items == look.items:
+            return
         items = schema.items.c
         with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
-            return list(connection.scalars(select(items.item_id).where(items.available.is_(False))))
+            withdrawn = list(connection.scalars(select(items.item_id).where(items.available.is_(False))))
+        self._serving.set_withdrawn(withdrawn)
+        self._items = look.items
 
     def _must_load(self, look: _Look) -> bool:
         status = self._serving.status()
@@ -232,6 +234,8 @@ class Follower:
                 model.add(events)
             self._last_seq = until
             self._serving.events_behind = end - until
+            if until < end:  # a long way to go: nobody waits for it to see an item withdrawn
+                self._follow_items(self._look())
 
     def _refresh_popularity(self) -> None:
         begin = time.monotonic()
