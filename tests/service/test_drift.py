@@ -118,6 +118,17 @@ def test_a_poisoned_period_is_rejected_and_left_out_when_the_next_is_as_before(l
     assert "learned_rejected_periods" not in newest.about
 
 
+def test_floods_do_not_make_way_for_poison(learned: Workspace) -> None:
+    for number, events in enumerate(PERIODS[2:4]):
+        one_user = pa.array(["u0"] * (len(events) // 2) + events["user_id"].to_pylist()[len(events) // 2 :])
+        take_in(learned, events.set_column(0, "user_id", one_user))
+        assert "busiest user" in update(learned).reason, number
+    assert rejections_in_a_row(learned.engine) == 2
+    take_in(learned, at_random(PERIODS[4], seed=1))
+    outcome = update(learned)
+    assert (outcome.kind, "no worse, after" in outcome.reason) == ("rejected", False), outcome
+
+
 def test_a_flood_is_never_learned_later(learned: Workspace) -> None:
     spam = PERIODS[2].set_column(0, "user_id", pa.array(["u5"] * len(PERIODS[2])))
     take_in(learned, pa.concat_tables([PERIODS[2], spam]))

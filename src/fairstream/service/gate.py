@@ -71,6 +71,12 @@ def rejects_level(decision: Mapping[str, Any]) -> bool:
     return all(check["ok"] for check in decision["checks"] if check["name"] in _OF_THE_INPUT)
 
 
+def rejects_drift(decision: Mapping[str, Any]) -> bool:
+    """Whether a stored decision rejected a candidate because the events had changed, and were no flood."""
+    drifted = any(not check["ok"] for check in decision["checks"] if check["name"] == "drift")
+    return drifted and rejects_level(decision)
+
+
 def rejects_change(decision: Mapping[str, Any]) -> bool:
     """Whether a stored decision rejected a candidate for what it does otherwise than the model in service.
 
@@ -109,7 +115,7 @@ def drift(now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate) -> Iter
 def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejected: int, gate: Gate) -> Check:
     """A drift that was found, looked at again: passed where the candidate reaches what is attainable now.
 
-    `reference` are the users' values under recent popularity; `n_rejected` candidates in a row were rejected before.
+    `reference` are the users' values under recent popularity; `n_rejected` candidates in a row were rejected for drift before.
     """
     before, after = comparison.before, comparison.after
     moved = comparison.groups_change.means.get(drifted.group or "", Normal.mean(after - before))
@@ -121,7 +127,11 @@ def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejec
         f"{before.mean():.4f}, recent popularity {reference.mean():.4f}"
     )
     if ok:
-        why = "does what can be done now" if is_attained else f"is no worse, after {n_rejected} rejected in a row"
+        why = (
+            "does what can be done now"
+            if is_attained
+            else f"is no worse, after {n_rejected} rejected in a row for the same"
+        )
         sentence = f"the events have changed, and the candidate {why}: {levels}"
     else:
         sentence = f"{drifted.sentence}, and the candidate does not do what can be done now: {levels}"

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -32,11 +33,11 @@ from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.explain import strata
 from fairstream.service.forgetting import complete_forgetting
-from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood
+from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood, rejects_drift
 from fairstream.service.periods import closed_periods, events_of, in_order
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
 from fairstream.service.records import Period
-from fairstream.service.registry import in_service, model, put_into_service, rejections_in_a_row
+from fairstream.service.registry import in_service, model, models, put_into_service
 from fairstream.service.retention import prune
 from fairstream.service.workspace import Workspace
 
@@ -133,12 +134,17 @@ class _Update:
         if compares is None or trial.what_is_not_finite is not None:
             return Decision((*checks, *drifts))
         if trial.reference is not None:
-            n_rejected, reference = rejections_in_a_row(self.engine), trial.reference
+            n_rejected, reference = self._n_drifts(), trial.reference
             drifts = [
                 check if check.ok else attainable(check, compares, reference, n_rejected, self.gate) for check in drifts
             ]
         checks += drifts
         return Decision((*checks, *compared(compares, self.gate)))
+
+    def _n_drifts(self) -> int:
+        """How many candidates in a row, up to now, were rejected because the events had changed; a flood is no change."""
+        latest = models(self.engine, limit=self.gate.drift_patience)
+        return sum(1 for _ in takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest))
 
     def _levels_before(self) -> dict[str, Any]:
         """How well the last period that was learned from was served; of the first period nobody can tell."""
