@@ -115,7 +115,8 @@ def drift(now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate) -> Iter
 def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejected: int, gate: Gate) -> Check:
     """A drift that was found, looked at again: passed where the candidate reaches what is attainable now.
 
-    `reference` are the users' values under recent popularity; `n_rejected` candidates in a row were rejected for drift before.
+    `reference` are the users' values under recent popularity; `n_rejected` candidates in a row were rejected for
+    drift before.
     """
     before, after = comparison.before, comparison.after
     moved = comparison.groups_change.means.get(drifted.group or "", Normal.mean(after - before))

@@ -142,7 +142,7 @@ class _Update:
         return Decision((*checks, *compared(compares, self.gate)))
 
     def _n_drifts(self) -> int:
-        """How many candidates in a row, up to now, were rejected because the events had changed; a flood is no change."""
+        """How many candidates in a row were just rejected because the events had changed; floods do not count."""
         latest = models(self.engine, limit=self.gate.drift_patience)
         return sum(1 for _ in takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest))
 
