@@ -57,9 +57,9 @@ def registered() -> Iterator[None]:
 def small(metrics: Any, *, k: int = 3, **options: Any) -> tuple[Evaluation, dict[str, Any]]:
     """Eight users in two groups, the last two of them cold, ten items; and what the metric was given."""
     rng = np.random.default_rng(0)
-    pairs = rng.permutation(6 * 10)[:30]
-    history = History.of(pairs // 10, pairs % 10, n_users=6, n_items=10)
     users, items = np.array([0, 1, 1, 2, 3, 4, 5, 6, 7]), np.array([1, 2, 3, 4, 5, 6, 11, 8, 9])
+    pairs = np.setdiff1d(rng.permutation(6 * 10)[:40], 10 * users + items)  # what is tested has not happened yet
+    history = History.of(pairs // 10, pairs % 10, n_users=6, n_items=10)
     groups = Groups.from_values("g", list("abababab"), advantaged="a")
     torch.manual_seed(0)
     model = MatrixFactorization(6, 10, embedding_dim=4).eval()
