@@ -84,7 +84,7 @@ def add_model(workspace: Workspace, *, seed: int = 0, promote: bool = True, mode
 @dataclass(frozen=True)
 class Keys:
     ingest: dict[str, str]
-    users: dict[str, str]
+    attributes: dict[str, str]
     read: dict[str, str]
     admin: dict[str, str]
 

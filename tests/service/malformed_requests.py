@@ -154,7 +154,7 @@ class Gun:
             body, content_type = ipc(malformed.wrong_tables(rng, self._n)), ARROW
         elif way == 5:
             body, content_type = ipc(pa.table({"user_id": [MARK], "group": pa.array([{"a": 1}])})), ARROW
-        sent = http("PUT", "/v1/users", {**self._keys.users, "Content-Type": content_type}, body)
+        sent = http("PUT", "/v1/users", {**self._keys.attributes, "Content-Type": content_type}, body)
         return Shot("bad people", sent)
 
     def _bad_question(self) -> Shot:
@@ -202,7 +202,7 @@ class Gun:
         rng = self._rng
         method, path, scope = rng.choice(
             [
-                ("POST", "/v1/events", "ingest"), ("PUT", "/v1/users", "users"), ("GET",
+                ("POST", "/v1/events", "ingest"), ("PUT", "/v1/users", "attributes"), ("GET",
                 "/v1/users/u1/recommendations", "read"),
                 ("POST", "/v1/recommendations", "read"), ("GET", "/v1/periods", "read"), ("GET", "/v1/models", "read"),
                 ("GET", "/metrics", "read"), ("POST", "/v1/updates", "admin"), ("POST", "/v1/rollback", "admin"),
@@ -210,7 +210,7 @@ class Gun:
             ]
         )  # fmt: skip
         right = getattr(self._keys, scope)["Authorization"]
-        wrong = {"ingest", "users", "read"} - {scope}
+        wrong = {"ingest", "attributes", "read"} - {scope}
         others = [getattr(self._keys, other)["Authorization"] for other in sorted(wrong)]
         value = rng.choice(
             [

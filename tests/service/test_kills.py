@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
-from streams import know, periods_of, take_in
-from victims import Victims
+from streams import know, periods_of, take_in, values_of
+from victims import N_FORGETTABLE, Victims
 
 import fairstream
 from fairstream.errors import CheckpointError
 from fairstream.service import schema
 from fairstream.service.audit import verify
+from fairstream.service.forgetting import n_pending
 from fairstream.service.registry import in_service, model, models
 from fairstream.service.settings import Gate, Learning
 from fairstream.service.updater import update
@@ -25,8 +26,8 @@ from fairstream.service.workspace import Workspace
 from live_services import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.both_databases]
-N_KILLS = 200
-LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0}
+N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "40"))
+LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0}
 """The most seconds that each process lives; nothing is asserted of what it does in them."""
 Maker = Callable[..., Workspace]
 OPTIONS = {
@@ -63,8 +64,8 @@ def assert_whole(workspace: Workspace) -> None:
 
 
 def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Path) -> None:
-    rng, notes = random.Random(0), tmp_path / "acknowledged"
-    victims = Victims(workspace, notes)
+    rng, acknowledged_file, forgotten_file = random.Random(0), tmp_path / "acknowledged", tmp_path / "forgotten"
+    victims = Victims(workspace, acknowledged_file, forgotten_file)
     try:
         due = {name: time.monotonic() + rng.random() * life for name, life in LIVES.items()}
         for _ in range(N_KILLS):
@@ -73,19 +74,34 @@ def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Pat
             victims.kill(name)
             due[name] = time.monotonic() + rng.random() * LIVES[name]
             assert_whole(workspace)
-        wait_until(lambda: len(models(workspace.engine)) > 1)  # an update has come to its end
+            verify(workspace.engine)
+        wait_until(lambda: len(models(workspace.engine)) > 1)  # an update has come to its end …
+        wait_until(lambda: b"!" in forgotten_file.read_bytes())  # … and a forgetting
     finally:
         victims.kill_all()
-    lines = notes.read_bytes().split(b"\n")[:-1]
-    acknowledged = {event for line in lines for event in json.loads(line)}
+    lines = acknowledged_file.read_bytes().split(b"\n")[:-1]
+    acknowledged = {event: user for line in lines for event, user in json.loads(line)}
+    to_be_forgotten, forgotten = (
+        {line[2:].decode() for line in forgotten_file.read_bytes().split(b"\n")[:-1] if line.startswith(mark)}
+        for mark in (b"?", b"!")
+    )
     with workspace.engine.connect() as connection:
-        there = connection.execute(select(schema.events.c.event_id)).scalars().all()
+        rows = connection.execute(select(schema.events.c.event_id, schema.events.c.user_id)).all()
         n_periods = connection.execute(select(func.count()).select_from(schema.periods)).scalar_one()
         n_models = connection.execute(select(func.count()).select_from(schema.models)).scalar_one()
-    assert len(there) == len(set(there))
-    assert acknowledged <= set(there)
+    assert forgotten <= to_be_forgotten <= {f"u{n}" for n in range(N_FORGETTABLE)}
+    there = {row.event_id for row in rows}
+    assert len(there) == len(rows)
+    assert {event for event, user in acknowledged.items() if user not in to_be_forgotten} <= there
     assert n_models == n_periods > 1
     verify(workspace.engine)
-    update(workspace)  # sweeps up
+    update(workspace)  # sweeps up, and completes what was cut short
+    assert n_pending(workspace.engine) == 0
     assert workspace.models.names() <= {row.folder for row in models(workspace.engine)}
-    print(f"{len(acknowledged)} events acknowledged, {len(there)} there, {n_periods} periods", os.getpid())
+    assert not forgotten & {row.user_id for row in rows}
+    assert not forgotten & set(values_of(workspace)["user_id"].to_pylist())
+    for name in workspace.models.names():
+        known = fairstream.load(workspace.models.path(name), device="cpu").state.user_ids
+        assert (known.lookup(sorted(forgotten)) < 0).all()
+    print(f"{N_KILLS} kills, {len(acknowledged)} events acknowledged, {len(there)} there, {n_periods} periods,")
+    print(f"{len(forgotten)} people forgotten, {len(to_be_forgotten)} asked for")

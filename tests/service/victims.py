@@ -13,37 +13,53 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy.exc import DBAPIError
 from streams import batch_of
 
 from fairstream.errors import FairstreamError
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore
+from fairstream.service.forgetting import forget
 from fairstream.service.registry import models, promote, rollback
 from fairstream.service.workspace import Workspace
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["fairstream.service.updater", "psycopg"])  # a new process is there at once
+_processes.set_forkserver_preload(
+    ["fairstream.service.updater", "fairstream.service.forgetting", "psycopg"]
+)  # a new process is there at once
+
+
+N_FORGETTABLE = 100
+"""Of the thousand users that events come of, those who may be forgotten."""
+_PAUSE_SECONDS = 0.1
+"""For which a process that changes models leaves the lock to the others."""
 
 
 def ingest(folder: Path, acknowledged: Path, seed: int) -> None:
     """Append batches for ever; note the ids of each once it is acknowledged."""
     rng = random.Random(seed)
     with Workspace.open(folder) as workspace, acknowledged.open("ab", buffering=0) as notes:
-        store = EventStore(workspace)
+        store, first_before = EventStore(workspace), ""
         for n in range(10**9):
             ids = [f"{seed}-{n}-{i}" for i in range(rng.randrange(1, 300))]
-            if n and rng.random() < 0.3:
-                ids += [f"{seed}-{n - 1}-0"]  # one that may be there already
+            users = [f"u{rng.randrange(1000)}" for _ in ids]
+            first = users[0]
+            if n and rng.random() < 0.3:  # one that may be there already, of the same user
+                ids, users = [*ids, f"{seed}-{n - 1}-0"], [*users, first_before]
+            first_before = first
             table = pa.table(
                 {
                     "event_id": ids,
-                    "user_id": [f"u{rng.randrange(1000)}" for _ in ids],
+                    "user_id": users,
                     "item_id": [f"i{rng.randrange(2000)}" for _ in ids],
                     "time": [1_700_000_000 + rng.randrange(10**6) for _ in ids],
                 }
             )
-            store.append(batch_of(workspace, table))
-            notes.write((json.dumps(ids) + "\n").encode())
+            try:
+                store.append(batch_of(workspace, table))
+            except FairstreamError:  # another one writes for long: nothing is acknowledged
+                continue
+            notes.write((json.dumps(list(zip(ids, table["user_id"].to_pylist(), strict=True))) + "\n").encode())
             time.sleep(0.02)
 
 
@@ -53,8 +69,10 @@ def learn(folder: Path) -> None:
         while True:
             try:
                 updates.run(workspace)
-            except FairstreamError:
+            except (FairstreamError, DBAPIError):
                 time.sleep(0.01)  # another one is at it
+            else:
+                time.sleep(_PAUSE_SECONDS)
 
 
 def decide(folder: Path, seed: int) -> None:
@@ -67,26 +85,45 @@ def decide(folder: Path, seed: int) -> None:
                     rollback(workspace, by="test")
                 else:
                     promote(workspace, rng.choice(models(workspace.engine)[:4]).id, by="test")
-            except FairstreamError:
+            except (FairstreamError, DBAPIError):
                 time.sleep(0.01)
+            else:
+                time.sleep(_PAUSE_SECONDS)
+
+
+def forget_people(folder: Path, notes: Path, seed: int) -> None:
+    """Forget one person after the other for ever; note who is to be, before, and who is, after."""
+    rng = random.Random(seed)
+    with Workspace.open(folder) as workspace, notes.open("ab", buffering=0) as lines:
+        while True:
+            user_id = f"u{rng.randrange(N_FORGETTABLE)}"
+            lines.write(f"? {user_id}\n".encode())
+            try:
+                done = forget(workspace, [user_id], by="test")
+            except (FairstreamError, DBAPIError):
+                time.sleep(0.001)  # the others leave the lock for longer than this
+                continue
+            if not (done.problems or done.unknown):
+                lines.write(f"! {user_id}\n".encode())
 
 
 class Victims:
     """The processes of a workspace, each of which can be killed and started again."""
 
-    def __init__(self, workspace: Workspace, notes: Path) -> None:
-        self._workspace, self._notes, self._n = workspace, notes, 0
+    def __init__(self, workspace: Workspace, acknowledged: Path, forgotten: Path) -> None:
+        self._workspace, self._acknowledged, self._forgotten, self._n = workspace, acknowledged, forgotten, 0
         self._running: dict[str, Any] = {}
-        for name in ("ingest", "learn", "decide"):
+        for name in ("ingest", "learn", "decide", "forget"):
             self._start(name)
 
     def _start(self, name: str) -> None:
         self._n += 1
         folder = self._workspace.folder
         task: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "ingest": (ingest, (folder, self._notes, self._n)),
+            "ingest": (ingest, (folder, self._acknowledged, self._n)),
             "learn": (learn, (folder,)),
             "decide": (decide, (folder, self._n)),
+            "forget": (forget_people, (folder, self._forgotten, self._n)),
         }
         target, args = task[name]
         self._running[name] = _processes.Process(target=target, args=args, daemon=True)

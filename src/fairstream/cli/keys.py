@@ -21,7 +21,9 @@ _Name = Annotated[str, typer.Argument(help="Whose key it is, or what it is for."
 def add(
     folder: WorkspaceFolder,
     name: _Name,
-    scope: Annotated[str, typer.Option(help="ingest, read, or admin, which may do everything.", show_default=False)],
+    scope: Annotated[
+        str, typer.Option(help="ingest, attributes, read, or admin, which may do everything.", show_default=False)
+    ],
 ) -> None:
     """Make a key and print it, once: only its hash is kept."""
     with opened(folder) as workspace:

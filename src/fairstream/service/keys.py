@@ -13,7 +13,7 @@ from fairstream.service.audit import record
 from fairstream.service.database import now, reachable, writing
 from fairstream.service.schema import keys
 
-SCOPES = ("ingest", "users", "read", "admin")
+SCOPES = ("ingest", "attributes", "read", "admin")
 """`admin` may do everything; `read` cannot ingest and `ingest` cannot read."""
 _PREFIX, _MAX_NAME = "fs_", 64
 

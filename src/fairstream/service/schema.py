@@ -103,7 +103,7 @@ keys = Table(
     "api_keys",
     metadata,
     Column("name", String(64), primary_key=True),
-    Column("scope", String(16), nullable=False, comment="ingest, users, read or admin"),
+    Column("scope", String(16), nullable=False, comment="ingest, attributes, read or admin"),
     Column("digest", String(64), nullable=False, unique=True, comment="SHA-256 of a random key"),
     Column("created", BigInteger, nullable=False),
     Column("revoked", BigInteger),

@@ -39,12 +39,12 @@ def test_groups_go_in_and_never_out(new_service: Maker) -> None:
         "application/vnd.apache.arrow.stream": ipc(pa.table({"user_id": ["u1", "u9"], "group": ["secret", "b"]})),
     }
     for kind, body in bodies.items():
-        answer = client.put("/v1/users", content=body, headers={**client.keys.users, "Content-Type": kind})
+        answer = client.put("/v1/users", content=body, headers={**client.keys.attributes, "Content-Type": kind})
         assert (answer.status_code, answer.json()) == (200, {"stored": 2, "forgotten": 0})
     stored = dict(zip(*values_of(workspace).to_pydict().values(), strict=True))
     assert stored == {"u1": "secret", "2": "b", "u9": "b"}
     for wrong in ([{"user_id": "u"}], [{"user_id": "u", "value": "x"}], [{"user_id": "u", "group": None}], [3]):
-        answer = client.put("/v1/users", json=wrong, headers=client.keys.users)
+        answer = client.put("/v1/users", json=wrong, headers=client.keys.attributes)
         assert answer.status_code == 422, wrong
         assert list(answer.json()) == ["detail"]
         assert "\n" not in answer.json()["detail"]
@@ -57,7 +57,7 @@ def test_a_person_is_exported_and_forgotten_and_stays_so(new_service: Maker) -> 
     workspace, client = new_service()
     path, event = "/v1/users/u1", {"user_id": "u1", "item_id": "i1", "time": 10**9, "event_id": "again"}
     assert client.post("/v1/events", json=event, headers=client.keys.ingest).json()["accepted"] == 1
-    client.put("/v1/users", json=PEOPLE[:1], headers=client.keys.users).raise_for_status()
+    client.put("/v1/users", json=PEOPLE[:1], headers=client.keys.attributes).raise_for_status()
     data = client.get(f"{path}/data", headers=client.keys.admin).json()
     assert "i1" in json.dumps(data)
     stranger = client.get("/v1/users/nobody at all/recommendations", headers=client.keys.read).json()["items"]
@@ -75,7 +75,7 @@ def test_a_person_is_exported_and_forgotten_and_stays_so(new_service: Maker) -> 
         assert answer.status_code == 404
     again = client.post("/v1/events", json=event, headers=client.keys.ingest).json()
     assert again == {"accepted": 0, "repeated": 0, "forgotten": 1}
-    put = client.put("/v1/users", json=PEOPLE[:1], headers=client.keys.users).json()
+    put = client.put("/v1/users", json=PEOPLE[:1], headers=client.keys.attributes).json()
     assert put == {"stored": 0, "forgotten": 1}
 
 
@@ -86,7 +86,9 @@ def rows(workspace: Workspace, query: object) -> list[object]:
 
 def test_somebody_without_events_is_forgotten_too_and_nobody_is_not_found(new_service: Maker) -> None:
     workspace, client = new_service()
-    client.put("/v1/users", json=[{"user_id": "-quiet", "group": "a"}], headers=client.keys.users).raise_for_status()
+    client.put(
+        "/v1/users", json=[{"user_id": "-quiet", "group": "a"}], headers=client.keys.attributes
+    ).raise_for_status()
     assert client.delete("/v1/users/-quiet", headers=client.keys.admin).status_code == 202
     assert values_of(workspace).num_rows == 0
     before = len(rows(workspace, select(schema.audit.c.seq)))
@@ -101,7 +103,7 @@ def test_the_serving_process_never_opens_the_attributes(tmp_path: Path) -> None:
         with Process(workspace.folder, tmp_path / "log") as process:
             process.wait_until_ready()
             with httpx.Client(base_url=process.address, timeout=PATIENCE_SECONDS) as client:
-                assert client.put("/v1/users", json=PEOPLE, headers=keys.users).json()["stored"] == 2
+                assert client.put("/v1/users", json=PEOPLE, headers=keys.attributes).json()["stored"] == 2
                 client.get("/v1/users/u1/recommendations", headers=keys.read).raise_for_status()
             open_files = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
             assert any("events.sqlite" in name for name in open_files)

@@ -99,7 +99,7 @@ def test_an_update_is_a_resource_that_tells_how_it_ended_and_runs_once(
     new_service: Maker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, client = new_service(with_model=False, **SMALL)
-    assert client.put("/v1/users", json=GROUPS, headers=client.keys.users).status_code == 200
+    assert client.put("/v1/users", json=GROUPS, headers=client.keys.attributes).status_code == 200
     events = events_of(0).to_pylist()
     assert client.post("/v1/events", json=events, headers=client.keys.ingest).json()["accepted"] > 500
     requested = client.post("/v1/updates", headers=client.keys.admin)
@@ -139,7 +139,7 @@ def test_two_services_with_one_schedule_make_one_update_and_both_take_it_up(
     workspace, first = new_service(with_model=False, every="300 events", **SMALL)
     with running(workspace, first.keys, every="300 events") as second:
         second.wait_until_ready()
-        first.put("/v1/users", json=GROUPS, headers=first.keys.users)
+        first.put("/v1/users", json=GROUPS, headers=first.keys.attributes)
         first.post("/v1/events", json=events_of(0).to_pylist(), headers=first.keys.ingest)
         for client in (first, second):
             wait_until(lambda client=client: client.get("/readyz").json()["model"] is not None)  # type: ignore[misc]

@@ -157,7 +157,7 @@ def test_lists_of_sessions_and_lists_with_filters(shared: Shared) -> None:
     (best,) = ask(users=["u3"])
     assert ask(users=["u3"], exclude=best[:2])[0][:3] == best[2:]
     assert ask(users=["u3"], only=best[1:3]) == [best[1:3]]
-    sessions = ask(items=[[], best[:1], ["unheard of"]])
+    sessions = ask(histories=[[], best[:1], ["unheard of"]])
     assert all(len(session) == 5 for session in sessions)
     assert best[0] not in sessions[1]
     assert sessions[0] == sessions[2]
@@ -345,7 +345,7 @@ def test_a_model_that_cannot_rank_is_an_error_with_its_own_sentence(
 ROUTES = [
     ("POST", "/v1/events", "ingest"),
     ("PUT", "/v1/items/i1", "ingest"),
-    ("PUT", "/v1/users", "users"),
+    ("PUT", "/v1/users", "attributes"),
     ("GET", "/v1/users/u1/recommendations", "read"),
     ("POST", "/v1/recommendations", "read"),
     ("GET", "/v1/items", "read"),
@@ -376,7 +376,7 @@ def test_every_route_needs_its_scope_and_no_other_will_do(shared: Shared, monkey
             assert answer.status_code == 401, (method, path)
             assert answer.headers["www-authenticate"] == "Bearer"
             assert_one_sentence(answer)
-        for other in {"ingest", "users", "read"} - {scope}:
+        for other in {"ingest", "attributes", "read"} - {scope}:
             answer = client.request(method, path, headers=getattr(client.keys, other))
             assert (answer.status_code, answer.json()["detail"]) == (403, f"This API key lacks the scope {scope!r}.")
         if (method, path) not in STARTS_PROCESSES:
@@ -407,9 +407,9 @@ def test_too_large_and_too_long(new_service: Maker) -> None:
         [],
         {"users": [], "k": "3"},
         {"users": [], "k": True},
-        {"users": ["u1"], "items": [["i1"]]},
+        {"users": ["u1"], "histories": [["i1"]]},
         {"users": ["u1"], "more": 1},
-        {"items": ["i1"]},
+        {"histories": ["i1"]},
         {"users": [""]},
     ):
         answer = client.post("/v1/recommendations", json=body, headers=client.keys.admin)

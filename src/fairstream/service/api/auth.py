@@ -143,6 +143,6 @@ async def authorize(
 
 
 Ingester = Annotated[CachedKey, Security(authorize, scopes=["ingest"])]
-UserWriter = Annotated[CachedKey, Security(authorize, scopes=["users"])]
+UserWriter = Annotated[CachedKey, Security(authorize, scopes=["attributes"])]
 Reader = Annotated[CachedKey, Security(authorize, scopes=["read"])]
 Admin = Annotated[CachedKey, Security(authorize, scopes=["admin"])]

@@ -57,7 +57,7 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     users: list[Id] | None = None
-    items: list[list[Id]] | None = None
+    histories: list[list[Id]] | None = None
     k: int | None = Field(None, ge=1, strict=True)
     exclude: list[Id] = []
     """Items that must not be in the lists."""
@@ -65,9 +65,9 @@ class Question(BaseModel):
     """The only items that may be in the lists."""
 
     @model_validator(mode="after")
-    def _users_or_items(self) -> Self:
-        if (self.users is None) == (self.items is None):
-            raise ValueError('give either "users" or "items"')
+    def _users_or_histories(self) -> Self:
+        if (self.users is None) == (self.histories is None):
+            raise ValueError('give either "users" or "histories"')
         return self
 
 
@@ -100,7 +100,7 @@ async def recommend(
 async def recommend_many(service: RunningService, _: Reader, question: Question) -> ManyRecommendations:
     """The same for several users or anonymous sessions at once."""
     k, limit = _checked_k(service, question.k), service.limits.max_users
-    if len(question.users or question.items or []) > limit:
+    if len(question.users or question.histories or []) > limit:
         raise ApiError(422, f"At most {limit} lists may be requested at once.")
     return await _computed(service, partial(_many, service, question, k))
 
@@ -111,7 +111,7 @@ def _many(service: Service, question: Question, k: int) -> ManyRecommendations:
         *(_written(user, current.recommend(user, k, question.exclude, question.only)) for user in question.users or ()),
         *(
             _written(None, current.recommend_session(items, k, question.exclude, question.only))
-            for items in question.items or ()
+            for items in question.histories or ()
         ),
     ]
     for answer in answers:
