@@ -122,10 +122,15 @@ def test_an_update_is_a_resource_that_tells_how_it_ended_and_runs_once(
     for line in ('updates_total{state="promoted"} 1.0', 'updates_total{state="skipped"} 1.0', "rejected_in_a_row 0.0"):
         assert f"fairstream_{line}" in text
     wait_until(lambda: not client.app.state.service.updates._running)
-    logged = capfd.readouterr().err
-    assert {"update started", "update promoted", "update skipped"} <= {
-        json.loads(line)["event"] for line in logged.splitlines() if line.startswith("{")
-    }
+    logged = ""
+
+    def has_logged_all() -> bool:  # by a thread that does not keep requests waiting
+        nonlocal logged
+        logged += capfd.readouterr().err
+        lines = [json.loads(line) for line in logged.splitlines() if line.startswith("{") and line.endswith("}")]
+        return {"update started", "update promoted", "update skipped"} <= {line["event"] for line in lines}
+
+    wait_until(has_logged_all)
     assert not any(event["user_id"] + '"' in logged for event in events)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -15,6 +15,7 @@ from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.jobs import parsed_output
 from fairstream.service.api.schemas import ARROW, EVENTS_BODY, JSON, JSON_LINES, USERS_BODY, Limit, Page, Text
 from fairstream.service.api.service import RunningService
+from fairstream.service.files_in import people_from_bytes
 from fairstream.service.incoming import (
     Batch,
     batch_from_ipc,
@@ -93,8 +94,15 @@ async def put_users(request: Request, service: RunningService, _: UserWriter) ->
     """Set the group of users; it is written by a process of its own, and nothing gives it out again."""
     _content_type(request)
     body = await request.body()
+    await asyncio.to_thread(_check_users, body, service.workspace.config.groups)
     ended = await service.commands.run("ingest", "--users", "-", "--group", "group", "--json", stdin=body)
     return UsersReceipt(**parsed_output(ended)["users"])
+
+
+def _check_users(body: bytes, groups: Sequence[str] | None) -> None:
+    """Refuse bad input before a process is started for it."""
+    for _ in people_from_bytes(body, {"user_id": "user_id", "value": "group"}, groups):
+        pass
 
 
 def _content_type(request: Request) -> str:
@@ -106,7 +114,7 @@ def _content_type(request: Request) -> str:
     return kind
 
 
-@router.put("/v1/items/{item_id:path}", operation_id="put_item", responses=problems(400, 413, 422))
+@router.put("/v1/items/{item_id:path}", operation_id="put_item", responses=problems(400, 404, 413, 422))
 async def put_item(service: RunningService, _: Ingester, item_id: Text, availability: Availability) -> items.Item:
     """Withdraw an item from every list, or bring it back."""
     return await service.set_available(item_id, availability.available)

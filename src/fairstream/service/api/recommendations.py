@@ -75,7 +75,7 @@ class Question(BaseModel):
     "/v1/users/{user_id:path}/recommendations",
     response_model=Recommendations,
     operation_id="recommend",
-    responses=problems(422),
+    responses=problems(404, 422),
 )
 async def recommend(
     service: RunningService,
