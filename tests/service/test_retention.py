@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from streams import named_stream, take_in
 
@@ -47,7 +45,7 @@ def test_only_what_no_kept_model_needs_is_deleted(learned: Workspace) -> None:
 
 
 def test_updates_prune_and_go_on_without_what_is_gone(learned: Workspace) -> None:
-    shutil.rmtree(learned.models.path(models(learned.engine)[-1].folder))
+    learned.models.remove([models(learned.engine)[-1].folder])
     with with_days(learned, 1) as workspace:
         take_in(workspace, PERIODS[2])
         assert update(workspace).kind in ("promoted", "rejected")

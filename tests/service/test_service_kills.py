@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -26,7 +27,7 @@ from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, Process, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.both_databases]
-N_KILLS = 20
+N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "8"))
 LIVES = (30, 120, 400)
 """The most answers that it gives from when it is ready to its end; some of them start an update."""
 OPTIONS = {

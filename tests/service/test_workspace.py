@@ -79,6 +79,7 @@ def test_a_missing_secret_is_one_sentence(new_workspace: Maker) -> None:
         Workspace.open(folder)
 
 
+@pytest.mark.sqlite_only
 def test_a_folder_that_cannot_be_written_to_is_one_sentence(new_workspace: Maker) -> None:
     workspace = new_workspace()
     (workspace.folder / ".updating").mkdir()  # as good as a file system that is read-only, for root too
@@ -91,6 +92,7 @@ def append(workspace: Workspace) -> None:
     EventStore(workspace).append(batch_from_json(rows, workspace.config.limits))
 
 
+@pytest.mark.sqlite_only
 def test_a_full_disk_is_one_sentence_and_nothing_is_stored(new_workspace: Maker) -> None:
     workspace = new_workspace()
 
@@ -104,6 +106,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_stored(new_workspace: Maker)
     assert EventStore(workspace).last_seq() == 0
 
 
+@pytest.mark.sqlite_only
 def test_a_locked_database_is_given_up_within_seconds(new_workspace: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert database._WAIT_SECONDS <= 5
     monkeypatch.setattr(database, "_WAIT_SECONDS", 0.1)
