@@ -221,7 +221,7 @@ def test_a_model_whose_removal_was_cut_short_cannot_be_promoted(
         update(workspace)
     oldest = models(workspace.engine)[-1].id
 
-    def cut_short(folder: Path) -> None:
+    def cut_short(folder: Path, **_: object) -> None:
         (folder / "manifest.json").unlink()
         raise KeyboardInterrupt
 
@@ -237,7 +237,7 @@ def test_a_model_whose_removal_was_cut_short_cannot_be_promoted(
 
 
 def test_no_attribute_is_in_a_model_or_the_record(learned: Workspace) -> None:
-    for folder in (learned.folder / "models").iterdir():
+    for folder in map(learned.models.path, learned.models.names()):
         _, tensors = fairstream.recommender.checkpoint.read_checkpoint(folder)
         assert (tensors["groups/codes"] == -1).all()
     with learned.engine.connect() as connection:

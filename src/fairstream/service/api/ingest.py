@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
+import pyarrow as pa
+import pyarrow.ipc
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict
 
@@ -15,13 +17,17 @@ from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.jobs import parsed_output
 from fairstream.service.api.schemas import ARROW, EVENTS_BODY, JSON, JSON_LINES, USERS_BODY, Limit, Page, Text
 from fairstream.service.api.service import RunningService
-from fairstream.service.files_in import people_from_bytes
+from fairstream.service.fields import Rows
 from fairstream.service.incoming import (
     Batch,
     batch_from_ipc,
     batch_from_json,
     batch_from_json_lines,
     parse_json,
+    parse_json_lines,
+    people_from_arrow,
+    people_from_json,
+    read_ipc,
 )
 from fairstream.service.settings import Limits
 
@@ -92,17 +98,26 @@ async def ingest_events(request: Request, service: RunningService, _: Ingester) 
 @router.put("/v1/users", operation_id="put_users", openapi_extra=USERS_BODY, responses=problems(408, 413, 415, 422))
 async def put_users(request: Request, service: RunningService, _: UserWriter) -> UsersReceipt:
     """Set the group of users; it is written by a process of its own, and nothing gives it out again."""
-    _content_type(request)
+    parse = _USER_PARSERS[_content_type(request)]
     body = await request.body()
-    await asyncio.to_thread(_check_users, body, service.workspace.config.groups)
-    ended = await service.commands.run("ingest", "--users", "-", "--group", "group", "--json", stdin=body)
+    users = await asyncio.to_thread(_checked_users, parse, body, service.workspace.config.groups)
+    ended = await service.commands.run("ingest", "--users", "-", "--group", "value", "--json", stdin=users)
     return UsersReceipt(**parsed_output(ended)["users"])
 
 
-def _check_users(body: bytes, groups: Sequence[str] | None) -> None:
-    """Refuse bad input before a process is started for it."""
-    for _ in people_from_bytes(body, {"user_id": "user_id", "value": "group"}, groups):
-        pass
+_USER_PARSERS: dict[str, Callable[..., pa.Table]] = {
+    JSON: lambda body, **options: people_from_json(parse_json(body, "the body"), **options),
+    JSON_LINES: lambda body, **options: people_from_json(parse_json_lines(body, Rows("user")), **options),
+    ARROW: lambda body, **options: people_from_arrow(read_ipc(body), **options),
+}
+
+
+def _checked_users(parse: Callable[..., pa.Table], body: bytes, groups: Sequence[str] | None) -> bytes:
+    """The users of a body, as an Arrow IPC stream; bad input is refused before a process is started for it."""
+    users, stream = parse(body, value="group", allowed=groups), pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, users.schema) as writer:
+        writer.write_table(users)
+    return stream.getvalue().to_pybytes()
 
 
 def _content_type(request: Request) -> str:

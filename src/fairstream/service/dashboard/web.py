@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote
 
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -18,6 +18,7 @@ from fairstream.service.fields import MAX_LENGTH
 COOKIE = "fairstream_session"
 LASTS = 12 * 60 * 60
 """Seconds from signing in to the end of a session."""
+_NO_FILE = '<!doctype html><html lang="en"><title>Not found</title><p>There is no such file.</p></html>'
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -61,7 +62,7 @@ def asset_response(request: Request) -> Response:
     """The style sheet or the icon, kept by browsers for ever."""
     asset = assets().get(request.path_params["name"])
     if asset is None:
-        return Response(status_code=404, headers=HEADERS)
+        return HTMLResponse(_NO_FILE, 404, HEADERS)
     return Response(asset.content, media_type=asset.media_type, headers={**HEADERS, "Cache-Control": _FOR_EVER})
 
 
