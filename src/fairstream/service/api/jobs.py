@@ -130,6 +130,10 @@ class UpdateRunner:
         if update is not None:
             self._run(update)
 
+    async def stop(self) -> None:
+        """Wait until all that was started is logged; the processes themselves are `Commands`'s to stop."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
     def _run(self, update: Update) -> None:
         task = asyncio.create_task(self._follow(update))
         self._running.add(task)

@@ -70,13 +70,17 @@ class Service:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             await self.commands.stop()
+            await self.updates.stop()
             await asyncio.to_thread(self._stop)
+            await (
+                asyncio.get_running_loop().shutdown_default_executor()
+            )  # what was cancelled may still use the database
+            self.workspace.close()
 
     def _stop(self) -> None:
         self.writer.stop()
         self.follower.stop()
         self.list_threads.shutdown()
-        self.workspace.close()
 
     def problems(self) -> list[str]:
         """What is wrong, a sentence each; none where all is well."""
