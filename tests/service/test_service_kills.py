@@ -129,7 +129,7 @@ class Client:
 
 def test_a_service_that_is_killed_again_and_again(new_workspace: Maker, tmp_path: Path) -> None:
     workspace = new_workspace(**OPTIONS)
-    periods, people = periods_of(n_users=200, n_items=100, n_events=4000, n_periods=1)
+    periods, people = periods_of(n_users=200, n_items=400, n_events=4000, n_periods=1)
     know(workspace, people)
     take_in(workspace, periods[0])
     assert update(workspace).kind == "promoted"

@@ -91,7 +91,7 @@ def test_a_row_left_running_by_a_dead_process_is_failed(learned: Workspace) -> N
     left = updates.get(learned.engine, dead.id)
     assert (left.state, left.reason) == ("failed", "the process ended before the update did")
     assert left.finished is not None
-    updates.fail_dead(learned, clock=lambda: now() + 2 * 300_000_000)
+    updates.fail_dead(learned, clock=lambda: now() + 2 * 60_000_000)
     assert updates.get(learned.engine, following.id).reason == "no process has begun it"
 
 

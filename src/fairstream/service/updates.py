@@ -27,7 +27,7 @@ from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
 _SECOND = 1_000_000
-_TAKEN_UP_WITHIN = 300 * _SECOND
+_TAKEN_UP_WITHIN = 60 * _SECOND
 """A queued update that no process has begun by then never will be."""
 _FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
 _WEBHOOK_SECONDS = 5.0
