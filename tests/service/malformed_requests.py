@@ -173,7 +173,7 @@ class Gun:
             [
                 {}, [], None, 3, {"users": "u1"}, {"users": None}, {"users": ["u1"] * 21}, {"k": 3}, {"users": {}},
                 {"users": [[]]},
-                {"users": ["u1"], "more": 1}, {"users": ["u1"], "k": rng.choice([0, -1, 11, 10**30, "ten", "3", None,
+                {"users": ["u1"], "more": 1}, {"users": ["u1"], "k": rng.choice([0, -1, 11, 10**30, "ten", "3",
                 1.5, True, []])},
                 {"users": [rng.choice(BAD_IDS)]},
             ]

@@ -79,7 +79,7 @@ def get(engine: Engine, update_id: str) -> Update:
     with reachable(engine), engine.connect() as connection:
         row = connection.execute(select(_rows).where(_rows.c.id == update_id)).mappings().first()
     if row is None:
-        raise WorkspaceError(f"there is no update {update_id}; GET /v1/updates shows those there are")
+        raise WorkspaceError(f"there is no update {update_id[:64]!r}; GET /v1/updates shows those there are")
     return Update.from_row(row)
 
 
