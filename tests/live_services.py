@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy import Engine, event, insert
+from sqlalchemy import Connection, Engine, event, insert
 from sqlalchemy.exc import OperationalError
 
 from fairstream import FairRecommender, read_events
@@ -188,7 +188,8 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 def outage(engine: Engine, why: str = "connection refused") -> Iterator[None]:
     """Meanwhile every use of the database fails as it does when the server is gone."""
 
-    def fail(*_: object) -> None:
+    def fail(connection: Connection, *_: object) -> None:
+        connection.close()  # this one is real
         raise OperationalError("SELECT secret", {"user": "u1"}, Exception(why))
 
     event.listen(engine, "engine_connect", fail)

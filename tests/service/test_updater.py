@@ -211,6 +211,7 @@ def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspa
     assert len(on_disk) <= 4
 
 
+@pytest.mark.sqlite_only  # on PostgreSQL the database holds the files
 def test_a_model_whose_removal_was_cut_short_cannot_be_promoted(
     new_workspace: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
