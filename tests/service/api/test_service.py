@@ -384,6 +384,15 @@ def test_every_route_needs_its_scope_and_no_other_will_do(shared: Shared, monkey
                 assert client.request(method, path, headers=headers).status_code not in (401, 403)
 
 
+def test_a_list_that_is_cached_needs_the_scope_too(shared: Shared) -> None:
+    _, client = shared
+    path = "/v1/users/u1/recommendations"
+    assert client.get(path, headers=client.keys.read).status_code == 200
+    assert client.app.state.service.serving.is_cached("u1", 10)
+    for headers in (client.keys.ingest, client.keys.attributes):
+        assert client.get(path, headers=headers).status_code == 403
+
+
 def test_too_large_and_too_long(new_service: Maker) -> None:
     limits = Limits(max_body_bytes=2000, max_k=30, max_users=3)
     _, client = new_service(limits=limits)
