@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Self
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from fairstream.errors import WorkspaceError
 from fairstream.files import replace_file
@@ -157,14 +158,22 @@ class Workspace:
 
     @contextmanager
     def _database_lock(self) -> Iterator[bool]:
-        """A lock of PostgreSQL that is held by a connection of its own, so that it excludes other machines too."""
+        """A lock of PostgreSQL that is held by a connection of its own, so that it excludes other machines too.
+
+        It is given back before the connection is closed: the server ends a closed connection's lock a moment later.
+        """
         with reachable(self.engine):
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         with connection:
             with reachable(self.engine):
                 connection.detach()  # closed at the end instead of given back, and the lock with it
                 is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_UPDATING})").scalar_one()
-            yield bool(is_free)
+            try:
+                yield bool(is_free)
+            finally:
+                if is_free:
+                    with suppress(DBAPIError):  # the server is away, and the lock with it
+                        connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_UPDATING})")
 
 
 def _write_private(path: Path, content: bytes) -> None:
