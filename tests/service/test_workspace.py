@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
-from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.errors import ConfigurationError, DataError, WorkspaceError
 from fairstream.service import database
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
-from fairstream.service.settings import FILE, Gate, Learning, LiveConfig
+from fairstream.service.settings import FILE, Gate, Learning, Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -78,6 +79,38 @@ def test_a_missing_secret_is_one_sentence(new_workspace: Maker) -> None:
     (folder / "secret").unlink()
     with pytest.raises(WorkspaceError, match="secret cannot be read: No such file"):
         Workspace.open(folder)
+
+
+@pytest.mark.sqlite_only
+def test_a_missing_file_of_groups_is_one_sentence_and_is_not_made_anew(new_workspace: Maker) -> None:
+    workspace = new_workspace()
+    (workspace.folder / "people.sqlite").unlink()
+    with pytest.raises(WorkspaceError, match=r"people\.sqlite.* is missing; restore it"):
+        workspace.people()
+    assert not (workspace.folder / "people.sqlite").exists()
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("file", ["events.sqlite", "people.sqlite"])
+def test_damaged_pages_are_found(new_workspace: Maker, file: str) -> None:
+    with new_workspace() as workspace:
+        append(workspace)
+        workspace.check_files()
+    path = workspace.folder / file
+    content = bytearray(path.read_bytes())
+    page = int.from_bytes(content[16:18], "big")
+    for start in range(page, len(content), page):
+        content[start : start + 64] = bytes(64)
+    path.write_bytes(content)
+    with pytest.raises(WorkspaceError, match=r"is damaged .*; restore it from a backup"):
+        workspace.check_files()
+
+
+def test_a_clock_that_is_hours_ahead_is_refused_by_default() -> None:
+    """Its events would be the last of every period, and make all of the next one late."""
+    events = [{"user_id": "u", "item_id": "i", "time": time.time() + 3600}]
+    with pytest.raises(DataError, match="at most 300 seconds ahead of the clock"):
+        batch_from_json(events, Limits())
 
 
 @pytest.mark.sqlite_only

@@ -18,15 +18,16 @@ def audit(
         str | None, typer.Option(metavar="HASH", help="A hash noted before, which an entry must have.")
     ] = None,
 ) -> None:
-    """Verify the record and the tables that it speaks of, and print it, oldest first.
+    """Verify the database's files, the record and the tables that it speaks of, and print it, oldest first.
 
     Each entry holds the hash of the one before it, keyed with the workspace's secret; the file audit-head holds the
     last one. Note a hash elsewhere, and --expect tells later that the record up to it is as it was. Leaves with 2
-    where the record or the tables were changed.
+    where a file is damaged, or the record or the tables were changed.
     """
     with opened(folder) as workspace:
         from fairstream.service.audit import entries, verify  # noqa: PLC0415 (an extra)
 
+        workspace.check_files()
         n, last = verify(workspace.engine, expect), ""
         for entry in entries(workspace.engine):
             last = entry.hash

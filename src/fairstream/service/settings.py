@@ -121,8 +121,8 @@ class Limits(Configuration):
     """Events that may wait for the next update; beyond them ingest is refused until one has run."""
     max_connections: int = Field(1000, ge=10)
     """Connections that each process holds open; beyond them the one that has sent nothing for longest is closed."""
-    max_future_seconds: int = Field(86_400, ge=0)
-    """How far ahead of the clock an event may be dated."""
+    max_future_seconds: int = Field(300, ge=0)
+    """How far ahead of the clock an event may be dated: clocks differ a little, time zones by hours."""
 
 
 class Retention(Configuration):

@@ -22,11 +22,13 @@ import fcntl
 import os
 import secrets
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -128,7 +130,26 @@ class Workspace:
         """Open the store of who belongs to which group; a process that answers requests never does."""
         address = self.folder / _PEOPLE_DATABASE
         url = _address(address if address.exists() else self.folder / _DATABASE)
+        if url is None and not (self.folder / PEOPLE_FILE).is_file():
+            raise WorkspaceError(
+                f"{self.folder / PEOPLE_FILE}, which says who is in which group, is missing; restore it from a backup"
+            )
         return PeopleStore(connect(self.folder / PEOPLE_FILE, url), self.engine, self.secret)
+
+    def check_files(self) -> None:
+        """Read every page of a SQLite database and refuse one that is damaged; PostgreSQL has checksums of its own."""
+        if self.engine.dialect.name != "sqlite":
+            return
+        for name in (EVENTS_FILE, PEOPLE_FILE):
+            with closing(sqlite3.connect(f"file:{quote(str(self.folder / name))}?mode=ro", uri=True)) as connection:
+                try:
+                    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                except sqlite3.DatabaseError as error:
+                    found = str(error)
+            if found != "ok":
+                raise WorkspaceError(
+                    f"{self.folder / name} is damaged ({found.splitlines()[-1]}); restore it from a backup"
+                )
 
     @contextmanager
     def updating(self) -> Iterator[None]:
