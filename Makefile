@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test slow lint bench clean
+.PHONY: demo test slow lint docs bench clean
 
 demo: $(READY)  ## Run the main job on a built-in synthetic stream
 	$(BIN)/fairstream demo
@@ -19,10 +19,14 @@ slow: $(READY)  ## Run the tests that take minutes, or need processes, a browser
 	$(BIN)/pytest -n 2 --dist loadscope -m 'hypothesis and not slow' --hypothesis-profile=thorough
 
 lint: $(READY)  ## Style, types, and which package may import which
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY)  ## Build the documentation into docs/_build/html; its tutorials are run, and a warning is an error
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -n -W --keep-going -q docs docs/_build/html
 
 bench: $(READY)  ## Measure speed and print the tables; DATA is a folder with movielens-1m
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'

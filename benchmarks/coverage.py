@@ -2,7 +2,7 @@
 
     python -m benchmarks.coverage [replications] [seed]
 
-The tables are those of docs/fairness.md. A replication is a metric of one panel, so that many
+The tables are those of docs/explanation/fairness.md. A replication is a metric of one panel, so that many
 share the bookkeeping; `replications` is rounded up to whole panels of 50.
 """
 

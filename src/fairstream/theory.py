@@ -195,7 +195,7 @@ def regret_of_fine_tuning(regret: float, bounds: Bounds) -> float:
 def item_shift(first: Events, second: Events, *, k: int = 20) -> Shift:
     """Estimate d of two periods by the items alone, in NDCG@k of single events, corrected for sampling noise.
 
-    For rankers that give everyone the same list, the discrepancy sup_W |L_t(W) − L_t'(W)| has a closed form:
+    For rankers that give everyone the same list, the discrepancy `sup_W |L_t(W) − L_t'(W)|` has a closed form:
     the list of the k items whose shares of the events have fallen (or risen) most. It is a lower bound
     of d_{t,t'}, because such rankers are models too, and beside one that finds nothing they are
     pairs of models as in the paper's definition. Who wants which item may change without a trace in it.
@@ -253,7 +253,7 @@ def item_shift(first: Events, second: Events, *, k: int = 20) -> Shift:
 def model_shift(first: Floats, second: Floats) -> Shift:
     """Estimate d of two periods by how much better one fixed model is than another in each, in the unit of the metric.
 
-    | |L_t(W) − L_t(W')| − |L_t'(W) − L_t'(W')| | for any two models is a lower bound of d_{t,t'}: the supremum over
+    `||L_t(W) − L_t(W')| − |L_t'(W) − L_t'(W')||` for any two models is a lower bound of d_{t,t'}: the supremum over
     all pairs is the paper's d^{HΔH}. Neither model may have been trained on either period, and the users of each
     are taken for independent draws. Noise enlarges the size of a difference; its variance is subtracted from the
     square.

@@ -1,4 +1,4 @@
-"""What docs/evaluating.md shows runs as it stands."""
+"""What docs/how-to/evaluating.md shows runs as it stands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import fairstream
 from fairstream.cli import COMMANDS, load_command
 
-PAGE = Path(__file__).parents[2] / "docs" / "evaluating.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "evaluating.md"
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

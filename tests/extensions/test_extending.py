@@ -1,4 +1,4 @@
-"""Parts of one's own, end to end: the examples of docs/extending.md are what is tested here."""
+"""Parts of one's own, end to end: the examples of docs/how-to/extending.md are what is tested here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairstream.models import MODELS, MatrixFactorization
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES
 from fairstream.strategies import STRATEGIES
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extending.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 QUICK: dict[str, Any] = {"pretrain_epochs": 2, "update_epochs": 1, "embedding_dim": 8, "device": "cpu"}
 

@@ -65,7 +65,7 @@ class GroupScores:
     gaps: Mapping[str, Estimate]
     """Of each compared group: its mean minus that of the users of all other compared groups."""
     largest_gap: Estimate | None
-    """The largest |gap|; its p-value allows for several groups having been compared."""
+    """The size of the largest gap; its p-value allows for several groups having been compared."""
     largest_gap_group: str | None
     """The group with that gap."""
     spread: Estimate | None
@@ -73,11 +73,11 @@ class GroupScores:
     disparity: Estimate | None
     """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2)."""
     abs_performance_disparity: float | None
-    """|PD|; over several periods the mean of each period's, as in the paper. Noise makes it larger."""
+    """The size of PD; over several periods the mean of each period's, as in the paper. Noise makes it larger."""
     abs_performance_disparity_debiased: float | None
-    """The same with each period's |PD| replaced by √max(0, PD² − SE²)."""
+    """The same with each period's size replaced by √max(0, PD² − SE²)."""
     null_mean: float | None
-    """What |PD| is on average under the null hypothesis of equal means; it is never 0."""
+    """What the size of PD is on average under the null hypothesis of equal means; it is never 0."""
 
     @property
     def performance_disparity(self) -> float | None:

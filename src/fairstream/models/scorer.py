@@ -30,8 +30,8 @@ UserWeights = np.ndarray[Any, np.dtype[np.float64]]
 class Scorer(nn.Module, ABC):
     """A model that scores items for users, trained by gradient descent.
 
-    Subclass it, keep what belongs to a user in `UserTable`s and what belongs to an item in
-    `ItemTable`s, and define `forward`. Growth, training, evaluation, forgetting and checkpoints
+    Subclass it, keep what belongs to a user in tables of the type `UserTable` and what belongs to an item in
+    tables of the type `ItemTable`, and define `forward`. Growth, training, evaluation, forgetting and checkpoints
     then work as for the built-in models. The constructor takes (n_users, n_items). A checkpoint
     holds parameters and persistent buffers; anything else must follow from the constructor.
 
