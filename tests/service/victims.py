@@ -31,8 +31,8 @@ _processes.set_forkserver_preload(
 
 N_FORGETTABLE = 100
 """Of the thousand users that events come of, those who may be forgotten."""
-_PAUSE_SECONDS = 0.1
-"""For which a process that changes models leaves the lock to the others."""
+_PAUSE_SECONDS = 0.3
+"""For which a process that has changed models leaves the lock to the others."""
 
 
 def ingest(folder: Path, acknowledged: Path, seed: int) -> None:
