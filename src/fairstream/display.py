@@ -98,6 +98,10 @@ def charts() -> Any:
     return needed("altair", "plot", "fairstream[report]")
 
 
+SIZE = {"width": 420, "height": 260}
+"""Of a chart, in pixels: one that fits beside text."""
+
+
 def colour(name: str, values: Sequence[str]) -> Any:
     """Return the colour of each value of a field, in the given order."""
     alt = charts()

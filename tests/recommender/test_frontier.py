@@ -427,3 +427,19 @@ def test_users_without_a_group_are_in_no_gap() -> None:
     groups = Groups("community", ("majority", "minority"), codes)
     frontier = recommender().frontier(LOG.with_groups(groups), levels=[1, 2], **QUICK)
     assert frontier.none.scores.to_dict() == summary_of_a_run(LOG.with_groups(groups), "item-item", fairness_weight=0.0)
+
+
+def test_a_frontier_shows_itself(frontier: fs.Frontier) -> None:
+    text, page = repr(frontier), frontier._repr_html_()
+    for level in frontier.levels:
+        assert f"{level.quality:.4f}" in text
+        assert f"{level.gap.value:+.4f}" in page
+    assert frontier.verdicts()[0] in text
+    assert frontier.to_pandas()["gap"].tolist() == [level.gap.value for level in frontier.levels]
+
+
+def test_the_chart_of_a_frontier_has_every_level(frontier: fs.Frontier) -> None:
+    spec = frontier.plot().to_dict()
+    rows = spec["data"]["values"]
+    assert [(row["quality"], row["gap"]) for row in rows] == [(one.quality, one.size) for one in frontier.levels]
+    assert [row["level"] for row in rows if row["is"] == "recommended"] == [frontier.name_of(frontier.recommended)]

@@ -18,7 +18,7 @@ from fairstream.data.groups import UNKNOWN, Groups
 from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.tables import Columns, Repeats
 from fairstream.data.vocabulary import Rows, Vocabulary
-from fairstream.display import Summary, Tabular, charts, colour
+from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import DataError
 from fairstream.periods import unit_of
 
@@ -137,7 +137,8 @@ class EventLog(Tabular):
         return len(self.users)
 
     def _summary(self) -> Summary:
-        first, last = (str(time)[:16] for time in (self.times[0], self.times[-1]))
+        is_moment = self.times.dtype.kind == "M"
+        first, last = (str(time)[:16] if is_moment else f"{time:.10g}" for time in (self.times[0], self.times[-1]))
         title = (
             f"EventLog: {len(self):,} events of {self.n_users:,} users with {self.n_items:,} items, "
             f"from {first} to {last}"
@@ -192,8 +193,9 @@ class EventLog(Tabular):
             for code, name in enumerate(names)
             for start, n in zip(edges, np.histogram(numbers[codes == code], edges)[0], strict=False)
         ]
+        names = [name for name in names if any(row["events"] for row in values if row["group"] == name)]
         return (
-            alt.Chart(alt.Data(values=values))
+            alt.Chart(alt.Data(values=values), width=SIZE["width"], height=SIZE["height"] // 2)
             .mark_area(interpolate="step-after")
             .encode(alt.X("time:T" if is_moment else "time:Q"), alt.Y("events:Q"), colour("group", names))
         )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from fairstream.data import Groups, History, Rows, SeenItems
-from fairstream.display import Summary, Tabular, charts, colour
+from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.breakdown import Breakdown
 from fairstream.evaluation.by_group import SCORE_COLUMNS, GroupScores, score_headings
@@ -90,7 +90,8 @@ class Evaluation(Tabular):
         base = alt.Chart(alt.Data(values=rows)).encode(alt.Y("group:N", sort=groups, title=None))
         bars = base.mark_bar(height=14).encode(alt.X("value:Q", title=name), colour("group", groups))
         interval = base.transform_filter("datum.is_all && isValid(datum.low)").mark_rule()
-        return bars + interval.encode(alt.X("low:Q", title=name), alt.X2("high:Q"))
+        chart = bars + interval.encode(alt.X("low:Q", title=name), alt.X2("high:Q"))
+        return chart.properties(width=SIZE["width"])
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

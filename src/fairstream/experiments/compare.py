@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairstream.display import Summary, Tabular, charts, colour
+from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Interval, PointValue, UserResults
 from fairstream.evaluation.resampling import Array
@@ -119,7 +119,7 @@ class Comparison(Tabular):
         of_mean = base.mark_rule().encode(
             across, alt.Y("performance_low:Q", title=self.metric), alt.Y2("performance_high:Q")
         )
-        return of_gap + of_mean + points
+        return (of_gap + of_mean + points).properties(**SIZE)
 
     def against(self, label: str) -> list[Difference]:
         """Every other contender minus this one."""

@@ -13,7 +13,7 @@ import torch
 from fairstream.baselines import GroupProbe, group_recovery, require_two_groups, user_embeddings
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.published import recognise
-from fairstream.display import Summary, Tabular, charts, colour
+from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Breakdown, ComparedTests, Evaluation, Evaluator, Explanation, Metric, explain
 from fairstream.evaluation.by_group import score_headings
@@ -383,10 +383,10 @@ class Run(Tabular, Iterator[PeriodResult]):
             )
         alt, groups = charts(), list(dict.fromkeys(row["group"] for row in rows))
         return (
-            alt.Chart(alt.Data(values=rows), title=f"{self.config.method}, {task}")
+            alt.Chart(alt.Data(values=rows), title=f"{self.config.method}, {task}", **SIZE)
             .mark_line(point=True)
             .encode(
-                alt.X("t:O", title="period"),
+                alt.X("t:O", title="period", axis=alt.Axis(labelAngle=0)),
                 alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False)),
                 colour("group", groups),
             )

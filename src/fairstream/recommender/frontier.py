@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from fairstream.display import SIZE, Summary, Tabular, charts
 from fairstream.errors import DataError
 from fairstream.evaluation import (
     Estimate,
@@ -25,6 +26,7 @@ from fairstream.evaluation.resampling import Array
 from fairstream.models import Task
 from fairstream.randomness import Randomness
 from fairstream.recommender.levers import LEVERS, LeverName
+from fairstream.text import number, signed
 
 MAX_LOSS: Final = 0.01
 """The share of the quality that may be lost where nothing else is asked for."""
@@ -89,8 +91,8 @@ class FrontierLevel:
         }
 
 
-@dataclass(frozen=True)
-class Frontier:
+@dataclass(frozen=True, repr=False)
+class Frontier(Tabular):
     """What each level of disparity would have cost on the past: the result of `FairRecommender.frontier`.
 
     Examples
@@ -205,7 +207,7 @@ class Frontier:
         }
 
     def to_arrow(self) -> pa.Table:
-        """One row for each level, as an Arrow table (`.to_pandas()`)."""
+        """As an Arrow table, a row for each level."""
         rows = [
             {
                 self.lever: level.value,
@@ -223,6 +225,43 @@ class Frontier:
             for level in self.levels
         ]
         return pa.Table.from_pylist(rows)
+
+    def plot(self) -> Any:
+        """Draw quality against the gap at each level, with intervals; needs altair (`fairstream[report]`).
+
+        Returns
+        -------
+        altair.Chart
+
+        """
+        alt, rows = charts(), []
+        for level in self.levels:
+            low, high = level.size_interval
+            part = "recommended" if level is self.recommended else "on the front" if level.is_on_front else "behind it"
+            row = {"gap": level.size, "low": low, "high": high, "quality": level.quality, "is": part}
+            rows.append({**row, "level": self.name_of(level)})
+        parts = alt.Scale(domain=["recommended", "on the front", "behind it"], range=["#009E73", "#0072B2", "#767676"])
+        of_gap = f"gap between groups in {self.metric}"
+        base = alt.Chart(alt.Data(values=rows), title=f"What each level of {self.lever} costs").encode(
+            alt.X("gap:Q", title=of_gap, scale=alt.Scale(zero=False)),
+            alt.Y("quality:Q", title=f"{self.metric}, everyone", scale=alt.Scale(zero=False)),
+            alt.Color("is:N", title=None, scale=parts),
+        )
+        names = base.mark_text(dy=-12).encode(alt.Text("level:N"))
+        rules = base.mark_rule(opacity=0.4).encode(alt.X("low:Q", title=of_gap), alt.X2("high:Q"))
+        return (rules + base.mark_point(filled=True, size=90, opacity=1) + names).properties(**SIZE)
+
+    def _summary(self) -> Summary:
+        title = f"{self.metric} by {self.lever}: {self.n_users:,} users, groups by {self.attribute}"
+        headings = ["level", self.metric, *self.groups, self.gap_name, "95 % interval", "Pareto front"]
+        rows = []
+        for level in self.levels:
+            low, high = level.gap.interval or (None, None)
+            means = [number(level.quality), *(number(level.scores.by_group[name]) for name in self.groups)]
+            is_front = "recommended" if level is self.recommended else "yes" if level.is_on_front else ""
+            gap = [signed(level.gap.value), f"{signed(low)} … {signed(high)}"]
+            rows.append([self.name_of(level), *means, *gap, is_front])
+        return Summary(title, headings, rows, (*self.verdicts(), *self.notes))
 
     @property
     def gap_name(self) -> str:
