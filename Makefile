@@ -19,8 +19,8 @@ slow: $(READY)  ## Run the tests that take minutes, or need processes, a browser
 	$(BIN)/pytest -n 2 --dist loadscope -m 'hypothesis and not slow' --hypothesis-profile=thorough
 
 lint: $(READY)  ## Style, types, and which package may import which
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs/conf.py docs/_extensions
+	$(BIN)/ruff format --check src tests benchmarks docs/conf.py docs/_extensions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
