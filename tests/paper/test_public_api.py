@@ -11,7 +11,13 @@ import pytest
 
 import fairstream.paper
 
-PUBLIC = ("fairstream", "fairstream.experiments", "fairstream.evaluation", "fairstream.data.datasets")
+PUBLIC = (
+    "fairstream",
+    "fairstream.experiments",
+    "fairstream.evaluation",
+    "fairstream.data.datasets",
+    "fairstream.cluster",
+)
 FILES = sorted(Path(fairstream.paper.__file__).parent.rglob("*.py"))
 
 

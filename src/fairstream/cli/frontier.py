@@ -25,6 +25,7 @@ from fairstream.cli.reading import (
     Users,
 )
 from fairstream.cli.run import with_config_options
+from fairstream.cli.workers import ClusterOption
 from fairstream.data import read_events
 from fairstream.errors import ConfigurationError
 from fairstream.experiments import RunConfig, check_writable, versions, write_file
@@ -110,6 +111,7 @@ def frontier(
             show_default=False,
         ),
     ] = None,
+    cluster: ClusterOption = None,
     json: Json = None,
     quiet: Quiet = False,
     options: dict[str, Any],
@@ -156,6 +158,7 @@ def frontier(
             min_group_size=min_group_size,
             n_resamples=n_resamples,
             on_progress=progress.on_progress,
+            cluster=cluster,
         )
     for note in found.notes:
         console.print(note, highlight=False)

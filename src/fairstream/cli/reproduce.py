@@ -11,6 +11,7 @@ import typer
 from fairstream.cli.console import Quiet, make_console
 from fairstream.cli.progress import JobProgress
 from fairstream.cli.workers import (
+    ClusterOption,
     DeviceOption,
     Workers,
     check_device,
@@ -65,6 +66,7 @@ def reproduce(
     ] = None,
     device: DeviceOption = "auto",
     workers: Workers = None,
+    cluster: ClusterOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run the paper's experiments (RQ1–RQ6): every method, both models, both data sets, both tasks.
@@ -72,7 +74,7 @@ def reproduce(
     Interrupted at any moment, it resumes when it is called again: each finished run is a file in the
     store, and work that runs share is done once. `fairstream report` renders the results as a page.
     """
-    check_device(device)
+    check_device(device, cluster)
     RunConfig(protocol=protocol)  # raises before anything is written
     homes = {choice.value: SOURCES[choice.value] for choice in dataset or _Dataset}
     sources: dict[str, Source] = {
@@ -89,7 +91,8 @@ def reproduce(
         seeds=range(seeds),
         protocol=protocol,
         device=device,
-        n_workers=workers or default_workers(device),
+        n_workers=workers or default_workers(device, cluster),
+        cluster=cluster,
     )
     with work.store.writing(), JobProgress(quiet=quiet) as progress:
         for name, source in sources.items():

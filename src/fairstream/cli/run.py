@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -38,7 +39,8 @@ from fairstream.cli.tables import (
     recovery_line,
     slice_table,
 )
-from fairstream.cli.workers import Seeds, Workers, default_workers
+from fairstream.cli.workers import ClusterOption, Seeds, Workers, default_workers
+from fairstream.cluster import connect
 from fairstream.data import EventLog, read_events
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation.score_cells import ordered
@@ -122,6 +124,7 @@ def run(
         Path | None, typer.Option(help="Results folder; an existing one is resumed.", show_default=False)
     ] = None,
     workers: Workers = None,
+    cluster: ClusterOption = None,
     json: Json = None,
     quiet: Quiet = False,
     options: dict[str, Any],
@@ -166,16 +169,18 @@ def run(
         baselines = {name: {"summary": other.summary()} for name, other in to_beat.items()}
         write_result({**record.document, "baselines": baselines}, files.get(record.seed))
 
-    with RunProgress(quiet=quiet) as progress:
+    with ExitStack() as stack, RunProgress(quiet=quiet) as progress:
+        if cluster is not None:  # nothing is computed where it does not answer
+            stack.enter_context(connect(cluster, n_workers=workers))
         for name, other in popularity_runs(log, config).items():
             progress.follow(other, name)
             to_beat[name] = other
-        if seeds == 1 and store is None:
+        if seeds == 1 and store is None and cluster is None:
             progress.follow(job)
             records = [Record.from_document(job.document())]
             keep(records[0])
         else:
-            records = _run_all(job, log, seeds, store, workers, progress, keep)
+            records = _run_all(job, log, seeds, store, workers, cluster, progress, keep)
     _show(pooled(records), {name: other.document() for name, other in to_beat.items()}, console)
     for line in _decisions(records):
         console.print(line, highlight=False)
@@ -191,6 +196,7 @@ def _run_all(
     n_seeds: int,
     store: Path | None,
     workers: int | None,
+    cluster: str | None,
     progress: RunProgress,
     keep: Callable[[Record], None],
 ) -> list[Record]:
@@ -211,7 +217,8 @@ def _run_all(
         log,
         list(bars),
         store=store,
-        n_workers=workers or min(n_seeds, default_workers(config.device)),
+        n_workers=workers or _default_workers(n_seeds, config.device, cluster),
+        cluster=cluster,
         on_progress=lambda seed, *at: bars[seed](*at),
         on_record=on_record,
         **config.model_dump(exclude={"seed"}),
@@ -220,6 +227,11 @@ def _run_all(
         if record.seed not in exported:  # it was in the store before
             on_record(record)
     return records
+
+
+def _default_workers(n_seeds: int, device: str, cluster: str | None) -> int | None:
+    n_workers = default_workers(device, cluster)
+    return None if n_workers is None else min(n_seeds, n_workers)
 
 
 def _files(json: str | None, seeds: Sequence[int]) -> dict[int, str]:

@@ -29,6 +29,7 @@ from fairstream.cli.reading import (
 )
 from fairstream.cli.tables import contender_table
 from fairstream.cli.workers import (
+    ClusterOption,
     DeviceOption,
     Plugins,
     Seeds,
@@ -82,6 +83,7 @@ def sweep(
     plugin: Plugins = None,
     device: DeviceOption = "auto",
     workers: Workers = None,
+    cluster: ClusterOption = None,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
@@ -93,7 +95,7 @@ def sweep(
     `fairstream sweep data --grid method=FADE,FADE-Abs --grid fairness-weight=0.5,1,2 --seeds 3`
     """
     check_json(json)
-    check_device(device)
+    check_device(device, cluster)
     plugins = list(plugin or ())
     load_plugins(plugins)
     fixed_values: dict[str, Any] = {name: _only(name, values) for name, values in map(parsed, fixed or [])}
@@ -124,7 +126,8 @@ def sweep(
             source,
             configs,
             device=device,
-            n_workers=workers or default_workers(device),
+            n_workers=workers or default_workers(device, cluster),
+            cluster=cluster,
             on_start=partial(progress.stage, "sweep"),
         )
     print_failures(errors)

@@ -27,15 +27,28 @@ Workers = Annotated[
     int | None, typer.Option(min=1, help="Number of processes.", show_default="one per core, or one per GPU")
 ]
 
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="local|HOST:PORT",
+        help="Compute on Ray: on this machine, or on the cluster at this address; needs "
+        "`pip install 'fairstream[cluster]'`.",
+        show_default=False,
+    ),
+]
 
-def check_device(device: Device) -> None:
-    """Raise ConfigurationError if the device is not available."""
-    if device == "cuda" and not torch.cuda.is_available():
+
+def check_device(device: Device, cluster: str | None = None) -> None:
+    """Raise ConfigurationError if the device is not available; a cluster has devices of its own."""
+    if cluster is None and device == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError("device='cuda' is not available: PyTorch finds no CUDA device; use auto or cpu")
 
 
-def default_workers(device: str) -> int:
-    """One process per GPU, or per core where there is no GPU."""
+def default_workers(device: str, cluster: str | None = None) -> int | None:
+    """One process per GPU, or per core where there is no GPU; None: as many as a cluster has room for."""
+    if cluster is not None:
+        return None
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.device_count()
     return os.cpu_count() or 1

@@ -45,6 +45,9 @@ OnEpoch = Callable[[Epoch], None]
 _WEIGHTS = {"mf": 1.0, "ncf": 5.0, "Adver": 200.0, "neural-ndcg": 2.0}
 """About how many times longer a batch takes; only the order of jobs and the estimated time depend on it."""
 _OTHER_MODEL = 5.0
+_PROCESS_BYTES, _EVENT_BYTES, _ROW_COPIES = 600 << 20, 100, 8
+"""What a process has loaded before it reads anything; what histories, sorted copies and batches hold of an event;
+weights, gradients and Adam's two moments of the model in service and of the next one."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ class Job:
     """In batches of the quickest kind."""
     parts: Parts = field(default_factory=Parts, hash=False)
     """Objects of the user's own that go to `Run` beside the configuration."""
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes a process needs for it."""
+        log, largest = self.source.read(), max(config.embedding_dim for config in self.configs)
+        rows = _ROW_COPIES * largest * (log.n_users + log.n_items)
+        return _PROCESS_BYTES + _EVENT_BYTES * len(log) + 4 * rows
 
     def execute(self, store: Store, device: Device, on_epoch: OnEpoch) -> None:
         """Do it, and leave the results in the store.

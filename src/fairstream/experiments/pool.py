@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from fairstream.errors import FairstreamError
+from fairstream.cluster import Cluster, connect
+from fairstream.errors import ConfigurationError, FairstreamError
 from fairstream.experiments.config import RunConfig
 from fairstream.experiments.identity import run_id
 from fairstream.experiments.jobs import Device, Epoch, Job, LogSource, OnEpoch, Source, finish, jobs_for
@@ -38,7 +39,8 @@ def execute_runs(
     runs: Sequence[tuple[Source | LogSource, Sequence[RunConfig]]],
     *,
     device: Device = "auto",
-    n_workers: int = 1,
+    n_workers: int | None = 1,
+    cluster: str | None = None,
     parts: Parts | None = None,
     on_start: OnStart | None = None,
     on_epoch: OnEpoch | None = None,
@@ -55,7 +57,9 @@ def execute_runs(
     device
         Where to compute.
     n_workers
-        Number of processes; 1 computes in this one.
+        Number of processes; 1 computes in this one. On a cluster, the most runs at a time; None: all it has room for.
+    cluster
+        "local" or HOST:PORT: let Ray's workers compute the runs; None: processes of this machine.
     parts
         Further arguments of `Run`, such as a model class of one's own.
     on_start, on_epoch, on_record
@@ -86,6 +90,7 @@ def execute_runs(
         store,
         device=device,
         n_workers=n_workers,
+        cluster=cluster,
         on_jobs=None if on_start is None else on_start(jobs),
         on_epoch=on_epoch,
         on_job=on_job,
@@ -97,7 +102,8 @@ def execute_all(
     store: Store,
     *,
     device: Device,
-    n_workers: int,
+    n_workers: int | None,
+    cluster: str | None = None,
     on_jobs: OnJobs | None = None,
     on_epoch: OnEpoch | None = None,
     on_job: Callable[[Job], None] | None = None,
@@ -105,7 +111,10 @@ def execute_all(
     """Do all jobs, the longest first; returns the errors of those that failed."""
     ordered = sorted(jobs, key=lambda job: -job.work)
     progress = _Progress(on_jobs, on_epoch, on_job)
-    if n_workers == 1 or len(jobs) <= 1:
+    if cluster is not None and jobs:
+        with connect(cluster, n_workers=n_workers) as connected:
+            return _on_cluster(connected, ordered, store, device, n_workers, progress)
+    if n_workers in (None, 1) or len(jobs) <= 1:
         errors = []
         for job in ordered:
             error = _executed(job, store, device, progress.epoch)
@@ -129,6 +138,41 @@ def execute_all(
             for worker in multiprocessing.active_children():  # do not wait for what they are doing
                 worker.terminate()
             raise
+
+
+def _on_cluster(
+    cluster: Cluster, jobs: Sequence[Job], store: Store, device: Device, n_workers: int | None, progress: _Progress
+) -> list[FairstreamError]:
+    """Do all jobs on Ray, each on a GPU where the cluster has some; a job whose worker dies is done again."""
+    if device == "cuda" and not cluster.n_gpus:
+        raise ConfigurationError("device='cuda' was asked for, but no node of the cluster has a GPU; use auto or cpu")
+    needed = max(job.memory for job in jobs)
+    cluster.check_memory(needed, "a run")
+    cluster.check_folder(store.folder)
+    sources = list(dict.fromkeys(job.source for job in jobs))
+    left = [job.work * (1 + 1e-9) for job in jobs]
+
+    def on_epoch(number: int, epoch: Epoch) -> None:
+        left[number] -= epoch.work
+        if left[number] >= 0:  # a job that is done again does not count twice
+            progress.epoch(epoch)
+
+    errors = cluster.run(
+        _work_on_cluster,
+        [(sources.index(job.source), job.configs, job.t, job.work, job.parts) for job in jobs],
+        shared=([source.read() for source in sources], store.folder.absolute(), device),
+        n_gpus=int(device != "cpu" and cluster.n_gpus > 0),
+        memory=needed,
+        at_once=n_workers,
+        on_message=on_epoch,
+        on_result=lambda number, _: progress.job(jobs[number]),
+    )
+    return [error for error in errors if error is not None]
+
+
+def _work_on_cluster(job: tuple[Any, ...], shared: tuple[Any, ...], send: OnEpoch) -> FairstreamError | None:
+    (at, *rest), (logs, folder, device) = job, shared
+    return _executed(Job(LogSource(logs[at]), *rest), Store(folder), device, send)
 
 
 class _Progress:

@@ -41,6 +41,7 @@ def run_seeds(
     metrics: Sequence[str] | Mapping[str, Metric] = (),
     store: Path | str | None = None,
     n_workers: int | None = None,
+    cluster: str | None = None,
     on_progress: OnSeedProgress | None = None,
     on_record: Callable[[Record], None] | None = None,
     **options: Any,
@@ -62,6 +63,10 @@ def run_seeds(
         nothing is kept on disk.
     n_workers
         Number of processes; by default one per core, at most one per seed. 1 runs in this process.
+        On a cluster, the most runs at a time; by default all.
+    cluster
+        "local" or HOST:PORT: run on a Ray cluster (`pip install 'fairstream[cluster]'`), with the same results;
+        None: on this machine. On several machines it needs a `store` that all of them see.
     on_progress
         Called after each epoch with (seed, period t, epochs done, epochs in all).
     on_record
@@ -119,7 +124,8 @@ def run_seeds(
             folder,
             [(LogSource(log), configs)],
             device=configs[0].device,
-            n_workers=n_workers or min(len(configs), os.cpu_count() or 1),
+            n_workers=n_workers or (None if cluster else min(len(configs), os.cpu_count() or 1)),
+            cluster=cluster,
             parts=parts,
             on_epoch=on_epoch,
             on_record=on_record,
@@ -176,11 +182,14 @@ def sweep(
     configs: Sequence[RunConfig],
     *,
     device: Device,
-    n_workers: int,
+    n_workers: int | None,
+    cluster: str | None = None,
     on_start: OnStart | None = None,
 ) -> tuple[list[Record], list[FairstreamError]]:
     """Compute the runs that the store does not have yet; returns all finished ones, and the errors of the others."""
-    errors = execute_runs(store, [(source, configs)], device=device, n_workers=n_workers, on_start=on_start)
+    errors = execute_runs(
+        store, [(source, configs)], device=device, n_workers=n_workers, cluster=cluster, on_start=on_start
+    )
     store.clear()
     log = source.read()
     names = dict.fromkeys(run_id(log, config) for config in configs)

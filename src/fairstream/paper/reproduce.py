@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fairstream import ConfigurationError, FairstreamError, RunConfig, __version__
+from fairstream.cluster import connect
 from fairstream.experiments import Device, Source, Store, execute_runs, run_id
 from fairstream.paper.catalogue import Catalogue, Entry, all_choices, row_of
 from fairstream.paper.settings import FULL, QUICK, Experiment, ModelName, Scale, Setting
@@ -28,7 +30,9 @@ class Reproduction:
     seeds: Sequence[int]
     protocol: str
     device: Device
-    n_workers: int
+    n_workers: int | None
+    cluster: str | None = None
+    """"local" or HOST:PORT: compute the runs on Ray; running times are always measured on this machine."""
 
     def run(self, on_stage: OnStage, log_line: Callable[[str], None]) -> list[FairstreamError]:
         """Compute what is missing; returns the errors of the runs that failed.
@@ -36,6 +40,12 @@ class Reproduction:
         The first seed runs everything and decides what is chosen; the others run what the figures
         show, so that their spread does not depend on the choice.
         """
+        with ExitStack() as stack:
+            if self.cluster is not None:  # one connection for all stages
+                stack.enter_context(connect(self.cluster, n_workers=self.n_workers))
+            return self._run(on_stage, log_line)
+
+    def _run(self, on_stage: OnStage, log_line: Callable[[str], None]) -> list[FairstreamError]:
         first, *others = self.seeds
         errors = self._stage("all settings, first seed", self._entries([first], self._wanted()), on_stage)
         choices = all_choices(Catalogue(self.store))
@@ -96,6 +106,7 @@ class Reproduction:
             [(source, configs[dataset]) for dataset, source in self.sources.items()],
             device=self.device,
             n_workers=self.n_workers,
+            cluster=self.cluster,
             on_start=partial(on_stage, name),
         )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairstream.cluster import connect
 from fairstream.data import EventLog, Groups, Vocabulary
 from fairstream.data.features import ItemFeatures
 from fairstream.errors import ConfigurationError, DataError
@@ -123,6 +126,7 @@ def measure_frontier(
     min_group_size: int,
     n_resamples: int,
     on_progress: OnProgress | None,
+    cluster: str | None = None,
 ) -> Frontier:
     """`FairRecommender.frontier` of a recommender with these transitions; `metric` may be a function by its name."""
     lever, notes = choose_lever(learning, lever)
@@ -144,6 +148,7 @@ def measure_frontier(
         metric=resolved,
         min_group_size=min_group_size,
         on_progress=on_progress,
+        cluster=cluster,
     )
     groups = past.groups.names[: past.groups.n_groups_among(log.n_users)]
     found = make_levels(
@@ -183,6 +188,7 @@ def _go_through(
     metric: MetricAtK,
     min_group_size: int,
     on_progress: OnProgress | None,
+    cluster: str | None = None,
 ) -> tuple[list[list[UserResults]], list[float], float]:
     """Pre-train once, then carry each setting from there through the periods, testing on each what was learned before.
 
@@ -199,7 +205,9 @@ def _go_through(
     task, metric, min_group_size
         What is tested.
     on_progress
-        Called after each epoch.
+        Called after each epoch; on a cluster after each setting.
+    cluster
+        Where the settings are computed, all at once; None: here, one after another.
 
     Returns
     -------
@@ -211,27 +219,66 @@ def _go_through(
         What the pre-training took.
 
     """
-    metrics = {metric.name: metric.metric}
     parts = [past.part(t) for t in range(past.periods.last + 1)]
     progress = _Progress(on_progress, _work(parts, none, len(settings)))
-    first = variant(none, None).fit(
-        parts[0], on_epoch=progress.stage("pre-training", len(parts[0]) * none.pretrain_epochs)
-    )
-    tests, seconds = [], []
-    for name, config in settings.items():
-        rec, results, took = variant(config, first.state), [], []
-        for t in past.updates:
-            stage = f"{name}, period {t} of {len(past.updates)}"
-            rec.update(parts[t], on_epoch=progress.stage(stage, len(parts[t]) * none.update_epochs))
-            evaluation = rec.evaluate(
-                parts[t + 1], tasks=task, k=1, metrics=metrics, min_group_size=min_group_size, n_resamples=0
+    test = partial(_test, task=task, metric=metric, min_group_size=min_group_size)
+    with ExitStack() as stack:
+        # What cannot be honoured is said before the pre-training.
+        connected = None if cluster is None else stack.enter_context(connect(cluster))
+        first = variant(none, None).fit(
+            parts[0], on_epoch=progress.stage("pre-training", len(parts[0]) * none.pretrain_epochs)
+        )
+        recommenders = {name: variant(config, first.state) for name, config in settings.items()}
+        if connected is not None:
+            of_each = sum(len(part) for part in parts[1:-1]) * none.update_epochs
+            found = connected.run(
+                _go_through_there,
+                list(recommenders.values()),
+                shared=(parts, past.updates, test),
+                on_result=lambda n, _: progress.stage(f"{list(settings)[n]} done", of_each)(1, 1),
             )
-            _check_by_user(evaluation.tested)
-            results.append(evaluation.tested)
-            took.append(_seconds(rec))
-        tests.append(results)
-        seconds.append(sum(took) / len(took))
-    return tests, seconds, _seconds(first)
+        else:
+            found = []
+            for name, rec in recommenders.items():
+                stages = [f"{name}, period {t} of {len(past.updates)}" for t in past.updates]
+                on_epochs = (
+                    progress.stage(stage, len(parts[t]) * none.update_epochs)
+                    for t, stage in zip(past.updates, stages, strict=True)
+                )
+                found.append(_go_on(rec, parts, past.updates, test, on_epochs))
+    tests, seconds = zip(*found, strict=True)
+    return list(tests), list(seconds), _seconds(first)
+
+
+_Test = Callable[["FairRecommender", EventLog], UserResults]
+
+
+def _test(rec: FairRecommender, events: EventLog, *, task: Task, metric: MetricAtK, min_group_size: int) -> UserResults:
+    metrics = {metric.name: metric.metric}
+    evaluation = rec.evaluate(events, tasks=task, k=1, metrics=metrics, min_group_size=min_group_size, n_resamples=0)
+    _check_by_user(evaluation.tested)
+    return evaluation.tested
+
+
+def _go_on(
+    rec: FairRecommender,
+    parts: Sequence[EventLog],
+    updates: range,
+    test: _Test,
+    on_epochs: Iterable[OnEpoch | None],
+) -> tuple[list[UserResults], float]:
+    """Carry one setting through the periods: the results of each, and what an update took on average."""
+    results, took = [], []
+    for t, on_epoch in zip(updates, on_epochs, strict=True):
+        rec.update(parts[t], on_epoch=on_epoch)
+        results.append(test(rec, parts[t + 1]))
+        took.append(_seconds(rec))
+    return results, sum(took) / len(took)
+
+
+def _go_through_there(rec: FairRecommender, shared: tuple[Any, ...], _: object) -> tuple[list[UserResults], float]:
+    parts, updates, test = shared
+    return _go_on(rec, parts, updates, test, [None] * len(updates))
 
 
 class _Progress:

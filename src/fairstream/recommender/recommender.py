@@ -771,6 +771,7 @@ class FairRecommender(Shown):
         min_group_size: int = 20,
         n_resamples: int = 1000,
         on_progress: OnProgress | None = None,
+        cluster: str | None = None,
     ) -> Frontier:
         """What each level of disparity would have cost on the past, and which level to choose.
 
@@ -804,6 +805,9 @@ class FairRecommender(Shown):
             As for `evaluate`; there must be resamples.
         on_progress
             Called with what is being done and the share of the work that is done.
+        cluster
+            "local" or HOST:PORT: compute the levels at the same time on a Ray cluster
+            (`pip install 'fairstream[cluster]'`), with the same results; None: here, one after another.
 
         Returns
         -------
@@ -839,6 +843,7 @@ class FairRecommender(Shown):
             min_group_size=min_group_size,
             n_resamples=n_resamples,
             on_progress=on_progress,
+            cluster=cluster,
         )
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────
