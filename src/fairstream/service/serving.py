@@ -23,7 +23,7 @@ import torch
 from fairstream.data import UNKNOWN, Groups, History, Rows, Vocabulary
 from fairstream.errors import FairstreamError, ModelError
 from fairstream.evaluation import best_items
-from fairstream.models import ContextBuilder, Reads, RecentPopularity
+from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer
 from fairstream.recommender import State
 
 Source = Literal["model", "popularity"]
@@ -34,6 +34,7 @@ _BULK = 5_000
 """Events that nobody waits for when they come in at once."""
 _AT_ONCE = 1_000
 _CACHED_LISTS = 10_000
+_LISTS_AT_ONCE = 64
 _AT_LEAST = 32
 """Lists are made a little longer than requested: a few more items cost little, another list much."""
 _NOTHING: Rows = np.empty(0, np.int64)
@@ -81,11 +82,21 @@ class _List:
     written: tuple[tuple[int, int], bytes] | None = None
     """The answer as JSON, for which k and as of which change of the available items."""
 
-    def places(self, k: int, *left_out: Collection[int]) -> list[int] | None:
-        """Where the k best stand that are not left out; None where the list is too short to tell."""
+    def places(self, k: int, *left_out: Collection[int]) -> list[int]:
+        """Where the k best stand that are not left out; fewer where the list ends before."""
+        if not any(left_out):
+            return list(range(min(k, len(self.rows))))
         allowed = (at for at, row in enumerate(self.rows) if not any(row in rows for rows in left_out))
-        places = [at for at, _ in zip(allowed, range(k), strict=False)]
-        return places if self.is_all or len(places) == k else None
+        return [at for at, _ in zip(allowed, range(k), strict=False)]
+
+    def is_enough(self, places: list[int], k: int) -> bool:
+        """Whether nothing that was not ranked could be among the k best."""
+        return self.is_all or len(places) == k
+
+    def without(self, rows: Collection[int]) -> _List:
+        """The list that a model gives which reads no histories, after its user has had some more items."""
+        kept = [at for at, row in enumerate(self.rows) if row not in rows]
+        return replace(self, rows=[self.rows[at] for at in kept], scores=[self.scores[at] for at in kept], written=None)
 
 
 class ServingModel:
@@ -108,6 +119,7 @@ class ServingModel:
         self.id = model_id
         self._state = state.without_groups()
         self._fallback = self._state.fallback
+        self._reads_events = state.contexts.reads.history > 0
         self._stranger = max(state.history.n_users, len(state.user_ids))
         """A row without events."""
         self._recent: dict[str, array[int]] = {}
@@ -134,37 +146,55 @@ class ServingModel:
     ) -> Answer:
         """The k best available items for a user, without those the user has had."""
         if only is not None:
-            return self._answer(self._make(user_id, k, self._allowed(exclude, only)), range(k))
-        made, places = self._best(user_id, k, frozenset(self._rows_of(exclude)))
-        return self._answer(made, places)
+            with self._lock:
+                recent = self._recent_of([user_id])
+            [made] = self._make([user_id], recent, k, self._allowed(exclude, only))
+            return self._answer(made, range(len(made.rows))[:k])
+        left_out = frozenset(self._rows_of(exclude))
+        if (cached := self._cached(self._key(user_id))) is not None:
+            places = cached.places(k, self._withdrawn, left_out)
+            if cached.is_enough(places, k):
+                return self._answer(cached, places)
+        return self._answer(*self._anew(user_id, k, left_out))
 
     def recommend_session(
         self, items: Sequence[str], k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
     ) -> Answer:
         """The same for somebody without an id who has had these items, in this order; unknown ones are ignored."""
         events = np.array(self._rows_of(items), np.int64)
-        return self._answer(self._rank(self._stranger, events, k, self._allowed(exclude, only)), range(k))
+        [made] = self._rank(np.array([self._stranger]), [events], k, self._allowed(exclude, only))
+        return self._answer(made, range(len(made.rows))[:k])
 
     def json(self, user_id: str, k: int) -> bytes:
         """The answer to `recommend`, as JSON."""
-        made, question = self._cached(user_id), (k, self._n_changes)
-        written = None if made is None else made.written
+        body = self.cached_json(user_id, k)
+        return self._with_user(user_id, self._written(*self._anew(user_id, k))) if body is None else body
+
+    def cached_json(self, user_id: str, k: int) -> bytes | None:
+        """The same where a list of this user was made before that still holds and is long enough, else None."""
+        made, question = self._cached(self._key(user_id)), (k, self._n_changes)
+        if made is None:
+            return None
+        written = made.written
         if written is None or written[0] != question:
-            made, places = self._best(user_id, k)
-            written = made.written
-            if written is None or written[0] != question:
-                written = made.written = question, self._written(made, places)
-        return b'{"user_id":%b,%b' % (quoted(user_id).encode(), written[1])
+            places = made.places(k, self._withdrawn)
+            if not made.is_enough(places, k):
+                return None
+            written = made.written = question, self._written(made, places)
+        return self._with_user(user_id, written[1])
 
-    def is_cached(self, user_id: str, k: int) -> bool:
-        """Whether a list of this user was made before that still holds and is long enough."""
-        made = self._cached(self._key(user_id))
-        return made is not None and (made.is_all or len(made.rows) >= k)
-
-    def warm(self, user_ids: Iterable[str]) -> None:
-        """Make lists before anybody waits for them."""
+    def make_lists(self, user_ids: Iterable[str], k: int) -> None:
+        """Make those lists of these users that are missing, many at once: the time of one goes into calls mostly."""
+        missing: dict[str | None, str] = {}
         for user_id in user_ids:
-            self.json(user_id, 20)
+            key = self._key(user_id)
+            if key not in missing:
+                made = self._cached(key)
+                if made is None or not made.is_enough(made.places(k, self._withdrawn), k):
+                    missing[key] = user_id
+        users = list(missing.values())
+        for start in range(0, len(users), _LISTS_AT_ONCE):
+            self._make_and_keep(users[start : start + _LISTS_AT_ONCE], k)
 
     def cached_users(self) -> list[str]:
         """The users whose lists are cached, who was last to ask first."""
@@ -207,10 +237,18 @@ class ServingModel:
                 self._recent[user] = recent
                 if fresh:
                     arrived += map(place_of.__getitem__, fresh)
-                    self._lists.pop(user, None)
+                    self._has_had(user, fresh)
             self._n_recent += len(arrived)
             self._arrived.extend(items[np.sort(arrived)].tolist() if arrived else ())
             self._within_bounds()
+
+    def _has_had(self, user: str, items: list[int]) -> None:
+        """Let a cached list know of new events: another one is needed only where the model reads them."""
+        made = self._lists.get(user)
+        if self._reads_events or not isinstance(made, _List):
+            self._lists.pop(user, None)
+        elif not set(items).isdisjoint(made.rows):
+            self._lists[user] = made.without(items)
 
     def forget(self, user_ids: Iterable[str]) -> None:
         """Treat these users as nobody ever heard of, whatever the model knows."""
@@ -272,23 +310,26 @@ class ServingModel:
 
     # ── making a list ────────────────────────────────────────────────────────────────────
 
-    def _best(self, user_id: str, k: int, left_out: Collection[int] = ()) -> tuple[_List, Sequence[int]]:
-        """A list that holds the user's k best, and where they stand in it."""
-        key = self._key(user_id)
-        made = self._cached(key)
-        places = None if made is None else made.places(k, self._withdrawn, left_out)
-        if made is None or places is None:
-            making = object()
-            with self._lock:
+    def _anew(self, user_id: str, k: int, left_out: Collection[int] = ()) -> tuple[_List, list[int]]:
+        """A new list that holds a user's k best, and where they stand in it."""
+        [made] = self._make_and_keep([user_id], k + len(left_out))
+        return made, made.places(k, self._withdrawn, left_out)
+
+    def _make_and_keep(self, user_ids: list[str], n: int) -> list[_List]:
+        """The n best for each user; the lists are cached, unless something happens that they do not know of."""
+        making = object()
+        with self._lock:
+            keys, recent = [self._key(user) for user in user_ids], self._recent_of(user_ids)
+            for key in keys:
                 self._lists[key] = making
-            made = self._make(user_id, k + len(left_out), self._allowed())
-            with self._lock:
-                if self._lists.get(key) is making:  # else something has happened that it does not know of
-                    self._lists[key] = made
-                    if len(self._lists) > _CACHED_LISTS:
-                        self._lists.popitem(last=False)
-            places = made.places(k, self._withdrawn, left_out)
-        return made, range(len(made.rows)) if places is None else places
+        made = self._make(user_ids, recent, n, self._allowed())
+        with self._lock:
+            for key, each in zip(keys, made, strict=True):
+                if self._lists.get(key) is making:
+                    self._lists[key] = each
+            while len(self._lists) > _CACHED_LISTS:
+                self._lists.popitem(last=False)
+        return made
 
     def _key(self, user_id: str) -> str | None:
         # Those of whom nothing is known have one list with all the others: strangers crowd nobody out.
@@ -306,36 +347,47 @@ class ServingModel:
         row = -1 if user_id in self._forgotten else self._state.user_ids.row_of(user_id)
         return row if row >= 0 else self._stranger
 
-    def _make(self, user_id: str, n: int, allowed: Rows | None) -> _List:
-        row, history = self._row(user_id), self._state.history
-        user = np.array([row])
-        n_events = int(history.latest(user, 1)[1][0])
-        recent = np.array(self._recent.get(user_id, ()), np.int64)
-        return self._rank(row, np.concatenate([history.latest(user, n_events)[0][0], recent]), n, allowed)
+    def _recent_of(self, user_ids: Iterable[str]) -> list[Rows]:
+        return [np.array(self._recent.get(user, ()), np.int64) for user in user_ids]
 
-    def _rank(self, row: int, events: Rows, n: int, allowed: Rows | None) -> _List:
-        """The n best for the user of a row whose items are these, in order."""
-        state, user = self._state, np.array([row])
+    def _make(self, user_ids: list[str], recent: list[Rows], n: int, allowed: Rows | None) -> list[_List]:
+        """The n best for each user, who has had what the model knows and then the recent items."""
+        rows = np.array([self._row(user) for user in user_ids])
+        is_stranger = rows == self._stranger
+        rows[is_stranger] += np.arange(np.count_nonzero(is_stranger))  # each has events of its own
+        history = self._state.history
+        counts = history.latest(rows, 1)[1]
+        known = history.latest(rows, int(counts.max()))[0]
+        ends = known.shape[1] - counts
+        events = [np.concatenate([known[at, end:], recent[at]]) for at, end in enumerate(ends.tolist())]
+        return self._rank(rows, events, n, allowed)
+
+    def _rank(self, rows: Rows, events: list[Rows], n: int, allowed: Rows | None) -> list[_List]:
+        """The n best for the users of some rows whose items are these, in order."""
+        state = self._state
         n_items = state.history.n_items
         n_ranked = n_items if allowed is None else len(allowed)
         n = min(max(n, _AT_LEAST), n_ranked)
         if n == 0:
-            return _List([], [], "popularity", is_all=True)
-        history = History.of(np.full(len(events), row), events, n_items=n_items)
+            return [_List([], [], "popularity", is_all=True) for _ in rows]
+        history = History.of(np.repeat(rows, [*map(len, events)]), np.concatenate(events), n_items=n_items)
         contexts = state.contexts.observing(history)
-        by_model = self.id is not None and bool(contexts.can_score(state.model, user)[0])
-        scores, rows = best_items(
-            state.model if by_model else self._fallback,
-            user,
-            history,
-            contexts=contexts if by_model else ContextBuilder(Reads(), history),
-            k=n,
-            allowed=allowed,
-        )
-        is_item = np.isfinite(scores[0])
-        best = scores[0][is_item].astype(np.float32).tolist()
-        source: Source = "model" if by_model else "popularity"
-        return _List(rows[0][is_item].tolist(), best, source, len(best) < n or n == n_ranked)
+        by_model = contexts.can_score(state.model, rows) & (self.id is not None)
+        made: dict[int, _List] = {}
+        answering: list[tuple[Scorer, ContextBuilder, Source, Rows]] = [
+            (state.model, contexts, "model", np.flatnonzero(by_model)),
+            (self._fallback, ContextBuilder(Reads(), history), "popularity", np.flatnonzero(~by_model)),
+        ]
+        for model, known, source, users in answering:
+            if not len(users):
+                continue
+            scores, items = best_items(model, rows[users], history, contexts=known, k=n, allowed=allowed)
+            lengths = np.isfinite(scores).sum(axis=1).tolist()
+            lists = zip(users.tolist(), lengths, items.tolist(), scores.astype(np.float32).tolist(), strict=True)
+            for user, length, best, best_scores in lists:
+                is_all = length < n or n == n_ranked
+                made[user] = _List(best[:length], best_scores[:length], source, is_all)
+        return [made[at] for at in range(len(rows))]
 
     def _allowed(self, exclude: Collection[str] = (), only: Collection[str] | None = None) -> Rows | None:
         """The sorted rows of the items that may be recommended; None: all of them."""
@@ -353,7 +405,6 @@ class ServingModel:
         return [row for row in map(self._state.item_ids.row_of, items) if row >= 0]
 
     def _answer(self, made: _List, places: Sequence[int]) -> Answer:
-        places = [at for at in places if at < len(made.rows)]
         return Answer(
             [self._name(made.rows[at]) for at in places], [made.scores[at] for at in places], made.source, self.id
         )
@@ -366,6 +417,10 @@ class ServingModel:
         )
         model = "null" if self.id is None else quoted(self.id)
         return f'"model":{model},"source":"{source}","items":[{pairs}]}}'.encode()
+
+    @staticmethod
+    def _with_user(user_id: str, written: bytes) -> bytes:
+        return b'{"user_id":%b,%b' % (quoted(user_id).encode(), written)
 
     def _name(self, row: int) -> str:
         """The id of an item; most lists are of the same few."""
@@ -456,9 +511,9 @@ class Serving:
         """The answer to `recommend` as JSON, written once until something changes it."""
         return self.current.json(user_id, k)
 
-    def is_cached(self, user_id: str, k: int) -> bool:
-        """Whether the answer is at hand; else it takes some milliseconds."""
-        return self._current is not None and self._current.is_cached(user_id, k)
+    def cached_json(self, user_id: str, k: int) -> bytes | None:
+        """The same where it is at hand; None where it takes some milliseconds, or where nothing can answer yet."""
+        return None if self._current is None else self._current.cached_json(user_id, k)
 
     def stored(self, events: pa.Table) -> None:
         """Take in events (user_id, item_id, time) that were just stored: the next list knows of them.

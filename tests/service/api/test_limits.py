@@ -129,3 +129,10 @@ def test_a_body_may_be_longer_than_a_head_and_come_in_parts(address: tuple[str, 
 def test_http_1_1_needs_one_host(address: tuple[str, int], hosts: bytes) -> None:
     assert rest(connect(address, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")).startswith(b"HTTP/1.1 400 ")
     assert rest(connect(address, b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_answer_comes_in_one_piece(address: tuple[str, int]) -> None:
+    with connect(address, b"GET /unread HTTP/1.1\r\nHost: h\r\n\r\n") as connection:
+        received = connection.recv(65_536)
+    assert received.startswith(b"HTTP/1.1 401")
+    assert received.endswith(b"\r\n\r\nno")

@@ -17,7 +17,7 @@ from fairstream.service.api.auth import Authentication
 from fairstream.service.api.errors import add_exception_handlers
 from fairstream.service.api.limits import BodyLimits
 from fairstream.service.api.monitoring import RequestLogging, start_logging
-from fairstream.service.api.recommendations import CachedLists
+from fairstream.service.api.recommendations import ListShortcut
 from fairstream.service.api.service import Service
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
@@ -53,7 +53,7 @@ def create_app(workspace_folder: Path, *, every: str | None = None, log_level: s
         middleware=[
             Middleware(RequestLogging, metrics=service.metrics),
             Middleware(Authentication, keys=service.keys, public=health.PUBLIC),
-            Middleware(CachedLists, service=service),
+            Middleware(ListShortcut, service=service),
             Middleware(BodyLimits, max_bytes=workspace.config.limits.max_body_bytes),
         ],
     )

@@ -24,9 +24,11 @@ EVERY_SECONDS = 0.5
 _RETRY_SECONDS = 10.0
 """Before a model that could not be loaded is tried again."""
 _WARM_USERS = 20
-_MAKE_LISTS_SECONDS = 0.2
+_MAKE_LISTS_SECONDS, _MAKE_LISTS_FIRST_SECONDS = 0.2, 0.5
+"""At each look, and before a model answers."""
+_LISTS_AT_ONCE = 32
 _POLITE_SECONDS = 0.0005
-"""Between two lists the requests that come in have their turn."""
+"""Between a few lists and the next the requests that come in have their turn."""
 _SHARE_OF_TIME = 0.01
 """The most that computing popularity again may take."""
 _EVENTS_AT_ONCE = 50_000
@@ -109,7 +111,7 @@ class Follower:
             self._forget(self._serving.current, self._new_requests(look))
         self._catch_up(self._serving.current, look.last_seq)
         self._refresh_popularity()
-        self._make_lists()
+        self._make_lists(self._serving.current, _MAKE_LISTS_SECONDS)
 
     # ── the steps ────────────────────────────────────────────────────────────────────────
 
@@ -208,13 +210,15 @@ class Follower:
         self._serving.prepare(model)
         self._last_seq = max(after, look.last_seq - MAX_EVENTS)
         self._catch_up(model, look.last_seq)
-        model.warm(model.some_users(_WARM_USERS))  # nothing is compiled or paged in while somebody waits
+        model.make_lists(model.some_users(_WARM_USERS), 20)  # nothing is compiled or paged in while somebody waits
+        self._make_lists(model, _MAKE_LISTS_FIRST_SECONDS)
 
-    def _make_lists(self) -> None:
-        """Make lists for those who asked the model before, some at each look."""
-        end = time.monotonic() + _MAKE_LISTS_SECONDS
+    def _make_lists(self, model: ServingModel, seconds: float) -> None:
+        """Make lists for those who asked the model before, as many as the time allows."""
+        end = time.monotonic() + seconds
         while self._to_make and time.monotonic() < end and not self._stop.is_set():
-            self._serving.json(self._to_make.popleft(), 20)
+            users = [self._to_make.popleft() for _ in range(min(_LISTS_AT_ONCE, len(self._to_make)))]
+            model.make_lists(users, 20)
             time.sleep(_POLITE_SECONDS)
 
     def _use_popularity(self, look: _Look, problem: str) -> None:

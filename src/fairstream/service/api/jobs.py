@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -26,7 +27,8 @@ _MAX_LOGGED = 2000
 _TERMINATE_SECONDS = 10.0
 _CHILD_SECONDS = 120.0
 _MAX_WAITING = 16
-_LOOK_SECONDS = 1.0
+_NICE = 10
+"""How much lower the priority of updates is than that of the service."""
 _REFUSED, UNKNOWN = 2, 4
 """Exit codes of the commands."""
 _log = logging.getLogger("fairstream.api")
@@ -79,8 +81,13 @@ class Commands:
         finally:
             self._n_waiting -= 1
 
-    async def start(self, command: str, *arguments: str, stdin: bytes | None = None) -> Ended:
-        """Run a command at once and give what it printed; it ends with the service."""
+    async def start(
+        self, command: str, *arguments: str, stdin: bytes | None = None, in_background: bool = False
+    ) -> Ended:
+        """Run a command at once and give what it printed; it ends with the service.
+
+        In the background it gets the time that requests leave.
+        """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "fairstream", command, str(self._folder), *arguments),
             stdin=PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
@@ -88,6 +95,8 @@ class Commands:
             stderr=PIPE,
         )
         self._processes.add(process)
+        if in_background:  # before it has threads, which inherit it
+            give_way(process.pid)
         try:
             output, errors = await process.communicate(stdin)
         finally:
@@ -98,6 +107,12 @@ class Commands:
     async def stop(self) -> None:
         """End the processes that run; what they have not finished counts for nothing."""
         await asyncio.gather(*map(_end, list(self._processes)))
+
+
+def give_way(pid: int) -> None:
+    """Let a process run at a lower priority than this one."""
+    with suppress(OSError):  # it has ended already
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
 
 
 async def _end(process: Process) -> None:
@@ -143,7 +158,7 @@ class UpdateRunner:
         begin = time.monotonic()
         _log.info("update started", extra={"id": update.id, "by": update.requested_by})
         try:
-            ended = await self._commands.start("update", "--id", update.id)
+            ended = await self._commands.start("update", "--id", update.id, in_background=True)
             outcome = await asyncio.to_thread(updates.get, self._workspace.engine, update.id)
         except Exception as error:
             _log.error("update failed", extra={"id": update.id, "why": cause_of(error)})
@@ -175,7 +190,7 @@ class Forgetter:
             self._has_looked = True
         await self._wanted.wait()
         self._wanted.clear()
-        ended = await self._commands.start("forget", "--pending")
+        ended = await self._commands.start("forget", "--pending", in_background=True)
         if ended.code:
             self._wanted.set()  # an update is running, or something is wrong: tried again after a while
             raise RuntimeError(ended.errors[-_MAX_LOGGED:] or f"exit code {ended.code}")

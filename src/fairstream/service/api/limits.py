@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from asyncio import TimerHandle, Transport
+from asyncio import AbstractEventLoop, TimerHandle, Transport
 from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -71,6 +71,31 @@ class BodyLimits:
         return ApiError(413, f"The body must have at most {self._max} bytes; send it in several parts.")
 
 
+class _Joined:
+    """A transport that sends together what is written in one turn of the event loop: an answer's head and body."""
+
+    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._transport.write(b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Deadlines(HttpToolsProtocol):
     """uvicorn's protocol with limits on heads and bodies that never end.
 
@@ -93,7 +118,7 @@ class Deadlines(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             self._make_room()
         self._watch()

@@ -37,6 +37,7 @@ _CLIENT_GONE = 499
 _PROBES = ("/healthz", "/readyz")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _log = logging.getLogger("fairstream.api")
 _requests = logging.getLogger("fairstream.requests")
 
@@ -48,7 +49,7 @@ class JsonFormatter(logging.Formatter):
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage(), **extra}
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return _encode(line)
 
 
 class BufferedHandler(logging.Handler):

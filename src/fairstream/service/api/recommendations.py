@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -16,6 +17,7 @@ from fairstream.service.api.errors import ApiError, problems
 from fairstream.service.api.monitoring import ROUTE
 from fairstream.service.api.schemas import Id, UserId
 from fairstream.service.api.service import RECOMMENDATIONS, RunningService, Service
+from fairstream.service.fields import MAX_LENGTH
 from fairstream.service.serving import Answer
 
 T = TypeVar("T")
@@ -86,12 +88,12 @@ async def recommend(
     only: Annotated[list[str] | None, Query(description="The only items allowed; repeat it for several.")] = None,
 ) -> Response:
     """A user's best items, without what the user has had; unknown users get what is popular."""
-    k, serving = _checked_k(service, k), service.serving
+    k = _checked_k(service, k)
     if not exclude and only is None:
-        body = await _computed(service, partial(serving.json, user_id, k), at_once=serving.is_cached(user_id, k))
+        body = await service.lists.json(user_id, k)
         _count(service, _POPULARITY in body)
         return Response(body, media_type="application/json")
-    answer = await _computed(service, partial(serving.recommend, user_id, k, exclude, only))
+    answer = await _computed(service, partial(service.serving.recommend, user_id, k, exclude, only))
     _count(service, answer.source == "popularity")
     return Response(_written(user_id, answer).model_dump_json(), media_type="application/json")
 
@@ -107,6 +109,8 @@ async def recommend_many(service: RunningService, _: Reader, question: Question)
 
 def _many(service: Service, question: Question, k: int) -> ManyRecommendations:
     current = service.serving.current
+    if question.users and question.only is None:
+        current.make_lists(question.users, k + len(question.exclude))
     answers = [
         *(_written(user, current.recommend(user, k, question.exclude, question.only)) for user in question.users or ()),
         *(
@@ -133,10 +137,8 @@ def _checked_k(service: Service, k: int | None) -> int:
     return k
 
 
-async def _computed(service: Service, make: Callable[[], T], *, at_once: bool = False) -> T:
-    """A list made in a thread, unless it is no more than a look at what is cached."""
-    if at_once:
-        return make()
+async def _computed(service: Service, make: Callable[[], T]) -> T:
+    """What takes some milliseconds, done in a thread."""
     return await asyncio.get_running_loop().run_in_executor(service.list_threads, make)
 
 
@@ -144,10 +146,11 @@ def _count(service: Service, is_popularity: bool) -> None:
     service.metrics.lists.labels("popularity" if is_popularity else "model").inc()
 
 
-class CachedLists:
-    """Middleware: answers the commonest request from memory, before routing; all others are passed on.
+class ListShortcut:
+    """Middleware: answers the commonest request before routing, which costs more than a list; others are passed on.
 
-    A cached list for a known user and a key that may read: the bytes are those of the route itself.
+    That is a list for a user, with a key that may read, and with nothing but k to it. The bytes are those of the route,
+    which answers whatever is refused or goes wrong, too.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -156,26 +159,30 @@ class CachedLists:
         self._by_model, self._by_popularity = labels("model"), labels("popularity")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._body(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
+        question = self._question(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
+        body = None
+        if question is not None:
+            with suppress(Exception):  # the route says what is wrong
+                body = await self._service.lists.json(*question)
         if body is None:
             await self._app(scope, receive, send)
             return
         scope[ROUTE] = RECOMMENDATIONS
         (self._by_popularity if _POPULARITY in body else self._by_model).inc()
-        headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+        headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _body(self, scope: Scope) -> bytes | None:
+    def _question(self, scope: Scope) -> tuple[str, int] | None:
+        """Whose list of how many items is requested; None where the route has to look."""
         path: str = scope["path"]
         if not (path.startswith(_PREFIX) and path.endswith(_SUFFIX)) or scope[KEY].scope not in ("read", "admin"):
             return None
-        query, limits = scope["query_string"], self._service.limits
-        k = min(_DEFAULT_K, limits.max_k)
+        user_id, query, max_k = path[len(_PREFIX) : -len(_SUFFIX)], scope["query_string"], self._service.limits.max_k
+        k = min(_DEFAULT_K, max_k)
         if query:
             if not (query.startswith(b"k=") and query[2:].isdigit() and len(query) < 8):
                 return None
-            if not 1 <= (k := int(query[2:])) <= limits.max_k:
+            if not 1 <= (k := int(query[2:])) <= max_k:
                 return None
-        user_id, serving = path[len(_PREFIX) : -len(_SUFFIX)], self._service.serving
-        return serving.json(user_id, k) if user_id and serving.is_cached(user_id, k) else None
+        return (user_id, k) if 1 <= len(user_id) <= MAX_LENGTH else None

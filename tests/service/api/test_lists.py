@@ -1,0 +1,96 @@
+"""Lists that several requests wait for are made together, and are those that each would get alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fairstream.service.api.lists import ListMaker
+from fairstream.service.serving import NotReadyError, Serving, ServingModel, popularity_of
+
+USERS = [f"u{row}" for row in range(200)]
+
+
+@pytest.fixture
+def serving() -> Serving:
+    answering = Serving()
+    answering.use(
+        ServingModel(popularity_of(events(*((user, f"i{row % 50}") for row, user in enumerate(USERS)))), None),
+        "popularity",
+    )
+    return answering
+
+
+def events(*pairs: tuple[str, str]) -> pa.Table:
+    users, items = zip(*pairs, strict=True)
+    return pa.table({"user_id": users, "item_id": items, "time": list(range(len(pairs)))})
+
+
+def together(maker: ListMaker, requests: list[tuple[str, int]]) -> list[bytes | BaseException]:
+    async def ask() -> list[bytes | BaseException]:
+        return await asyncio.gather(*(maker.json(*request) for request in requests), return_exceptions=True)
+
+    return asyncio.run(ask())
+
+
+def test_everybody_gets_their_own_list_of_their_own_length(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, make = list[int](), serving.current.make_lists
+    monkeypatch.setattr(serving.current, "make_lists", lambda users, k: (batches.append(len(users)), make(users, k)))
+    with ThreadPoolExecutor(2) as threads:
+        requests = [(user, 1 + row % 40) for row, user in enumerate(USERS)]
+        answers = together(ListMaker(serving, threads), requests)
+    assert answers == [serving.json(user, k) for user, k in requests]
+    assert sum(batches) == len(USERS)
+    assert max(batches) > 1
+
+
+def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_one_is_made(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rank = serving.current, serving.current._rank
+    best = serving.recommend("nobody", 1).items[0]
+
+    async def ask(maker: ListMaker) -> bytes:
+        loop, later = asyncio.get_running_loop(), list[Any]()
+
+        def overtaken(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            serving.stored(events(("u1", best)))
+            later.append(asyncio.run_coroutine_threadsafe(maker.json("u1", 5), loop))
+            return rank(*arguments)
+
+        monkeypatch.setattr(model, "_rank", overtaken)
+        await maker.json("u1", 5)
+        return await asyncio.wrap_future(later[0])
+
+    with ThreadPoolExecutor(2) as threads:
+        answer = asyncio.run(ask(ListMaker(serving, threads)))
+    assert best not in [item["item_id"] for item in json.loads(answer)["items"]]
+
+
+def test_who_waits_is_told_when_nothing_can_answer_or_the_threads_have_ended(serving: Serving) -> None:
+    threads = ThreadPoolExecutor(2)
+    for answer in together(ListMaker(Serving(), threads), [("u1", 5), ("u2", 5)]):
+        assert isinstance(answer, NotReadyError)
+    threads.shutdown()
+    for answer in together(ListMaker(serving, threads), [("u1", 5), ("u2", 5)]):
+        assert isinstance(answer, RuntimeError)
+
+
+def test_whoever_stops_waiting_keeps_nobody_else_from_a_list(serving: Serving) -> None:
+    async def ask(maker: ListMaker) -> bytes:
+        gone = asyncio.create_task(maker.json("u1", 5))
+        stays = asyncio.create_task(maker.json("u2", 5))
+        await asyncio.sleep(0)
+        gone.cancel()
+        body = await stays
+        assert gone.cancelled()
+        return body
+
+    with ThreadPoolExecutor(2) as threads:
+        assert asyncio.run(ask(ListMaker(serving, threads))) == serving.json("u2", 5)
