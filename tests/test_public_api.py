@@ -45,6 +45,7 @@ def test_all_holds_every_public_name_and_each_is_what_type_checkers_see() -> Non
         assert getattr(fairstream, name) is getattr(import_module(module), name)
 
 
+@pytest.mark.slow
 def test_names_that_need_no_model_do_not_load_pytorch() -> None:
     code = (
         "import sys, fairstream, fairstream.cli; fairstream.read_events; fairstream.EventLog; fairstream.DataError; "
@@ -53,6 +54,7 @@ def test_names_that_need_no_model_do_not_load_pytorch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_evaluating_lists_and_checking_splits_does_without_pytorch(tmp_path: Path) -> None:
     """From Python and on the command line, groups, permutations and bootstrap included."""
     code = """

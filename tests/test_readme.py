@@ -18,6 +18,7 @@ from fairstream.cli import COMMANDS, load_command
 README = Path(__file__).parents[1] / "README.md"
 
 
+@pytest.mark.slow
 def test_the_python_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = fairstream.synthetic_stream(
         n_users=150, n_items=50, n_events=2400, new_user_share=0.0, new_item_share=0.0, disadvantaged_share=0.4, seed=0

@@ -20,6 +20,7 @@ from fairstream.strategies import STRATEGIES, RestartEvery
 from fairstream.testing import check_fairness, check_loss, check_metric, check_model, check_strategy
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_built_in_model_passes(name: str) -> None:
     check_model(name)

@@ -24,8 +24,12 @@ from stores import DIVERGING, FAST, write_stream
 
 Command = Callable[..., Result]
 READING = ("--group", "community", "--advantaged", "majority")
-OPTIONS = ["--model=mf", *(f"--{name.replace('_', '-')}={value}" for name, value in FAST.items())]
-SET = ["--set=model=mf", *(f"--set={name}={value}" for name, value in FAST.items() if name != "device")]
+OPTIONS = ["--model=mf", "--task=next", *(f"--{name.replace('_', '-')}={value}" for name, value in FAST.items())]
+SET = [
+    "--set=model=mf",
+    "--set=tasks=next",
+    *(f"--set={name}={value}" for name, value in FAST.items() if name != "device"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def test_a_store_of_seeds_is_resumed_and_exports_what_python_gives(
     assert before.items() < stamps(tmp_path / "results").items()
     log = read_events(data, group="community", advantaged="majority")
     for seed in (3, 4):  # the first was in the store before
-        expected = run(log, "finetune", model="mf", seed=seed, **FAST)
+        expected = run(log, "finetune", model="mf", seed=seed, tasks=("next",), **FAST)
         list(expected)
         exported = json.loads((tmp_path / f"out-seed{seed}.json").read_text())
         exported["timing"] = expected.document()["timing"]
@@ -77,7 +81,7 @@ def test_items_are_described_by_a_file(command: Command, data: Path, tmp_path: P
     assert outcome.exit_code == 0, outcome.output
     assert note in " ".join(outcome.output.split())
     log = read_events(data, group="community", advantaged="majority", items=tmp_path / "items.parquet")
-    expected = run(log, model=name, **FAST)
+    expected = run(log, model=name, tasks=("next",), **FAST)
     list(expected)
     assert json.loads((tmp_path / "out.json").read_text())["summary"] == json.loads(json.dumps(expected.summary()))
     assert command("sweep", *arguments, *SET, "--grid=method=FADE", f"--set=model={name}", "--workers=1").exit_code == 0
@@ -185,7 +189,7 @@ def of_the_run(outcome: Result) -> list[str]:
 
 def test_a_task_is_named_alike_in_run_and_compare(command: Command, data: Path, tmp_path: Path) -> None:
     for method in ("finetune", "fade"):
-        arguments = (f"--method={method}", "--task=next", "--task=event", "--store=results", "--workers=1")
+        arguments = (f"--method={method}", "--task=event", "--store=results", "--workers=1")
         outcome = command("run", data, *READING, *OPTIONS, *arguments)
         assert outcome.exit_code == 0, outcome.output
         assert "evaluated on the next period (Task-N)" in outcome.output
@@ -201,7 +205,8 @@ def test_a_task_is_named_alike_in_run_and_compare(command: Command, data: Path, 
 def test_a_sweep_says_before_it_starts_that_its_runs_lack_the_task(
     command: Command, data: Path, tmp_path: Path
 ) -> None:
-    arguments = ("sweep", data, *READING, *SET, "--grid=method=FADE,Rerank", "--workers=1", "--store=results")
+    every_task = [option for option in SET if option != "--set=tasks=next"]
+    arguments = ("sweep", data, *READING, *every_task, "--grid=method=FADE,Rerank", "--workers=1", "--store=results")
     outcome = command(*arguments, "--task=event")
     assert "for Rerank under strict one of remain, next, got 'event'" in str(outcome.exception)
     assert not (tmp_path / "results").exists()

@@ -134,6 +134,7 @@ def test_only_users_with_events_are_kept(web: Web, tmp_path: Path) -> None:
     assert users["user_id"].to_pylist() == [1, 2, 3]  # and not 4, who has none
 
 
+@pytest.mark.slow
 def test_the_papers_data_comes_out_with_the_papers_counts(web: Web, paper_data: Path, tmp_path: Path) -> None:
     """ModCloth in its raw layout, with events that do not count among those that do."""
     events, users = (

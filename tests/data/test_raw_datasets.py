@@ -169,6 +169,7 @@ def test_a_csv_file_with_another_header_is_a_plain_one(tmp_path: Path) -> None:
     assert log.groups is None
 
 
+@pytest.mark.slow
 class TestFromTheRealData:
     """The prepared folders written in the raw layouts and read back."""
 

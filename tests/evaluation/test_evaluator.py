@@ -357,6 +357,7 @@ def test_while_nobodys_group_is_known_the_overall_value_is_judged_alone() -> Non
 # ── slices ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few
 @every_repair
 @pytest.mark.parametrize("seed", range(3))
 def test_the_slices_add_up_to_the_whole(protocol: str, seed: int) -> None:
@@ -397,6 +398,7 @@ def test_several_tests_together_are_the_mean_over_the_tests() -> None:
 # ── what decides, and what does not ──────────────────────────────────────────────────────
 
 
+@pytest.mark.few
 @every_repair
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_the_events_does_not_matter(protocol: str, seed: int) -> None:
@@ -407,6 +409,7 @@ def test_the_order_of_the_events_does_not_matter(protocol: str, seed: int) -> No
     assert evaluated(evaluator, random_model(), shuffled) == evaluated(evaluator, random_model(), events)
 
 
+@pytest.mark.few
 @every_repair
 def test_judging_twice_gives_the_same_numbers(protocol: str) -> None:
     model, events = random_model(), Events(n_cold=N_COLD)

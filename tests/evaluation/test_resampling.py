@@ -266,6 +266,7 @@ def test_a_group_is_dealt_to_those_only_who_were_there_as_often() -> None:
 # ── a bit at a time ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("at_once", range(1, 30, 4))
 def test_n_draws_are_n_draws_however_many_are_made_at_once(at_once: int) -> None:
     panel = panel_of(values_like_ndcg(rng(), 5, 2), [0, 0, 1, 1, -1])
@@ -276,6 +277,7 @@ def test_n_draws_are_n_draws_however_many_are_made_at_once(at_once: int) -> None
                     assert part.shape == (n, *found.shape)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", [GroupPanel.bootstrapped, permuted])
 def test_how_many_are_made_at_once_does_not_change_their_distribution(
     way: Callable[[GroupPanel, np.random.Generator, int], Statistics],

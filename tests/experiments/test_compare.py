@@ -120,6 +120,7 @@ def test_the_interval_of_a_difference_holds_the_difference(made: Rivals) -> None
             assert part.low <= part.value <= part.high
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n_groups", [2, 4, 8])
 def test_the_interval_of_a_contender_holds_its_value(n_groups: int) -> None:
     groups, names = np.arange(400) % n_groups, tuple("abcdefgh"[:n_groups])

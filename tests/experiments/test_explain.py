@@ -42,6 +42,7 @@ def document_of(log: EventLog, config: RunConfig) -> dict[str, Any]:
     return {name: part for name, part in job.document().items() if name not in ("config", "timing")}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "options",
     [

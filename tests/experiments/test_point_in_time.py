@@ -310,7 +310,7 @@ def test_with_periods_of_the_calendar_the_future_can_simply_be_missing(
     assert past(short, t, learned=t - 1) == past(whole, t, learned=t - 1)
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(**worlds, t=st.integers(2, 4))
 def test_with_periods_by_count_the_future_can_be_missing_too(
     options: dict[str, Any], seed: int, n_groups: int, advantaged: str | None, t: int
@@ -406,6 +406,7 @@ def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blend, "_LEAST_REQUESTS", 8)
 
 
+@pytest.mark.few(2)
 @READERS
 @pytest.mark.usefixtures("few_requests")
 def test_a_model_that_reads_histories_reads_none_of_the_future(model: str) -> None:
@@ -456,6 +457,7 @@ def lists_at_events(recommender: FairRecommender, world: World, start: int, end:
     }
 
 
+@pytest.mark.few(2)
 @READERS
 @pytest.mark.parametrize("change", [replaced, reordered])
 @pytest.mark.usefixtures("few_requests")

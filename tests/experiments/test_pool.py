@@ -18,6 +18,7 @@ from fairstream import FairstreamError
 from fairstream.experiments.jobs import Source, finish, jobs_for
 from fairstream.experiments.pool import execute_all
 from fairstream.experiments.store import Store
+from live_services import wait_until
 from store_command import CONFIGS
 from stores import DIVERGING, complete, contents, small
 
@@ -82,51 +83,42 @@ def is_alive(group: int) -> bool:
     return True
 
 
-def killed(store: Store, source: Source, moment: Callable[[], None]) -> None:
-    """Start the command and kill it, and it alone, when the moment has come; its workers leave by themselves."""
+def killed(store: Store, source: Source, is_time: Callable[[], bool], then: float = 0.0) -> None:
+    """Start the command and kill it, and it alone, when it is time or it has ended; its workers leave by themselves."""
     process = started(store, source)
-    moment()
+    wait_until(lambda: is_time() or process.poll() is not None)
+    time.sleep(then)
     process.kill()
     process.wait()
-    patience = time.monotonic() + 20
-    while is_alive(process.pid):
-        assert time.monotonic() < patience, "a worker outlives its command"
-        time.sleep(0.05)
+    wait_until(lambda: not is_alive(process.pid))  # its workers, too
     for name in store.ids() if store.folder.exists() else []:
         store.read(name)  # whole, or not there
 
 
-def progress(store: Store, then: float) -> Callable[[], None]:
-    """A moment that comes soon after something new is in the store."""
+def progress(store: Store) -> Callable[[], bool]:
+    """Whether something new is in the store since now."""
 
     def files() -> set[Path]:
         return {path for path in store.folder.rglob("*.*") if path.name != ".lock"}
 
     before = files()
-
-    def moment() -> None:
-        patience = time.monotonic() + 60
-        while files() == before and time.monotonic() < patience:
-            time.sleep(0.01)
-        time.sleep(then)
-
-    return moment
+    return lambda: files() != before
 
 
 def test_a_killed_command_can_be_called_again(source: Source, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    killed(store, source, progress(store, then=0.1))
-    assert jobs_for(store, source, CONFIGS)  # something is left to do
+    killed(store, source, progress(store))
     store_command.fill(store, source, n_workers=1)
     assert contents(store) == undisturbed
 
 
-@pytest.mark.slow
 def test_it_can_be_killed_at_random_moments(source: Source, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     chance = random.Random(0)
     store = Store(tmp_path / "store")
     for n in range(4):
-        seconds = chance.uniform(0, 6) if n % 2 else chance.uniform(0, 0.4)
-        killed(store, source, (lambda s=seconds: time.sleep(s)) if n % 2 else progress(store, seconds))
-    assert started(store, source).wait(timeout=120) == 0
+        if n % 2:
+            killed(store, source, lambda: True, chance.uniform(0, 6))
+        else:
+            killed(store, source, progress(store), chance.uniform(0, 0.4))
+    assert started(store, source).wait() == 0
     assert contents(store) == undisturbed

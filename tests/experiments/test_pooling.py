@@ -14,6 +14,7 @@ from fairstream.experiments import pooled
 
 FAST = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "n_periods": 3, "device": "cpu"}
 SEEDS = (0, 4, 2)
+pytestmark = pytest.mark.few(1)
 
 
 @pytest.fixture(scope="module", params=["strict", "paper"])

@@ -57,6 +57,7 @@ def weights(run: Run) -> dict[str, list[Any]]:
     return {name: value.tolist() for name, value in run.state.model.state_dict().items()}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["FADE", "Pretrain", "Retrain"])
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_a_state_that_somebody_holds_never_changes(small: EventLog, method: str, optimizer: str) -> None:
@@ -78,6 +79,7 @@ def test_a_state_that_somebody_holds_never_changes(small: EventLog, method: str,
 # ── periods ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("n_periods", [2, 7])
 def test_a_run_yields_the_periods_up_to_the_one_before_last(small: EventLog, n_periods: int, protocol: str) -> None:
@@ -143,12 +145,14 @@ def test_every_method_runs_under_both_protocols(small: EventLog, method: str, mo
 
 
 def test_methods_are_found_in_any_case_and_differ(small: EventLog) -> None:
-    assert numbers(finished(small, "fade-abs")) == numbers(finished(small, "FADE-Abs"))
-    found = {method: weights(finished(small, method, fairness_weight=4.0)) for method in METHODS}
+    assert RunConfig(model="mf", method="fade-abs").method == "FADE-Abs"
+    options = {"fairness_weight": 4.0, "n_periods": 2, "tasks": ("next",)}
+    found = {method: weights(finished(small, method, **options)) for method in METHODS}
     assert found.pop("Rerank") == found["Finetune"]  # what differs are the lists
     assert all(found[a] != found[b] for a in found for b in found if a < b)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_without_a_fairness_weight_fade_is_finetune_bit_for_bit(small: EventLog, protocol: str) -> None:
     plain = finished(small, "Finetune", protocol=protocol)
@@ -410,6 +414,7 @@ def test_a_period_can_be_a_stretch_of_the_calendar(small: EventLog) -> None:
 # ── repeating ────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("model", "protocol"), [("mf", "paper"), ("ncf", "strict")])
 def test_the_same_seed_gives_the_same_document_and_another_does_not(small: EventLog, model: str, protocol: str) -> None:
     once, again, other = (finished(small, model=model, protocol=protocol, seed=seed) for seed in (5, 5, 6))
@@ -449,6 +454,7 @@ def test_restarts_come_every_rth_period(small: EventLog, every: int) -> None:
     assert [period["step"] for period in run.document()["periods"]] == [str(step) for step in steps]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, protocol: str) -> None:
     run = finished(small, n_periods=7, restart="on-degradation", protocol=protocol, update_epochs=1)

@@ -98,6 +98,7 @@ def records_of(store: Store, method: str) -> list[Record]:
     return sorted((r for r in store.records() if r.config["method"] == method), key=lambda record: record.seed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["FADE", "Retrain"])
 def test_a_stored_run_is_the_document_of_the_run(store: Store, source: Source, method: str) -> None:
     """Users' values, numbers for all users, summary and slices; also where the periods are joined from parts."""

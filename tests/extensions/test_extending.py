@@ -25,6 +25,7 @@ from fairstream.strategies import STRATEGIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "extending.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+pytestmark = pytest.mark.slow  # the page trains a model in most of its examples
 QUICK: dict[str, Any] = {"pretrain_epochs": 2, "update_epochs": 1, "embedding_dim": 8, "device": "cpu"}
 
 

@@ -135,6 +135,7 @@ def test_where_the_parts_say_nothing_the_weights_are_the_prior() -> None:
     torch.testing.assert_close(evidence.most_likely(prior), prior, atol=1e-3, rtol=0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("n_candidates", [8, 10_000])
 def test_what_a_user_has_had_is_no_alternative_to_what_was_wanted(
@@ -213,6 +214,7 @@ def test_weights_are_learned_when_a_period_ends_and_not_before(
     assert not model.n_periods.any()  # the state before is as it was
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("n_before", [0, 1, 2, MEMORY - 1, MEMORY, 5 * MEMORY])
 def test_every_period_counts_the_same_until_older_ones_fade(
     n_before: int, stream: fs.SyntheticStream, fitted: fs.FairRecommender

@@ -74,6 +74,7 @@ def test_it_is_the_theorys_and_a_small_step_moves_dpd_towards_0(
         assert math.copysign(1, dpd.item()) * slope <= 1e-12 * np.linalg.norm(of_rec) * np.linalg.norm(of_dpd)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [15, 35, 37])
 def test_where_training_widens_the_gap_small_steps_with_it_narrow_the_gap(seed: int) -> None:
     def dpd_after(n_steps: int, *, is_auto: bool) -> float:

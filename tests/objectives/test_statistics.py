@@ -55,10 +55,10 @@ def test_running_means_are_weighted_means_over_all_batches(batches: list[Rows], 
             assert means.mean[code].item() == pytest.approx(mean, abs=1e-9)
 
 
-def test_a_group_that_stays_away_for_thousands_of_batches_keeps_its_mean() -> None:
-    means = RunningMeans(2, 0.9, CPU)
+def test_a_group_that_stays_away_for_a_thousand_batches_keeps_its_mean() -> None:
+    means = RunningMeans(2, 0.5, CPU)
     means.update(torch.tensor([0.25, 1.0]), torch.tensor([0, 1]))
-    for _ in range(8000):  # its weight becomes 0, and nothing is divided by it
+    for _ in range(1200):  # its weight becomes 0, and nothing is divided by it
         means.update(torch.tensor([1.0]), torch.tensor([1]))
     assert means.mean.tolist() == [0.25, 1.0]
 
@@ -105,6 +105,7 @@ def test_in_its_first_batch_the_accumulated_loss_is_the_plain_one(kind: str) -> 
     torch.testing.assert_close(values[0][1], values[1][1], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "least_gain"), [("signed", 5), ("absolute", 3)])
 def test_the_bias_of_small_batches_nearly_vanishes(kind: str, least_gain: float) -> None:
     """Batches with one or two users of the small group: the mean loss against that of all the data."""

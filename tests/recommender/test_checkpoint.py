@@ -157,6 +157,7 @@ def saved(tmp_path: Path) -> Path:
 # ── bit for bit ──────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("model", "optimizer", "named"), [("mf", "row", True), ("ncf", "dense", False)])
 @pytest.mark.parametrize(
     "options",
@@ -577,7 +578,7 @@ def full_disks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FullDisk]:
     return {name: FullDisk(*disk, said) for name, disk, said in zip(_FULL, saved, told, strict=True)}
 
 
-@pytest.fixture(params=_FULL)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) for name in _FULL])  # a process of its own
 def full_disk(full_disks: dict[str, FullDisk], request: pytest.FixtureRequest) -> FullDisk:
     return full_disks[request.param]
 

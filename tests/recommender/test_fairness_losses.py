@@ -31,6 +31,7 @@ def said(rec: fs.FairRecommender) -> list[tuple[Any, ...]]:
     return list(zip(*(table[name].to_pylist() for name in ("user_id", "item_id", "score")), strict=True))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_loss_trains_every_model_for_any_number_of_groups(model: str, name: str) -> None:

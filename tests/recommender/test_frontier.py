@@ -70,6 +70,7 @@ def summary_of_a_run(log: fs.EventLog, model: str, task: str = "event", **option
 # ── what it is equal to ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("task", ["event", "next"])
 @pytest.mark.parametrize("advantaged", ["majority", "auto"])
 def test_without_a_lever_it_is_a_plain_run(task: Any, advantaged: str) -> None:
@@ -189,6 +190,7 @@ def test_the_weights_help_those_behind(frontier: fs.Frontier) -> None:
     assert heaviest.gap_change.value == pytest.approx(heaviest.gap.value - none.gap.value)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "options", "lever"),
     [

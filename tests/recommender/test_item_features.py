@@ -53,6 +53,12 @@ def fitted(name: Any = "gru", items: Any = CATALOGUE, **options: Any) -> FairRec
     return FairRecommender(name, device="cpu", **{**FAST, **options}).fit(events(), users=PEOPLE, items=items)
 
 
+@pytest.fixture(scope="module")
+def learned() -> FairRecommender:
+    """A GRU that has learned what features say; a test that changes it takes a copy."""
+    return fitted(pretrain_epochs=25, embedding_dim=16)
+
+
 def ranks_of_cold(rec: FairRecommender, cold: range = COLD) -> tuple[float, float]:
     """The mean ranks of items without events, for users of their category and for all others."""
     table = rec.recommend(USERS, k=20, only=[*range(12), *cold])
@@ -81,6 +87,7 @@ def lists(rec: FairRecommender) -> pa.Table:
 # ── what features are good for ───────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sasrec", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gru", "blend"))])
 def test_an_item_without_events_is_recommended_by_its_features(name: str) -> None:
     options = {"pretrain_epochs": 25, "embedding_dim": 16}
@@ -91,8 +98,8 @@ def test_an_item_without_events_is_recommended_by_its_features(name: str) -> Non
     assert abs(without - for_others) < 1
 
 
-def test_new_items_join_with_an_update_and_are_recommended_at_once() -> None:
-    rec = fitted(pretrain_epochs=25, embedding_dim=16)
+def test_new_items_join_with_an_update_and_are_recommended_at_once(learned: FairRecommender) -> None:
+    rec = copy.deepcopy(learned)
     before, held, newer = rec.state, tensors(rec.state), range(COLD.stop, COLD.stop + 8)
     rec.update(events(10_000, 1, range(40, COLD.start + 4), seed=1), items=described(newer))
     assert rec.state.history.n_items == rec.model.n_items == newer.stop
@@ -110,14 +117,15 @@ def test_observed_items_can_be_recommended_and_need_no_new_events() -> None:
     assert same(held, tensors(before))
 
 
-def test_an_evaluation_counts_items_without_events_as_found() -> None:
+def test_an_evaluation_counts_items_without_events_as_found(learned: FairRecommender) -> None:
     later = events(10_000, 2, COLD)
-    found = fitted(pretrain_epochs=25, embedding_dim=16).evaluate(later, k=5, n_resamples=0)["ndcg@5"].mean
+    found = learned.evaluate(later, k=5, n_resamples=0)["ndcg@5"].mean
     assert found is not None
     assert found > 0.1
     assert fitted(items=None).evaluate(later, k=5, n_resamples=0)["ndcg@5"].mean == 0  # what nobody has had is missed
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("fairness_weight", [0.0, 0.5])
 @pytest.mark.parametrize("most_items", [5_000, 5])
 @pytest.mark.parametrize("name", NAMES)
@@ -173,11 +181,13 @@ def test_without_features_a_model_has_no_table_for_them(kind: Any) -> None:
     assert not any("features" in name or "codes" in name for name in names)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [GRU4Rec, SASRec, Blend])
 def test_models_that_read_features_keep_to_the_interface(kind: Any) -> None:
     check_model(partial(kind, embedding_dim=4, feature_buckets=8), loss="softmax")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("optimizer", ["dense", "row"])
 @pytest.mark.parametrize("name", NAMES)
 def test_save_load_copy_pickle_and_forgetting(name: str, optimizer: str, tmp_path: Path) -> None:

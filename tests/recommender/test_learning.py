@@ -159,6 +159,7 @@ def test_an_update_leaves_the_state_before_it_bit_for_bit(
     assert [len(state.history) for state in states] == list(periods.ends)
 
 
+@pytest.mark.few(2)
 @ENGINES
 def test_reusing_the_memory_of_the_state_before_gives_the_same_numbers(
     log: EventLog, periods: Periods, options: dict[str, Any]
@@ -211,6 +212,7 @@ class Interrupted(BaseException):
     """The user has pressed Ctrl-C."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -242,6 +244,7 @@ def test_an_update_that_fails_has_changed_nothing(log: EventLog, periods: Period
         assert dict(state.memory) == dict(undisturbed[t].memory)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", ["Pretrain", "FADE", "Retrain-Fair"])
 def test_the_same_seed_gives_the_same_states(log: EventLog, periods: Periods, method: str) -> None:
     (*_, first), _ = run(learning_of(method), log, periods)
@@ -334,6 +337,7 @@ def test_trained_users_are_those_with_an_event_that_the_model_in_service_learned
         assert len(state.trained) == log.n_users_after(periods.ends[t])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", ["FADE", "FADE-Abs", "Retrain-Fair"])
 def test_nothing_is_learned_from_the_groups_of_users_who_are_still_to_come(
     log: EventLog, periods: Periods, method: str
@@ -427,6 +431,7 @@ def test_fine_tuning_leaves_whoever_is_away_bit_for_bit(log: EventLog, periods: 
         assert torch.equal(tensors(after)[name][away], tensors(before)[name][away])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 @pytest.mark.parametrize("factory", [Recorder, None])
 def test_fade_without_a_fairness_weight_is_finetune(

@@ -21,9 +21,9 @@ PERIODS = [STREAM.events.slice(4000 + 1000 * t, 1000) for t in range(5)]
 QUICK: dict[str, Any] = {"device": "cpu", "max_disparity": 0.001}
 
 
-def kept_up(model: str, **options: Any) -> fs.FairRecommender:
+def kept_up(model: str, n_periods: int = len(PERIODS), **options: Any) -> fs.FairRecommender:
     rec = fs.FairRecommender(model, **{**QUICK, **options}).fit(LOG)
-    for events in PERIODS:
+    for events in PERIODS[:n_periods]:
         rec.update(events, users=STREAM.users)
     return rec
 
@@ -83,6 +83,7 @@ def test_forgetting_leaves_the_model_of_the_others_with_their_weights(controlled
     np.testing.assert_allclose(state.model.state_dict()["popularity"].numpy(), expected)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", ["mf", "item-item", "sasrec"])
 def test_recommendations_do_not_depend_on_anybodys_group_given_the_model(model: str) -> None:
     options = {"pretrain_epochs": 1, "update_epochs": 1} if model != "item-item" else {}
@@ -142,11 +143,11 @@ def test_where_the_loss_knows_no_weights_the_controller_sets_lambda() -> None:
 
 
 def test_the_lever_is_lambda_where_that_is_asked_for() -> None:
-    options: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8}
+    options: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "batch_size": 512}
     by_weights, by_lambda = (
-        kept_up("sasrec", disparity_lever=lever, **options) for lever in ("event-weights", "fairness-loss")
+        kept_up("sasrec", 2, disparity_lever=lever, **options) for lever in ("event-weights", "fairness-loss")
     )
-    plain = kept_up("sasrec", max_disparity=None, method="Finetune", **options)
+    plain = kept_up("sasrec", 2, max_disparity=None, method="Finetune", **options)
     tables = [rec.model.state_dict()["item.weight"] for rec in (by_weights, by_lambda, plain)]
     assert by_lambda.state.event_weights["minority"] > 1
     assert not any(torch.equal(tables[i], tables[j]) for i, j in ((0, 1), (0, 2), (1, 2)))

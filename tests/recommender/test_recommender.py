@@ -271,6 +271,7 @@ def test_more_negatives_than_items_is_refused() -> None:
 # ── updating ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("model", ["mf", "ncf", Popularity])
 @pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
 def test_users_and_items_simply_appear(model: Any, method: str) -> None:
@@ -556,6 +557,7 @@ def test_a_failed_fit_leaves_the_earlier_one_in_service() -> None:
     assert everything(recommender) == before
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("model", "optimizer"), [("mf", "row"), ("ncf", "dense")])
 @pytest.mark.parametrize(
     "options", [{"restart_every": 2}, {"restart_every": 1}, {"restart": "on-degradation"}, {"method": "Retrain"}]
@@ -739,6 +741,7 @@ def test_restarting_on_degradation_works_with_a_small_catalogue() -> None:
 # ── repeating ────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("model", ["mf", "ncf", Popularity, Forgetful])
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_the_same_seed_and_events_give_the_same_recommender(model: Any, optimizer: str) -> None:

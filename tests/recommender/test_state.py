@@ -72,6 +72,7 @@ def contents(recommender: FairRecommender) -> dict[str, Any]:
 # ── states never change ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(3)
 @MODELS
 def test_a_state_that_somebody_holds_is_what_it_was_after_any_later_change(model: Any) -> None:
     recommender = fitted(model)
@@ -83,6 +84,7 @@ def test_a_state_that_somebody_holds_is_what_it_was_after_any_later_change(model
     assert contents(held) == before
 
 
+@pytest.mark.few(2)
 @MODELS
 def test_an_update_in_place_and_one_into_a_copy_give_the_same(model: Any) -> None:
     in_place, copied = fitted(model), fitted(model)
@@ -93,6 +95,7 @@ def test_an_update_in_place_and_one_into_a_copy_give_the_same(model: Any) -> Non
     assert contents(in_place) == contents(copied)
 
 
+@pytest.mark.few(2)
 @MODELS
 def test_two_descendants_of_one_state_do_not_disturb_each_other(model: Any) -> None:
     """Both grow: neither may write where the other has put its new rows."""
@@ -113,6 +116,7 @@ def test_two_descendants_of_one_state_do_not_disturb_each_other(model: Any) -> N
 # ── threads ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["mf", Biased])
 def test_whoever_reads_while_another_thread_writes_sees_one_whole_state(model: Any, tmp_path: Path) -> None:
     """Every list, checkpoint and evaluation is one that some state would give."""
@@ -237,6 +241,7 @@ def _check_interruptions(model: Any, act: Callable[[FairRecommender], object], s
     assert n_interrupted > 10
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # inside a generator it is lost
 @pytest.mark.parametrize("model", ["mf", Biased])
 def test_an_interrupted_update_changes_nothing(model: Any) -> None:
@@ -280,6 +285,7 @@ sys.stdout.buffer.write(pickle.dumps(recommender.update(events, users=users)))
 """
 
 
+@pytest.mark.few(3)
 @MODELS
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda rec: pickle.loads(pickle.dumps(rec))])
 def test_a_copy_goes_on_as_the_original_does(model: Any, way: Callable[[Any], Any]) -> None:

@@ -42,6 +42,9 @@ def lists(rec: fs.FairRecommender) -> list[Any]:
     ]
 
 
+pytestmark = pytest.mark.few(2)
+
+
 @pytest.fixture(params=SHORT)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[fs.FairRecommender, fs.FairRecommender]:
     """A recommender, and what is loaded of it where it was saved without groups."""

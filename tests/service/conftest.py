@@ -22,11 +22,11 @@ _names = itertools.count()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on SQLite; on PostgreSQL only among the slow tests, unless a mark says otherwise."""
+    """Run a test on SQLite, and among the slow tests on PostgreSQL, unless a mark says otherwise."""
     if "database" in metafunc.fixturenames:
-        marked = metafunc.definition.get_closest_marker
-        second = pytest.param("postgresql", marks=() if marked("both_databases") else pytest.mark.slow)
-        metafunc.parametrize("database", ["sqlite"] if marked("sqlite_only") else ["sqlite", second], indirect=True)
+        is_alone = metafunc.definition.get_closest_marker("sqlite_only") is not None
+        second = [] if is_alone else [pytest.param("postgresql", marks=pytest.mark.slow)]
+        metafunc.parametrize("database", ["sqlite", *second], indirect=True)
 
 
 @pytest.fixture(scope="session")

@@ -153,6 +153,7 @@ def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> 
     assert "'nr'" in told(DataError, "ingest", folder, write(tmp_path / "f.csv", EVENTS), "--event-id", "nr")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

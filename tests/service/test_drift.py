@@ -67,6 +67,7 @@ def test_after_drift_the_candidate_must_reach_what_is_attainable_now(
     assert f"recent popularity {reference.mean():.4f}" in found.sentence
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("epsilon", ["off", 1.0])
 def test_a_world_that_has_really_changed_is_learned_with_the_periods_rejected_before(
     learned: Workspace, epsilon: Any

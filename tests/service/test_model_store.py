@@ -13,6 +13,7 @@ import pytest
 from fairstream.errors import CheckpointError, WorkspaceError
 from fairstream.service import model_store
 from fairstream.service.workspace import Workspace
+from live_services import wait_until
 
 pytestmark = pytest.mark.both_databases
 Maker = Callable[..., Workspace]
@@ -119,10 +120,12 @@ def test_the_lock_ends_with_a_process_that_is_killed(new_workspace: Maker) -> No
     workspace = new_workspace()
     killed = subprocess.run([sys.executable, "-c", HOLD, str(workspace.folder)], check=False)
     assert killed.returncode == -9
-    for _ in range(1000):  # PostgreSQL takes a moment to see that its client has gone
-        try:
-            with workspace.updating():
-                return
-        except WorkspaceError:
-            continue
-    pytest.fail("the lock is still held")
+    wait_until(lambda: is_free(workspace))  # PostgreSQL takes a moment to see that its client has gone
+
+
+def is_free(workspace: Workspace) -> bool:
+    try:
+        with workspace.updating():
+            return True
+    except WorkspaceError:
+        return False

@@ -63,9 +63,10 @@ def expected(recommender: FairRecommender, k: int, user: str | None = None, **op
     return Answer(items, scores, sources[0] if sources else ANY, "m")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("model", MODELS)
-@settings(deadline=None, max_examples=8)
-@given(batches=st.lists(EVENTS, max_size=4), k=st.integers(1, N_ITEMS), some=SOME)
+@settings(deadline=None, max_examples=5)
+@given(batches=st.lists(EVENTS, max_size=3), k=st.integers(1, N_ITEMS), some=SOME)
 def test_lists_are_those_of_recommend_after_observe(
     model: str, batches: list[list[tuple[str, str]]], k: int, some: set[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_lists_are_those_of_recommend_after_observe(
             assert [item["item_id"] for item in content["items"]] == answering.recommend(user, k).items
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("model", MODELS)
 @settings(deadline=None, max_examples=8)
 @given(events=EVENTS, k=st.integers(1, N_ITEMS), users=st.lists(USERS, min_size=1, max_size=12))

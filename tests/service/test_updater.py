@@ -99,6 +99,7 @@ def test_a_shop_without_any_group_data_gets_models_and_groups_count_once_they_ar
     assert set(newest.about["evaluation"]["metrics"]["ndcg@20"]["by_group"]) == {"majority", "minority"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("groups", [None, ["minority", "majority"]])
 def test_an_accepted_gap_waits_until_there_are_groups(new_workspace: Maker, groups: list[str] | None) -> None:
     learning = SMALL["learning"].with_options(model="item-item", max_disparity=0.001)

@@ -68,11 +68,11 @@ def restarts(over: list[UserQuality | None], **options: Any) -> list[int]:
 
 def test_without_a_change_there_are_as_few_restarts_as_the_confidence_says() -> None:
     """At 95 % confidence at most one world in twenty may be retrained at all, however long it lasts."""
-    n_worlds = 40
+    n_worlds = 20
     n_alarmed = 0
     for seed in range(n_worlds):
         world = World(seed)
-        n_alarmed += bool(restarts([world.tested() for _ in range(25)]))
+        n_alarmed += bool(restarts([world.tested() for _ in range(15)]))
     assert n_alarmed <= 0.05 * n_worlds + 2 * math.sqrt(0.05 * 0.95 * n_worlds)
 
 

@@ -146,6 +146,7 @@ def test_so_do_steps_of_any_shape(seed: int, optimizer: str, n: int, mu: int) ->
     assert largest_difference(fused, reference) < TOLERANCE
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("optimizer", "fairness", "lambda_"), KINDS[::3])
 def test_the_result_does_not_depend_on_the_number_of_threads(optimizer: str, fairness: str, lambda_: float) -> None:
     n_before, results = torch.get_num_threads(), []
@@ -250,6 +251,7 @@ def test_a_batch_may_be_larger_than_the_data() -> None:
     assert largest_difference(fused, reference) < TOLERANCE
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 @pytest.mark.parametrize("surrogate", ["hit", "approx-ndcg"])
 def test_the_smallest_temperature_that_is_allowed_gives_the_same_numbers(optimizer: str, surrogate: str) -> None:

@@ -38,6 +38,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("shape", [(6,), (6, 4), (3, 2, 5)])
 @pytest.mark.parametrize("is_sparse", [False, True])

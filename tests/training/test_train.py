@@ -156,6 +156,7 @@ def weights(trained: Trained) -> Tensor:
 # ── reproducibility ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 @pytest.mark.parametrize("name", ["mf", "ncf"])
@@ -302,6 +303,7 @@ def test_one_group_alone_trains_on_the_recommendation_loss_alone(code: int) -> N
     assert torch.equal(weights(fair), weights(unfair))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("codes", [[0, 1], [1, 2], [0, 2, -1], [2, 0, 1]])
 def test_two_groups_together_feel_the_fairness_loss(codes: list[int]) -> None:
     data = Interactions()
@@ -344,6 +346,7 @@ def test_the_reported_loss_is_the_mean_over_the_batches_of_the_last_epoch() -> N
     assert loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_training_lowers_the_loss(optimizer: str) -> None:
     trained = Trained(Recorder, optimizer=optimizer, learning_rate=0.05, l2=0.0)

@@ -204,6 +204,7 @@ def by_hand(job: TrainingJob, order: list[int], key: int) -> float:
     return float(torch.stack(losses).detach().mean())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("ignores_padding", [False, True])
 @pytest.mark.parametrize("loss", [bpr_loss, softmax_loss])
 @pytest.mark.parametrize("size", [5, 9, 1000])

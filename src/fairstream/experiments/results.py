@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -137,5 +138,11 @@ def versions() -> dict[str, str]:
     return {
         "fairstream": __version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in packages},
+        **{name: _version(name) for name in packages},
     }
+
+
+@cache
+def _version(package: str) -> str:
+    """Of an installed package; its files are searched for it, which takes longer than a small evaluation."""
+    return version(package)

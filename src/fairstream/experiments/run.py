@@ -16,7 +16,7 @@ from fairstream.data.datasets.published import recognise
 from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Breakdown, ComparedTests, Evaluation, Evaluator, Explanation, Metric, explain
-from fairstream.evaluation.by_group import score_headings
+from fairstream.evaluation.by_group import GroupScores, score_headings
 from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.results import PeriodResult, mean_slices, versions
 from fairstream.methods import METHODS, Parts
@@ -96,6 +96,8 @@ class Run(Tabular, Iterator[PeriodResult]):
         """Task → the last test of what was in force."""
         self.pretrained: PeriodResult | None = None
         self.results: list[PeriodResult] = []
+        self._scores: dict[int, dict[str, dict[str, GroupScores]]] = {}
+        """Number of periods → the scores of `summary`: those of the last number that was asked for."""
 
     def __iter__(self) -> Self:
         return self
@@ -310,19 +312,18 @@ class Run(Tabular, Iterator[PeriodResult]):
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Task → metric → means over the periods so far, as the paper averages, with their uncertainty."""
-        names = self._names()
+        n_periods = len(self.results)
+        if n_periods not in self._scores:
+            self._scores = {n_periods: {task: self._mean_scores(task) for task in self.config.tasks if n_periods}}
         return {
-            task: {
-                metric: score.to_dict()
-                for metric, score in self._evaluator.scores(
-                    [result.tasks[task].tested for result in self.results],
-                    len(names),
-                    Randomness(self.config.seed).numpy("resampling of the mean", len(self.results)),
-                )[0].items()
-            }
-            for task in self.config.tasks
-            if self.results
+            task: {metric: score.to_dict() for metric, score in scores.items()}
+            for task, scores in self._scores[n_periods].items()
         }
+
+    def _mean_scores(self, task: str) -> dict[str, GroupScores]:
+        tested = [result.tasks[task].tested for result in self.results]
+        rng = Randomness(self.config.seed).numpy("resampling of the mean", len(tested))
+        return self._evaluator.scores(tested, len(self._names()), rng)[0]
 
     def _summary(self) -> Summary:
         n_done, n_all = len(self.results), self.periods.last - 1

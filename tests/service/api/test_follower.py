@@ -104,6 +104,7 @@ def test_events_of_rejected_periods_and_those_the_model_has_not_learned_are_know
         assert not {*EventStore(workspace).items_of(user)} & {*serving.recommend(user, N_ITEMS).items}
 
 
+@pytest.mark.few(1)
 @pytest.mark.sqlite_only  # on PostgreSQL a folder that is not whole is fetched again
 @pytest.mark.parametrize("harm", [damage, cut, remove])
 def test_a_model_that_cannot_be_loaded_is_replaced_by_the_one_it_was_made_from(

@@ -175,6 +175,7 @@ def test_what_is_no_key_is_refused_with_a_sentence(shop: Workspace) -> None:
         assert client.post("/login", content=body).status_code in (400, 401), body
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("to", "gone_to"),
     [
