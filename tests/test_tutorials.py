@@ -16,9 +16,6 @@ TUTORIALS = sorted(
     page for page in (Path(__file__).parents[1] / "docs" / "tutorials").glob("*.md") if page.stem != "index"
 )
 
-QUICK = {"five-minutes", "is-my-gap-real"}
-"""The others take ten seconds each."""
-
 
 def run_cell(code: str, names: dict[str, Any]) -> Any:
     """What a cell shows: the value of its last expression, None where it ends with a statement."""
@@ -30,10 +27,8 @@ def run_cell(code: str, names: dict[str, Any]) -> Any:
     return eval(compile(shown, "cell", "eval"), names)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[] if page.stem in QUICK else pytest.mark.slow, id=page.stem) for page in TUTORIALS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # of what draws and of frames, not of ours
 def test_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -132,7 +132,7 @@ __all__ = [
 _HOMES = ("errors", "data", "evaluation", "models", "strategies", "methods", "extensions", "recommender", "experiments")
 """Where the names above come from, the quickest to import first: PyTorch is loaded by the first name that needs it."""
 
-_MODULES = ("testing", "theory")
+_MODULES = ("mlflow", "testing", "theory")
 """Modules that are used as `fairstream.testing`, without an import of their own."""
 
 
