@@ -19,6 +19,7 @@ extensions = [
     "myst_nb",
     "sphinx_design",
     "cli_reference",
+    "http_reference",
 ]
 exclude_patterns = ["_build", "_templates"]
 nitpicky = True

@@ -213,7 +213,7 @@ def test_a_log_says_when_it_begins_and_ends() -> None:
     moments = np.array(["2026-01-01T09:30", "2026-02-01T10:00"], "datetime64[s]")
     for times, written in (
         (moments, "from 2026-01-01T09:30 to 2026-02-01T10:00"),
-        (np.array([8.5e-05, 6.8125]), "from 8.5e-05 to 6.8125"),
+        (np.array([8.5e-05, 6.8125]), "from 0.0001 to 6.8125"),
         (np.array([1_700_000_000, 1_700_086_400]), "from 1700000000 to 1700086400"),
     ):
         log = fs.read_events(pa.table({"user": [1, 2], "item": [3, 4], "time": times}))

@@ -138,7 +138,7 @@ class EventLog(Tabular):
 
     def _summary(self) -> Summary:
         is_moment = self.times.dtype.kind == "M"
-        first, last = (str(time)[:16] if is_moment else f"{time:.10g}" for time in (self.times[0], self.times[-1]))
+        first, last = (str(time)[:16] if is_moment else str(time.round(4)) for time in (self.times[0], self.times[-1]))
         title = (
             f"EventLog: {len(self):,} events of {self.n_users:,} users with {self.n_items:,} items, "
             f"from {first} to {last}"
