@@ -28,4 +28,5 @@ def test_every_public_name_is_in_the_reference_once() -> None:
 def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
-    assert not [target for target in targets if not (page.parent / target).exists()]
+    is_made = re.compile(r"\b(_build|generated)/")  # there only once the site was built
+    assert not [target for target in targets if is_made.search(target) or not (page.parent / target).exists()]
