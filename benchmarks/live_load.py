@@ -1,11 +1,14 @@
 """The service under load, beside a bare FastAPI endpoint that takes turns with it.
 
-    python -m benchmarks.live_load --seconds 60 --workers 1 [--postgres] [--model mf]
+    python -m benchmarks.live_load --seconds 60 --workers 1 [--postgres] [--model mf] [--retention]
 
 A workspace is made in a temporary folder, filled and updated. Then it measures, in this order: events a second
 over HTTP as JSON and as Arrow; milliseconds from an event to the changed list; requests a second of the quiet
 service; and the same while 1,000 events a second come in and updates run one after the other. The events are of a
-fifth of the users, so about a fifth of the lists have to be made anew. It stops by itself and leaves nothing behind.
+fifth of the users: with a model that reads histories a fifth of the lists have to be made anew, with others (mf) only
+after a promotion. The bare endpoint takes its turns under the same load; what it does on a quiet machine is printed beside it,
+since two cores that an update keeps busy serve nobody as fast. With `--retention` events are dated days back and deleted as soon
+as no kept model needs them, so that memory can be watched for long. It stops by itself and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,17 +35,22 @@ import httpx
 import numpy as np
 import pyarrow as pa
 import uvloop
+from sqlalchemy import func, select
 
 from benchmarks.live_client import Load, ask
 from fairstream.data import synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
-from fairstream.service.settings import Gate, Learning, Limits, LiveConfig
+from fairstream.service.schema import events
+from fairstream.service.settings import Gate, Learning, Limits, LiveConfig, Retention
 from fairstream.service.workspace import Workspace
 
 N_USERS, N_ITEMS, N_EVENTS = 6_000, 3_700, 250_000
 ACTIVE_SHARE, EVENTS_PER_SECOND, BATCHES_PER_SECOND = 0.2, 1_000, 10
 CONNECTIONS, TURN_SECONDS = 16, 5.0
+DAY = 86_400.0
+LAST_OLD_EVENT, NEW_EVENTS = 3 * DAY, 2 * DAY
+"""How long ago events happened that retention is to delete; otherwise they happen now."""
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 BARE = """
 from fastapi import FastAPI
@@ -62,13 +70,15 @@ class Place(NamedTuple):
     folder: Path
     key: str
     port: int
+    age: float = 0.0
+    """How many seconds before now events are dated."""
 
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.key}"}
         return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
 
 
-def new_place(folder: Path, database: str | None, model: str) -> Place:
+def new_place(folder: Path, database: str | None, model: str, retention: bool = False) -> Place:
     """An empty workspace with limits that a load test does not run into."""
     config = LiveConfig(
         group="community",
@@ -76,10 +86,11 @@ def new_place(folder: Path, database: str | None, model: str) -> Place:
         learning=Learning(model=model, pretrain_epochs=5, update_epochs=2),
         gate=Gate(min_tested_users=50),
         limits=Limits(requests_per_second=1e6, max_open_events=20_000_000, max_body_bytes=256 << 20),
+        **({"retention": Retention(events_days=1), "keep_models": 2} if retention else {}),
     )
     with Workspace.create(folder, config, database) as workspace:
         key = make_key(workspace.engine, "load", "admin")
-    return Place(folder, key, free_port())
+    return Place(folder, key, free_port(), NEW_EVENTS if retention else 0.0)
 
 
 def free_port() -> int:
@@ -197,8 +208,8 @@ def measure_ingest(place: Place, workers: int, log: Path) -> None:
         for name, kind, n, offset in (("JSON", JSON, 20_000, 0), ("Arrow", ARROW, 100_000, 100)):
             rates = []
             for number in range(10):
-                events = table(offset + number, n)
-                body = ipc(events) if kind == ARROW else json.dumps(events.to_pylist()).encode()
+                rows = table(offset + number, n)
+                body = ipc(rows) if kind == ARROW else json.dumps(rows.to_pylist()).encode()
                 begin = time.perf_counter()
                 assert send(client, "POST", "/v1/events", body, kind)["accepted"] == n
                 rates.append(n / (time.perf_counter() - begin))
@@ -212,7 +223,7 @@ def measure_ingest(place: Place, workers: int, log: Path) -> None:
 def fill(client: httpx.Client) -> None:
     """Users, events and a first model."""
     stream = synthetic_stream(n_users=N_USERS, n_items=N_ITEMS, n_events=N_EVENTS, seed=0)
-    times = np.linspace(now() / 1e6 - 30 * 86_400, now() / 1e6 - 3600, len(stream.events))
+    times = np.linspace(now() / 1e6 - 30 * DAY, now() / 1e6 - LAST_OLD_EVENT, len(stream.events))
     columns = {
         name: [f"{name[0]}{each}" for each in stream.events[name].to_pylist()] for name in ("user_id", "item_id")
     }
@@ -267,7 +278,7 @@ def feed(place: Place, end: float, results: Any) -> None:
             columns = {
                 "user_id": [f"u{row}" for row in random.choice(active, n)],
                 "item_id": [f"i{row}" for row in random.integers(0, N_ITEMS, n)],
-                "time": np.full(n, time.time()),
+                "time": np.full(n, time.time() - place.age),
             }
             answer = client.post("/v1/events", content=ipc(pa.table(columns)), headers={"Content-Type": ARROW})
             counts["events" if answer.status_code == 200 else f"events refused ({answer.status_code})"] += n
@@ -304,8 +315,10 @@ def turns(bare_port: int, place: Place, seconds: float, pid: int) -> tuple[dict[
     return loads, memory
 
 
-def report(title: str, loads: dict[str, list[Load]], memory: list[float], counts: Counter[str]) -> None:
-    """Print what came of it."""
+def report(
+    title: str, loads: dict[str, list[Load]], memory: list[float], counts: Counter[str], quiet: float | None = None
+) -> float:
+    """Print what came of it; gives the rate of the bare endpoint, to be compared with as `quiet`."""
     print(f"\n{title}, {CONNECTIONS} connections, turns of {TURN_SECONDS:g} s:")
     for name, turns_of in loads.items():
         latency = np.concatenate([load.latencies for load in turns_of])
@@ -317,10 +330,14 @@ def report(title: str, loads: dict[str, list[Load]], memory: list[float], counts
     ratios = [ours.rate / theirs.rate for ours, theirs in zip(loads["service"], loads["bare"], strict=True)]
     low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
     print(f"  service over bare: {middle:.2f} (quartiles {low:.2f} to {high:.2f})")
+    bare, service = (float(np.median([load.rate for load in loads[name]])) for name in ("bare", "service"))
+    if quiet is not None:
+        print(f"  over the bare endpoint of the quiet part: service {service / quiet:.2f}, bare {bare / quiet:.2f}")
     quarters = [float(np.mean(part)) for part in np.array_split(memory, min(4, len(memory)))]
     print(f"  memory by quarter of the time: {', '.join(f'{each:.0f}' for each in quarters)} MiB")
     models = set().union(*(load.models for load in loads["service"]))
     print(f"  {len(models)} models answered; {dict(counts)}", flush=True)
+    return bare
 
 
 def under_load(place: Place, workers: int, folder: Path, seconds: float, quiet_seconds: float) -> None:
@@ -335,7 +352,7 @@ def under_load(place: Place, workers: int, folder: Path, seconds: float, quiet_s
         fill(client)
         measure_reaction(client)
         turns(port, place, 1, pid)  # makes lists for the first time
-        report("quiet", *turns(port, place, quiet_seconds, pid), Counter())
+        quiet = report("quiet", *turns(port, place, quiet_seconds, pid), Counter())
         end, results = time.monotonic() + seconds, multiprocessing.Queue()  # type: ignore[var-annotated]
         tasks = [
             multiprocessing.Process(target=task, args=(place, end, results), daemon=True)
@@ -347,7 +364,11 @@ def under_load(place: Place, workers: int, folder: Path, seconds: float, quiet_s
         counts = results.get(timeout=700) + results.get(timeout=700)
         for task in tasks:
             task.join(10)
-        report(f"{EVENTS_PER_SECOND:,} events/s in, updates one after the other", loads, memory, counts)
+        report(f"{EVENTS_PER_SECOND:,} events/s in, updates one after the other", loads, memory, counts, quiet)
+    with Workspace.open(place.folder) as workspace, workspace.engine.connect() as connection:
+        print(
+            f"  {connection.scalar(select(func.count()).select_from(events)):,} events are in the database", flush=True
+        )
 
 
 def main() -> None:
@@ -357,6 +378,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own instead of SQLite")
     parser.add_argument("--model", default="mf")
+    parser.add_argument("--retention", action="store_true", help="delete events that no kept model needs any more")
     parser.add_argument("--without-ingest", action="store_true", help="leave out the part that measures ingest alone")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also then nothing is left behind
@@ -367,7 +389,7 @@ def main() -> None:
         if not options.without_ingest:
             place = new_place(folder / "ingest", new_database(), options.model)
             measure_ingest(place, options.workers, folder / "ingest.log")
-        place = new_place(folder / "workspace", new_database(), options.model)
+        place = new_place(folder / "workspace", new_database(), options.model, options.retention)
         under_load(place, options.workers, folder, options.seconds, min(60, options.seconds))
 
 
