@@ -5,10 +5,11 @@
 A workspace is made in a temporary folder, filled and updated. Then it measures, in this order: events a second
 over HTTP as JSON and as Arrow; milliseconds from an event to the changed list; requests a second of the quiet
 service; and the same while 1,000 events a second come in and updates run one after the other. The events are of a
-fifth of the users: with a model that reads histories a fifth of the lists have to be made anew, with others (mf) only
-after a promotion. The bare endpoint takes its turns under the same load; what it does on a quiet machine is printed beside it,
-since two cores that an update keeps busy serve nobody as fast. With `--retention` events are dated days back and deleted as soon
-as no kept model needs them, so that memory can be watched for long. It stops by itself and leaves nothing behind.
+fifth of the users: with a model that reads histories a fifth of the lists have to be made anew, with others (mf) all
+of them after a promotion. The bare endpoint takes its turns under the same load; what it does on the quiet machine is
+printed beside it, since two cores that an update keeps busy serve nobody as fast. With `--retention` events are dated
+days back and deleted as soon as no kept model needs them, so that memory can be watched for long. It stops by itself
+and leaves nothing behind.
 """
 
 from __future__ import annotations
