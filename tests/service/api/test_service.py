@@ -19,6 +19,7 @@ from fairstream.service.api import auth
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key
+from fairstream.service.serving import Serving
 from fairstream.service.settings import Limits
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, Running, add_model, make_keys, outage, running, wait_until
@@ -371,9 +372,17 @@ def test_every_route_needs_its_scope_and_no_other_will_do(shared: Shared, monkey
                 assert client.request(method, path, headers=headers).status_code not in (401, 403)
 
 
+def without_lists(client: Running) -> Serving:
+    """What answers, with nothing cached; some lists are made before anybody asks."""
+    serving: Serving = client.app.state.service.serving
+    with serving.current._lock:
+        serving.current._lists.clear()
+    return serving
+
+
 def test_a_list_needs_a_key_with_the_scope_whether_it_is_cached_or_not(shared: Shared) -> None:
     _, client = shared
-    serving, revoked = client.app.state.service.serving, {"Authorization": f"Bearer fs_{'x' * 43}"}
+    serving, revoked = without_lists(client), {"Authorization": f"Bearer fs_{'x' * 43}"}
     for user in ("u31", "u32", "u33"):
         path = f"/v1/users/{user}/recommendations"
         for cached in (False, True):
@@ -389,9 +398,10 @@ def test_a_list_needs_a_key_with_the_scope_whether_it_is_cached_or_not(shared: S
 
 def test_lists_count_towards_the_rate_of_a_key_whether_they_are_cached_or_not(new_service: Maker) -> None:
     _, client = new_service(limits=Limits(requests_per_second=1e-6))  # one at first, the next in 11 days
+    serving = without_lists(client)
     for cached, headers in ((False, client.keys.read), (True, client.keys.admin)):
         path = "/v1/users/u31/recommendations"
-        assert (client.app.state.service.serving.cached_json("u31", 20) is not None) == cached
+        assert (serving.cached_json("u31", 20) is not None) == cached
         assert client.get(path, headers=headers).status_code == 200
         for user in ("u31", "u32"):
             answer = client.get(f"/v1/users/{user}/recommendations", headers=headers)
@@ -424,7 +434,7 @@ def test_what_is_wrong_with_one_list_is_told_and_spoils_no_other(
     new_service: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client = new_service()
-    model = client.app.state.service.serving.current
+    model = without_lists(client).current
     make = model._make
 
     def diverged_for_one(users: list[str], *rest: Any) -> Any:
