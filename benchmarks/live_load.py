@@ -42,8 +42,8 @@ from benchmarks.live_client import Load, ask
 from fairstream.data import synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
-from fairstream.service.schema import events
-from fairstream.service.settings import Gate, Learning, Limits, LiveConfig, Retention
+from fairstream.service.learning import Learning
+from fairstream.service.settings import Gate, Limits, LiveConfig, Retention
 from fairstream.service.workspace import Workspace
 
 N_USERS, N_ITEMS, N_EVENTS = 6_000, 3_700, 250_000

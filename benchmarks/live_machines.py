@@ -26,7 +26,8 @@ from fairstream.data import synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
 from fairstream.service.registry import in_service
-from fairstream.service.settings import Gate, Learning, LiveConfig
+from fairstream.service.learning import Learning
+from fairstream.service.settings import Gate, LiveConfig
 from fairstream.service.workspace import Workspace
 
 N_USERS, N_ITEMS, EVENTS_A_PERIOD, IN_A_ROW = 2_000, 500, 20_000, 60

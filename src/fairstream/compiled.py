@@ -14,9 +14,29 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
+
+from fairstream.reporting import COMPILING
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Part = TypeVar("Part")
+
+
+class _FirstCompilation(event.Listener):
+    """Logs that the first function of this process is being compiled; code from the disk is not compiled."""
+
+    def on_start(self, event: Any) -> None:
+        if not self._was_logged:
+            self._was_logged = True
+            COMPILING.info("Compiling loops to machine code, once on this machine; this can take a minute.")
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+    _was_logged = False
+
+
+event.register("numba:compile", _FirstCompilation())  # type: ignore[no-untyped-call]
 
 
 def njit(function: Function) -> Function:

@@ -87,8 +87,8 @@ events count, or λ, from the periods so far, instead of fairness_weight. It sta
     min_quality: float | None = Field(None, gt=0, lt=1)
     """The least quality of everyone that is accepted for it; below, the controller gives way."""
     max_group_loss: float | None = Field(None, gt=0, lt=1)
-    """The largest share of its quality that any group may lose to it (measured beside recent popularity, so that \
-a hard period is no loss); beyond, the controller gives way."""
+    """The largest share of its quality that any group may lose to it; beyond, the controller gives way. (Measured \
+beside recent popularity, so that a hard period is no loss.)"""
     disparity_side: Side = "behind"
     """behind: no group may be further behind the rest than max_disparity; both: nor ahead of it, with three \
 groups or more."""

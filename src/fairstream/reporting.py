@@ -8,6 +8,9 @@ from collections.abc import Iterable
 LOGGER = logging.getLogger("fairstream")
 """Notes are warnings; what fits and updates do is information. Silence it with `LOGGER.setLevel("ERROR")`."""
 
+COMPILING = logging.getLogger("fairstream.compiling")
+"""Says that code is being compiled, which can take the better part of a minute and happens once on a machine."""
+
 
 def silence() -> None:
     """Let nothing through to standard error that no handler was set for: the command line prints notes itself."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from fairstream.cli import main
+from fairstream.cli import main, progress
+from fairstream.reporting import COMPILING
 
 _DECIDE_ON_COLOURS = (
     "COLUMNS",
@@ -42,6 +43,9 @@ def command(
     """Run `fairstream` with these arguments in an empty folder, or in the given one."""
     for name in _DECIDE_ON_COLOURS:
         monkeypatch.delenv(name, raising=False)
+    # What depends on the clock and on what was compiled before is tested on its own.
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
+    monkeypatch.setattr(COMPILING, "disabled", True)
 
     def run(*arguments: object, folder: Path | None = None) -> Outcome:
         folder = folder or tmp_path_factory.mktemp("folder")

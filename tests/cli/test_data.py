@@ -47,7 +47,7 @@ def test_get_says_what_it_got_and_what_to_do_next(command: Command, web: Web, na
     assert got.out.startswith(f"Prepared {folder}\n")
     assert sha256(content) in got.out
     assert SOURCES[name].terms in got.out
-    assert f"fairstream run {folder} --group {SOURCES[name].group}" in got.out
+    assert f"fairstream run {name} --group {SOURCES[name].group}" in got.out
     assert "in the paper" not in got.out
     if name == "movielens-100k":
         assert got.err == ""
@@ -63,7 +63,7 @@ def test_get_says_what_it_got_and_what_to_do_next(command: Command, web: Web, na
 
 def test_get_from_a_file_and_to_a_folder(command: Command, tmp_path: Path) -> None:
     (tmp_path / "df.csv").write_bytes(original("modcloth"))
-    got = command("get", "modcloth", "--from", tmp_path / "df.csv", "--to", tmp_path / "to", "--quiet")
+    got = command("get", "modcloth", "--from", tmp_path / "df.csv", "--data", tmp_path / "to", "--quiet")
     assert (got.code, got.out) == (0, "")
     assert (tmp_path / "to" / "modcloth" / "interactions.parquet").is_file()
     assert not (tmp_path / "home").exists()
@@ -80,7 +80,7 @@ def test_what_cannot_be_got_is_one_sentence_and_leaves_nothing(command: Command,
     need_one_sentence(command("get", "modcloth", "--url", "file:///etc/hostname"), "http:// or https://")
     need_one_sentence(command("get", "movielens-1m", "--url", web.serve("/x", b"x")), "must have the md5")
     need_one_sentence(command("get", "modcloth", "--from", "nowhere.csv"), "there is no file nowhere.csv")
-    need_one_sentence(command("get", "netflix"), "movielens-1m, movielens-100k, modcloth")
+    need_one_sentence(command("get", "netflix"), "'netflix' is not one of 'movielens-1m', 'movielens-100k', 'modcloth'")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -127,7 +127,7 @@ def test_the_papers_data_is_called_so(command: Command, known: PublishedDataset,
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("get", ["--to", "--url", "--sha256", "--from", "--force", "--quiet"]), ("check", ["--json", "--quiet"])],
+    [("get", ["--data", "--url", "--sha256", "--from", "--force", "--quiet"]), ("check", ["--json", "--quiet"])],
 )
 def test_help(command: Command, name: str, options: list[str]) -> None:
     told = command(name, "--help")

@@ -52,7 +52,7 @@ class Ids(HTMLParser):
 
 
 def test_sentences_a_table_a_page_and_json(command: Command, folder: Path) -> None:
-    told = command("explain", folder / "explained.json", "--to", "page.html", "--json", "out.json")
+    told = command("explain", folder / "explained.json", "--output", "page.html", "--json", "out.json")
     assert told.code == 0, told.err
     assert "NDCG@5 at each event for everyone" in told.out
     assert "PD (majority minus the rest)" in told.out
@@ -76,7 +76,7 @@ def test_sentences_a_table_a_page_and_json(command: Command, folder: Path) -> No
 
 
 def test_another_task_metric_and_period(command: Command, folder: Path) -> None:
-    options = ("--task=next", "--metric=recall@5", "--period=1", "--json=-")
+    options = ("--task=next", "--metric=recall@5", "--t=1", "--json=-")
     told = command("explain", folder / "explained.json", *options)
     document = json.loads(told.out)
     assert (document["task"], document["metric"], document["t"]) == ("next", "recall@5", 1)
@@ -104,6 +104,6 @@ def test_what_cannot_be_explained_is_said_in_a_sentence(
 
 
 def test_a_page_that_cannot_be_written_is_an_error_before_anything_else(command: Command, folder: Path) -> None:
-    told = command("explain", folder / "explained.json", "--to", "no/where.html")
+    told = command("explain", folder / "explained.json", "--output", "no/where.html")
     assert told.code == 2
     assert "there is no folder" in told.err

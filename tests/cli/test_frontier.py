@@ -15,7 +15,7 @@ from fairstream.cli.frontier_tables import text_picture
 from fairstream.pages import frontier as pages
 from stores import write_stream
 
-QUICK = ("--model=item-item", "--device=cpu", "--periods=2", "--n-resamples=50", "--min-group-size=5")
+QUICK = ("--model=item-item", "--device=cpu", "--n-updates=2", "--n-resamples=50", "--min-group-size=5")
 READING = ("--group=community", "--advantaged=majority")
 
 
@@ -54,7 +54,7 @@ def test_options_arrive(command: Callable[..., Any], data: Path) -> None:
         data,
         *READING,
         *("--model=mf", "--device=cpu", "--pretrain-epochs=1", "--update-epochs=1", "--seed=5", "--n-resamples=20"),
-        *("--lever=fairness-weight", "--levels=0,3", "--task=next", "--metric=recall@5", "--periods=1"),
+        *("--lever=fairness-weight", "--levels=0,3", "--task=next", "--metric=recall@5", "--n-updates=1"),
         *("--max-disparity=0.5", "--max-loss=0.2", "--min-group-size=2", "--json=-"),
     )
     assert outcome.code == 0, outcome.err
@@ -83,7 +83,7 @@ def test_quiet_is_quiet(command: Callable[..., Any], data: Path) -> None:
         (("--levels=1,x",), "--levels takes numbers with commas between them"),
         (("--levels=1,-3",), "the levels of group_weight must be > 0, got -3"),
         (("--metric=ndgc@20",), "ndgc"),
-        (("--periods=4000",), "1000 events are too few"),
+        (("--n-updates=4000",), "1000 events are too few"),
         (("--figure=frontier.gif",), "a picture is a file named .png, .svg or .html, got 'frontier.gif'"),
         (("--figure=missing/frontier.png",), "there is no folder missing"),
         (("--group=nothing",), "nothing"),

@@ -33,7 +33,7 @@ def report(*arguments: object) -> str:
 
 def test_a_store_that_was_just_begun_gives_a_page(begun: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert "open it in any browser" in report(begun, "--to", page)
+    assert "open it in any browser" in report(begun, "--output", page)
     text = page.read_text()
     assert "1 planned run is not in the store" in text
     assert "0.8070" in text  # the first number of the paper's first figure
@@ -42,7 +42,7 @@ def test_a_store_that_was_just_begun_gives_a_page(begun: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_store_that_was_just_begun_gives_pictures(begun: Path, tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
-    said = report(begun, "--to", tmp_path / "page.html", "--figures", pictures, "--format", "svg")
+    said = report(begun, "--output", tmp_path / "page.html", "--figures", pictures, "--format", "svg")
     assert (pictures / "fig-observation.svg").read_text().startswith("<svg")
     assert f"{len(list(pictures.iterdir()))} pictures" in said
 
@@ -51,7 +51,7 @@ def test_a_store_that_was_just_begun_gives_pictures(begun: Path, tmp_path: Path)
     ("arguments", "error", "sentence"),
     [
         (["nowhere"], DataError, "is not a store"),
-        (["store", "--to", "nowhere/page.html"], ConfigurationError, "there is no folder"),
+        (["store", "--output", "nowhere/page.html"], ConfigurationError, "there is no folder"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_leaves_nothing(

@@ -22,7 +22,7 @@ from stores import contents
 pytestmark = pytest.mark.slow
 
 OTHER_VALUE = {"movielens-1m": "F", "modcloth": "Large"}
-PART = ("--quick", "--only", "trend", "--model", "mf", "--dataset", "modcloth", "--device", "cpu", "--workers", 1)
+PART = ("--quick", "--experiment", "trend", "--model", "mf", "--dataset", "modcloth", "--device", "cpu", "--workers", 1)
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -110,7 +110,7 @@ def one_sentence(err: str) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--only", "everything"), "--only takes observation, tradeoff, "),
+        (("--experiment", "everything"), "--experiment takes observation, tradeoff, "),
         pytest.param(
             ("--device", "cuda"),
             "PyTorch finds no CUDA device",
@@ -126,7 +126,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
 ) -> None:
     (tmp_path / "file").touch()
     where = () if arguments[0] == "--data" else ("--data", data)
-    part = ("--only", "tau", "--quick", "--device", "cpu")
+    part = ("--experiment", "tau", "--quick", "--device", "cpu")
     code, out, err = command(*part, *where, *arguments)
     assert code == 2
     assert one_sentence(err)

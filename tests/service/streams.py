@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from fairstream import synthetic_stream
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import Batch, batch_from_arrow
-from fairstream.service.settings import Gate, Learning, Privacy
+from fairstream.service.learning import Learning
+from fairstream.service.settings import Gate, Privacy
 from fairstream.service.workspace import Workspace
 
 SMALL: dict[str, Any] = {

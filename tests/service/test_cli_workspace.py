@@ -145,12 +145,12 @@ def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> 
     names = {"user_id": "who", "item_id": "what", "time": "when", "event_id": "id"}
     for suffix in (".csv", ".jsonl"):
         file = write(tmp_path / f"e{suffix}", EVENTS.rename_columns(names).append_column("more", [[1.5] * 3]))
-        options = ("--user", "who", "--item", "what", "--time", "when", "--event-id", "id")
+        options = ("--user-column", "who", "--item-column", "what", "--time-column", "when", "--event-id-column", "id")
         assert "3 " in run("ingest", folder, file, *options)
         assert "'user_id'" in told(DataError, "ingest", folder, file) or suffix == ".jsonl"
     with Workspace.open(folder) as workspace:
         assert EventStore(workspace).last_seq() == 3
-    assert "'nr'" in told(DataError, "ingest", folder, write(tmp_path / "f.csv", EVENTS), "--event-id", "nr")
+    assert "'nr'" in told(DataError, "ingest", folder, write(tmp_path / "f.csv", EVENTS), "--event-id-column", "nr")
 
 
 @pytest.mark.few(6)
@@ -224,7 +224,7 @@ def test_users_are_read_from_standard_input(folder: Path, kind: str) -> None:
         "lines": "\n".join(map(json.dumps, people)).encode(),
         "arrow": ipc(pa.Table.from_pylist(people)),
     }[kind]
-    command = ["ingest", str(folder), "--users", "-", "--group", "group", "--json"]
+    command = ["ingest", str(folder), "--users", "-", "--group", "group", "--json", "-"]
     done = CliRunner().invoke(app, command, input=content)
     assert json.loads(done.output) == {"users": {"stored": 2, "forgotten": 0}}
     refused = CliRunner().invoke(app, command, input=content[:-4])
@@ -250,7 +250,6 @@ def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
         run("keys", "revoke", folder, "shop")
         assert scope_of(workspace.engine, key) is None
     assert "no key named" in told(WorkspaceError, "keys", "revoke", folder, "shop")
-    assert "scope must be" in told(ConfigurationError, "keys", "add", folder, "x", "--scope", "root")
 
 
 @pytest.mark.both_databases
@@ -259,9 +258,9 @@ def test_the_record_is_checked_and_printed(folder: Path) -> None:
     said = run("audit", folder)
     assert "name shop, scope ingest" in said
     assert "3 entries, each unchanged" in said
-    lines = [json.loads(line) for line in run("audit", folder, "--json").splitlines()]
-    assert [line["kind"] for line in lines] == ["init", "key", "key"]
-    assert said.split()[-1] == lines[-1]["hash"]
+    document = json.loads(run("audit", folder, "--json", "-"))
+    assert [entry["kind"] for entry in document["entries"]] == ["init", "key", "key"]
+    assert said.split()[-1] == document["last_hash"] == document["entries"][-1]["hash"]
     with Workspace.open(folder) as workspace, writing(workspace.engine) as connection:
         guard = "audit_guard ON audit" if workspace.engine.dialect.name == "postgresql" else "audit_no_update"
         connection.execute(text(f"DROP TRIGGER {guard}"))

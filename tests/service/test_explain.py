@@ -103,7 +103,7 @@ def test_the_command_writes_the_page_of_a_workspace(
     take_in(learned, PERIODS[2])
     update(learned)
     page = tmp_path_factory.mktemp("page") / "page.html"
-    told = CliRunner().invoke(app, ["explain", str(learned.folder), "--to", str(page)], catch_exceptions=False)
+    told = CliRunner().invoke(app, ["explain", str(learned.folder), "--output", str(page)], catch_exceptions=False)
     assert told.exit_code == 0
     assert "the model in service on period 2, after the model in service on period 1" in told.stdout
     assert PERSON not in page.read_text()

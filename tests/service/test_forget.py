@@ -137,7 +137,7 @@ def test_an_unknown_id_is_said_to_be_unknown_and_nothing_is_written(learned: Wor
     assert every_cell(learned) == before
     ids = tmp_path / "ids.txt"
     ids.write_text(f"{PERSON}\nnosuchuser\n\nu1\n")
-    said = cli("forget", learned.folder, "--file", ids)
+    said = cli("forget", learned.folder, "--ids", ids)
     assert said.exit_code == 4
     assert "Forgot 2 user(s)" in said.output
     assert is_nowhere(learned, "nosuchuser")

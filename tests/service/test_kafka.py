@@ -135,7 +135,7 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_twice(
     store = EventStore(workspace)
     command = [sys.executable, "-m", "fairstream", "consume", str(workspace.folder)]
     command += ["--brokers", brokers, "--topic", "events"]
-    command += [part for name, value in QUICK.items() for part in ("--option", f"{name}={value}")]
+    command += [part for name, value in QUICK.items() for part in ("--set", f"{name}={value}")]
     n, n_sent = 500, 0
 
     def send_more() -> None:

@@ -19,8 +19,9 @@ from fairstream.errors import CheckpointError
 from fairstream.service import schema
 from fairstream.service.audit import verify
 from fairstream.service.forgetting import n_pending
+from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, model, models
-from fairstream.service.settings import Gate, Learning
+from fairstream.service.settings import Gate
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from live_services import wait_until

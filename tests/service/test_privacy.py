@@ -19,10 +19,11 @@ from streams import know, named_stream, take_in
 
 from fairstream.evaluation import UserResults
 from fairstream.service.audit import entries
+from fairstream.service.learning import Learning
 from fairstream.service.periods import closed_periods
 from fairstream.service.privacy import EVERYONE, SHARES, Comparison, GroupMeans, Normal, Release
 from fairstream.service.registry import models
-from fairstream.service.settings import Gate, Learning, Privacy
+from fairstream.service.settings import Gate, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 

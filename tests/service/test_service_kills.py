@@ -20,8 +20,9 @@ from streams import know, periods_of, take_in
 from fairstream.service import schema
 from fairstream.service.audit import verify
 from fairstream.service.keys import make_key
+from fairstream.service.learning import Learning
 from fairstream.service.registry import models
-from fairstream.service.settings import Gate, Learning
+from fairstream.service.settings import Gate
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, Process, wait_until

@@ -28,9 +28,10 @@ from fairstream.service.dashboard.templating import render
 from fairstream.service.database import writing
 from fairstream.service.forgetting import forget
 from fairstream.service.gate import Check, Decision, finite, flood
+from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, model, promote
 from fairstream.service.serving import ServingModel
-from fairstream.service.settings import Gate, Learning, LiveConfig, Privacy
+from fairstream.service.settings import Gate, LiveConfig, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 

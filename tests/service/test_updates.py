@@ -234,7 +234,7 @@ def test_status_says_what_answers_how_the_last_update_ended_and_what_waits(learn
     assert "skipped: the period stays open" in said
     assert "7 events wait for the next update (on request)." in said
     assert "in a row" not in said
-    found = json.loads(status("--json"))
+    found = json.loads(status("--json", "-"))
     assert (found["n_waiting"], found["rejections_in_a_row"], found["n_periods"]) == (7, 0, 2)
     assert found["last_update"]["state"] == "skipped"
     assert found["ndcg"] > 0

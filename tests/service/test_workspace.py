@@ -14,7 +14,8 @@ from fairstream.errors import ConfigurationError, DataError, WorkspaceError
 from fairstream.service import database
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
-from fairstream.service.settings import FILE, Gate, Learning, Limits, LiveConfig
+from fairstream.service.learning import Learning
+from fairstream.service.settings import FILE, Gate, Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]

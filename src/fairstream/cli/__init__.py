@@ -7,14 +7,18 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from fairstream._version import __version__
+from fairstream.cli.console import Interrupted, print_error
 from fairstream.errors import FairstreamError
 from fairstream.reporting import silence
 
 EXPERIMENTS, SERVICE, DATA = "Experiments", "Live service", "Data"
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What every wrong option, argument or command raises; Typer gives a name to the first of them alone."""
 
 
 class Command(NamedTuple):
@@ -37,13 +41,13 @@ COMMANDS = {
     "explain": Command(
         "explain", EXPERIMENTS, "Say what moved in the last period: which groups gained or lost, and why."
     ),
-    "report": Command("report", EXPERIMENTS, "Write a reproduction as one HTML page."),
+    "report": Command("report", EXPERIMENTS, "Write runs, or a reproduction of the paper, as one HTML page."),
     "reproduce": Command(
         "reproduce", EXPERIMENTS, "Run the paper's experiments: every method, model, data set and task."
     ),
     "evaluate": Command("evaluate", EXPERIMENTS, "Evaluate lists of any recommender, by group, and compare systems."),
     "leakcheck": Command("leakcheck", EXPERIMENTS, "Show what leaks across time in a train/test split."),
-    "init": Command("init", SERVICE, "Create a workspace, or bring an old one up to date."),
+    "init": Command("init", SERVICE, "Create a workspace."),
     "serve": Command("serve", SERVICE, "Start the HTTP service and the dashboard."),
     "ingest": Command("ingest", SERVICE, "Store events and users' groups from files."),
     "consume": Command("consume", SERVICE, "Store events from a Kafka topic."),
@@ -51,12 +55,16 @@ COMMANDS = {
         "update", SERVICE, "Train on the events since the last update; promote the model if it passes the gate."
     ),
     "status": Command("status", SERVICE, "Show the model in service, the last update, and what waits."),
+    "models": Command("workspace_tables", SERVICE, "List the models, the newest first."),
+    "periods": Command("workspace_tables", SERVICE, "List the periods and how the model in service did on each."),
+    "recommend": Command("recommend", SERVICE, "Recommend to users by the model in service."),
     "promote": Command("promote", SERVICE, "Put a model into service."),
     "rollback": Command("promote", SERVICE, "Go back to the model that the present one was made from."),
     "forget": Command("forget", SERVICE, "Delete people: their events, attributes, and what models keep of them."),
     "export": Command("forget", SERVICE, "Print what the workspace holds of a person, as JSON."),
     "audit": Command("audit", SERVICE, "Verify the audit record and print it."),
     "keys": Command("keys", SERVICE, "Create, list and revoke API keys."),
+    "upgrade": Command("init", SERVICE, "Bring a workspace's tables to what this version needs."),
     "data": Command("data", DATA, "Download and prepare the paper's data sets; describe a folder or file."),
 }
 """Every command, in the order of the help."""
@@ -111,7 +119,27 @@ def _options(
 def main() -> None:
     """Run the command line; what a user can put right becomes one sentence and exit code 2."""
     try:
-        app()
+        code = app(prog_name="fairstream", standalone_mode=False)
     except FairstreamError as error:
-        Console(stderr=True).print(f"fairstream: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+        print_error(str(error))
+        code = 2
+    except Interrupted as interruption:
+        print_error(f"interrupted: {interruption}")
+        code = INTERRUPTED
+    except _UsageError as error:
+        if sentence := _usage_sentence(error):
+            print_error(sentence)
+        code = 2
+    else:
+        if code == INTERRUPTED:  # by Ctrl-C, in a command that keeps nothing
+            print_error("interrupted")
+    sys.exit(code)
+
+
+def _usage_sentence(error: Any) -> str:
+    """What is wrong with an option or argument, and where the help is; nothing where the help was printed already."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return ""
+    where = f"; see `{error.ctx.command_path} --help`" if error.ctx is not None else ""
+    words = " ".join(error.format_message().replace("Value error, ", "").split())
+    return f"{words.rstrip('.')}{where}"

@@ -8,33 +8,26 @@ from typing import Annotated, Literal
 
 import typer
 
-from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
+from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.options import Json, Metric, Quiet, Task
 from fairstream.cli.tables import contender_table, difference_table
 from fairstream.errors import ConfigurationError
 from fairstream.experiments import Comparison
 from fairstream.experiments import compare as compare_runs
 
-Metric = Annotated[
-    str | None, typer.Option(metavar="NAME@K", help="Metric to compare by.", show_default="ndcg at the runs' k")
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        help="event: each event of the next period; next: one list for it; remain: one for everything after it.",
-        show_default="remain, or what all runs have",
-    ),
-]
-
 
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(help="Stores (`--store`), their run files, JSON files (`--json`), in any mix.")
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Stores (`--store`), their run files, JSON files (`--json`), in any mix."),
     ],
     metric: Metric = None,
     task: Task = None,
     part: Annotated[
         Literal["all", "warm", "cold"],
-        typer.Option(help="Users to compare on: all, warm (seen before) or cold (not seen before)."),
+        typer.Option(
+            help="Users to compare on: all, warm (seen before) or cold (not seen before).", case_sensitive=False
+        ),
     ] = "all",
     against: Annotated[
         str | None, typer.Option(help="Method that the others are compared with.", show_default="the first")
@@ -50,11 +43,10 @@ def compare(
     check_json(json)
     comparison = compare_runs(runs, metric=metric, task=task, part=part)
     reference = _reference(comparison, against)
-    console = make_console(quiet=quiet or json == "-")
+    console = make_console(quiet=quiet, json=json)
     console.print(contender_table(comparison))
     console.print(difference_table(comparison, reference))
-    for verdict in comparison.verdicts():
-        console.print(verdict, highlight=False)
+    print_lines(console, *comparison.verdicts())
     write_result({**asdict(comparison), "verdicts": comparison.verdicts()}, json)
 
 

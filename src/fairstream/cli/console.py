@@ -1,10 +1,11 @@
-"""Where a command prints to, and how it writes JSON."""
+"""Where a command prints to, how it writes JSON, and what it says when it is interrupted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -14,19 +15,40 @@ from fairstream.files import check_writable, to_json, write_json
 
 _WIDTH_OF_A_FILE = 120
 
-Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - prints it.", show_default=False),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+class Interrupted(Exception):  # noqa: N818 (nothing went wrong)
+    """Somebody pressed Ctrl-C; the message says what was kept."""
 
 
-def make_console(*, quiet: bool) -> Console:
-    """As wide as the terminal; into a file or a pipe, wide enough that no table loses a digit."""
-    console = Console(quiet=quiet)
+@contextmanager
+def on_interrupt(what_is_kept: Callable[[], str] | str) -> Iterator[None]:
+    """End the command with exit code 130 and a sentence when somebody presses Ctrl-C in the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(what_is_kept if isinstance(what_is_kept, str) else what_is_kept()) from None
+
+
+def make_console(*, quiet: bool = False, json: str | None = None) -> Console:
+    """As wide as the terminal; into a file or a pipe, wide enough that no table loses a digit.
+
+    Silent where `--json -` has standard output to itself.
+    """
+    console = Console(quiet=quiet or json == "-")
     if not console.is_terminal:
         console.width = _WIDTH_OF_A_FILE
     return console
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print sentences as they are, without markup, and as long as they are."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_error(sentence: str) -> None:
+    """Print a sentence to standard error, after the name of the program."""
+    Console(stderr=True).print(f"fairstream: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def check_json(json: str | None) -> None:

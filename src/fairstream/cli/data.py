@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from fairstream.cli.console import make_console
+from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
 from fairstream.cli.data_description import describe, group_table, summary
+from fairstream.cli.options import Data, DataFolder, Json, Quiet
 from fairstream.cli.progress import DownloadProgress
 from fairstream.data.datasets.prepare import Prepared, get_dataset
-from fairstream.data.datasets.sources import SOURCES
-from fairstream.files import check_writable, write_json
+from fairstream.data.datasets.sources import SOURCES, data_home
 
 data_app = typer.Typer(
     help="Download and prepare the paper's data sets; describe a folder or file.",
@@ -26,10 +26,11 @@ data_app = typer.Typer(
 
 @data_app.command()
 def get(
-    name: Annotated[str, typer.Argument(help=f"The data set: {', '.join(SOURCES)}.")],
-    to: Annotated[
-        Path | None, typer.Option(help="Folder to make the folder NAME in.", show_default="~/.local/share/fairstream")
-    ] = None,
+    name: Annotated[
+        Literal["movielens-1m", "movielens-100k", "modcloth"],
+        typer.Argument(metavar="NAME", help=f"The data set: {', '.join(SOURCES)}."),
+    ],
+    data: DataFolder = None,
     url: Annotated[
         str | None, typer.Option(help="Another address of the same file.", show_default="where it is published")
     ] = None,
@@ -41,28 +42,30 @@ def get(
         Path | None, typer.Option("--from", help="Use this file, downloaded before.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what was prepared before.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Download a data set, check it, and prepare it for `fairstream run`.
+    """Download a data set, check it, and prepare it for `fairstream run NAME`.
 
     Events with a rating above 2 are kept, one per user and item, in chronological order. The
     result is compared with the paper's counts. The data sets are for research; their terms are shown.
     """
-    with DownloadProgress(name, quiet=quiet) as progress:
-        prepared = get_dataset(name, to=to, url=url, sha256=sha256, archive=from_, force=force, progressbar=progress)
-    console = make_console(quiet=quiet)
-    for line in _summary(prepared):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    check_json(json)
+    with on_interrupt("nothing was kept, and nothing was replaced"), DownloadProgress(name, quiet=quiet) as progress:
+        prepared = get_dataset(name, to=data, url=url, sha256=sha256, archive=from_, force=force, progressbar=progress)
+    print_lines(make_console(quiet=quiet, json=json), *_summary(prepared, is_elsewhere=data not in (None, data_home())))
+    write_result({"folder": str(prepared.folder), "is_new": prepared.is_new, **prepared.about}, json)
     if prepared.difference is not None:
         warning = f"fairstream: warning: {prepared.difference}"
         Console(stderr=True).print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
-def _summary(prepared: Prepared) -> list[str]:
+def _summary(prepared: Prepared, *, is_elsewhere: bool) -> list[str]:
     about, source = prepared.about, prepared.source
     counts = about["counts"]
     is_papers = prepared.is_in_paper and prepared.difference is None
-    run = f"fairstream run {prepared.folder} --group {source.group} --advantaged {source.advantaged}"
+    where = prepared.folder if is_elsewhere else source.name
+    run = f"fairstream run {where} --group {source.group} --advantaged {source.advantaged}"
     return [
         f"{'Prepared' if prepared.is_new else 'Exists already:'} {prepared.folder}",
         f"{counts['n_events']:,} events, {counts['n_users']:,} users, {counts['n_items']:,} items"
@@ -75,20 +78,15 @@ def _summary(prepared: Prepared) -> list[str]:
 
 @data_app.command()
 def check(
-    data: Annotated[str, typer.Argument(help="Whatever `fairstream run` takes: a folder, a file, or `synthetic`.")],
-    json: Annotated[
-        Path | None, typer.Option(help="Also write the description to this JSON file.", show_default=False)
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    data: Data,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
     """Describe a folder or file: events, users, items, times, groups, and whether it is the paper's data."""
-    if json is not None:
-        check_writable(json)
+    check_json(json)
     description = describe(data)
-    console = make_console(quiet=quiet)
-    for line in summary(description):
-        console.print(line, highlight=False, markup=False)
+    console = make_console(quiet=quiet, json=json)
+    print_lines(console, *summary(description))
     if any(column.values for column in description.group_columns):
         console.print(group_table(description))
-    if json is not None:
-        write_json(asdict(description), json)
+    write_result(asdict(description), json)

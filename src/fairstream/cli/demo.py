@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from fairstream.cli.console import make_console
+from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.options import Device, Json, Quiet, Seed
 from fairstream.cli.progress import RunProgress
 from fairstream.cli.tables import Document, method_table
 from fairstream.data import ADVANTAGED, read_events, synthetic_stream
@@ -26,9 +25,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of the stream and of the training.", min=0)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
     """Show on a synthetic stream what histories, updates and fairness are worth.
 
@@ -36,14 +36,15 @@ def demo(
     and likes other things. Each row goes through the same stream and is asked at every event for
     what comes next.
     """
-    console = make_console(quiet=quiet)
+    check_json(json)
+    console = make_console(quiet=quiet, json=json)
     stream = synthetic_stream(seed=seed)
     log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
     n_minority = int((log.require_groups().codes != ADVANTAGED).sum())
-    console.print(
+    print_lines(
+        console,
         f"A synthetic stream: {len(log):,} events, {log.n_users:,} users ({n_minority} of them in the minority), "
         f"{log.n_items} items, drifting taste.",
-        highlight=False,
     )
     runs = {
         name: Run(log, RunConfig(tasks=(TASK,), seed=seed, device=device, **settings))
@@ -54,8 +55,9 @@ def demo(
             progress.follow(job, name)
     documents = {name: job.document() for name, job in runs.items()}
     console.print(method_table(documents, TASK, METRIC))
-    for sentence in verdict(documents):
-        console.print(sentence, highlight=False)
+    print_lines(console, *verdict(documents))
+    runs_by_name = {name: {"config": each["config"], "summary": each["summary"]} for name, each in documents.items()}
+    write_result({"runs": runs_by_name, "verdicts": verdict(documents)}, json)
 
 
 def verdict(documents: Mapping[str, Document]) -> list[str]:

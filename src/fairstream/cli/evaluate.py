@@ -7,8 +7,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
-from fairstream.cli.reading import Group, ItemColumn, UserColumn
+from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.options import (
+    Group,
+    ItemColumn,
+    Json,
+    ListLength,
+    Metrics,
+    MinGroupSize,
+    Quiet,
+    UserColumn,
+    Users,
+)
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import RecommendationComparison, RecommendationEvaluation, evaluate_recommendations
 
@@ -19,23 +29,19 @@ def evaluate(
     compare: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="LISTS", help="Lists of another system for the same users; repeatable.", show_default=False
+            metavar="LISTS", help="Lists of another system for the same users. Repeatable.", show_default=False
         ),
     ] = None,
-    users: Annotated[
-        Path | None, typer.Option(help="File with the users and their groups.", show_default=False)
-    ] = None,
+    users: Users = None,
     group: Group = None,
     advantaged: Annotated[
-        str | None, typer.Option(help="Its value for the advantaged group.", show_default="the larger group")
-    ] = None,
-    k: Annotated[int, typer.Option("--k", min=1, help="Cut-off of metrics without one.")] = 20,
-    metric: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
-            metavar="NAME[@K]", help="Metric; repeatable.", show_default="ndcg, recall, precision, f1, hit, mrr"
+            help="Value of the advantaged group.", show_default="the larger group", rich_help_panel="Reading the data"
         ),
     ] = None,
+    k: ListLength = 20,
+    metric: Metrics = None,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     rank_column: Annotated[
@@ -45,12 +51,18 @@ def evaluate(
         str | None, typer.Option(help="Column with the score, where there is no rank.", show_default="recognised")
     ] = None,
     rating_above: Annotated[
-        float | None, typer.Option(help="Rows of TRUTH count if their rating is above this.", show_default="all count")
+        float | None,
+        typer.Option(
+            help="Only events with a rating above this count.",
+            show_default="all count",
+            rich_help_panel="Reading the data",
+        ),
     ] = None,
     missing: Annotated[
-        Literal["zero", "exclude"], typer.Option(help="Users of TRUTH without a list: an empty one, or left out.")
+        Literal["zero", "exclude"],
+        typer.Option(help="Users of TRUTH without a list: an empty one, or left out.", case_sensitive=False),
     ] = "zero",
-    min_group_size: Annotated[int, typer.Option(min=1, help="Fewest tested users of a group that is compared.")] = 20,
+    min_group_size: MinGroupSize = 20,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
@@ -75,7 +87,7 @@ def evaluate(
         missing=missing,
         min_group_size=min_group_size,
     )
-    make_console(quiet=quiet or json == "-").print(str(result), highlight=False, markup=False, soft_wrap=True)
+    print_lines(make_console(quiet=quiet, json=json), str(result))
     write_result(result.to_dict(), json)
 
 

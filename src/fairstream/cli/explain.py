@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
 
-from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
+from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.options import Json, Metric, Output, Quiet, task_option
 from fairstream.cli.tables import new_table
 from fairstream.cli.workspaces import opened
 from fairstream.evaluation import Change, Estimate, Explained
@@ -32,12 +33,12 @@ def explain(
             show_default=False,
         ),
     ],
-    to: Annotated[Path, typer.Option(help="The page: one HTML file that needs no network.")] = Path("explain.html"),
-    task: Annotated[str | None, typer.Option(help="Of a run: event or next.", show_default="the run's first")] = None,
-    metric: Annotated[
-        str | None, typer.Option(metavar="NAME@K", help="Of a run: the metric.", show_default="the run's first")
+    output: Output = Path("explain.html"),
+    task: Annotated[Literal["event", "next"] | None, task_option("the run's first")] = None,
+    metric: Metric = None,
+    t: Annotated[
+        int | None, typer.Option("--t", help="Number of the period to explain.", show_default="the last")
     ] = None,
-    period: Annotated[int | None, typer.Option(help="The period to explain.", show_default="the last")] = None,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
@@ -48,25 +49,23 @@ def explain(
     are not reported. The page needs the extra: `pip install fairstream[report]`.
     """
     check_json(json)
-    check_writable(to)
+    check_writable(output)
     need_charts()
     if (source / _WORKSPACE_FILE).is_file():
         with opened(source) as workspace:
             from fairstream.service.explain import explain_workspace  # noqa: PLC0415 (an extra)
 
-            explained = explain_workspace(workspace, t=period)
+            explained = explain_workspace(workspace, t=t)
     else:
-        explained = explain_run(source, task=task, metric=metric, t=period)
+        explained = explain_run(source, task=task, metric=metric, t=t)
     from fairstream.pages.change_page import page_of  # noqa: PLC0415 (an extra)
 
-    console = make_console(quiet=quiet or json == "-")
-    for sentence in summary(explained):
-        console.print(sentence, highlight=False, soft_wrap=True)
+    console = make_console(quiet=quiet, json=json)
+    print_lines(console, *summary(explained))
     console.print(_table(explained))
-    for note in explained.notes:
-        console.print(note, highlight=False, soft_wrap=True)
-    write_file(to, page_of(explained).encode())
-    console.print(f"{to}: open it in any browser.", highlight=False, soft_wrap=True)
+    print_lines(console, *explained.notes)
+    write_file(output, page_of(explained).encode())
+    print_lines(console, f"{output}: open it in any browser.")
     write_result({**explained.to_dict(), "summary": summary(explained)}, json)
 
 

@@ -7,15 +7,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
+from fairstream.cli.config_options import with_config_options
+from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
 from fairstream.cli.frontier_tables import change_table, level_table, text_picture
-from fairstream.cli.progress import ShareProgress
-from fairstream.cli.reading import (
+from fairstream.cli.options import (
     Advantaged,
+    Cluster,
     Data,
     Group,
     ItemColumn,
     Items,
+    Json,
+    MinGroupSize,
+    Quiet,
     RatingAbove,
     RatingColumn,
     Repeats,
@@ -23,9 +27,10 @@ from fairstream.cli.reading import (
     TimeUnit,
     UserColumn,
     Users,
+    metric_option,
+    task_option,
 )
-from fairstream.cli.run import with_config_options
-from fairstream.cli.workers import ClusterOption
+from fairstream.cli.progress import ShareProgress
 from fairstream.data import read_events
 from fairstream.errors import ConfigurationError
 from fairstream.experiments import RunConfig, check_writable, versions, write_file
@@ -40,6 +45,9 @@ _DECIDED_HERE = {
     "fairness_weight",
     "max_disparity",
     "min_quality",
+    "max_group_loss",
+    "disparity_side",
+    "disparity_lever",
     "disparity_task",
     "disparity_metric",
 }
@@ -72,6 +80,7 @@ def frontier(
             help="What is varied: how many times the events of the groups behind count, or λ of the fairness loss; "
             "the other one is off.",
             show_default="group-weight where the model takes weights",
+            case_sensitive=False,
         ),
     ] = None,
     levels: Annotated[
@@ -84,7 +93,11 @@ def frontier(
     ] = None,
     max_disparity: Annotated[
         float | None,
-        typer.Option(help="The gap that is accepted: recommend the best quality within it.", show_default=False),
+        typer.Option(
+            help="The largest gap between a group and the rest that is accepted; the best quality within it is "
+            "recommended.",
+            show_default=False,
+        ),
     ] = None,
     max_loss: Annotated[
         float | None,
@@ -93,16 +106,16 @@ def frontier(
             show_default="0.01, and none where --max-disparity can be met",
         ),
     ] = None,
-    periods: Annotated[int, typer.Option(help="Periods to test on, each after an update.")] = 5,
-    pretrain_ratio: Annotated[float, typer.Option(help="Share of the events before these periods.")] = 0.7,
-    task: Annotated[
-        Literal["event", "next"], typer.Option(help="event: each event of the next period; next: one list for it.")
-    ] = "event",
-    metric: Annotated[str, typer.Option(metavar="NAME@K", help="Metric of the quality and the gap.")] = "ndcg@20",
-    min_group_size: Annotated[
-        int, typer.Option(min=1, help="A group with fewer tested users in a period is set aside.")
-    ] = 20,
-    n_resamples: Annotated[int, typer.Option(help="Bootstrap samples and permutations behind every interval.")] = 1000,
+    n_updates: Annotated[
+        int, typer.Option(help="Updates after pre-training, each tested on the period that follows it.")
+    ] = 5,
+    pretrain_ratio: Annotated[float, typer.Option(help="Share of the events to pre-train on.")] = 0.7,
+    task: Annotated[Literal["event", "next"], task_option()] = "event",
+    metric: Annotated[str, metric_option()] = "ndcg@20",
+    min_group_size: MinGroupSize = 20,
+    n_resamples: Annotated[
+        int, typer.Option(help="Bootstrap samples and permutations behind every interval and p-value.")
+    ] = 1000,
     figure: Annotated[
         Path | None,
         typer.Option(
@@ -111,7 +124,7 @@ def frontier(
             show_default=False,
         ),
     ] = None,
-    cluster: ClusterOption = None,
+    cluster: Cluster = None,
     json: Json = None,
     quiet: Quiet = False,
     options: dict[str, Any],
@@ -143,13 +156,14 @@ def frontier(
         time_unit=time_unit,
         repeats=repeats,
     )
-    console = make_console(quiet=quiet or json == "-")
-    with ShareProgress(quiet=quiet) as progress:
+    console = make_console(quiet=quiet, json=json)
+    kept = "nothing was kept; fewer --levels or --n-updates take less time"
+    with on_interrupt(kept), ShareProgress(quiet=quiet) as progress:
         found = recommender.frontier(
             log,
             lever=None if lever is None else "group_weight" if lever == "group-weight" else "fairness_weight",
             levels=None if levels is None else _numbers(levels),
-            n_periods=periods,
+            n_periods=n_updates,
             pretrain_ratio=pretrain_ratio,
             task=task,
             metric=metric,
@@ -160,12 +174,10 @@ def frontier(
             on_progress=progress.on_progress,
             cluster=cluster,
         )
-    for note in found.notes:
-        console.print(note, highlight=False)
+    print_lines(console, *found.notes)
     console.print(level_table(found))
     console.print(change_table(found))
-    for line in (*text_picture(found), "", *found.verdicts(), _how_to_set(found.setting)):
-        console.print(line, highlight=False, markup=False)
+    print_lines(console, *text_picture(found), "", *found.verdicts(), _how_to_set(found.setting))
     about = {
         "config": {**recommender.config.model_dump(mode="json"), "seed": options.get("seed", 0)},
         "data": {"sha256": log.fingerprint(), "n_events": len(log), "n_users": log.n_users, "n_items": log.n_items},
@@ -174,7 +186,7 @@ def frontier(
     write_result({**found.to_dict(), **about}, json)
     if figure is not None:
         write_file(figure, picture(found, picture_format(figure)))
-        console.print(f"Written to {figure}", highlight=False)
+        print_lines(console, f"Written to {figure}")
 
 
 def _numbers(levels: str) -> list[float]:

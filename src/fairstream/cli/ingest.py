@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 import time
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairstream.cli.console import make_console
-from fairstream.cli.workspaces import WorkspaceFolder, opened
+from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
+from fairstream.cli.options import Json, Quiet, WorkspaceFolder
+from fairstream.cli.progress import LineProgress
+from fairstream.cli.workspaces import opened
 from fairstream.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -28,24 +29,30 @@ def ingest(
     users: Annotated[
         Path | None,
         typer.Option(
-            help="File with the users and their group, the same formats; - reads Arrow IPC or JSON from stdin.",
+            metavar="FILE|-",
+            help="Table with the users and their groups; the same formats, or with - Arrow IPC or JSON from standard "
+            "input.",
             show_default=False,
         ),
     ] = None,
-    user: Annotated[str, typer.Option(help="Column with the user's id.")] = "user_id",
-    item: Annotated[str, typer.Option(help="Column with the item's id.")] = "item_id",
-    time_: Annotated[
-        str, typer.Option("--time", help="Column with the time: seconds since 1970, ISO 8601 or timestamps.")
+    user_column: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the user's id.")] = "user_id",
+    item_column: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the item's id.")] = "item_id",
+    time_column: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Column with the time; seconds since 1970, ISO 8601 or timestamps.")
     ] = "time",
-    event_id: Annotated[
+    event_id_column: Annotated[
         str | None,
-        typer.Option(help="Column with the event's id.", show_default="event_id, or made from user, item and time"),
+        typer.Option(
+            metavar="COLUMN",
+            help="Column with the event's id.",
+            show_default="event_id, or made from user, item and time",
+        ),
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="Column of the users that makes the groups.", show_default="as configured")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the counts instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
     """Store events, each once however often it is sent, and the groups of users.
 
@@ -54,38 +61,48 @@ def ingest(
     """
     if not files and users is None:
         raise ConfigurationError("give files with events, or --users FILE, or both")
-    console = make_console(quiet=quiet or json)
-    with opened(folder) as workspace:
+    check_json(json)
+    console = make_console(quiet=quiet, json=json)
+    n_stored = 0
+    with on_interrupt(lambda: _kept(n_stored)), opened(folder) as workspace:
         from fairstream.service.event_store import EventStore, Receipt  # noqa: PLC0415 (an extra)
         from fairstream.service.files_in import batches_from_file  # noqa: PLC0415
 
-        def say(line: str) -> None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-
         counts = {}
         if users is not None:
-            names = {"user_id": user, "value": group or workspace.config.group}
+            names = {"user_id": user_column, "value": group or workspace.config.group}
             receipt = _put_users(workspace, users, names)
-            say(f"{users}: {receipt}")
+            print_lines(console, f"{users}: {receipt}")
             counts["users"] = receipt._asdict()
-        columns = {"user_id": user, "item_id": item, "time": time_, "event_id": event_id or "event_id"}
+        columns = {
+            "user_id": user_column,
+            "item_id": item_column,
+            "time": time_column,
+            "event_id": event_id_column or "event_id",
+        }
+        need_ids = event_id_column is not None
         store, total, begin = EventStore(workspace), Receipt(0, 0, 0), time.perf_counter()
+        progress = LineProgress(quiet=quiet)
         for file in files or []:
             stored = Receipt(0, 0, 0)
             try:
-                for batch in batches_from_file(file, columns, workspace.config.limits, need_ids=event_id is not None):
+                for batch in batches_from_file(file, columns, workspace.config.limits, need_ids=need_ids):
                     stored = stored.plus(store.append(batch))
+                    n_stored = total.accepted + stored.accepted
+                    progress.say(f"{file}: {stored} so far")
             except DataError as error:
-                before = total.plus(stored)
-                raise DataError(f"{error}; before that, {before.accepted:,} new events were stored") from None
-            say(f"{file}: {stored}")
+                raise DataError(f"{error}; before that, {n_stored:,} new events were stored") from None
+            print_lines(console, f"{file}: {stored}")
             total = total.plus(stored)
         if files:
             counts["events"] = total._asdict()
             seconds = time.perf_counter() - begin
-            say(f"Together: {total}; {sum(total) / seconds:,.0f} events a second")
-        if json:
-            typer.echo(json_module.dumps(counts))
+            print_lines(console, f"Together: {total}; {sum(total) / seconds:,.0f} events a second")
+        write_result(counts, json)
+
+
+def _kept(n_stored: int) -> str:
+    return f"{n_stored:,} new events are stored; the same command stores the others, and none twice"
 
 
 def _put_users(workspace: Workspace, users: Path, names: dict[str, str]) -> PeopleReceipt:

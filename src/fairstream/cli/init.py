@@ -1,4 +1,4 @@
-"""`fairstream init`: make a live workspace, or bring an old one up to date."""
+"""`fairstream init` and `fairstream upgrade`: create a workspace, or bring an old one up to date."""
 
 from __future__ import annotations
 
@@ -8,36 +8,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairstream.cli.console import make_console
+from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
+from fairstream.cli.options import Every, Json, Quiet, WorkspaceFolder
 from fairstream.cli.workspaces import needing_live
-from fairstream.errors import ConfigurationError
+from fairstream.errors import ConfigurationError, WorkspaceError
 
 if TYPE_CHECKING:
     from fairstream.service.workspace import Workspace
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The workspace to make.", show_default=False)],
+    folder: WorkspaceFolder,
     group: Annotated[
-        str | None, typer.Option(help="Name of the attribute whose groups are compared.", show_default="group")
+        str | None, typer.Option(help="Column of the users that makes the groups.", show_default="group")
     ] = None,
-    advantaged: Annotated[
-        str | None, typer.Option(help="Its value for the group that is better served.", show_default="the larger group")
-    ] = None,
-    database: Annotated[
-        str | None, typer.Option(help="postgresql://USER@HOST/NAME.", show_default="SQLite in the folder")
-    ] = None,
-    every: Annotated[
+    groups: Annotated[
         str | None,
         typer.Option(
-            help='When the service updates by itself: "1d", "6h", "30m" or "10000 events".',
-            show_default="when asked to",
+            metavar="VALUE,…",
+            help="Its values, with commas between them; others are refused.",
+            show_default="whatever comes",
         ),
     ] = None,
+    advantaged: Annotated[
+        str | None,
+        typer.Option(
+            help="Value of the advantaged group; `auto`: found from the period before each update.",
+            show_default="the larger group",
+        ),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="postgresql://USER@HOST/NAME; with a password, give it by the variable.",
+            envvar="FAIRSTREAM_DATABASE",
+            show_default="SQLite in the folder",
+        ),
+    ] = None,
+    every: Every = None,
     max_disparity: Annotated[
         float | None,
         typer.Option(
-            help="The largest gap between a group and the rest that is accepted, e.g. 0.02; each update sets how much "
+            help="The largest gap between a group and the rest that is accepted; 0.02, say: each update sets how much "
             "the groups' events count to hold it.",
             show_default="none: fairness_weight",
         ),
@@ -49,69 +62,87 @@ def init(
     max_group_loss: Annotated[
         float | None,
         typer.Option(
-            help="The largest share of its quality that any group may lose to it, e.g. 0.05.", show_default="none"
+            help="The largest share of its quality that any group may lose to it; 0.05, say.", show_default="none"
         ),
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Fill it with a synthetic stream, to see how it works.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the key, and errors.")] = False,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Make a workspace: a folder with its configuration, its models and, without --database, its events.
+    """Create a workspace: a folder with its configuration, its models and, without --database, its events.
 
-    Prints a key for the HTTP interface, once. On a workspace that is there already its tables are brought to
-    what this version wants, and nothing else is done.
+    Prints an API key with the scope admin, once, even if quiet: only its hash is kept.
     """
-    options = {"group": group, "advantaged": advantaged, "every": every}
+    check_json(json)
+    options = {"group": group, "groups": _values(groups), "advantaged": advantaged, "every": every}
     given = {name: value for name, value in options.items() if value is not None}
     target = {"max_disparity": max_disparity, "min_quality": min_quality, "max_group_loss": max_group_loss}
     learning = {name: value for name, value in target.items() if value is not None}
     with needing_live():
         from fairstream.service.settings import FILE  # noqa: PLC0415 (an extra)
-        from fairstream.service.workspace import Workspace  # noqa: PLC0415
-    say = make_console(quiet=quiet)
     if (folder / FILE).is_file():
-        if given or learning or demo or database is not None:
-            raise ConfigurationError(
-                f"{folder} is a workspace already; its options are in {folder / FILE}, give init none for it"
-            )
-        changed = Workspace.upgrade(folder)
-        state = "its tables were brought to what this version wants" if changed else "its tables are up to date"
-        say.print(f"{folder} is a workspace already: {state}.", markup=False, highlight=False, soft_wrap=True)
-        return
+        raise WorkspaceError(
+            f"{folder} is a workspace already; its options are in {folder / FILE}, and `fairstream upgrade {folder}` "
+            f"brings its tables up to date"
+        )
+    console = make_console(quiet=quiet, json=json)
     with _made(folder, given, learning, database, demo=demo) as workspace:
         from fairstream.service.keys import make_key  # noqa: PLC0415
 
+        config = workspace.config
         where = "SQLite, in the folder" if database is None else workspace.engine.url.render_as_string()
-        for line in (
-            f"Made the workspace {folder}",
-            f"  groups of    {workspace.config.group}"
-            + (f", {workspace.config.advantaged} ahead" if workspace.config.advantaged else ""),
+        print_lines(
+            console,
+            f"Created the workspace {folder}",
+            f"  groups of    {config.group}"
+            + (f" ({', '.join(config.groups)})" if config.groups else "")
+            + (f", {config.advantaged} ahead" if config.advantaged else ""),
             f"  database     {where}",
             *([f"  accepted gap {max_disparity:g}"] if max_disparity is not None else []),
             f"  options      {folder / FILE}",
-        ):
-            say.print(line, markup=False, highlight=False, soft_wrap=True)
+        )
         key = make_key(workspace.engine, "admin", "admin")
         if demo:
             from fairstream.service.demo import fill  # noqa: PLC0415
 
-            fill(workspace, lambda sentence: say.print(sentence, markup=False, highlight=False, soft_wrap=True))
-        say.print("The key of the HTTP interface, shown this once (scope admin, name admin):", highlight=False)
-        typer.echo(key)
+            with on_interrupt(f"{folder} is a workspace with what was learned so far; its key is {key}"):
+                fill(workspace, lambda sentence: print_lines(console, sentence))
+        print_lines(console, "The API key, shown this once (scope admin, name admin):")
+        if json is None:
+            typer.echo(key)
         place = shlex.quote(str(folder))
         follow = f"fairstream serve {place}" if demo else f"fairstream ingest {place} EVENTS --users USERS"
-        say.print(f"Next: {follow}", markup=False, highlight=False, soft_wrap=True)
+        print_lines(console, f"Next: {follow}")
+        about = {"group": config.group, "groups": config.groups, "advantaged": config.advantaged}
+        write_result({"folder": str(folder), **about, "database": where, "key": key, "scope": "admin"}, json)
+
+
+def upgrade(folder: WorkspaceFolder, json: Json = None, quiet: Quiet = False) -> None:
+    """Bring a workspace's tables to what this version of fairstream needs; stop its service first."""
+    check_json(json)
+    with needing_live():
+        from fairstream.service.workspace import Workspace  # noqa: PLC0415 (an extra)
+    is_changed = Workspace.upgrade(folder)
+    state = "were brought to what this version needs" if is_changed else "are up to date"
+    print_lines(make_console(quiet=quiet, json=json), f"The tables of {folder} {state}.")
+    write_result({"folder": str(folder), "upgraded": is_changed}, json)
+
+
+def _values(groups: str | None) -> list[str] | None:
+    return None if groups is None else [value.strip() for value in groups.split(",")]
 
 
 def _made(
     folder: Path, given: dict[str, Any], learning: dict[str, Any], database: str | None, *, demo: bool
 ) -> Workspace:
-    from fairstream.service.settings import Learning, LiveConfig  # noqa: PLC0415 (an extra)
+    from fairstream.service.learning import Learning  # noqa: PLC0415 (an extra)
+    from fairstream.service.settings import LiveConfig  # noqa: PLC0415
     from fairstream.service.workspace import Workspace  # noqa: PLC0415
 
     if not demo:
         return Workspace.create(folder, LiveConfig(**given, learning=Learning(**learning)), database)
-    if given.keys() & {"group", "advantaged"}:
-        raise ConfigurationError("the demonstration has its own group and advantaged; leave them away with --demo")
+    if own := given.keys() & {"group", "groups", "advantaged"}:
+        raise ConfigurationError(f"the demonstration has its own groups; omit --{min(own)} with --demo")
     from fairstream.service.demo import DEMO  # noqa: PLC0415
 
     config = DEMO.with_options(**given, learning=DEMO.learning.with_options(**learning))

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fairstream import data
-from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
-from fairstream.cli.reading import ItemColumn, TimeColumn, UserColumn
+from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.options import ItemColumn, Json, Quiet, TimeColumn, UserColumn
 
 
 def leakcheck(
@@ -31,5 +31,5 @@ def leakcheck(
     """
     check_json(json)
     report = data.leakcheck(train, test, user_column=user_column, item_column=item_column, time_column=time_column)
-    make_console(quiet=quiet or json == "-").print(str(report), highlight=False, markup=False, soft_wrap=True)
+    print_lines(make_console(quiet=quiet, json=json), str(report))
     write_result(report.to_dict(), json)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fairstream.cli.console import Quiet, make_console
+from fairstream.cli.console import make_console, print_lines
+from fairstream.cli.options import Output, Quiet
 from fairstream.experiments import check_writable
 from fairstream.paper.collect import findings_of
 from fairstream.paper.report import PictureFormat, write_figures, write_report
@@ -15,7 +16,7 @@ from fairstream.paper.report import PictureFormat, write_figures, write_report
 
 def report(
     store: Annotated[Path, typer.Argument(help="Results folder of `fairstream reproduce`.")],
-    to: Annotated[Path, typer.Option(help="The page: one HTML file that needs no network.")] = Path("report.html"),
+    output: Output = Path("report.html"),
     figures: Annotated[
         Path | None, typer.Option(help="Also write each figure as a picture into this folder.", show_default=False)
     ] = None,
@@ -26,11 +27,11 @@ def report(
 
     Runs that are missing in the store are shown as not run. Needs the extra: `pip install fairstream[report]`.
     """
-    check_writable(to)
+    check_writable(output)
     findings = findings_of(store)
-    write_report(findings, to)
+    write_report(findings, output)
     console = make_console(quiet=quiet)
-    console.print(f"{to}: open it in any browser.", highlight=False, soft_wrap=True)
+    print_lines(console, f"{output}: open it in any browser.")
     if figures is not None:
         written = write_figures(findings, figures, format=format)
-        console.print(f"{figures}: {len(written)} pictures.", highlight=False, soft_wrap=True)
+        print_lines(console, f"{figures}: {len(written)} pictures.")

@@ -8,15 +8,16 @@ from typing import Annotated, cast
 
 import typer
 
-from fairstream.cli.console import Quiet, make_console
+from fairstream.cli.config_options import PROTOCOLS
+from fairstream.cli.console import make_console, on_interrupt, print_lines
+from fairstream.cli.options import Cluster, DataFolder, Device, Quiet, Workers, from_names
+from fairstream.cli.options import Store as StoreFolder
 from fairstream.cli.progress import JobProgress
 from fairstream.cli.workers import (
-    ClusterOption,
-    DeviceOption,
-    Workers,
     check_device,
     default_workers,
     exit_on_failures,
+    finished_runs,
     print_failures,
 )
 from fairstream.data.datasets import locate
@@ -38,35 +39,39 @@ class _Model(StrEnum):
 
 
 def reproduce(
-    only: Annotated[
+    experiment: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only this experiment ({', '.join(EXPERIMENTS)}) or figure; repeatable.", show_default=False
+            help=f"Only this experiment, or figure; {', '.join(EXPERIMENTS)}. Repeatable.",
+            show_default=False,
+            autocompletion=from_names(lambda: list(EXPERIMENTS)),
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A first look: fewer epochs, periods and values.")] = False,
     seeds: Annotated[
         int,
-        typer.Option(min=1, help="Number of seeds; the first runs every setting, the others those in the figures."),
+        typer.Option(min=1, help="Number of seeds. The first runs every setting, the others those in the figures."),
     ] = 1,
     protocol: Annotated[
-        str, typer.Option(help="paper: as published; strict: point in time, full ranking, true NDCG.")
+        str,
+        typer.Option(
+            help="strict: point in time, full ranking, true NDCG; paper: as published.",
+            autocompletion=from_names(lambda: PROTOCOLS),
+        ),
     ] = "paper",
-    store: Annotated[Path, typer.Option(help="Results folder; an existing one is resumed.")] = Path("reproduction"),
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with the data sets.", show_default="where `fairstream data get` puts them"),
-    ] = None,
+    store: StoreFolder = Path("reproduction"),
+    data: DataFolder = None,
     dataset: Annotated[
-        list[_Dataset] | None, typer.Option(help="Only this data set; repeatable.", show_default="both")
+        list[_Dataset] | None,
+        typer.Option(help="Only this data set. Repeatable.", show_default="both", case_sensitive=False),
     ] = None,
     model: Annotated[
         list[_Model] | None,
-        typer.Option(help="Only this model; repeatable.", show_default="both", case_sensitive=False),
+        typer.Option(help="Base recommender. Repeatable.", show_default="both", case_sensitive=False),
     ] = None,
-    device: DeviceOption = "auto",
+    device: Device = "auto",
     workers: Workers = None,
-    cluster: ClusterOption = None,
+    cluster: Cluster = None,
     quiet: Quiet = False,
 ) -> None:
     """Run the paper's experiments (RQ1–RQ6): every method, both models, both data sets, both tasks.
@@ -85,7 +90,7 @@ def reproduce(
     work = Reproduction(
         store=Store(store),
         sources=sources,
-        experiments=named(only or []),
+        experiments=named(experiment or []),
         models=cast("list[ModelName]", [choice.name for choice in model or _Model]),
         quick=quick,
         seeds=range(seeds),
@@ -94,12 +99,12 @@ def reproduce(
         n_workers=workers or default_workers(device, cluster),
         cluster=cluster,
     )
-    with work.store.writing(), JobProgress(quiet=quiet) as progress:
+    with on_interrupt(lambda: finished_runs(store)), work.store.writing(), JobProgress(quiet=quiet) as progress:
         for name, source in sources.items():
             log = source.read()
             if difference := difference_from_paper(name, len(log), log.n_users, log.n_items):
-                console.print(f"Note: {difference}.", highlight=False)
-        errors = work.run(progress.stage, lambda line: console.print(line, highlight=False))
-    console.print(f"Done. `fairstream report {store}` renders it as a page.", highlight=False)
+                print_lines(console, f"Note: {difference}.")
+        errors = work.run(progress.stage, lambda line: print_lines(console, line))
+    print_lines(console, f"Done. `fairstream report {store}` renders it as a page.")
     print_failures(errors)
     exit_on_failures(errors)

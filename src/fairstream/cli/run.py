@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 from rich.console import Console
 
-from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
-from fairstream.cli.progress import RunProgress
-from fairstream.cli.reading import (
+from fairstream.cli.config_options import with_config_options
+from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
+from fairstream.cli.options import (
+    STORE_HELP,
     Advantaged,
+    Cluster,
     Data,
     Group,
     ItemColumn,
     Items,
+    Json,
+    Quiet,
     RatingAbove,
     RatingColumn,
     Repeats,
+    Seeds,
     TimeColumn,
     TimeUnit,
     UserColumn,
     Users,
+    Workers,
 )
+from fairstream.cli.progress import RunProgress
 from fairstream.cli.tables import (
     MOST_LISTED,
     Document,
@@ -39,69 +43,13 @@ from fairstream.cli.tables import (
     recovery_line,
     slice_table,
 )
-from fairstream.cli.workers import ClusterOption, Seeds, Workers, default_workers
+from fairstream.cli.workers import default_workers, finished_runs
 from fairstream.cluster import connect
 from fairstream.data import EventLog, read_events
-from fairstream.errors import ConfigurationError, DataError
+from fairstream.errors import DataError
 from fairstream.evaluation.score_cells import ordered
 from fairstream.experiments import Record, Run, RunConfig, compare, pooled, popularity_runs, run_seeds
 from fairstream.registry import load_plugins
-
-_FIRST = ("method", "model", "protocol")
-"""The options that most calls give."""
-
-
-def with_config_options(
-    config: type[RunConfig], only: Collection[str] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option to a command for each field of the configuration, or for some; it gets those given as `options`."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-        names = [*_FIRST, *(name for name in config.model_fields if name not in _FIRST)]
-        names = [name for name in names if only is None or name in only]
-        fields = [_parameter(name, config.model_fields[name]) for name in names]
-
-        def with_options(**values: Any) -> None:
-            given = {name: value for name in names if (value := values.pop(name)) not in (None, [])}
-            command(**values, options=given)
-
-        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-        with_options.__annotations__ = {}
-        with_options.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
-        return with_options
-
-    return decorate
-
-
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """An option whose help and default are those of the field; a tuple is an option that can be repeated."""
-    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
-    is_repeated = get_origin(kinds[0]) is tuple
-    kind = list[str] if is_repeated else kinds[0] if kinds[0] in (int, float, bool) else str
-    is_number_or_word = len(kinds) > 1 and get_origin(kinds[-1]) is Literal
-    option = typer.Option(
-        f"--{(name.removesuffix('s') if is_repeated else name).replace('_', '-')}",
-        help=(field.description or "") + (" Repeatable." if is_repeated else ""),
-        show_default=str(field.default) if field.default not in (None, ()) else False,
-        rich_help_panel="Method and protocol",
-        parser=_number_or_word if is_number_or_word else None,
-        metavar="NUMBER|WORD" if is_number_or_word else None,
-    )
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _number_or_word(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 @with_config_options(RunConfig)
@@ -120,11 +68,9 @@ def run(
     time_unit: TimeUnit = None,
     repeats: Repeats = "first",
     seeds: Seeds = 1,
-    store: Annotated[
-        Path | None, typer.Option(help="Results folder; an existing one is resumed.", show_default=False)
-    ] = None,
+    store: Annotated[Path | None, typer.Option(metavar="DIR", help=STORE_HELP, show_default=False)] = None,
     workers: Workers = None,
-    cluster: ClusterOption = None,
+    cluster: Cluster = None,
     json: Json = None,
     quiet: Quiet = False,
     options: dict[str, Any],
@@ -135,10 +81,11 @@ def run(
     what comes next. PD is the advantaged group's value minus that of the rest; values that chance
     explains are marked.
 
-    With several seeds, `--json` writes a file for each. Results hold each tested user's group and
-    hits: personal data.
+    With several seeds, `--json FILE` writes a file for each, and `--json -` one list `runs`. Results hold each
+    tested user's group and hits: personal data.
 
-    The paper's headline run: `fairstream run movielens-1m --group gender --advantaged M --method FADE --protocol paper`
+    The paper's headline run, after `fairstream data get movielens-1m`:
+    `fairstream run movielens-1m --group gender --advantaged M --method FADE --protocol paper`
     """
     load_plugins(options.get("plugins", ()))
     config = RunConfig(**options)
@@ -160,16 +107,21 @@ def run(
         repeats=repeats,
     )
     job = Run(log, config)
-    console = make_console(quiet=quiet or json == "-")
+    console = make_console(quiet=quiet, json=json)
     _introduce(job, console)
 
     to_beat: dict[str, Run] = {}
+    written: list[str] = []
+
+    def document(record: Record) -> Document:
+        return {**record.document, "baselines": {name: {"summary": other.summary()} for name, other in to_beat.items()}}
 
     def keep(record: Record) -> None:
-        baselines = {name: {"summary": other.summary()} for name, other in to_beat.items()}
-        write_result({**record.document, "baselines": baselines}, files.get(record.seed))
+        if (file := files.get(record.seed)) is not None:
+            write_result(document(record), file)
+            written.append(file)
 
-    with ExitStack() as stack, RunProgress(quiet=quiet) as progress:
+    with on_interrupt(lambda: _kept(store, written)), ExitStack() as stack, RunProgress(quiet=quiet) as progress:
         if cluster is not None:  # nothing is computed where it does not answer
             stack.enter_context(connect(cluster, n_workers=workers))
         for name, other in popularity_runs(log, config).items():
@@ -181,13 +133,12 @@ def run(
             keep(records[0])
         else:
             records = _run_all(job, log, seeds, store, workers, cluster, progress, keep)
+    if json == "-" and seeds > 1:
+        write_result({"runs": [document(record) for record in records]}, json)
     _show(pooled(records), {name: other.document() for name, other in to_beat.items()}, console)
-    for line in _decisions(records):
-        console.print(line, highlight=False)
-    for line in _not_beaten(records, to_beat):
-        console.print(line, highlight=False)
-    for file in files.values():
-        console.print(f"Written to {file}", highlight=False)
+    print_lines(
+        console, *_decisions(records), *_not_beaten(records, to_beat), *(f"Written to {file}" for file in written)
+    )
 
 
 def _run_all(
@@ -241,9 +192,20 @@ def _files(json: str | None, seeds: Sequence[int]) -> dict[int, str]:
     if len(seeds) == 1:
         return {seeds[0]: json}
     if json == "-":
-        raise ConfigurationError("--json - prints one run; for several seeds give a file name, or --store")
+        return {}  # one document for all of them, at the end
     file = Path(json)
     return {seed: str(file.with_name(f"{file.stem}-seed{seed}{file.suffix}")) for seed in seeds}
+
+
+def _kept(store: Path | None, written: Sequence[str]) -> str:
+    """What an interrupted run leaves."""
+    if store is not None:
+        return finished_runs(store)
+    if written:
+        return (
+            f"the runs that were finished are in {', '.join(written)}; with --store DIR the same command would resume"
+        )
+    return "nothing was kept; with --store DIR finished runs are kept, and the same command resumes"
 
 
 def _decisions(records: Sequence[Record]) -> list[str]:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fairstream.cli.console import make_console
-from fairstream.cli.workspaces import WorkspaceFolder, needing_live, opened
+from fairstream.cli.console import make_console, print_lines
+from fairstream.cli.options import Every as Schedule
+from fairstream.cli.options import Quiet, WorkspaceFolder
+from fairstream.cli.workspaces import needing_live, opened
 from fairstream.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,15 +28,15 @@ _BACKLOG = 2048
 
 def serve(
     folder: WorkspaceFolder,
-    host: Annotated[str, typer.Option(help="Host to bind.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to bind.", min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="Host to bind.", envvar="FAIRSTREAM_HOST")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to bind.", min=0, max=65535, envvar="FAIRSTREAM_PORT")] = 8000,
     workers: Annotated[int, typer.Option(help="Number of processes; each loads the model.", min=1, max=64)] = 1,
-    every: Annotated[
-        str | None, typer.Option(help='When to update: "1d", "6h", "30m", "90s" or "10000 events".')
-    ] = None,
+    every: Schedule = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="Least severe level that is logged.")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(help="Least severe level that is logged.", envvar="FAIRSTREAM_LOG_LEVEL", case_sensitive=False),
     ] = "info",
+    quiet: Quiet = False,
 ) -> None:
     """Run the HTTP API and dashboard.
 
@@ -68,10 +70,9 @@ def serve(
             timeout_worker_healthcheck=60,
         )
         shown, bound = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-        make_console(quiet=False).print(
+        print_lines(
+            make_console(quiet=quiet),
             f"The dashboard is at http://{shown}:{bound}/ and the interface at http://{shown}:{bound}/v1/openapi.json",
-            highlight=False,
-            soft_wrap=True,
         )
         if workers > 1:
             Multiprocess(config, sockets=[listening]).run()

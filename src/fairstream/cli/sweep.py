@@ -10,33 +10,39 @@ from typing import Annotated, Any
 
 import typer
 
-from fairstream.cli.compare import Metric, Task
-from fairstream.cli.console import Json, Quiet, check_json, make_console, write_result
-from fairstream.cli.progress import JobProgress
-from fairstream.cli.reading import (
+from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
+from fairstream.cli.options import (
     Advantaged,
+    Cluster,
     Data,
+    Device,
     Group,
     ItemColumn,
     Items,
+    Json,
+    Metric,
+    Plugins,
+    Quiet,
     RatingAbove,
     RatingColumn,
     Repeats,
+    Seed,
+    Seeds,
+    Task,
     TimeColumn,
     TimeUnit,
     UserColumn,
     Users,
+    Workers,
 )
+from fairstream.cli.options import Store as StoreFolder
+from fairstream.cli.progress import JobProgress
 from fairstream.cli.tables import contender_table
 from fairstream.cli.workers import (
-    ClusterOption,
-    DeviceOption,
-    Plugins,
-    Seeds,
-    Workers,
     check_device,
     default_workers,
     exit_on_failures,
+    finished_runs,
     print_failures,
 )
 from fairstream.errors import ConfigurationError
@@ -52,7 +58,8 @@ def sweep(
         list[str],
         typer.Option(
             metavar="NAME=VALUE,…",
-            help="An option of `fairstream run` and its values, `fairness-weight=0.5,1,2`; repeatable.",
+            help="An option of `fairstream run` and its values, `fairness-weight=0.5,1,2`. Repeatable.",
+            show_default=False,
         ),
     ],
     fixed: Annotated[
@@ -60,7 +67,7 @@ def sweep(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="An option with the same value in all runs, `protocol=paper`; repeatable.",
+            help="An option and its value; `protocol=paper`, for all runs. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -75,15 +82,15 @@ def sweep(
     rating_above: RatingAbove = 2.0,
     time_unit: TimeUnit = None,
     repeats: Repeats = "first",
-    seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
+    seed: Seed = 0,
     seeds: Seeds = 1,
     metric: Metric = None,
     task: Task = None,
-    store: Annotated[Path, typer.Option(help="Results folder; an existing one is resumed.")] = Path("sweep"),
+    store: StoreFolder = Path("sweep"),
     plugin: Plugins = None,
-    device: DeviceOption = "auto",
+    device: Device = "auto",
     workers: Workers = None,
-    cluster: ClusterOption = None,
+    cluster: Cluster = None,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
@@ -119,8 +126,8 @@ def sweep(
         time_unit=time_unit,
         repeats=repeats,
     )
-    folder, console = Store(store), make_console(quiet=quiet or json == "-")
-    with folder.writing(), JobProgress(quiet=quiet) as progress:
+    folder, console = Store(store), make_console(quiet=quiet, json=json)
+    with on_interrupt(lambda: finished_runs(store)), folder.writing(), JobProgress(quiet=quiet) as progress:
         records, errors = execute(
             folder,
             source,
@@ -134,12 +141,13 @@ def sweep(
     if len({str(record.settings) for record in records}) > 1:
         comparison = compare(records, metric=metric, task=task)
         console.print(contender_table(comparison))
-        for verdict in comparison.verdicts():
-            console.print(verdict, highlight=False)
-        write_result({**asdict(comparison), "verdicts": comparison.verdicts()}, json)
+        print_lines(console, *comparison.verdicts())
+        write_result({**asdict(comparison), "verdicts": comparison.verdicts(), "store": str(store)}, json)
     else:
         what = "one combination" if records else "no combination"
-        console.print(f"{what} finished: there is nothing to compare; runs are in {store}", highlight=False)
+        verdict = f"{what} finished: there is nothing to compare; runs are in {store}"
+        print_lines(console, verdict)
+        write_result({"contenders": [], "differences": [], "verdicts": [verdict], "store": str(store)}, json)
     exit_on_failures(errors)
 
 

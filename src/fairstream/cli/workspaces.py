@@ -1,21 +1,19 @@
-"""How the commands of a live workspace come to it."""
+"""How the commands of a live workspace come to it, and to the ids of people."""
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from fairstream.errors import ConfigurationError, FairstreamError, WorkspaceError
 
 if TYPE_CHECKING:
     from fairstream.service.workspace import Workspace
-
-WorkspaceFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The workspace.", show_default=False)]
 
 
 @contextmanager
@@ -50,3 +48,27 @@ def who() -> str:
         return f"command line: {getpass.getuser()}"
     except (KeyError, OSError):  # a user without a name
         return "command line"
+
+
+def read_ids(users: Sequence[str] | None, ids: str | None) -> list[str]:
+    """The ids that were given as arguments and those of the file of `--ids`, or of standard input."""
+    return [*(users or []), *(_ids_of(ids) if ids is not None else [])]
+
+
+def _ids_of(file: str) -> list[str]:
+    where = "standard input" if file == "-" else file
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{where} cannot be read: {error}") from None
+    if not text.startswith("["):
+        lines = (line.removesuffix("\r") for line in text.split("\n"))  # other ends of lines may be part of an id
+        return [line for line in lines if line]
+    try:
+        ids = json.loads(text)
+    except ValueError:
+        ids = None
+    if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+        raise ConfigurationError(f"{where} begins with [ and must then be a JSON list of ids in quotes")
+    return ids

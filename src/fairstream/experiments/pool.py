@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -24,7 +26,7 @@ from fairstream.experiments.jobs import Device, Epoch, Job, LogSource, OnEpoch, 
 from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
 from fairstream.methods import Parts
-from fairstream.reporting import silence
+from fairstream.reporting import COMPILING, silence
 
 OnJobs = Callable[[float, int], None]
 """Called with (work done, jobs done) as the work proceeds."""
@@ -217,10 +219,13 @@ def _follow(
 def _drain(epochs: Any, progress: _Progress) -> None:
     while True:
         try:
-            epoch = epochs.get_nowait()
+            message = epochs.get_nowait()
         except Empty:
             return
-        progress.epoch(epoch)
+        if isinstance(message, logging.LogRecord):
+            COMPILING.handle(message)
+        else:
+            progress.epoch(message)
 
 
 def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> None:
@@ -236,6 +241,8 @@ def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> N
         torch.cuda.set_device(place % torch.cuda.device_count())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
     silence()
+    COMPILING.setLevel(logging.INFO)
+    COMPILING.addHandler(QueueHandler(epochs))
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 

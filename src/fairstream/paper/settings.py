@@ -156,7 +156,7 @@ class Experiment:
     """What a figure (and its like for the other task) is made from."""
 
     name: str
-    """What `--only` takes."""
+    """What `--experiment` takes."""
     question: str
     figures: tuple[str, ...]
     fixed: Callable[[Scale], Sequence[Setting]]
@@ -269,7 +269,7 @@ def named(names: Sequence[str]) -> list[Experiment]:
         meant = [e for e in EXPERIMENTS.values() if name == e.name or name in _labels(e)]
         if not meant:
             raise ConfigurationError(
-                f"--only takes {', '.join(EXPERIMENTS)}, or a label of the paper such as fig:scaling; got {name!r}"
+                f"--experiment takes {', '.join(EXPERIMENTS)}, or a label of the paper such as fig:params; got {name!r}"
             )
         found |= {experiment.name: experiment for experiment in meant}
     return list(found.values())

@@ -119,7 +119,7 @@ def need_current(engine: Engine) -> None:
     if found != wanted:
         raise WorkspaceError(
             f"the workspace's tables are of revision {found or 'none'}, this version of fairstream wants {wanted}; "
-            f"run `fairstream init DIR` on it once more to bring them up"
+            f"bring them up with `fairstream upgrade DIR`"
         )
 
 

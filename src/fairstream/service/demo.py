@@ -13,8 +13,9 @@ from fairstream.data import SyntheticStream, synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_arrow, people_from_arrow
+from fairstream.service.learning import Learning
 from fairstream.service.records import Update
-from fairstream.service.settings import Learning, LiveConfig, Privacy
+from fairstream.service.settings import LiveConfig, Privacy
 from fairstream.service.updates import run
 from fairstream.service.workspace import Workspace
 

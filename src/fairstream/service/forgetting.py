@@ -14,11 +14,11 @@ import mmap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, String, delete, func, insert, select, update
 
 from fairstream.errors import CheckpointError
-from fairstream.recommender import FairRecommender, load
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import driver_of, now, reachable, writing
@@ -27,6 +27,9 @@ from fairstream.service.people import PeopleStore, digests
 from fairstream.service.records import Model
 from fairstream.service.registry import tidy
 from fairstream.service.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fairstream.recommender import FairRecommender
 
 _AT_ONCE = 10_000
 _SEARCHABLE_BYTES = 8
@@ -212,6 +215,8 @@ def _models(workspace: Workspace) -> Iterator[tuple[Model, FairRecommender | Non
     there = workspace.models.names()
     with workspace.engine.connect() as connection:
         rows = connection.execute(select(schema.models).where(schema.models.c.folder.in_(there))).mappings().all()
+    if rows:
+        from fairstream.recommender import load  # noqa: PLC0415 (PyTorch, which no other part of it needs)
     for row in rows:
         model = Model.from_row(row)
         try:

@@ -50,7 +50,9 @@ def model(engine: Engine, model_id: str) -> Model:
     with engine.connect() as connection:
         row = connection.execute(select(schema.models).where(schema.models.c.id == model_id)).mappings().first()
     if row is None:
-        raise WorkspaceError(f"there is no model {model_id[:64]!r}; GET /v1/models shows those there are")
+        raise WorkspaceError(
+            f"there is no model {model_id[:64]!r}; GET /v1/models and `fairstream models` list those there are"
+        )
     return Model.from_row(row)
 
 

@@ -7,19 +7,23 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
 from fairstream.files import replace_file
-from fairstream.methods import MethodConfig
+
+if TYPE_CHECKING:
+    from fairstream.service.learning import Learning
 
 FILE = "fairstream.toml"
-_PARTS = ("learning", "gate", "privacy", "alerts", "limits", "retention")
-"""The tables of the file."""
+_LEARNING = "learning"
+_PARTS = ("gate", "privacy", "alerts", "limits", "retention")
+"""The tables of the file beside that."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
 
@@ -44,15 +48,6 @@ class Every:
         if found[2].startswith("event"):
             return cls(int(found[1]), "events")
         return cls(int(found[1]) * _SECONDS[found[2]], "seconds")
-
-
-class Learning(MethodConfig):
-    """How the model learns."""
-
-    seed: int = Field(0, ge=0)
-    """Seed of everything random."""
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Where updates run; the service itself answers from the CPU."""
 
 
 class Gate(Configuration):
@@ -147,12 +142,30 @@ class LiveConfig(Configuration):
     """Models that stay on disk for a rollback."""
     audit_head: str | None = None
     """A second file, on another disk say, for the hash of the audit record's last entry."""
-    learning: Learning = Learning()
+    learning_options: dict[str, Any] = Field(default_factory=dict)
+    """What the table `[learning]` says; `learning` checks it."""
     gate: Gate = Gate()
     privacy: Privacy = Privacy()
     alerts: Alerts = Alerts()
     limits: Limits = Limits()
     retention: Retention = Retention()
+
+    def __init__(self, *, learning: Learning | None = None, **options: Any) -> None:
+        """From options, and how to learn."""
+        if learning is not None:
+            options["learning_options"] = learning.model_dump()
+        super().__init__(**options)
+
+    @cached_property
+    def learning(self) -> Learning:
+        """How the model learns; looked at only where something is trained, since it needs PyTorch."""
+        from fairstream.service.learning import Learning  # noqa: PLC0415
+
+        return Learning(**self.learning_options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All options, table by table, as the file has them."""
+        return {**self.model_dump(exclude={"learning_options"}), _LEARNING: self.learning.model_dump()}
 
     @field_validator("groups")
     @classmethod
@@ -181,15 +194,17 @@ class LiveConfig(Configuration):
             found = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{folder / FILE} cannot be read: {error}") from None
-        for name in _PARTS:
+        for name in (_LEARNING, *_PARTS):
             if not isinstance(options := found.get(name, {}), dict):
                 raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {options!r}")
-            found[name] = type(cls.model_fields[name].default)(**options)
-        return cls(**found)
+            if name != _LEARNING:
+                found[name] = type(cls.model_fields[name].default)(**options)
+        learning_options = found.pop(_LEARNING, {})
+        return cls(**{**found, "learning_options": learning_options})
 
     def write(self, folder: Path) -> None:
         """Write the file, each option with what it means above it."""
-        lines = [*_lines(self), *(line for part in _PARTS for line in _part(self, part))]
+        lines = [*_lines(self), *(line for part in (_LEARNING, *_PARTS) for line in _part(self, part))]
         replace_file(folder / FILE, "\n".join([*lines, ""]).encode())
 
 
@@ -202,7 +217,7 @@ def _lines(config: Configuration) -> Iterator[str]:
     """TOML, with options that are not set as comments: TOML has no null."""
     for name, field in type(config).model_fields.items():
         value: Any = getattr(config, name)
-        if isinstance(value, Configuration):
+        if isinstance(value, Configuration) or name == "learning_options":
             continue
         yield f"# {field.description}"
         # JSON's strings, numbers and booleans are TOML's too.

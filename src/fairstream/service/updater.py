@@ -208,7 +208,7 @@ class _Update:
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:
         about: dict[str, Any] = {
-            "configuration": self.workspace.config.model_dump(),
+            "configuration": self.workspace.config.to_dict(),
             "data": {
                 "sha256": self.sha256,
                 "n_events": len(self.events),

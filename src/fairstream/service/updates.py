@@ -120,6 +120,10 @@ def run(
                 say,
                 lambda connection, done: _finish(connection, queued.id, done.kind, done.reason, done.t, done.model),
             )
+        except KeyboardInterrupt:
+            with suppress(FairstreamError), reachable(workspace.engine), writing(workspace.engine) as connection:
+                _fail_running(connection, now(), "it was interrupted")  # what it has committed stays
+            raise
         except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
             return _warned(workspace, _failed(workspace, queued, error))
     return _warned(workspace, get(workspace.engine, queued.id))
@@ -231,8 +235,8 @@ def _begin(engine: Engine, queued: Update) -> None:
             raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
 
 
-def _fail_running(connection: Connection, at: int) -> None:
-    values = {"state": "failed", "reason": "the process ended before the update did", "finished": at}
+def _fail_running(connection: Connection, at: int, reason: str = "the process ended before the update did") -> None:
+    values = {"state": "failed", "reason": reason, "finished": at}
     connection.execute(update(_rows).where(_rows.c.state == "running").values(values))
 
 

@@ -84,7 +84,7 @@ class Workspace:
             secret = secrets.token_bytes(32)
             _write_private(folder / _SECRET, secret)
             with writing(audited(engine, secret, _heads(folder, config))) as connection:
-                record(connection, "init", {"configuration": config.model_dump()})
+                record(connection, "init", {"configuration": config.to_dict()})
             config.write(folder)  # last: a folder with this file is a workspace
         return cls.open(folder)
 

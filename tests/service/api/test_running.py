@@ -17,8 +17,9 @@ import pytest
 from fairstream import load
 from fairstream.service.event_store import EventStore
 from fairstream.service.keys import revoke_key
+from fairstream.service.learning import Learning
 from fairstream.service.registry import promote
-from fairstream.service.settings import Gate, Learning, LiveConfig
+from fairstream.service.settings import Gate, LiveConfig
 from fairstream.service.workspace import Workspace
 from live_services import (
     N_USERS,

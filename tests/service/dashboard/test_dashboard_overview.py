@@ -35,9 +35,9 @@ from fairstream.service.dashboard.reading import PERIODS_AT_ONCE, gap_of, read_m
 from fairstream.service.dashboard.status import status_of
 from fairstream.service.dashboard.words import score
 from fairstream.service.database import writing
+from fairstream.service.learning import Learning
 from fairstream.service.schema import models, service
 from fairstream.service.serving import ServedBy
-from fairstream.service.settings import Learning
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]

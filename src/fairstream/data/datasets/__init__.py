@@ -14,7 +14,7 @@ from fairstream.data.datasets.raw import (
     read_movielens_1m,
     read_movielens_100k,
 )
-from fairstream.data.datasets.sources import locate
+from fairstream.data.datasets.sources import SOURCES, locate
 from fairstream.data.datasets.synthetic import synthetic_stream
 from fairstream.data.inputs import files_within, find_file, is_address, is_glob
 from fairstream.errors import DataError
@@ -33,16 +33,26 @@ def open_dataset(source: Any) -> Dataset:
     if path.is_file():
         return read_modcloth(path) if is_modcloth(path) else Dataset(path)
     if not path.exists():
-        raise DataError(f"there is no file or folder {path}; give a data folder, a file, or 'synthetic'")
-    if is_movielens_1m(path):
-        return read_movielens_1m(path)
-    if is_movielens_100k(path):
-        return read_movielens_100k(path)
+        return _named(str(source))
     return _in_folder(path)
 
 
+def _named(name: str) -> Dataset:
+    """Return a data set of the paper that was prepared before."""
+    if name not in SOURCES:
+        raise DataError(
+            f"there is no file or folder {name}; give a data folder, a file, 'synthetic', or a data set that "
+            f"`fairstream data get` prepares ({', '.join(SOURCES)})"
+        )
+    return _in_folder(locate(name))
+
+
 def _in_folder(folder: Path) -> Dataset:
-    """Return the data set of a folder: `interactions` and maybe `users` files, or the parts of one table."""
+    """Return the data set of a folder: `interactions` and maybe `users` files, a raw one, or the parts of one table."""
+    if is_movielens_1m(folder):
+        return read_movielens_1m(folder)
+    if is_movielens_100k(folder):
+        return read_movielens_100k(folder)
     events = find_file(folder, "interactions")
     users = find_file(folder, "users")
     if events is None and (parts := [file for file in files_within(folder) if file.path != users]):

@@ -187,11 +187,11 @@ def _check_replaceable(folder: Path, *, force: bool) -> None:
         return
     foreign = [folder.name] if not folder.is_dir() else [e.name for e in folder.iterdir() if e.name not in _FILES]
     if foreign:
-        raise DataError(f"{folder} holds something else ({', '.join(sorted(foreign)[:4])}); choose another with --to")
+        raise DataError(f"{folder} holds something else ({', '.join(sorted(foreign)[:4])}); choose another with --data")
     if not force and any(folder.iterdir()):
         raise DataError(
             f"{folder} exists already and is not what `fairstream data get` wrote; "
-            f"choose another with --to, or replace it with --force"
+            f"choose another with --data, or replace it with --force"
         )
 
 

@@ -87,7 +87,9 @@ def find_source(name: str) -> Source:
 
 
 def data_home() -> Path:
-    """Return the user's folder for data sets: `fairstream` in $XDG_DATA_HOME, by default in ~/.local/share."""
+    """Return the folder for data sets: $FAIRSTREAM_DATA, else `fairstream` in $XDG_DATA_HOME or ~/.local/share."""
+    if named := os.environ.get("FAIRSTREAM_DATA"):
+        return Path(named)
     given = Path(os.environ.get("XDG_DATA_HOME", ""))
     base = (
         given if given.is_absolute() else Path.home() / ".local" / "share"
@@ -96,7 +98,7 @@ def data_home() -> Path:
 
 
 def locate(name: str, folder: Path | None = None) -> Path:
-    """Return the folder of a prepared data set: in `folder`, else in $FAIRSTREAM_DATA or `data_home()`.
+    """Return the folder of a prepared data set: in `folder`, by default in `data_home()`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -106,10 +108,10 @@ def locate(name: str, folder: Path | None = None) -> Path:
     True
     """
     find_source(name)
-    named = os.environ.get("FAIRSTREAM_DATA")
-    places = [folder] if folder is not None else [*([Path(named)] if named else []), data_home()]
-    for place in places:
-        if find_file(place / name, "interactions") is not None:
-            return place / name
-    looked = ", ".join(map(str, dict.fromkeys(places)))
-    raise DataError(f"{name} is not in {looked}; fetch it with `fairstream data get {name}`, or say where it is")
+    place = data_home() if folder is None else folder
+    if find_file(place / name, "interactions") is None:
+        raise DataError(
+            f"{name} is not in {place}; fetch it with `fairstream data get {name}`, or let FAIRSTREAM_DATA name the "
+            f"folder that holds the folder {name}"
+        )
+    return place / name

@@ -101,7 +101,7 @@ async def put_users(request: Request, service: RunningService, _: UserWriter) ->
     parse = _USER_PARSERS[_content_type(request)]
     body = await request.body()
     users = await asyncio.to_thread(_checked_users, parse, body, service.workspace.config.groups)
-    ended = await service.commands.run("ingest", "--users", "-", "--group", "value", "--json", stdin=users)
+    ended = await service.commands.run("ingest", "--users", "-", "--group", "value", "--json", "-", stdin=users)
     return UsersReceipt(**parsed_output(ended)["users"])
 
 

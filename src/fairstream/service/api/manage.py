@@ -192,13 +192,18 @@ def list_audit(
     return Page[AuditEntry].of(page, limit, "seq")
 
 
+def _as_ids(user_id: str) -> bytes:
+    """What `--ids -` reads: in the arguments of a process everybody on the machine could see whom it is about."""
+    return json.dumps([user_id]).encode()
+
+
 @router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems(404, 507))
 async def forget_user(service: RunningService, key: Admin, user_id: UserId) -> ForgetRequest:
     """Forget a person: events and lists at once, the attribute and what models have learned soon after."""
     request = await asyncio.to_thread(request_forget, service.workspace, [user_id], by=key.name)
     service.serving.forget([user_id])
     if request.unknown:  # without events; an attribute, or a model that has learned events since deleted, may be left
-        ended = await service.commands.run("forget", "--", user_id)
+        ended = await service.commands.run("forget", "--ids", "-", stdin=_as_ids(user_id))
         if ended.code == UNKNOWN:
             raise ApiError(404, "This user is unknown: no event, no attribute and no model is theirs.")
     else:
@@ -214,7 +219,7 @@ async def forget_user(service: RunningService, key: Admin, user_id: UserId) -> F
 )
 async def export_user(service: RunningService, _: Admin, user_id: UserId) -> Response:
     """All that is stored about a person: events, attribute, and which models know of them."""
-    ended = await service.commands.run("export", "--", user_id)
+    ended = await service.commands.run("export", "--ids", "-", stdin=_as_ids(user_id))
     if ended.code == UNKNOWN:
         raise ApiError(404, "This user is unknown: no event, no attribute and no model is theirs.")
     return JSONResponse(parsed_output(ended))

@@ -1,0 +1,18 @@
+"""How a workspace's model learns: the table `[learning]` of its file. Apart, because it needs PyTorch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fairstream.methods import MethodConfig
+
+
+class Learning(MethodConfig):
+    """How the model learns."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of everything random."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Where updates run; the service itself answers from the CPU."""
