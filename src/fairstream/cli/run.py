@@ -244,20 +244,19 @@ def _show(document: Document, others: Mapping[str, Document], console: Console) 
 
 
 def _introduce(job: Run, console: Console) -> None:
-    log, (first, *others) = job.log, job.groups.names
+    log = job.log
     name = f" (the paper's {job.dataset})" if job.dataset else ""
     how = {
         "declared": "advantaged",
         "larger": "advantaged, the larger group of the pre-training data",
         "auto": "advantaged until found otherwise",
     }
-    lines = [
-        f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items; "
-        f"{job.groups.attribute}: {first} ({how[job.groups.choice]}) against {_listed(ordered(others))}",
-        *job.notes,
-    ]
-    for line in lines:
-        console.print(line, highlight=False)
+    groups = ""
+    if not job.groups.is_empty:
+        first, *others = job.groups.names
+        groups = f"; {job.groups.attribute}: {first} ({how[job.groups.choice]}) against {_listed(ordered(others))}"
+    about = f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items{groups}"
+    print_lines(console, about, *job.notes)
 
 
 def _listed(names: list[str]) -> str:

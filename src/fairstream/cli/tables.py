@@ -51,13 +51,13 @@ def period_table(document: Document, task: str, others: Mapping[str, Document] |
     `others` are runs that this one has to beat; their means follow.
     """
     main = next(iter(document["summary"][task]))
-    shown = shown_groups(document["data"]["groups"])
+    shown, has_groups = shown_groups(document["data"]["groups"]), bool(document["data"]["groups"])
     method, seeds = document["config"]["method"], document["config"]["seed"]
     several = f", mean of {len(seeds)} seeds" if isinstance(seeds, list) else ""
     table = new_table(f"{method}, evaluated on {TASK_NAMES[task]}{several}", caption=_caption(document, task, main))
     table.add_column("period", justify="right", no_wrap=True)
     table.add_column("step", no_wrap=True)
-    for heading in (main, *gap_headings(shown), "seconds"):
+    for heading in (main, *(gap_headings(shown) if has_groups else ()), "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     update_seconds, begins = _update_seconds(document), document["data"]["period_begins"]
     pretrain_seconds = document["timing"]["pretrain_s"] if document["timing"] else None
@@ -67,18 +67,24 @@ def period_table(document: Document, task: str, others: Mapping[str, Document] |
         t = result["t"]
         step = "pre-train" if t == 0 else result["step"]
         when = f" from {begins[t].replace('T', ' ')}" if begins else ""
-        cells = score_cells(result["tasks"][task][main], shown)
+        cells = _cells(result["tasks"][task][main], shown, has_groups)
         table.add_row(f"{t}{when}", step, *cells, _seconds([seconds]))
     table.add_section()
-    table.add_row("mean", "", *score_cells(document["summary"][task][main], shown), _seconds(update_seconds))
+    table.add_row("mean", "", *_cells(document["summary"][task][main], shown, has_groups), _seconds(update_seconds))
     for name, other in (others or {}).items():
         table.add_row(
             "mean",
             name.replace("-", "\n"),
-            *score_cells(other["summary"][task][main], shown),
+            *_cells(other["summary"][task][main], shown, has_groups),
             _seconds(_update_seconds(other)),
         )
     return table
+
+
+def _cells(score: Mapping[str, Any], shown: Sequence[str], has_groups: bool) -> list[str]:
+    """The mean, and the gap where there are groups."""
+    cells = score_cells(score, shown)
+    return cells if has_groups else cells[:1]
 
 
 def not_beaten(comparison: Comparison, name: str) -> str | None:
@@ -97,13 +103,13 @@ def not_beaten(comparison: Comparison, name: str) -> str | None:
 
 def metric_table(document: Document, task: str) -> Table:
     """Every metric, averaged over the periods."""
-    shown = shown_groups(document["data"]["groups"])
+    shown, has_groups = shown_groups(document["data"]["groups"]), bool(document["data"]["groups"])
     table = new_table(f"All metrics on {TASK_NAMES[task]}, mean over the periods")
     table.add_column("metric", no_wrap=True)
-    for heading in ("mean", *gap_headings(shown)):
+    for heading in ("mean", *(gap_headings(shown) if has_groups else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for metric, score in document["summary"][task].items():
-        table.add_row(metric, *score_cells(score, shown))
+        table.add_row(metric, *_cells(score, shown, has_groups))
     return table
 
 
@@ -186,7 +192,9 @@ def recovery_line(probe: Mapping[str, Any]) -> str:
     )
 
 
-def _caption(document: Document, task: str, main: str) -> str:
+def _caption(document: Document, task: str, main: str) -> str | None:
+    if not document["data"]["groups"]:
+        return None
     score = document["summary"][task][main]
     size = f"mean |PD| {number(score['abs_performance_disparity'])} (null mean {number(score['null_mean'])})"
     if spread := score["spread"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairstream.data import EventLog
 from fairstream.experiments.config import PAPER_TASKS, RunConfig
-from fairstream.experiments.run import resolved
+from fairstream.experiments.run import groups_of, resolved
 from fairstream.methods import METHODS
 from fairstream.models import may_be_closed_form
 
@@ -107,6 +107,6 @@ def pretraining_id(log: EventLog, config: RunConfig) -> str:
 
 
 def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:
-    groups = log.require_groups()
-    about = [log.fingerprint(), groups.attribute, groups.names[0], groups.choice, settings]
+    groups = groups_of(log)
+    about = [log.fingerprint(), groups.attribute, *groups.names[:1], groups.choice, settings]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:20]

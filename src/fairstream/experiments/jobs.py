@@ -19,7 +19,7 @@ from fairstream.experiments.identity import pretraining_id, run_id
 from fairstream.experiments.pretrained import Pretrained
 from fairstream.experiments.record import Record
 from fairstream.experiments.results import PeriodResult
-from fairstream.experiments.run import Run, resolved
+from fairstream.experiments.run import Run, groups_of, resolved
 from fairstream.experiments.store import Store
 from fairstream.methods import Parts
 from fairstream.models import may_inherit
@@ -251,7 +251,7 @@ def _is_begun(store: Store, log: EventLog, config: RunConfig) -> bool:
 
 def _comes_in_parts(log: EventLog, config: RunConfig) -> bool:
     """Whether each period is a job of its own; not where something follows from the period before."""
-    owes_nothing = log.require_groups().choice != "auto" and not may_inherit(config.model) and not config.explain
+    owes_nothing = groups_of(log).choice != "auto" and not may_inherit(config.model) and not config.explain
     return config.strategy_name == "retrain" and owes_nothing
 
 

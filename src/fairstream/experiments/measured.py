@@ -79,7 +79,7 @@ class _OfUsers:
     """A metric of one value a user: intervals come from resampled users and seeds."""
 
     def __init__(self, paired: Paired, groups: Sequence[str]) -> None:
-        _need_disparities(paired.of("largest")[0].tolist())
+        _need_disparities(paired.of("largest")[0].tolist(), groups)
         self._groups = groups
         self._paired, self._by_group = paired, paired.of("by_group")[0]
 
@@ -104,7 +104,7 @@ class _OfAllUsers:
             score_periods(periods, [name], own, min_size=1)[0][name] for periods, own in zip(tests, groups, strict=True)
         ]
         gaps = [np.nan if score.largest_gap is None else score.largest_gap.value for score in scores]
-        _need_disparities(gaps)
+        _need_disparities(gaps, groups[0])
         self._mean = mean_of([[score.mean for score in scores[s::n_seeds]] for s in range(n_seeds)])
         self._gap = mean_of([gaps[s::n_seeds] for s in range(n_seeds)])
         by_group = [{group: score.by_group[group] for group in groups[0]} for score in scores]
@@ -120,6 +120,8 @@ class _OfAllUsers:
         return dict(self._by_group[contender])
 
 
-def _need_disparities(sizes: Sequence[float]) -> None:
+def _need_disparities(sizes: Sequence[float], groups: Sequence[str]) -> None:
+    if not groups:
+        raise DataError("no disparity can be compared: the runs were made without groups")
     if np.isnan(sizes).any():
         raise DataError("no disparity can be compared: too few users of the groups were tested")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from fairstream.baselines import GroupProbe, group_recovery, require_two_groups, user_embeddings
-from fairstream.data import EventLog, History
+from fairstream.data import EventLog, Groups, History
 from fairstream.data.datasets.published import recognise
 from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
@@ -58,7 +58,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
         # Where the advantaged group is not declared, the pre-training data say which is the larger.
-        self.groups = log.require_groups().as_of(log.n_users_after(self.periods.ends[0]))
+        self.groups = groups_of(log).as_of(log.n_users_after(self.periods.ends[0]))
         randomness, protocol = Randomness(config.seed), evaluation_protocol(config.protocol)
         self._oracle = None if protocol.point_in_time else History.of(log.users, log.items)
         self._learning = Learning(
@@ -72,6 +72,8 @@ class Run(Tabular, Iterator[PeriodResult]):
         readable = self._learning.readable(log)
         self._features = None if readable.features is None else readable.features.of(log.item_ids)
         self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
+        if self.groups.is_empty:
+            self.notes += ("there are no groups: nothing is done for fairness, and no disparity is measured",)
         """What is worth knowing about the log and its periods: one sentence each."""
         self._state: State | None = None
         make_reranker = METHODS[config.method].reranker
@@ -329,7 +331,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         n_done, n_all = len(self.results), self.periods.last - 1
         title = (
             f"Run of {self.config.method} with {self.config.model}, seed {self.config.seed}: "
-            f"{n_done} of {n_all} periods, {len(self.log):,} events; {self.groups.attribute}"
+            f"{n_done} of {n_all} periods, {len(self.log):,} events; {self.groups.attribute or 'no groups'}"
         )
         groups = self._names()
         rows = [
@@ -432,9 +434,9 @@ class Run(Tabular, Iterator[PeriodResult]):
                 "n_events": len(self.log),
                 "n_users": self.log.n_users,
                 "n_items": self.log.n_items,
-                "group": self.groups.attribute,
-                "advantaged": self.groups.names[0],
-                "advantaged_by": self.groups.choice,
+                "group": None if self.groups.is_empty else self.groups.attribute,
+                "advantaged": None if self.groups.is_empty else self.groups.names[0],
+                "advantaged_by": None if self.groups.is_empty else self.groups.choice,
                 "groups": list(self._names()),
                 "columns": asdict(self.log.columns),
                 "period_ends": list(self.periods.ends),
@@ -470,8 +472,19 @@ class Run(Tabular, Iterator[PeriodResult]):
         return {"group_recovery": None if found is None else found.to_dict()}
 
 
+def groups_of(log: EventLog) -> Groups:
+    """The log's groups; where nothing is known of anybody, none."""
+    return Groups.none(log.n_users) if log.groups is None else log.require_groups()
+
+
 def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
-    """The configuration with what the log decides filled in, and the log's periods."""
+    """The configuration with what the log decides filled in, and the log's periods.
+
+    Without groups there is nothing to be fair to: every lever is off.
+    """
+    if log.groups is None:
+        _need_no_groups(config)
+        config = config.without_lever()
     known = recognise(log)
     ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
     if config.pretrain_events is not None:
@@ -480,6 +493,17 @@ def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
     share = ratio if config.pretrain_events is None else None
     options = {"pretrain_ratio": share, "n_periods": periods.last, "tasks": config.resolved_tasks}
     return config.with_options(**options), periods
+
+
+def _need_no_groups(config: RunConfig) -> None:
+    """Raise ConfigurationError where something was asked for that is about groups alone."""
+    method = METHODS[config.method]
+    asked = "max_disparity" if config.max_disparity is not None else f"method {config.method}"
+    if config.max_disparity is not None or method.reranker is not None or method.wrap_model is not None:
+        raise ConfigurationError(
+            f"{asked} is about groups of users, but the log has none; read it with a users table and group=COLUMN (on "
+            f"the command line: --group COLUMN), or leave it out"
+        )
 
 
 def _cut(log: EventLog, config: RunConfig, ratio: float) -> Periods:

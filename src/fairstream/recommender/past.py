@@ -59,6 +59,11 @@ class Past:
             raise ConfigurationError(f"n_periods must be >= 1, got {n_periods}")
         if not 0 < pretrain_ratio < 1:
             raise ConfigurationError(f"pretrain_ratio must be > 0 and < 1, got {pretrain_ratio:g}")
+        if log.groups is None:
+            raise DataError(
+                "a frontier is about the gap between groups of users, but the log has none; read it with a users table "
+                "and group=COLUMN (on the command line: --group COLUMN)"
+            )
         groups = log.require_groups()
         if math.floor(pretrain_ratio * len(log)) < 1 or (1 - pretrain_ratio) * len(log) < n_periods + 1:
             raise DataError(
