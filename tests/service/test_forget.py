@@ -15,6 +15,7 @@ from streams import PERSON, batch_of, know, named_stream, take_in, values_of
 from typer.testing import CliRunner, Result
 
 import fairstream
+from fairstream import recommender
 from fairstream.cli import app
 from fairstream.service import database, forgetting, schema
 from fairstream.service.audit import entries
@@ -94,9 +95,10 @@ def test_many_people_are_one_pass(learned: Workspace, monkeypatch: pytest.Monkey
 
     def counted(folder: Path, **options: Any) -> Any:
         loaded.append(folder)
-        return fairstream.load(folder, **options)
+        return load(folder, **options)
 
-    monkeypatch.setattr(forgetting, "load", counted)
+    load = recommender.load
+    monkeypatch.setattr(recommender, "load", counted)
     gone = [PERSON, *OTHERS, *(f"u{n}" for n in range(10, 60))]
     done = forget(learned, gone, by="test")
     assert done.problems == ()

@@ -11,7 +11,7 @@ import typer
 from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
 from fairstream.cli.options import Every, Json, Quiet, WorkspaceFolder
 from fairstream.cli.workspaces import needing_live
-from fairstream.errors import ConfigurationError, WorkspaceError
+from fairstream.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairstream.service.workspace import Workspace
@@ -81,7 +81,7 @@ def init(
     with needing_live():
         from fairstream.service.settings import FILE  # noqa: PLC0415 (an extra)
     if (folder / FILE).is_file():
-        raise WorkspaceError(
+        raise ConfigurationError(
             f"{folder} is a workspace already; its options are in {folder / FILE}, and `fairstream upgrade {folder}` "
             f"brings its tables up to date"
         )

@@ -1,37 +1,96 @@
-"""`fairstream report`: a reproduction of the paper as one page."""
+"""`fairstream report`: runs, or a reproduction of the paper, as one page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
-from fairstream.cli.console import make_console, print_lines
-from fairstream.cli.options import Output, Quiet
-from fairstream.experiments import check_writable
+from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.options import Json, Metric, Output, Quiet, Task
+from fairstream.errors import ConfigurationError, DataError
+from fairstream.experiments import Store, by_label, check_writable, compare, pooled, write_file
+from fairstream.pages.vega import need_charts
 from fairstream.paper.collect import findings_of
-from fairstream.paper.report import PictureFormat, write_figures, write_report
+from fairstream.paper.report import write_figures, write_report
 
 
 def report(
-    store: Annotated[Path, typer.Argument(help="Results folder of `fairstream reproduce`.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN…",
+            help="Stores (`--store`), their run files, JSON files (`--json`), in any mix; or the store of one "
+            "`fairstream reproduce`.",
+            show_default=False,
+        ),
+    ],
     output: Output = Path("report.html"),
+    metric: Metric = None,
+    task: Task = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Also write each figure as a picture into this folder.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Of a reproduction: also write each figure as a picture here.", show_default=False
+        ),
     ] = None,
-    format: Annotated[PictureFormat, typer.Option(help="Format of the pictures.")] = "png",  # noqa: A002
+    format: Annotated[  # noqa: A002
+        Literal["png", "svg"], typer.Option(help="Format of these pictures.", case_sensitive=False)
+    ] = "png",
+    json: Json = None,
     quiet: Quiet = False,
 ) -> None:
-    """Render a reproduction as a single HTML page: verdicts, the paper's figures beside ours, every number.
+    """Write runs as one HTML page: compared with each other, period by period, group by group, with all settings.
 
-    Runs that are missing in the store are shown as not run. Needs the extra: `pip install fairstream[report]`.
+    Of a store that `fairstream reproduce` wrote it is the page of the paper: verdicts, the paper's figures beside
+    ours, every number. Needs the extra: `pip install fairstream[report]`.
     """
+    check_json(json)
     check_writable(output)
-    findings = findings_of(store)
-    write_report(findings, output)
-    console = make_console(quiet=quiet)
-    print_lines(console, f"{output}: open it in any browser.")
-    if figures is not None:
-        written = write_figures(findings, figures, format=format)
-        print_lines(console, f"{figures}: {len(written)} pictures.")
+    need_charts()
+    console = make_console(quiet=quiet, json=json)
+    if _is_reproduction(runs):
+        findings = findings_of(runs[0])
+        write_report(findings, output)
+        written = [] if figures is None else write_figures(findings, figures, format=format)
+        claims = [asdict(claim) for claim in findings.claims]
+        document = {"page": str(output), "figures": [str(path) for path in written], "claims": claims}
+        lines = [f"{output}: open it in any browser."]
+        lines += [] if figures is None else [f"{figures}: {len(written)} pictures."]
+    else:
+        if figures is not None:
+            raise ConfigurationError("--figures writes those of the paper; give the store of a `fairstream reproduce`")
+        document = {"page": str(output), **write_runs(runs, output, metric=metric, task=task)}
+        lines = [*document["verdicts"], *document["notes"], f"{output}: open it in any browser."]
+    print_lines(console, *lines)
+    write_result(document, json)
+
+
+def write_runs(runs: Sequence[Path], output: Path, *, metric: str | None, task: str | None) -> dict[str, Any]:
+    """Write the page of runs; gives what it says, for JSON."""
+    from fairstream.pages.runs_page import runs_page  # noqa: PLC0415 (an extra)
+
+    records, task, metric = by_label(runs, metric=metric, task=task)
+    documents = {label: pooled(group) for label, group in records.items()}
+    comparison: dict[str, Any] | None = None
+    notes = []
+    if len(records) > 1:
+        try:
+            result = compare([record for group in records.values() for record in group], metric=metric, task=task)
+            comparison = {**asdict(result), "verdicts": result.verdicts()}
+        except (ConfigurationError, DataError) as error:  # the runs stand side by side all the same
+            notes.append(f"They were not compared: {error}.")
+    page = runs_page(documents, task=task, metric=metric, comparison=comparison, notes=notes)
+    write_file(output, page.encode())
+    verdicts: list[str] = [] if comparison is None else comparison["verdicts"]
+    shown = {"task": task, "metric": metric, "methods": list(documents), "notes": notes}
+    return {**shown, "comparison": comparison, "verdicts": verdicts}
+
+
+def _is_reproduction(runs: Sequence[Path]) -> bool:
+    if len(runs) > 1 or not (runs[0] / "runs").is_dir():
+        return False
+    return Store.opened(runs[0]).note("plan") is not None

@@ -1,6 +1,6 @@
 """Runs, their stored results, several of them in parallel, and how they compare."""
 
-from fairstream.experiments.compare import Comparison, compare, read_runs
+from fairstream.experiments.compare import Comparison, by_label, compare, read_runs
 from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.explain import explain_run
 from fairstream.experiments.identity import run_id
@@ -25,6 +25,7 @@ __all__ = [
     "RunConfig",
     "Source",
     "Store",
+    "by_label",
     "check_writable",
     "compare",
     "evaluation_protocol",

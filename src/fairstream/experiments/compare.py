@@ -245,6 +245,40 @@ def compare(
     return Comparison(metric, task, part, tuple(seeds), n_users, len(groups[0]), contenders, differences)
 
 
+def by_label(
+    runs: Iterable[Runs] | Runs, *, metric: str | None = None, task: str | None = None
+) -> tuple[dict[str, list[Record]], str, str]:
+    """Return runs by the label that `compare` gives them, each with its seeds, and the task and metric to show.
+
+    Parameters
+    ----------
+    runs, metric, task
+        As for `compare`.
+
+    Raises
+    ------
+    ConfigurationError
+        If not all runs have the task or the metric.
+    DataError
+        If there are no runs.
+
+    """
+    groups = _by_settings(read_runs(runs), task or DEFAULT_TASK, metric)
+    if not groups:
+        raise DataError("there are no finished runs to show")
+    flat = [record for group in groups for record in group]
+    if len({record.about["data"]["sha256"] for record in flat}) > 1:
+        raise DataError("the runs are on different events; show those of each log on their own")
+    task = _shared_task(flat, task)
+    shared = [name for name in flat[0].about["summary"][task] if all(name in r.about["summary"][task] for r in flat)]
+    if not shared or metric not in (None, *shared):
+        raise ConfigurationError(
+            f"metric must be one that all runs have, of {', '.join(shared) or 'none'}, got {metric!r}"
+        )
+    labels = _labels([group[0] for group in groups])
+    return dict(zip(labels, groups, strict=True)), task, metric or shared[0]
+
+
 def read_runs(runs: Iterable[Runs] | Runs) -> list[Record]:
     """Return the records of runs given in any of the forms that `compare` takes.
 

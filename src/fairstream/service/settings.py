@@ -153,7 +153,7 @@ class LiveConfig(Configuration):
     def __init__(self, *, learning: Learning | None = None, **options: Any) -> None:
         """From options, and how to learn."""
         if learning is not None:
-            options["learning_options"] = learning.model_dump()
+            options["learning_options"] = learning.model_dump(exclude_none=True)  # as TOML, which has no null
         super().__init__(**options)
 
     @cached_property
