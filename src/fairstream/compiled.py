@@ -36,7 +36,8 @@ class _FirstCompilation(event.Listener):
     _was_logged = False
 
 
-event.register("numba:compile", _FirstCompilation())  # type: ignore[no-untyped-call]
+FIRST = _FirstCompilation()
+event.register("numba:compile", FIRST)  # type: ignore[no-untyped-call]
 
 
 def njit(function: Function) -> Function:

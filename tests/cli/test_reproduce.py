@@ -55,7 +55,8 @@ def test_it_runs_says_what_it_chose_and_does_nothing_the_second_time(
     code, out, err = command(*PART, "--data", data, "--seeds", 2)
     assert code == 0, err
     assert "FADE on modcloth MF NDCG@20: fairness_weight = " in out
-    assert out.rstrip().endswith("Done. `fairstream report reproduction` renders it as a page.")
+    assert out.rstrip().endswith("reproduction.html: open it in any browser.")
+    assert "<html" in (tmp_path / "reproduction.html").read_text()
     store = Store(tmp_path / "reproduction")
     plan = store.note("plan")
     assert plan is not None

@@ -538,10 +538,23 @@ def test_a_log_too_short_to_cut_is_refused(small: EventLog, protocol: str) -> No
         fairstream.run(short, **{"model": "mf", **FAST, "protocol": protocol})
 
 
-def test_groups_are_needed(small: EventLog) -> None:
+def test_without_groups_nothing_is_done_for_fairness_and_that_is_said(small: EventLog) -> None:
+    bare = replace(small, groups=None)
+    fade, plain = finished(bare), finished(small, "Finetune")
+    assert any("there are no groups" in note for note in fade.notes)
+    assert fade.config.fairness_weight == 0
+    document = fade.document()
+    assert (document["data"]["group"], document["data"]["groups"]) == (None, [])
+    for task, metrics in document["summary"].items():  # what is learned is what plain fine-tuning learns
+        for name, score in metrics.items():
+            assert score["mean"] == pytest.approx(plain.document()["summary"][task][name]["mean"])
+            assert (score["disparity"], score["by_group"]) == (None, {})
+    with pytest.raises(ConfigurationError, match="max_disparity is about groups"):
+        fairstream.run(bare, model="mf", max_disparity=0.1, **FAST)
+
+
+def test_groups_that_do_not_differ_are_refused(small: EventLog) -> None:
     assert small.groups is not None
-    with pytest.raises(DataError, match="no groups"):
-        fairstream.run(replace(small, groups=None), model="mf", **FAST)
     alone = replace(small.groups, codes=np.zeros_like(small.groups.codes))
     with pytest.raises(DataError, match="community does not differ: every known value is 'majority'"):
         fairstream.run(replace(small, groups=alone), model="mf", **FAST)

@@ -250,6 +250,11 @@ def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
         run("keys", "revoke", folder, "shop")
         assert scope_of(workspace.engine, key) is None
     assert "no key named" in told(WorkspaceError, "keys", "revoke", folder, "shop")
+    listed = json.loads(run("keys", "list", folder, "--json", "-"))["keys"]
+    assert [(key["name"], key["scope"], key["revoked"] is None) for key in listed] == [
+        ("admin", "admin", True),
+        ("shop", "ingest", False),
+    ]
 
 
 @pytest.mark.both_databases

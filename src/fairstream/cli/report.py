@@ -57,7 +57,11 @@ def report(
         write_report(findings, output)
         written = [] if figures is None else write_figures(findings, figures, format=format)
         claims = [asdict(claim) for claim in findings.claims]
-        document = {"page": str(output), "figures": [str(path) for path in written], "claims": claims}
+        document: dict[str, Any] = {
+            "page": str(output),
+            "figures": [str(path) for path in written],
+            "claims": claims,
+        }
         lines = [f"{output}: open it in any browser."]
         lines += [] if figures is None else [f"{figures}: {len(written)} pictures."]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, cast
@@ -9,8 +10,8 @@ from typing import Annotated, cast
 import typer
 
 from fairstream.cli.config_options import PROTOCOLS
-from fairstream.cli.console import make_console, on_interrupt, print_lines
-from fairstream.cli.options import Cluster, DataFolder, Device, Quiet, Workers, from_names
+from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
+from fairstream.cli.options import Cluster, DataFolder, Device, Json, Quiet, Workers, from_names
 from fairstream.cli.options import Store as StoreFolder
 from fairstream.cli.progress import JobProgress
 from fairstream.cli.workers import (
@@ -23,7 +24,10 @@ from fairstream.cli.workers import (
 from fairstream.data.datasets import locate
 from fairstream.data.datasets.published import difference_from_paper
 from fairstream.data.datasets.sources import SOURCES
-from fairstream.experiments import RunConfig, Source, Store
+from fairstream.errors import ConfigurationError
+from fairstream.experiments import RunConfig, Source, Store, check_writable
+from fairstream.paper.collect import findings_of
+from fairstream.paper.report import write_report
 from fairstream.paper.reproduce import Reproduction
 from fairstream.paper.settings import EXPERIMENTS, ModelName, named
 
@@ -72,13 +76,26 @@ def reproduce(
     device: Device = "auto",
     workers: Workers = None,
     cluster: Cluster = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The page: one HTML file that needs no network.",
+            show_default="STORE.html, beside the store",
+        ),
+    ] = None,
+    json: Json = None,
     quiet: Quiet = False,
 ) -> None:
     """Run the paper's experiments (RQ1–RQ6): every method, both models, both data sets, both tasks.
 
     Interrupted at any moment, it resumes when it is called again: each finished run is a file in the
-    store, and work that runs share is done once. `fairstream report` renders the results as a page.
+    store, and work that runs share is done once. It ends with a page of the results, which `fairstream report`
+    writes again at any time; the page needs the extra: `pip install fairstream[report]`.
     """
+    check_json(json)
+    page = output or store.with_name(f"{store.name}.html")
+    check_writable(page)
     check_device(device, cluster)
     RunConfig(protocol=protocol)  # raises before anything is written
     homes = {choice.value: SOURCES[choice.value] for choice in dataset or _Dataset}
@@ -86,7 +103,7 @@ def reproduce(
         name: Source.of(str(locate(name, data)), group=home.group, advantaged=home.advantaged)
         for name, home in homes.items()
     }
-    console = make_console(quiet=quiet)
+    console = make_console(quiet=quiet, json=json)
     work = Reproduction(
         store=Store(store),
         sources=sources,
@@ -105,6 +122,20 @@ def reproduce(
             if difference := difference_from_paper(name, len(log), log.n_users, log.n_items):
                 print_lines(console, f"Note: {difference}.")
         errors = work.run(progress.stage, lambda line: print_lines(console, line))
-    print_lines(console, f"Done. `fairstream report {store}` renders it as a page.")
+    findings = findings_of(store)
+    try:
+        write_report(findings, page)
+        print_lines(console, f"{page}: open it in any browser.")
+    except ConfigurationError as error:  # without what draws charts, the runs are there all the same
+        print_failures([ConfigurationError(f"{error}; then `fairstream report {store}` writes the page")])
+    document = {
+        "store": str(store),
+        "page": str(page) if page.exists() else None,
+        "n_runs": findings.n_runs,
+        "n_missing": findings.n_missing,
+        "claims": [asdict(claim) for claim in findings.claims],
+        "failures": [str(error) for error in errors],
+    }
+    write_result(document, json)
     print_failures(errors)
     exit_on_failures(errors)
