@@ -95,7 +95,7 @@ def test_a_device_of_the_environment_is_used(command: Command, monkeypatch: pyte
         (("run",), "Missing argument 'DATA'"),
         (("run", "x", "--foo"), "No such option: --foo"),
         (("nothing",), "No such command 'nothing'"),
-        (("run", "nowhere"), "there is no file or folder nowhere; give .* movielens-1m"),
+        (("run", "nowhere"), "there is no file or folder nowhere; give .*movielens-1m"),
         (("run", "modcloth"), "modcloth is not in .*; fetch it with `fairstream data get modcloth`"),
     ],
 )

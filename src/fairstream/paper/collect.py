@@ -83,6 +83,7 @@ class _Reader:
             sd=stdev(values) if len(values) > 1 else None,
             n_seeds=len(values),
             run_ids=tuple(ids),
+            shortened=None if setting is None else self._catalogue.scale.shortened(setting, place.dataset, place.model),
         )
 
     def _setting(self, place: Place) -> Setting | None:
@@ -141,7 +142,11 @@ def _notes(catalogue: Catalogue) -> tuple[str, ...]:
         "rest on those alone. Intervals do not include what another choice would have given."
     )
     if catalogue.plan["quick"]:
-        notes.append("A first look with fewer epochs, periods and values: its numbers are not meant to agree.")
+        notes.append(
+            "A quick reproduction: MF runs at the paper's settings, with fewer values of λ, γ, epochs, τ and μ; what "
+            "else was shortened stands in its row, and is not compared with the paper. Claims rest on all runs, these "
+            "among them."
+        )
     if catalogue.plan["protocol"] != "paper":
         notes.append(
             "Under this protocol other things are measured than in the paper (full ranking, true NDCG, newcomers "

@@ -46,6 +46,8 @@ class Point:
     n_seeds: int
     run_ids: tuple[str, ...]
     """The stored runs that it comes from."""
+    shortened: str | None = None
+    """What of these runs is less than the paper's, in words; their number is then not compared."""
 
     @property
     def difference(self) -> float | None:
@@ -59,8 +61,9 @@ class Point:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether ours is within the tolerance; None where there is nothing to compare."""
-        return None if self.difference is None else abs(self.difference) <= self.tolerance
+        """Whether ours is within the tolerance; None where there is nothing to compare, or less was run."""
+        is_comparable = self.difference is not None and self.shortened is None
+        return abs(self.difference or 0.0) <= self.tolerance if is_comparable else None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,9 @@ class Family:
         return Setting.of(self.method, **{self.parameter: value}, **more)
 
 
+_RETRAINING = ("Retrain", "Retrain-Fair")
+
+
 @dataclass(frozen=True)
 class Scale:
     """How much of it: all that the paper ran, or a first look."""
@@ -72,8 +75,12 @@ class Scale:
     temperatures: tuple[float, ...]
     n_negatives: tuple[int, ...]
     n_periods: int
+    few_periods: dict[ModelName, int]
+    """Where it is fewer."""
     pretrain_epochs: dict[tuple[str, ModelName], int]
     """Where it is not the paper's 100."""
+    retrain_epochs: dict[tuple[str, ModelName], int]
+    """Where methods that retrain in every period take fewer."""
     adversary_epochs: dict[tuple[str, ModelName], int]
     """Epochs of Adver's pre-training, whose discriminator takes ten steps a batch."""
     timed: tuple[str, ...]
@@ -95,17 +102,36 @@ class Scale:
     def config(self, setting: Setting, dataset: str, model: ModelName, *, seed: int, protocol: str) -> RunConfig:
         """The run of a setting."""
         epochs = self.adversary_epochs if setting.method == "Adver" else self.pretrain_epochs
+        if setting.method in _RETRAINING:
+            epochs = epochs | self.retrain_epochs
         return RunConfig(
             method=setting.method,
             model=model.lower(),
             protocol=protocol,
             seed=seed,
-            n_periods=self.n_periods,
+            n_periods=self.few_periods.get(model, self.n_periods),
             n_resamples=0,
             tasks=("remain", "next"),
             pretrain_epochs=epochs.get((dataset, model), 100),
             **dict(setting.options),
         )
+
+    def shortened(self, setting: Setting, dataset: str, model: ModelName) -> str | None:
+        """What of a run is less than in a full reproduction, in words; None where nothing is.
+
+        >>> QUICK.shortened(Setting.of("FADE"), "modcloth", "MF") is None
+        True
+        >>> QUICK.shortened(Setting.of("FADE"), "modcloth", "NCF")
+        '5 of 100 epochs of pre-training, 2 of 10 periods'
+        """
+        ours, full = (scale.config(setting, dataset, model, seed=0, protocol="paper") for scale in (self, FULL))
+        kind = "retraining" if setting.method in _RETRAINING else "pre-training"
+        parts = []
+        if ours.pretrain_epochs < full.pretrain_epochs:
+            parts.append(f"{ours.pretrain_epochs} of {full.pretrain_epochs} epochs of {kind}")
+        if (ours.n_periods or 0) < (full.n_periods or 0):
+            parts.append(f"{ours.n_periods} of {full.n_periods} periods")
+        return ", ".join(parts) or None
 
 
 FULL = Scale(
@@ -116,7 +142,9 @@ FULL = Scale(
     temperatures=(0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0),
     n_negatives=(4, 8, 16, 28, 40),
     n_periods=10,
+    few_periods={},
     pretrain_epochs={("movielens-1m", "NCF"): 50},
+    retrain_epochs={},
     adversary_epochs={
         ("movielens-1m", "MF"): 5,
         ("movielens-1m", "NCF"): 5,
@@ -133,13 +161,10 @@ QUICK = Scale(
     epochs=(1, 10),
     temperatures=(0.5, 3.0),
     n_negatives=(4, 16),
-    n_periods=2,
-    pretrain_epochs={
-        ("movielens-1m", "MF"): 5,
-        ("movielens-1m", "NCF"): 1,
-        ("modcloth", "MF"): 20,
-        ("modcloth", "NCF"): 5,
-    },
+    n_periods=10,
+    few_periods={"NCF": 2},
+    pretrain_epochs={("movielens-1m", "NCF"): 1, ("modcloth", "NCF"): 5},
+    retrain_epochs={("movielens-1m", "MF"): 5},
     adversary_epochs={("modcloth", "MF"): 2, ("modcloth", "NCF"): 2},
     timed=("modcloth",),
 )

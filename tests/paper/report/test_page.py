@@ -150,7 +150,12 @@ def test_the_same_findings_give_the_same_page(page: str) -> None:
 
 def test_a_quick_reproduction_says_so(read: Reader) -> None:
     assert "quick reproduction" not in read.text
-    assert "quick reproduction" in Reader(page_of(findings(quick=True))).text
+    quick = findings(quick=True)
+    short = replace(quick, points=tuple(replace(point, shortened="2 of 10 periods") for point in quick.points))
+    text = Reader(page_of(short)).text
+    assert "quick reproduction" in text
+    assert "shortened: 2 of 10 periods" in text
+    assert "0 of them were compared" in text.replace("\xa0", " ")
 
 
 def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> None:

@@ -161,8 +161,10 @@ def summary_of(findings: Findings) -> str:
         f"Protocol “{findings.protocol}”, {_seeds(findings.seeds)}, {counted(findings.n_runs, 'run')} planned.",
     ]
     if findings.quick:
+        n_short = sum(point.shortened is not None and point.ours is not None for point in findings.points)
         sentences.append(
-            "This was a quick reproduction, made to see that everything works: its numbers are not to be compared."
+            f"This was a quick reproduction: {counted(n_short, 'number')} of ours were made with fewer epochs or "
+            f"periods and are not compared; each says what was shortened."
         )
     else:
         sentences.append("The settings were those of a full reproduction.")

@@ -45,6 +45,8 @@ def claim_value(claim: Claim, value: float) -> str:
 
 def agreement(point: Point) -> str:
     """One word for whether a point agrees, or why that cannot be said."""
+    if point.shortened is not None and point.ours is not None:
+        return f"shortened: {point.shortened}"
     if point.agrees is None:
         return NOT_RUN if point.ours is None else NOT_GIVEN
     return "agrees" if point.agrees else "differs"
