@@ -26,12 +26,15 @@ def put(folder: Path, name: str = "modcloth", suffix: str = "parquet") -> Path:
     return folder / name
 
 
-def test_a_folder_that_is_given_is_meant_else_the_variable_comes_before_the_home(
+def test_a_folder_that_is_given_is_meant_else_the_variable_and_without_it_the_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAIRSTREAM_DATA", str(tmp_path / "named"))
     at_home = put(data_home())
     assert locate("modcloth") == at_home
+    monkeypatch.setenv("FAIRSTREAM_DATA", str(tmp_path / "named"))
+    assert data_home() == tmp_path / "named"
+    with pytest.raises(DataError, match="modcloth is not in .*named"):
+        locate("modcloth")
     named = put(tmp_path / "named")
     assert locate("modcloth") == named
     with pytest.raises(DataError, match="modcloth is not in"):  # other data would be worse than none
