@@ -21,6 +21,7 @@ Command = Callable[..., Any]
 @pytest.fixture
 def command(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `fairstream data` with these arguments, in an empty folder and with an empty home."""
+    monkeypatch.delenv("FAIRSTREAM_DATA", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

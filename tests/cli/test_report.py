@@ -50,7 +50,7 @@ def test_a_store_that_was_just_begun_gives_pictures(begun: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "error", "sentence"),
     [
-        (["nowhere"], DataError, "is not a store"),
+        (["nowhere"], DataError, "nowhere"),
         (["store", "--output", "nowhere/page.html"], ConfigurationError, "there is no folder"),
     ],
 )

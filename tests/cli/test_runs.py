@@ -214,3 +214,52 @@ def test_a_sweep_says_before_it_starts_that_its_runs_lack_the_task(
     assert outcome.exit_code == 0, outcome.output
     assert json.loads((tmp_path / "compared.json").read_text())["task"] == "next"
     assert all(record.tasks == ["next"] for record in Store("results").records())
+
+
+def test_any_runs_become_a_page(command: Command, data: Path, tmp_path: Path) -> None:
+    options = (*SET, "--grid=method=FADE,Finetune", "--seeds=2", "--store=swept", "--workers=1", "--device=cpu")
+    assert command("sweep", data, *READING, *options).exit_code == 0
+    outcome = command("report", "swept", "--json=-")
+    assert outcome.exit_code == 0, outcome.output
+    document = json.loads(outcome.stdout)
+    page = (tmp_path / "report.html").read_text()
+    assert document["methods"] == ["FADE", "Finetune"]
+    for contender in document["comparison"]["contenders"]:
+        assert f"{contender['performance']['value']:.4f}" in page
+        assert f"{contender['disparity']['value']:.4f}" in page
+    assert all(verdict in page for verdict in document["verdicts"])
+    again = command("report", *(tmp_path / "swept" / "runs").iterdir(), "--output=again.html", "--quiet")
+    assert (again.exit_code, again.output) == (0, "")
+    assert all(verdict in (tmp_path / "again.html").read_text() for verdict in document["verdicts"])
+
+    alone = command("run", data, *READING, *OPTIONS, "--seed=7", "--json=one.json")
+    assert alone.exit_code == 0
+    assert json.loads(command("report", "one.json", "--json=-").stdout)["comparison"] is None
+
+
+def test_runs_without_groups_become_a_page_that_says_so(command: Command, data: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "events.parquet"
+    pq.write_table(pq.read_table(data / "interactions.parquet"), bare)
+    for method in ("FADE", "Retrain"):
+        outcome = command("run", bare, *OPTIONS, f"--method={method}", f"--json={method}.json")
+        assert outcome.exit_code == 0, outcome.output
+        assert "there are no groups: nothing is done for fairness" in " ".join(outcome.output.split())
+        assert "PD" not in outcome.stdout
+    document = json.loads(command("report", "FADE.json", "Retrain.json", "--json=-").stdout)
+    assert "made without groups" in document["notes"][0]
+    assert "without groups" in (tmp_path / "report.html").read_text()
+    refused = command("frontier", bare, "--model=item-item")
+    assert "a frontier is about the gap between groups of users, but the log has none" in str(refused.exception)
+
+
+def test_what_cannot_be_one_page_is_one_sentence(command: Command, data: Path, tmp_path: Path) -> None:
+    assert command("run", data, *READING, *OPTIONS, "--json=a.json").exit_code == 0
+    half = pq.read_table(data / "interactions.parquet").slice(0, 900)
+    other = tmp_path / "other"
+    other.mkdir()
+    pq.write_table(half, other / "interactions.parquet")
+    pq.write_table(pq.read_table(data / "users.parquet"), other / "users.parquet")
+    assert command("run", other, *READING, *OPTIONS, "--json=b.json").exit_code == 0
+    assert "on different events" in str(command("report", "a.json", "b.json").exception)
+    assert "--figures writes those of the paper" in str(command("report", "a.json", "--figures=f").exception)
+    assert not (tmp_path / "report.html").exists()
