@@ -33,7 +33,7 @@ def test_a_folder_that_is_given_is_meant_else_the_variable_and_without_it_the_ho
     assert locate("modcloth") == at_home
     monkeypatch.setenv("FAIRSTREAM_DATA", str(tmp_path / "named"))
     assert data_home() == tmp_path / "named"
-    with pytest.raises(DataError, match="modcloth is not in .*named"):
+    with pytest.raises(DataError, match=r"modcloth is not in .*named"):
         locate("modcloth")
     named = put(tmp_path / "named")
     assert locate("modcloth") == named
