@@ -375,7 +375,7 @@ def test_what_is_not_whole_is_replaced_only_when_asked(web: Web, name: str, how:
     whole = {path: path.read_bytes() for path in get(web, content, tmp_path).folder.iterdir()}
     file = tmp_path / "movielens-1m" / name
     file.unlink() if how == "missing" else file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"exists already and is not what .* wrote; .*--to, .*--force"):
+    with pytest.raises(DataError, match=r"exists already and is not what .* wrote; .*--data, .*--force"):
         get(web, content, tmp_path)
     get(web, content, tmp_path, force=True)
     for path, expected in whole.items():
@@ -387,7 +387,7 @@ def test_what_is_somebody_elses_is_never_replaced(web: Web, tmp_path: Path) -> N
     mine.parent.mkdir()
     mine.write_text("mine")
     for force in (False, True):
-        with pytest.raises(DataError, match=r"holds something else \(thesis.txt\); choose another with --to"):
+        with pytest.raises(DataError, match=r"holds something else \(thesis.txt\); choose another with --data"):
             get(web, original("movielens-1m"), tmp_path, force=force)
     assert names_in(tmp_path) == ["movielens-1m", "thesis.txt"]
 
