@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from fairstream.errors import ConfigurationError
 from fairstream.files import check_writable, to_json, write_json
@@ -38,6 +40,19 @@ def make_console(*, quiet: bool = False, json: str | None = None) -> Console:
     if not console.is_terminal:
         console.width = _WIDTH_OF_A_FILE
     return console
+
+
+def new_table(title: str, caption: str | None = None) -> Table:
+    """An empty table with a title and a caption."""
+    return Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
 
 
 def print_lines(console: Console, *lines: str) -> None:

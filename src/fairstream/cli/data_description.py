@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
-from fairstream.cli.tables import new_table
+from fairstream.cli.console import new_table
 from fairstream.data import Columns, EventLog, read_events
 from fairstream.data.datasets import open_dataset
 from fairstream.data.datasets.published import difference_from_paper, nearest, recognise

@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.console import check_json, make_console, new_table, print_lines, write_result
 from fairstream.cli.options import Json, Metric, Output, Quiet, task_option
-from fairstream.cli.tables import new_table
 from fairstream.cli.workspaces import opened
 from fairstream.evaluation import Change, Estimate, Explained
 from fairstream.evaluation.score_cells import CHANCE_MARK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from fairstream.cli.tables import new_table
+from fairstream.cli.console import new_table
 from fairstream.evaluation import Interval
 from fairstream.evaluation.score_cells import CHANCE_MARK, ordered, shown_groups
 from fairstream.pages.frontier import TASKS

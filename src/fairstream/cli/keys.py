@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.console import check_json, make_console, new_table, print_lines, write_result
 from fairstream.cli.options import Json, Quiet, WorkspaceFolder
-from fairstream.cli.tables import new_table
 from fairstream.cli.workspaces import opened
 
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, rich_markup_mode="markdown")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from fairstream.cli.console import new_table
 from fairstream.evaluation import Interval, PointValue
 from fairstream.evaluation.score_cells import (
     CHANCE_MARK,
@@ -220,19 +220,6 @@ def _exclusions(excluded: Mapping[str, int], document: Document) -> str:
         )
     groups = (f"{name} (at most {n} user{'' if n == 1 else 's'})" for name, n in sorted(excluded.items()))
     return f"excluded in some period ({few}): {', '.join(groups)}"
-
-
-def new_table(title: str, caption: str | None = None) -> Table:
-    """An empty table with a title and a caption."""
-    return Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
 
 
 def contender_table(comparison: Comparison) -> Table:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.console import check_json, make_console, new_table, print_lines, write_result
 from fairstream.cli.options import Json, Quiet, WorkspaceFolder
-from fairstream.cli.tables import new_table
 from fairstream.cli.workspaces import opened
 from fairstream.text import number
 
