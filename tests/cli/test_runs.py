@@ -223,7 +223,7 @@ def test_any_runs_become_a_page(command: Command, data: Path, tmp_path: Path) ->
     assert outcome.exit_code == 0, outcome.output
     document = json.loads(outcome.stdout)
     page = (tmp_path / "report.html").read_text()
-    assert document["methods"] == ["FADE", "Finetune"]
+    assert sorted(document["methods"]) == ["FADE", "Finetune"]
     for contender in document["comparison"]["contenders"]:
         assert f"{contender['performance']['value']:.4f}" in page
         assert f"{contender['disparity']['value']:.4f}" in page
