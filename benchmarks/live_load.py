@@ -43,6 +43,7 @@ from fairstream.data import synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
 from fairstream.service.learning import Learning
+from fairstream.service.schema import events
 from fairstream.service.settings import Gate, Limits, LiveConfig, Retention
 from fairstream.service.workspace import Workspace
 

@@ -25,8 +25,8 @@ from benchmarks.live_load import Place, databases, free_port, ipc, send, serving
 from fairstream.data import synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
-from fairstream.service.registry import in_service
 from fairstream.service.learning import Learning
+from fairstream.service.registry import in_service
 from fairstream.service.settings import Gate, LiveConfig
 from fairstream.service.workspace import Workspace
 
