@@ -86,7 +86,9 @@ def init(
             f"brings its tables up to date"
         )
     console = make_console(quiet=quiet, json=json)
-    with _made(folder, given, learning, database, demo=demo) as workspace:
+    with needing_live():
+        made = _made(folder, given, learning, database, demo=demo)
+    with made as workspace:
         from fairstream.service.keys import make_key  # noqa: PLC0415
 
         config = workspace.config
