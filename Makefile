@@ -5,7 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test slow lint docs bench clean
+# Python keeps what it has compiled of the tests and of their 300 modules, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test slow lint docs package lock bench clean
 
 demo: $(READY)  ## Run the main job on a built-in synthetic stream
 	$(BIN)/fairstream demo
@@ -27,6 +30,19 @@ lint: $(READY)  ## Style, types, and which package may import which
 docs: $(READY)  ## Build the documentation into docs/_build/html; its tutorials are run, and a warning is an error
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -n -W --keep-going -q docs docs/_build/html
+
+package: $(READY)  ## Build the wheel and the sdist, and try each in an empty environment
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	.ci/try-package dist/*.whl
+	.ci/try-package dist/*.tar.gz
+
+lock: $(READY)  ## Write constraints.txt anew: what pyproject.toml asks for, version by version
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	grep '^#' constraints.txt > constraints.head
+	$(BIN)/uv pip compile pyproject.toml --quiet --no-annotate --no-header --universal --python-version 3.11 \
+	    --extra dev --extra docs --output-file constraints.txt
+	cat constraints.head constraints.txt > constraints.new && mv constraints.new constraints.txt && rm constraints.head
 
 bench: $(READY)  ## Measure speed and print the tables; DATA is a folder with movielens-1m
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
