@@ -20,6 +20,7 @@ from fairstream.models import (
     WindowScorer,
     model_factory,
 )
+from fairstream.models.sequence import GRU4Rec
 from fairstream.objectives import DisparityLoss, Objective, bpr_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training import TrainingJob, cut_batches, cut_windows, make_optimizer
@@ -129,6 +130,7 @@ OWN: dict[str, type[Scorer]] = {
     "asking": Asking,
     "rebinding": Rebinding,
     "windows": Windowed,
+    "gru4rec": GRU4Rec,
 }
 
 

@@ -11,6 +11,7 @@ columns have drawn already.
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from typing import Any
 
@@ -66,14 +67,26 @@ class NegativeSampler:
         """(B,) how many items can be drawn for each user."""
         return (self.n_items - np.diff(self.bounds))[self.place(users)]
 
-    def draw(self, users: Rows, n: int, key: int, first: int = 0) -> Tensor:
+    def only(self, users: Rows) -> NegativeSampler:
+        """The same draws for these users alone, in memory of their own."""
+        part = copy.copy(self)
+        part.__dict__.pop("_search_keys", None)
+        part.users = _distinct_rows(users)
+        at = self.place(part.users)
+        starts, counts = self.bounds[at], np.diff(self.bounds)[at]
+        part.bounds = np.append(0, np.cumsum(counts))
+        part.free_before = self.free_before[np.repeat(starts - part.bounds[:-1], counts) + np.arange(counts.sum())]
+        return part
+
+    def draw(self, users: Rows, n: int, key: int, first: int = 0, *, positions: Rows | None = None) -> Tensor:
         """(B, n) distinct items for each user, in random order; −1 where a user has no more.
 
-        Row b is the draw of position `first` + b under this key.
+        Row b is the draw of position `first` + b under this key, or of the b-th of `positions`.
         """
         place = torch.from_numpy(self.place(users)).to(self._device)
         free = torch.from_numpy(self.n_free(users)).to(self._device)
-        ranks = _distinct(free, n, key, first)  # (B, n)
+        drawn_at = first + torch.arange(len(users)) if positions is None else torch.from_numpy(positions)
+        ranks = _distinct(free, n, key, drawn_at.to(self._device))  # (B, n)
         keys, starts = self._search_keys
         wanted = place[:, None] * (self.n_items + 1) + ranks.clamp(min=0)
         skipped = torch.searchsorted(keys, wanted, right=True) - starts[place][:, None]
@@ -142,13 +155,13 @@ def _count_free(bounds: Any, items: Any, out: Any) -> None:
             out[at] = items[at] - (at - bounds[a])
 
 
-def _distinct(available: Tensor, n: int, key: int, first: int) -> Tensor:
+def _distinct(available: Tensor, n: int, key: int, positions: Tensor) -> Tensor:
     """(B, n) distinct integers below `available` (B,), each ordered n-tuple equally likely; −1 where none is left.
 
     Column c takes the r-th of what columns 0 … c − 1 have left, r uniform below available − c.
     """
     device = available.device
-    counter = (first + torch.arange(len(available), device=device))[:, None] * n + torch.arange(n, device=device)
+    counter = positions[:, None] * n + torch.arange(n, device=device)
     left = (available[:, None] - torch.arange(n, device=device)).clamp(min=0)
     wanted = (uniform(key, counter) * left).long()  # r, (B, n)
     drawn = torch.full_like(wanted, -1)

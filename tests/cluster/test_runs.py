@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import fairstream
+from cluster_processes import working
 from fairstream import ConfigurationError
 from fairstream.experiments.jobs import Source, finish, jobs_for
 from fairstream.experiments.pool import execute_all, execute_runs
@@ -44,7 +45,7 @@ def test_the_store_is_that_of_one_process_though_workers_are_killed(
     def kill_some() -> None:
         """Kill whoever works, three times."""
         while len(killed) < 3 and not is_over.wait(0.02):
-            for pid in workers_of_this_process():
+            for pid in working(b"ray::_worked"):
                 if pid not in killed and len(killed) < 3:
                     killed.add(pid)
                     os.kill(pid, signal.SIGKILL)
@@ -62,25 +63,6 @@ def test_the_store_is_that_of_one_process_though_workers_are_killed(
     assert failed == []
     assert len(killed) == 3
     assert contents(store) == undisturbed
-
-
-def workers_of_this_process() -> list[int]:
-    """The descendants of this process that run tasks of ours now."""
-    parents, working = dict[int, int](), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if (folder / "cmdline").read_bytes().startswith(b"ray::_worked"):
-                working.append(int(folder.name))
-        except OSError:
-            continue  # it has ended meanwhile
-
-    def is_ours(pid: int) -> bool:
-        while pid and pid != os.getpid():
-            pid = parents.get(pid, 0)
-        return pid != 0
-
-    return [pid for pid in working if is_ours(pid)]
 
 
 def test_runs_that_fail_are_told_and_stop_no_other(ray_here: Any, source: Source, tmp_path: Path) -> None:

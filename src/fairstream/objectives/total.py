@@ -155,15 +155,15 @@ class Objective:
         if self.auto_weight is None:
             return l_rec + self.lambda_ * self.fairness_of(scores, groups, signs, among_all)
         assert isinstance(self.fairness, DisparityLoss)
-        disparity = self.fairness.disparity(self._of_fairness(scores, among_all), groups, len(signs))
+        disparity = self.fairness.disparity(self.fairness_scores(scores, among_all), groups, len(signs))
         lambda_ = self.auto_weight(l_rec, signs[0] * disparity.dpd[0])
         return l_rec + lambda_ * fairness_loss(disparity, signs, self.fairness.kind)
 
     def fairness_of(self, scores: Tensor, groups: Tensor, signs: Tensor, among_all: AmongAll | None = None) -> Tensor:
         """L_fair alone."""
-        return self.fairness(self._of_fairness(scores, among_all), groups, signs)
+        return self.fairness(self.fairness_scores(scores, among_all), groups, signs)
 
-    def _of_fairness(self, scores: Tensor, among_all: AmongAll | None) -> Tensor:
+    def fairness_scores(self, scores: Tensor, among_all: AmongAll | None) -> Tensor:
         """The scores that the fairness loss is of."""
         if not self._is_fairness_among_all:
             return scores[:, : 1 + self.mu]

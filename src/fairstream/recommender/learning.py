@@ -17,7 +17,7 @@ from fairstream.data.features import Codes
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation, Evaluator, UserResults
-from fairstream.methods import MethodConfig, Parts
+from fairstream.methods import METHODS, MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
     ContextBuilder,
@@ -64,6 +64,7 @@ from fairstream.training import (
     make_optimizer,
     train,
 )
+from fairstream.training.distributed import DistributedEngine, WorkerGroup
 from fairstream.training.optimizers import (
     copy_state,
     drop_state_rows,
@@ -187,6 +188,8 @@ class Learning:
     engine: EngineName = "auto"
     oracle: History | None = None
     """All events, future ones included: the paper's protocol lets training know of them."""
+    workers: WorkerGroup | None = None
+    """Who takes the steps of gradient descent; None: this process."""
 
     def __post_init__(self) -> None:
         self.parts.check(self.config)
@@ -518,7 +521,7 @@ class Learning:
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
         epochs = epochs or (config.pretrain_epochs if is_fresh else config.update_epochs)
         job = self._job(lesson, model.gradient_part.train(), optimizer)
-        make_engine = self.parts.engine_choice(self.config)(self.engine, job)
+        make_engine = self._engine_of(job)
         works_on_copy = base is not None and job.same_batches_every_epoch and _works_on_copy(make_engine, job)
         if base is not None and not works_on_copy:
             model, optimizer = self._copied(model, optimizer, about.features)
@@ -527,17 +530,22 @@ class Learning:
         set_learning_rate(job.optimizer, rate)
         if is_fresh and config.schedule == "cosine":
             job = replace(job, schedule=Schedule(job.optimizer, rate, epochs * len(job.batches)))
-        engine = make_engine(job)
-        report = train(
-            job,
-            engine,
-            n_interactions=len(plan.events),
-            t=t,
-            epochs=epochs,
-            randomness=self.randomness,
-            learning_rate=rate,
-            on_epoch=on_epoch,
-        )
+        try:
+            engine = make_engine(job)
+            report = train(
+                job,
+                engine,
+                n_interactions=len(plan.events),
+                t=t,
+                epochs=epochs,
+                randomness=self.randomness,
+                learning_rate=rate,
+                on_epoch=on_epoch,
+            )
+        except BaseException:
+            if self.workers is not None:
+                self.workers.stop()
+            raise
         if job.schedule is not None:
             job.schedule.finish()
         if works_on_copy:
@@ -545,6 +553,16 @@ class Learning:
         engine.finish(in_place=True)  # the model is nobody else's
         self._compute(model, *learned, was_weighted=lesson.was_weighted)
         return _Result(model, optimizer, report, None, job.batches.users)
+
+    def _engine_of(self, job: TrainingJob) -> Callable[[TrainingJob], Engine]:
+        """What runs a job: this process, or the workers."""
+        if self.workers is None:
+            return self.parts.engine_choice(self.config)(self.engine, job)
+        if METHODS[self.config.method].engine is not None:
+            raise ConfigurationError(
+                f"{self.config.method} has a training of its own, which no cluster can divide; leave out cluster"
+            )
+        return partial(DistributedEngine, group=self.workers)
 
     def _compute(
         self,

@@ -44,6 +44,7 @@ from fairstream.recommender.vectors import most_similar, write_vectors
 from fairstream.reporting import report
 from fairstream.strategies import MeasureGroups, Side, Strategy
 from fairstream.training import CUSTOM, EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
+from fairstream.training.distributed import ActorGroup
 
 Metrics = Sequence[str] | Mapping[str, Metric]
 _OWN_TO_EACH = ("_writing", "_swapping", "_n_readers")
@@ -305,6 +306,7 @@ class FairRecommender(Shown):
         group: str | Sequence[str] | None = None,
         advantaged: object = None,
         on_epoch: OnEpoch | None = None,
+        cluster: str | None = None,
     ) -> Self:
         """Train from scratch.
 
@@ -324,6 +326,9 @@ class FairRecommender(Shown):
             event on, and even before it.
         on_epoch
             Called after each epoch with (epochs done, epochs in all).
+        cluster
+            "local" or HOST:PORT: train on a Ray cluster (`pip install 'fairstream[cluster]'`), data-parallel over
+            users, on CPUs; None: in this process.
 
         Returns
         -------
@@ -349,7 +354,7 @@ class FairRecommender(Shown):
             n_items=0 if features is None else len(item_ids),
         )
         with self._writing:
-            candidate = self._learning_with(groups).fit(first, on_epoch, columns=log.columns)
+            candidate = self._learning_with(groups, cluster).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
             self._is_mapped = False
             self.notes = (*log.notes, *without_groups, *candidate.notes)
@@ -375,9 +380,10 @@ class FairRecommender(Shown):
             )
         return ("there are no groups: nothing is done for fairness, and no disparity is measured",)
 
-    def _learning_with(self, groups: Groups) -> Learning:
-        """How states follow each other; without groups there is nothing to be fair to."""
-        return self._learning.without_lever() if groups.is_empty else self._learning
+    def _learning_with(self, groups: Groups, cluster: str | None = None) -> Learning:
+        """How states follow each other, and where; without groups there is nothing to be fair to."""
+        learning = self._learning.without_lever() if groups.is_empty else self._learning
+        return learning if cluster is None else replace(learning, workers=ActorGroup(cluster))
 
     def update(
         self,
@@ -390,6 +396,7 @@ class FairRecommender(Shown):
         control_step: float = 1.0,
         measure_groups: MeasureGroups | None = None,
         strategy: Strategy | None = None,
+        cluster: str | None = None,
     ) -> Self:
         """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
 
@@ -400,7 +407,7 @@ class FairRecommender(Shown):
 
         Parameters
         ----------
-        events, users, items, on_epoch
+        events, users, items, on_epoch, cluster
             As for `fit`.
         min_group_size
             Under `max_disparity`, groups with fewer tested users are not measured.
@@ -432,7 +439,7 @@ class FairRecommender(Shown):
         with self._writing:
             state = self._fitted()
             self._require_optimizer("learn")
-            learning = self._learning_with(state.groups)
+            learning = self._learning_with(state.groups, cluster)
             if strategy is not None:
                 learning = replace(learning, parts=replace(learning.parts, strategy=strategy))
             state.require_groups("an update")

@@ -42,11 +42,14 @@ class ReferenceEngine(Engine):
     def _candidates(self, key: int) -> Tensor:
         """(N, 1 + max(n, μ)) each positive and its negatives."""
         if self._drawn is None or self._drawn[0] != key:
-            job = self.job
-            assert isinstance(job.batches, Batches)
-            negatives = job.sampler.draw(job.batches.users, job.objective.n_drawn, key)
-            self._drawn = key, torch.cat([self._items[:, None], negatives], dim=1)
+            self._drawn = key, torch.cat([self._items[:, None], self._draw_negatives(key)], dim=1)
         return self._drawn[1]
+
+    def _draw_negatives(self, key: int) -> Tensor:
+        """(N, max(n, μ))"""
+        job = self.job
+        assert isinstance(job.batches, Batches)
+        return job.sampler.draw(job.batches.users, job.objective.n_drawn, key)
 
     def _context(self, at: slice) -> Context:
         """What was known before each interaction of a batch."""
@@ -74,20 +77,24 @@ class ReferenceEngine(Engine):
     def _loss(
         self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, *, has_two_groups: bool
     ) -> Tensor:
-        job, among_all = self.job, None
-        if job.objective.needs_all_items:
-            everything = job.model.score_range(users, 0, job.sampler.n_items, context)
-            scores, among_all = (
-                everything.gather(1, candidates),
-                AmongAll(everything, candidates[:, 0], everything.new_ones(len(users))),
-            )
-        else:
-            scores = job.model(users, candidates, context)  # (B, 1 + max(n, μ))
-        check_scores(scores, candidates)
+        job = self.job
+        scores, among_all = self._scores(users, candidates, context)
         loss = job.objective(scores, groups, self._signs, has_two_groups=has_two_groups, among_all=among_all)
         if job.extra_loss is not None:
             loss = loss + job.extra_loss(job.model, Batch(users, candidates, scores, context))
         return loss
+
+    def _scores(self, users: Tensor, candidates: Tensor, context: Context) -> tuple[Tensor, AmongAll | None]:
+        """(B, 1 + max(n, μ)) the scores of the candidates, and those of all items where a loss needs them."""
+        job, among_all = self.job, None
+        if job.objective.needs_all_items:
+            everything = job.model.score_range(users, 0, job.sampler.n_items, context)
+            scores = everything.gather(1, candidates)
+            among_all = AmongAll(everything, candidates[:, 0], everything.new_ones(len(users)))
+        else:
+            scores = job.model(users, candidates, context)
+        check_scores(scores, candidates)
+        return scores, among_all
 
 
 _WIDTHS = (1, 2, 8)
@@ -122,15 +129,26 @@ class WindowEngine(Engine):
         return self._mean_loss(self._step(b, key) for b in order.tolist())
 
     def _step(self, b: int, key: int) -> Tensor:
-        job, at = self.job, self._windows.span(b)
-        model = job.model
+        job, (begin, end) = self.job, self._target_span(b)
+        groups, candidates, scores, among_all = self._scores(b, key)
+        loss = job.objective(scores, groups, self._signs, has_two_groups=self._have_two_groups[b], among_all=among_all)
+        if job.extra_loss is not None:
+            rows = torch.from_numpy(self._target_users[begin:end]).to(self._device)
+            loss = loss + job.extra_loss(job.model, Batch(rows, candidates, scores, self._context(b)))
+        return descend(job, loss)
+
+    def _target_span(self, b: int) -> tuple[int, int]:
+        """Which targets are those of a batch."""
+        begin, end = self._windows.first_target[b : b + 2]
+        return int(begin), int(end)
+
+    def _scores(self, b: int, key: int) -> tuple[Tensor, Tensor, Tensor, AmongAll | None]:
+        """Of the M targets of a batch: groups, candidates and their scores, and the scores of all items if needed."""
+        job, model, (begin, end) = self.job, self.job.model, self._target_span(b)
         assert isinstance(model, WindowScorer)
-        begin, end = (int(n) for n in self._windows.first_target[b : b + 2])
-        users = self._target_users[begin:end]
-        negatives = job.sampler.draw(users, job.objective.n_drawn, key, begin)
-        candidates = torch.cat([self._target_items[begin:end, None], negatives], dim=1)  # (M, 1 + n)
-        is_target = self._targets[at] >= 0
-        groups = self._groups[at, None].expand_as(is_target)[is_target]
+        candidates = torch.cat([self._target_items[begin:end, None], self._draw_negatives(b, key)], dim=1)  # (M, 1 + n)
+        is_target = self._targets[self._windows.span(b)] >= 0
+        groups = self._groups[self._windows.span(b), None].expand_as(is_target)[is_target]
         states = self._states(b, is_target)  # (M, d)
         among_all = None
         if job.objective.needs_all_items:
@@ -138,18 +156,20 @@ class WindowEngine(Engine):
             among_all = among_all_items(model, states, candidates[:, 0], self._weights[begin:end], shared)
         scores = model.score_states(states, candidates)
         check_scores(scores, candidates)
-        loss = job.objective(scores, groups, self._signs, has_two_groups=self._have_two_groups[b], among_all=among_all)
-        if job.extra_loss is not None:
-            rows = torch.from_numpy(users).to(self._device)
-            loss = loss + job.extra_loss(model, Batch(rows, candidates, scores, self._context(b, is_target)))
-        return descend(job, loss)
+        return groups, candidates, scores, among_all
 
-    def _context(self, b: int, is_target: Tensor) -> Context:
+    def _draw_negatives(self, b: int, key: int) -> Tensor:
+        """(M, max(n, μ))"""
+        begin, end = self._target_span(b)
+        return self.job.sampler.draw(self._target_users[begin:end], self.job.objective.n_drawn, key, begin)
+
+    def _context(self, b: int) -> Context:
         """What was known before each target of a batch."""
-        history = self._history[self._windows.span(b)]
+        at = self._windows.span(b)
+        history, is_target = self._history[at], self._targets[at] >= 0
         window, place = torch.nonzero(is_target, as_tuple=True)
-        at = place[:, None] - torch.arange(history.shape[1] - 1, -1, -1, device=self._device)  # (M, L)
-        known = history[window[:, None], at.clamp(min=0)].masked_fill(at < 0, -1)
+        back = place[:, None] - torch.arange(history.shape[1] - 1, -1, -1, device=self._device)  # (M, L)
+        known = history[window[:, None], back.clamp(min=0)].masked_fill(back < 0, -1)
         return Context(known, (known >= 0).sum(dim=1))
 
     def _states(self, b: int, is_target: Tensor) -> Tensor:
@@ -157,7 +177,7 @@ class WindowEngine(Engine):
         model, history = self.job.model, self._history[self._windows.span(b)]
         assert isinstance(model, WindowScorer)
         if not model.ignores_padding:
-            return model.states(history)[is_target]
+            return self._read(b, history, slice(None))[is_target]
         length = history.shape[1]
         widths = [*(width for width in _WIDTHS if width < length), length]
         n_places = ((history >= 0).sum(dim=1) + 1).clamp(max=length)  # a first event is predicted from padding
@@ -168,9 +188,14 @@ class WindowEngine(Engine):
             rows = torch.nonzero(chosen == at).squeeze(1)
             if len(rows):
                 kept = is_target[rows, -width:]
-                states.append(model.states(history[rows, -width:])[kept])
+                states.append(self._read(b, history[rows, -width:], rows)[kept])
                 numbers.append(number[rows, -width:][kept])
         return torch.cat(states)[torch.cat(numbers).argsort()]
+
+    def _read(self, b: int, history: Tensor, rows: Tensor | slice) -> Tensor:
+        """(W, L, d) the states of windows, which are these rows of a batch."""
+        assert isinstance(self.job.model, WindowScorer)
+        return self.job.model.states(history)
 
 
 def descend(job: TrainingJob, loss: Tensor) -> Tensor:

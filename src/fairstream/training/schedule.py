@@ -29,9 +29,14 @@ class Schedule:
         rise = min(1.0, (step + 1) / max(1.0, _WARM_UP * self._n_steps))
         return rise * 0.5 * (1 + math.cos(math.pi * min(1.0, step / self._n_steps)))
 
-    def advance(self) -> None:
-        """Go to the next step."""
-        self._at += 1
+    @property
+    def step(self) -> int:
+        """The step that it is at."""
+        return self._at
+
+    def advance(self, n_steps: int = 1) -> None:
+        """Go to the next step, or over several."""
+        self._at += n_steps
         self._set(self._learning_rate * self.factor(self._at))
 
     def _set(self, rate: float) -> None:

@@ -97,11 +97,15 @@ def _mean_weight(job: TrainingJob) -> float:
 
 def draws_at_random(model: Scorer) -> bool:
     """Whether the model draws random numbers when it is called: dropout, or `random_forward = True`."""
-    return any(
+    return any(map(draws_itself, model.modules()))
+
+
+def draws_itself(part: nn.Module) -> bool:
+    """Whether a module draws random numbers, apart from those it is made of."""
+    return (
         getattr(part, "random_forward", False)
         or isinstance(part, nn.modules.dropout._DropoutNd | nn.RReLU)
         or (isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout > 0)
-        for part in model.modules()
     )
 
 

@@ -1,0 +1,177 @@
+"""The engine that runs a job on several workers, and takes up again what a dead one had not finished."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fairstream.data import Rows
+from fairstream.errors import ConfigurationError, FairstreamError
+from fairstream.objectives import Objective
+from fairstream.training.distributed.exchange import Exchange
+from fairstream.training.distributed.shards import cut_job, join_tensors, own_tensors, unsupported
+from fairstream.training.distributed.steps import shard_engine
+from fairstream.training.engine import Engine, TrainingJob
+
+_STEPS_AT_ONCE = 2000
+_MOST_DEATHS = 5
+
+
+class WorkerDiedError(FairstreamError):
+    """A worker is gone, and with it what it had not given back."""
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """What a worker gives back."""
+
+    tensors: dict[str, Tensor]
+    """Its users' rows; the first worker's with everything that is replicated."""
+    objective: Objective
+    """With the statistics that live across batches."""
+    schedule_step: int | None
+
+
+class ShardWorker:
+    """One worker: its part of a job, and what it is asked to do with it."""
+
+    def __init__(self, job: TrainingJob, exchange: Exchange, n_steps: int) -> None:
+        self._engine = shard_engine(job, exchange, n_steps)
+
+    def take_steps(self, order: Rows, key: int) -> float:
+        """Its part of the sum of the batches' losses."""
+        return self._engine.epoch(order, key) * len(order)
+
+    def progress(self) -> Progress:
+        """What has become of its part of the job."""
+        job, is_first = self._engine.job, self._engine.exchange.rank == 0
+        step = None if job.schedule is None else job.schedule.step
+        return Progress(own_tensors(job, with_replicated=is_first), copy.deepcopy(job.objective), step)
+
+    def n_bytes(self) -> int:
+        """What it has given to the others so far."""
+        return self._engine.exchange.n_bytes
+
+
+class WorkerGroup(Protocol):
+    """Where the workers of a training are: threads, processes, Ray's actors."""
+
+    @property
+    def n_workers(self) -> int:
+        """How many there would be if they were started now."""
+
+    def start(self, jobs: Iterable[TrainingJob], n_steps: int) -> None:
+        """Make a `ShardWorker` of each job, in place of those there are."""
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all workers at the same time; raises `WorkerDiedError` where one is gone."""
+
+    def stop(self) -> None:
+        """Let the workers go."""
+
+
+@dataclass
+class Checkpoints:
+    """How often the result of a training is fetched from its workers."""
+
+    seconds: float = 60.0
+    """At the end of an epoch, or of 2,000 steps, that is so long after the last time."""
+    fetched_at: float = field(default_factory=time.monotonic)
+
+    def is_due(self) -> bool:
+        """Whether it is time."""
+        return time.monotonic() - self.fetched_at >= self.seconds
+
+
+class DistributedEngine(Engine):
+    """Data-parallel over users: the steps of the reference engine on the same batches, by any number of workers.
+
+    What the workers have made is fetched into the job itself from time to time, where it does not depend on their
+    number. Where one dies, all begin again from there, with as many as the group has then.
+    """
+
+    name = "distributed"
+
+    def __init__(self, job: TrainingJob, group: WorkerGroup, checkpoints: Checkpoints | None = None) -> None:
+        reason = unsupported(job)
+        if reason is not None:
+            raise ConfigurationError(f"this training cannot be divided among workers: {reason}; train on one machine")
+        super().__init__(job)
+        self._group, self._checkpoints = group, checkpoints or Checkpoints()
+        self._n_steps, self._since = 0, list[tuple[Rows, int]]()
+        """Steps in what has been fetched, and what has been done since."""
+        self._n_deaths = 0
+        try:
+            self._start()
+        except WorkerDiedError:
+            self._begin_again()
+
+    @staticmethod
+    def unsupported(job: TrainingJob) -> str | None:
+        return unsupported(job)
+
+    def epoch(self, order: Rows, key: int) -> float:
+        total = 0.0
+        for first in range(0, len(order), _STEPS_AT_ONCE):
+            part = order[first : first + _STEPS_AT_ONCE]
+            total += self._take(part, key)
+            if self._checkpoints.is_due():
+                self._fetch()
+        return total / len(order)
+
+    def finish(self, *, in_place: bool) -> None:
+        self._fetch()
+        self._group.stop()
+
+    def _take(self, order: Rows, key: int) -> float:
+        while True:
+            try:
+                total = sum(self._group.call("take_steps", order, key))
+            except WorkerDiedError:
+                self._begin_again()
+            else:
+                self._since.append((order, key))
+                return float(total)
+
+    def _fetch(self) -> None:
+        """Write what the workers have made into the job."""
+        while True:
+            try:
+                parts: list[Progress] = self._group.call("progress")
+                break
+            except WorkerDiedError:
+                self._begin_again()
+        join_tensors(self.job, [part.tensors for part in parts])
+        self.job = replace(self.job, objective=parts[0].objective)
+        if self.job.schedule is not None and parts[0].schedule_step is not None:
+            self.job.schedule.advance(parts[0].schedule_step - self.job.schedule.step)
+        self._n_steps += sum(len(order) for order, _ in self._since)
+        self._since.clear()
+        self._checkpoints.fetched_at = time.monotonic()
+
+    def _start(self) -> None:
+        n = self._group.n_workers
+        self._group.start((cut_job(self.job, rank, n) for rank in range(n)), self._n_steps)
+
+    def _begin_again(self) -> None:
+        """From what was fetched last, by the steps that were taken since."""
+        while True:
+            self._n_deaths += 1
+            if self._n_deaths > _MOST_DEATHS:
+                self._group.stop()
+                raise FairstreamError(
+                    f"workers of a training died {self._n_deaths} times, perhaps for want of memory; nothing has been "
+                    f"changed: try larger nodes, or fewer workers"
+                )
+            try:
+                self._start()
+                for order, key in self._since:
+                    self._group.call("take_steps", order, key)
+            except WorkerDiedError:
+                continue
+            return

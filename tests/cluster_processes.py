@@ -1,0 +1,35 @@
+"""Ray's workers among the processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def working(name: bytes = b"ray::_") -> list[int]:
+    """The descendants of this process that run a task or an actor of such a name now."""
+    parents, found = dict[int, int](), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            title = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended meanwhile
+        if title.startswith(name):  # those of Ray itself have no underscore
+            found.append(int(folder.name))
+
+    def is_ours(pid: int) -> bool:
+        while pid and pid != os.getpid():
+            pid = parents.get(pid, 0)
+        return pid != 0
+
+    return [pid for pid in found if is_ours(pid)]
+
+
+def all_are_gone() -> bool:
+    """Whether nobody works any more, soon: Ray ends processes a moment after it is asked to."""
+    patience = time.monotonic() + 120
+    while working() and time.monotonic() < patience:
+        time.sleep(0.05)
+    return not working()
