@@ -413,7 +413,7 @@ def test_a_metric_of_all_users_together_is_refused() -> None:
 
 
 def test_data_that_do_not_suffice_are_one_sentence() -> None:
-    with pytest.raises(DataError, match="the log has no groups"):
+    with pytest.raises(DataError, match="a frontier is about the gap between groups of users, but the log has none"):
         recommender().frontier(fs.read_events(STREAM.events), **QUICK)
     with pytest.raises(DataError, match="20 events are too few to pre-train on"):
         recommender().frontier(read(STREAM.events.slice(0, 20)), **{**QUICK, "n_periods": 9})

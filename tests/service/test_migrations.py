@@ -80,10 +80,10 @@ def old(tmp_path: Path, new_database: NewDatabase) -> Path:
 
 
 def test_every_row_is_kept_under_its_new_name(old: Path) -> None:
-    with pytest.raises(WorkspaceError, match="run `fairstream init DIR`"):
+    with pytest.raises(WorkspaceError, match="bring them up with `fairstream upgrade DIR`"):
         Workspace.open(old)
-    assert "brought to" in CliRunner().invoke(app, ["init", str(old)]).output
-    assert "up to date" in CliRunner().invoke(app, ["init", str(old)]).output
+    assert "brought to" in CliRunner().invoke(app, ["upgrade", str(old)]).output
+    assert "up to date" in CliRunner().invoke(app, ["upgrade", str(old)]).output
     with Workspace.open(old) as workspace:
         first, second = closed_periods(workspace.engine)
         assert (first.split_time, first.split_seq) == (98, 2)  # the first event that was held out
@@ -107,7 +107,7 @@ def test_every_row_is_kept_under_its_new_name(old: Path) -> None:
 
 
 def test_the_tables_are_those_of_the_schema(old: Path) -> None:
-    CliRunner().invoke(app, ["init", str(old)])
+    CliRunner().invoke(app, ["upgrade", str(old)])
     with Workspace.open(old) as workspace:
         found = inspect(workspace.engine)
         for table in schema.metadata.tables.values():
