@@ -42,7 +42,6 @@ def plain_hash(entry: Entry) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-@pytest.mark.both_databases
 def test_the_record_can_be_added_to_and_nothing_else(new_workspace: Maker) -> None:
     engine = new_workspace().engine
     with writing(engine) as connection:
@@ -55,7 +54,6 @@ def test_the_record_can_be_added_to_and_nothing_else(new_workspace: Maker) -> No
     assert verify(engine) == 2
 
 
-@pytest.mark.both_databases
 def test_a_changed_entry_is_found(new_workspace: Maker) -> None:
     engine = new_workspace().engine
     with writing(engine) as connection:
@@ -66,7 +64,6 @@ def test_a_changed_entry_is_found(new_workspace: Maker) -> None:
         verify(engine)
 
 
-@pytest.mark.both_databases
 def test_entries_taken_off_the_end_are_found(new_workspace: Maker) -> None:
     workspace = new_workspace()
     for name in "ab":
@@ -146,7 +143,6 @@ def test_what_is_decided_later_counts(learned: Workspace) -> None:
     assert verify(learned.engine) == 4
 
 
-@pytest.mark.both_databases
 def test_an_old_record_counts_up_to_its_first_entry_with_the_key(tmp_path: Path, new_database: NewDatabase) -> None:
     folder, address = tmp_path / "old", new_database()
     folder.mkdir()

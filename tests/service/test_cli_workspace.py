@@ -95,7 +95,6 @@ def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
     assert "workspace already" in told(ConfigurationError, "init", tmp_path / "w", "--max-disparity", "0.03")
 
 
-@pytest.mark.both_databases
 def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> None:
     new = tmp_path / "new"
     assert "every must be" in told(ConfigurationError, "init", new, "--every", "banana")
@@ -257,7 +256,6 @@ def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
     ]
 
 
-@pytest.mark.both_databases
 def test_the_record_is_checked_and_printed(folder: Path) -> None:
     run("keys", "add", folder, "shop", "--scope", "ingest")
     said = run("audit", folder)

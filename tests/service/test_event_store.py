@@ -21,7 +21,6 @@ from fairstream.service.people import digests
 from fairstream.service.schema import events, forgotten, periods
 from fairstream.service.workspace import Workspace
 
-pytestmark = pytest.mark.both_databases
 Maker = Callable[..., Workspace]
 fixtures_stay = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -65,7 +65,6 @@ def event(user_id: str, seconds: float, event_id: str = "e1") -> pa.Table:
     return pa.table({"event_id": [event_id], "user_id": [user_id], "item_id": ["i1"], "time": [seconds]})
 
 
-@pytest.mark.both_databases
 def test_nothing_of_the_person_is_left_and_the_next_update_does_not_bring_it_back(learned: Workspace) -> None:
     assert not is_nowhere(learned, PERSON)
     before, answers = in_service(learned.engine), lists(learned)
@@ -170,7 +169,6 @@ def test_the_next_update_completes_what_was_requested(learned: Workspace) -> Non
     assert is_nowhere(learned, PERSON)
 
 
-@pytest.mark.both_databases
 def test_cut_short_anywhere_the_model_in_service_is_whole_and_it_can_be_completed(
     learned: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,6 @@ def test_a_key_opens_until_it_is_revoked(new_workspace: Maker) -> None:
     assert valid == {*SCOPES} - {"read"}
 
 
-@pytest.mark.both_databases
 def test_any_other_text_opens_nothing(new_workspace: Maker) -> None:
     engine = new_workspace().engine
     make_key(engine, "a", "admin")

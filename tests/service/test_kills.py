@@ -26,7 +26,7 @@ from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from live_services import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_databases]
+pytestmark = pytest.mark.slow
 N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "40"))
 LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0}
 """The most seconds that each process lives; nothing is asserted of what it does in them."""

@@ -22,7 +22,6 @@ from fairstream.service.registry import in_service, model
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 
-pytestmark = pytest.mark.both_databases
 NewDatabase = Callable[..., str | None]
 ROWS: dict[str, list[dict[str, Any]]] = {
     "events": [

@@ -15,7 +15,6 @@ from fairstream.service import model_store
 from fairstream.service.workspace import Workspace
 from live_services import wait_until
 
-pytestmark = pytest.mark.both_databases
 Maker = Callable[..., Workspace]
 FILES = {"tensors": bytes(range(256)) * 3, "manifest.json": b"{}", "empty": b""}
 

@@ -34,7 +34,6 @@ def workspace(new_workspace: Maker) -> Workspace:
     return new_workspace()
 
 
-@pytest.mark.both_databases
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.tuples(_texts, _texts), max_size=6), max_size=4))
 def test_the_last_value_counts(workspace: Workspace, parts: list[list[tuple[str, str]]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from streams import named_stream, take_in
 
 from fairstream.service.audit import entries, verify
@@ -29,7 +28,6 @@ def test_everything_is_kept_unless_configured(learned: Workspace) -> None:
         assert prune(patient) == 0
 
 
-@pytest.mark.both_databases
 def test_only_what_no_kept_model_needs_is_deleted(learned: Workspace) -> None:
     first, second = closed_periods(learned.engine)
     with with_days(learned, 1) as workspace:

@@ -27,7 +27,7 @@ from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, Process, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_databases]
+pytestmark = pytest.mark.slow
 N_KILLS = int(os.environ.get("FAIRSTREAM_KILLS", "8"))
 LIVES = (30, 120, 400)
 """The most answers that it gives from when it is ready to its end; some of them start an update."""

@@ -34,7 +34,6 @@ def with_items(events: pa.Table, items: pa.Array) -> pa.Table:
     return events.set_column(1, "item_id", items)
 
 
-@pytest.mark.both_databases
 def test_each_period_judges_the_model_in_service_and_makes_the_next(learned: Workspace) -> None:
     take_in(learned, PERIODS[2])
     outcome = update(learned)

@@ -53,7 +53,6 @@ def is_due(workspace: Workspace, every: Every, at: int) -> bool:
     return found is not None
 
 
-@pytest.mark.both_databases
 def test_an_update_ends_with_its_state_reason_period_and_model(learned: Workspace) -> None:
     take_in(learned, PERIODS[2])
     queued = updates.request(learned, "key shop")
@@ -73,7 +72,6 @@ def test_an_update_ends_with_its_state_reason_period_and_model(learned: Workspac
     assert [row.id for row in updates.listed(learned.engine)] == [again.id, done.id]
 
 
-@pytest.mark.both_databases
 def test_of_many_that_look_at_once_exactly_one_gets_the_update(learned: Workspace) -> None:
     take_in(learned, PERIODS[2].slice(0, 10))
     with ThreadPoolExecutor(8) as pool:

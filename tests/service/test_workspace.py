@@ -21,7 +21,6 @@ from fairstream.service.workspace import Workspace
 Maker = Callable[..., Workspace]
 
 
-@pytest.mark.both_databases
 def test_what_was_configured_is_read_again(new_workspace: Maker) -> None:
     options = {"advantaged": "majority", "learning": Learning(fairness_weight=2.5), "gate": Gate(max_rise=0.01)}
     made = new_workspace(**options)
@@ -46,7 +45,6 @@ def test_a_configuration_that_cannot_be_honoured_is_one_sentence(new_workspace: 
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.both_databases
 def test_one_process_updates_at_a_time(new_workspace: Maker) -> None:
     workspace = new_workspace()
     with workspace.updating(), pytest.raises(WorkspaceError, match="another process"), workspace.updating():

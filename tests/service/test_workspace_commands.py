@@ -32,7 +32,6 @@ def document(*arguments: object, stdin: str | None = None) -> Any:
     return json.loads(result.stdout)
 
 
-@pytest.mark.both_databases
 def test_models_and_periods_are_listed_a_page_at_a_time(learned: Workspace) -> None:
     rows = registry.models(learned.engine)
     assert len(rows) > 1

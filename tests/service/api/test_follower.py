@@ -67,7 +67,6 @@ def remove(workspace: Workspace, model: str) -> None:
     shutil.rmtree(workspace.models.path(model))
 
 
-@pytest.mark.both_databases
 def test_a_look_takes_up_promotions_events_and_withdrawn_items_and_is_one_query(new_workspace: NewWorkspace) -> None:
     workspace = new_workspace()
     first = add_model(workspace)
@@ -187,7 +186,6 @@ def test_answers_go_on_without_the_database_and_the_thread_survives_anything(
     assert serving.status()[2:] == (None, 0, True)  # the last look went well
 
 
-@pytest.mark.both_databases
 def test_a_forgotten_person_is_a_stranger_at_the_next_look_and_after_a_restart(new_workspace: NewWorkspace) -> None:
     workspace = new_workspace()
     add_model(workspace, model="item-item")

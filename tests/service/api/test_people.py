@@ -53,7 +53,6 @@ def test_groups_go_in_and_never_out(new_service: Maker) -> None:
         assert "secret" not in client.get(path, headers=client.keys.admin).text
 
 
-@pytest.mark.both_databases
 def test_a_person_is_exported_and_forgotten_and_stays_so(new_service: Maker) -> None:
     workspace, client = new_service()
     path, event = "/v1/users/u1", {"user_id": "u1", "item_id": "i1", "time": 10**9, "event_id": "again"}

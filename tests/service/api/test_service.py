@@ -37,7 +37,6 @@ def ipc(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-@pytest.mark.both_databases
 def test_events_of_every_kind_are_stored_once(new_service: Maker) -> None:
     workspace, client = new_service(with_model=False)
     store = EventStore(workspace)

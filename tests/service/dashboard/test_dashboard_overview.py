@@ -51,7 +51,6 @@ ESTIMATES = st.builds(
 )
 
 
-@pytest.mark.both_databases
 def test_everything_is_read(new_workspace: Maker) -> None:
     overview = read_overview(filled(new_workspace()))
     assert overview.service is not None
@@ -198,7 +197,6 @@ def test_a_model_knows_its_family_and_its_record(new_workspace: Maker) -> None:
         assert read_model(workspace, id_) is None
 
 
-@pytest.mark.both_databases  # each has its own way with the signs that stand for others
 def test_the_record_of_odd_names_is_found(new_workspace: Maker) -> None:
     workspace, names = new_workspace(), ("100%", "a_b", "back\\slash", 'quo"te', "ünï", "<i>")
     with writing(workspace.engine) as connection:
