@@ -116,6 +116,12 @@ def test_resampling_adds_to_the_numbers_and_changes_none(data: tuple[Users, int]
         assert 0 < gap.p_value <= 1
 
 
+def test_a_gap_that_no_random_division_reaches_has_the_smallest_p_value_there_is() -> None:
+    """The division as it is counts as one of them, so that no p-value is zero."""
+    scores = scores_of([(user % 2, float(user % 2)) for user in range(60)], n_resamples=99)
+    assert [gap.p_value for gap in scores.gaps.values()] == pytest.approx([0.01, 0.01])
+
+
 @given(some_users())
 def test_swapping_two_groups_changes_the_sign_and_nothing_else(data: tuple[Users, int]) -> None:
     users = [(min(code, 1), value) for code, value in data[0]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, insert, text, update
+from sqlalchemy import Connection, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
@@ -61,6 +61,23 @@ def test_a_changed_entry_is_found(new_workspace: Maker) -> None:
         unguard(connection)
         connection.execute(update(audit).where(audit.c.seq == 1).values(body='{"nothing":"happened"}'))
     with pytest.raises(WorkspaceError, match="entry 1 does not follow"):
+        verify(engine)
+
+
+def test_an_entry_of_a_copy_of_the_workspace_does_not_fit(new_workspace: Maker) -> None:
+    """It has the key and the number of the one that it replaces, but the next one names another before it."""
+    engine = new_workspace().engine
+    with writing(engine) as connection:
+        record(connection, "test", {"of": "the copy"})
+        other = dict(connection.execute(select(audit).where(audit.c.seq == 2)).mappings().one())
+        connection.rollback()
+    for body in ({"of": "the workspace"}, {}):
+        with writing(engine) as connection:
+            record(connection, "test", body)
+    with writing(engine) as connection:
+        unguard(connection)
+        connection.execute(update(audit).where(audit.c.seq == 2).values(other))
+    with pytest.raises(WorkspaceError, match="entry 3 does not follow"):
         verify(engine)
 
 
