@@ -238,6 +238,7 @@ def test_shuffled_epochs_draw_fresh_negatives() -> None:
     assert len({str(negatives(epoch)) for epoch in epochs}) == 3
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("n", "mu"), [(1, 1), (2, 5), (5, 2)])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_one_draw_of_max_n_mu_distinct_free_negatives_per_interaction(n: int, mu: int, shuffled: bool) -> None:
@@ -294,6 +295,7 @@ def test_batches_without_two_groups_are_counted(codes: list[int]) -> None:
     assert report.n_batches == 5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("code", [-1, 0, 1, 7])
 def test_one_group_alone_trains_on_the_recommendation_loss_alone(code: int) -> None:
     data = Interactions()

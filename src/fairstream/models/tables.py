@@ -73,17 +73,22 @@ class _SparsePadded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, rows: Tensor) -> Tensor:
         is_padding = (rows < 0).unsqueeze(-1)
-        # In the gradient padding is a zero for another row of the lookup. Where there is none it is one for the row
-        # −1, which `RowAdam` leaves out: its shape must not depend on the rows, or no CUDA graph could record it.
-        ctx.save_for_backward(torch.where(rows < 0, rows.amax(), rows), is_padding)
+        ctx.save_for_backward(rows, is_padding)
         ctx.shape = weight.shape
         return nn.functional.embedding(rows.clamp(min=0), weight).masked_fill(is_padding, 0.0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         rows, is_padding = ctx.saved_tensors
-        values = grads[0].masked_fill(is_padding, 0.0).reshape(-1, ctx.shape[1])
-        return torch.sparse_coo_tensor(rows.reshape(1, -1), values, ctx.shape, check_invariants=False), None
+        if rows.is_cuda:
+            # Padding is a zero for another row of the lookup. Where there is none it is one for the row −1, which
+            # `RowAdam` leaves out: the shape must not depend on the rows, or no CUDA graph could record it.
+            rows = torch.where(rows < 0, rows.amax(), rows).reshape(-1)
+            values = grads[0].masked_fill(is_padding, 0.0).reshape(-1, ctx.shape[1])
+        else:  # to sum up equal rows PyTorch takes −1 for a row before the first, and writes there
+            is_row = ~is_padding.reshape(-1)
+            rows, values = rows.reshape(-1)[is_row], grads[0].reshape(-1, ctx.shape[1])[is_row]
+        return torch.sparse_coo_tensor(rows[None], values, ctx.shape, check_invariants=False), None
 
 
 class UserTable(Table):
