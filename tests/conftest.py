@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,9 +22,19 @@ if TYPE_CHECKING:
     from fairstream.experiments.jobs import Source
     from web import Web
 
-settings.register_profile("fast", deadline=None, max_examples=10, derandomize=True)
+settings.register_profile("fast", deadline=None, max_examples=6, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=100, derandomize=True)
 settings.load_profile("fast")  # `make slow` takes --hypothesis-profile=thorough
+
+
+def pytest_sessionstart() -> None:
+    """Look for no garbage among what is imported and collected, all of which stays."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m leaves out what is slow

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,3 +167,40 @@ def made_run(
         "slices": {},
         "timing": {},
     }
+
+
+class OneByOne:
+    """Does what a cluster does, task after task in this process, the last one first; each gets a copy of everything."""
+
+    n_cpus = 2
+
+    def __init__(self) -> None:
+        self.n_tasks = 0
+
+    def check_memory(self, n_bytes: int, what: str) -> None:
+        assert n_bytes > 0, what
+
+    def check_folder(self, folder: Path) -> None:
+        assert folder.is_dir()
+
+    def check_files(self, files: Sequence[Path]) -> None:
+        assert all(file.is_file() for file in files)
+
+    def run(
+        self,
+        task: Callable[..., Any],
+        arguments: Sequence[Any],
+        *,
+        shared: Any,
+        memory: int,
+        on_result: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
+        sent = pickle.dumps((task, shared))
+        results = [None] * len(arguments)
+        for number in reversed(range(len(arguments))):
+            its_task, its_shared = pickle.loads(sent)
+            self.n_tasks += 1
+            results[number] = its_task(pickle.loads(pickle.dumps(arguments[number])), its_shared, None)
+            if on_result is not None:
+                on_result(number, results[number])
+        return results

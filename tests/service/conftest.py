@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import tempfile
 import warnings
@@ -27,6 +28,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         is_alone = metafunc.definition.get_closest_marker("sqlite_only") is not None
         second = [] if is_alone else [pytest.param("postgresql", marks=pytest.mark.slow)]
         metafunc.parametrize("database", ["sqlite", *second], indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Function) -> None:
+    """Make slow tests of those that always start a PostgreSQL server."""
+    if "postgres" in getattr(item, "fixturenames", ()):
+        item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")
@@ -78,15 +85,32 @@ def on_postgres(tmp_path: Path, postgres: str) -> Iterator[Workspace]:
         yield workspace
 
 
+@pytest.fixture(scope="session")
+def empty_folders() -> dict[str, Path]:
+    """By configuration: the folder of an empty workspace on SQLite that is copied and never changed."""
+    return {}
+
+
 @pytest.fixture
-def new_workspace(tmp_path: Path, new_database: NewDatabase) -> Iterator[Callable[..., Workspace]]:
+def new_workspace(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, new_database: NewDatabase, empty_folders: dict[str, Path]
+) -> Iterator[Callable[..., Workspace]]:
     """Makes a workspace with options of `LiveConfig`."""
     opened: list[Workspace] = []
 
     def make(**options: object) -> Workspace:
         config = LiveConfig(**{"group": "community", **options})
-        opened.append(Workspace.create(tmp_path / f"workspace{len(opened)}", config, new_database()))
+        folder, database = tmp_path / f"workspace{len(opened)}", new_database()
+        opened.append(copied(folder, config) if database is None else Workspace.create(folder, config, database))
         return opened[-1]
+
+    def copied(folder: Path, config: LiveConfig) -> Workspace:
+        key = json.dumps(config.to_dict(), sort_keys=True)
+        if key not in empty_folders:
+            empty_folders[key] = tmp_path_factory.mktemp("empty") / "workspace"
+            Workspace.create(empty_folders[key], config).close()
+        shutil.copytree(empty_folders[key], folder)
+        return Workspace.open(folder)
 
     yield make
     for workspace in opened:

@@ -117,6 +117,7 @@ def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> N
         assert not new.exists()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow", ".jsonl"])
 def test_files_of_every_kind_hold_the_same_events(folder: Path, tmp_path: Path, suffix: str) -> None:
     file = write(tmp_path / f"events{suffix}", EVENTS)
@@ -152,7 +153,7 @@ def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> 
     assert "'nr'" in told(DataError, "ingest", folder, write(tmp_path / "f.csv", EVENTS), "--event-id-column", "nr")
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -215,6 +216,7 @@ def test_a_long_file_is_stored_in_parts(folder: Path, tmp_path: Path, monkeypatc
         assert EventStore(workspace).last_seq() == n + 2000
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["list", "lines", "arrow"])
 def test_users_are_read_from_standard_input(folder: Path, kind: str) -> None:
     people = [{"user_id": "u1", "group": "m"}, {"user_id": "u2", "group": "f"}]

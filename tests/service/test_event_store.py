@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, delete, event, insert
+from sqlalchemy import Connection, delete, event, insert, select
 
 from fairstream.errors import WorkspaceError
 from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore, Receipt
 from fairstream.service.incoming import Batch, batch_from_json
 from fairstream.service.people import digests
-from fairstream.service.schema import events, forgotten, periods
+from fairstream.service.schema import events, events_of_user, forgotten, of_users, periods
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -55,9 +55,11 @@ def test_the_first_event_of_each_id_is_kept_however_they_are_sent(workspace: Wor
         fresh = len(first) - known
         assert store.append(batch(workspace, rows)) == Receipt(fresh, len(rows) - fresh, 0)
     assert stored(store) == [(user, item, time * 1_000_000) for user, item, time in first.values()]
+    for user in {user for user, *_ in first.values()}:
+        assert store.items_of(user) == list(dict.fromkeys(item for who, item, _ in first.values() if who == user))
     numbers = store.read(last)["seq"].to_pylist()
     assert numbers == sorted(set(numbers))
-    assert store.cut() == store.last_seq() == (numbers[-1] if numbers else 0)
+    assert store.last_seq() == (numbers[-1] if numbers else 0)
 
 
 def test_a_part_is_read_by_its_numbers(workspace: Workspace) -> None:
@@ -77,6 +79,27 @@ def test_what_a_user_has_had_is_known_at_once(workspace: Workspace) -> None:
     store.append(batch(workspace, [("1", "u", "b", 5), ("2", "v", "c", 1), ("3", "u", "a", 2), ("4", "u", "b", 9)]))
     assert store.items_of("u") == ["b", "a"]
     assert store.items_of("nobody") == []
+
+
+@pytest.mark.sqlite_only
+def test_an_event_that_is_deleted_leaves_its_user_too(workspace: Workspace) -> None:
+    store = EventStore(workspace)
+    store.append(batch(workspace, [(str(n), f"u{n % 3}", f"i{n}", n) for n in range(12)]))
+    with writing(workspace.engine) as connection:
+        connection.execute(delete(events).where(events.c.seq.between(2, 7)))
+        left = connection.execute(select(events.c.user_id, events.c.seq)).all()
+        assert {*connection.execute(select(events_of_user)).all()} == {*left}
+    assert store.items_of("u1") == ["i7", "i10"]
+
+
+@pytest.mark.sqlite_only
+def test_a_users_events_are_found_without_reading_all(workspace: Workspace) -> None:
+    with workspace.engine.connect() as connection:
+        for statement in (select(events), delete(events)):
+            theirs = statement.where(of_users(connection.dialect, ["u"]))
+            query = theirs.compile(connection, compile_kwargs={"literal_binds": True})
+            steps = [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")]
+            assert not [step for step in steps if step.startswith("SCAN")], steps
 
 
 def test_events_after_the_last_closed_period_are_open(workspace: Workspace) -> None:
@@ -148,7 +171,7 @@ def test_an_event_seen_has_all_the_earlier_ones_before_it(workspace: Workspace) 
         jobs = [pool.submit(write, writer) for writer in range(3)]
         seen: list[tuple[int, pa.Table]] = []
         while not all(job.done() for job in jobs):
-            cut = store.cut()
+            cut = store.last_seq()
             seen.append((cut, store.read(0, cut)))
         for job in jobs:
             job.result()

@@ -62,6 +62,7 @@ def test_a_model_that_stays_in_service_has_no_part(learned: Workspace) -> None:
     check_sums(explained.shown)
 
 
+@pytest.mark.slow
 def test_a_model_put_back_by_hand_is_left_in_the_drift(learned: Workspace) -> None:
     take_in(learned, PERIODS[2])
     update(learned)
@@ -97,6 +98,7 @@ def test_nothing_kept_tells_of_a_person_or_of_a_small_group(new_workspace: Maker
     check_sums(shown)
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_of_a_workspace(
     learned: Workspace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

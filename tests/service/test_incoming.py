@@ -235,6 +235,7 @@ def test_a_long_word_of_a_dictionary_is_not_written_out() -> None:
         batch_from_arrow(table, LIMITS)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 @pytest.mark.parametrize("texts", TEXTS)
 def test_a_stream_that_could_swell_is_refused(compression: str, texts: pa.DataType) -> None:

@@ -16,6 +16,7 @@ from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.database import EVENTS_FILE, connect, upgrade
 from fairstream.service.event_store import EventStore
+from fairstream.service.forgetting import request_forget
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.periods import closed_periods
 from fairstream.service.registry import in_service, model
@@ -101,6 +102,7 @@ def test_every_row_is_kept_under_its_new_name(old: Path) -> None:
             assert connection.execute(schema.keys.select()).one().name == "shop"
         store = EventStore(workspace)
         assert store.read(0).num_rows == 10
+        assert store.items_of("u1") == ["i"]
         store.append(batch_from_json([{"user_id": "u", "item_id": "i", "time": 1}], workspace.config.limits))
         assert store.last_seq() == 11
 
@@ -113,3 +115,12 @@ def test_the_tables_are_those_of_the_schema(old: Path) -> None:
             if table.schema is None:
                 columns = {column["name"]: column["nullable"] for column in found.get_columns(table.name)}
                 assert columns == {column.name: column.nullable for column in table.columns}, table.name
+
+
+def test_events_from_before_are_forgotten_with_those_that_came_since(old: Path) -> None:
+    CliRunner().invoke(app, ["upgrade", str(old)])
+    with Workspace.open(old) as workspace:
+        new = [{"user_id": "u1", "item_id": f"i{n}", "time": n} for n in range(3)]
+        EventStore(workspace).append(batch_from_json(new, workspace.config.limits))
+        assert request_forget(workspace, ["u1"], by="test").n_events == 4 + 3
+        assert "u1" not in EventStore(workspace).read(0)["user_id"].to_pylist()

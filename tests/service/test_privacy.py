@@ -78,7 +78,7 @@ def test_without_noise_the_group_of_one_person_can_be_told_from_a_mean() -> None
     assert right(by_mean, OFF, *made_up(200, 1.0)) == 1.0
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("guess", "n", "value"), [(by_threshold, 19, 0.0), (by_fraction, 38, 1.0), (by_mean, 38, 1.0), (by_mean, 200, 1.0)]
 )
@@ -87,7 +87,7 @@ def test_no_guess_at_a_group_is_much_better_than_a_coin(guess: Any, n: int, valu
     assert share <= 0.5 + SHARES["period"] / 2 + 0.02  # what the budget of these numbers allows is 0.56
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_the_best_guess_from_all_that_an_update_publishes_stays_below_the_bound(epsilon: float) -> None:
     """Whoever knows everything but one person's group, and how the noise is made, guesses by the likelihoods."""
@@ -212,7 +212,7 @@ def keys_by_group(value: Any) -> Mapping[str, int]:
     return {name: text.count(f'"{name}":') for name in NAMES}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, "off"])
 def test_the_attack_of_made_up_users_learns_the_same_whatever_the_truth(new_workspace: Maker, epsilon: Any) -> None:
     """End to end, through an update: before, exactly the target's group was reported. Now both or none are."""

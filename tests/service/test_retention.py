@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy import update as update_statement
 from streams import named_stream, take_in
 
+from fairstream.service import retention, schema
 from fairstream.service.audit import entries, verify
+from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.periods import closed_periods
 from fairstream.service.registry import models
@@ -49,3 +56,25 @@ def test_updates_prune_and_go_on_without_what_is_gone(learned: Workspace) -> Non
         assert update(workspace).kind in ("promoted", "rejected")
         store, periods = EventStore(workspace), closed_periods(workspace.engine)
         assert store.read(0)["seq"][0].as_py() >= periods[1].first_seq
+
+
+def test_events_come_in_between_two_parts(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update runs at a low priority: what it deletes in one transaction keeps writers waiting many times as long."""
+    first, _ = closed_periods(learned.engine)
+    learned.models.remove([models(learned.engine)[-1].folder])
+    left = [first.n_events]
+
+    def others_write(_: float) -> None:
+        with writing(learned.engine) as connection:  # would wait for ever, and fail after five seconds
+            connection.execute(update_statement(schema.items).values(changed=0))
+            n_old = connection.scalar(select(func.count()).where(schema.events.c.seq <= first.last_seq))
+            assert n_old == left[-1] - 100
+            left.append(n_old)
+
+    monkeypatch.setattr(retention, "_AT_ONCE", 100)
+    monkeypatch.setattr(retention, "sleep", others_write)
+    with with_days(learned, 1) as workspace:
+        assert prune(workspace) == first.n_events
+        assert len(left) == 1 + first.n_events // 100
+        [entry] = [entry for entry in entries(workspace.engine) if entry.kind == "prune"]
+        assert json.loads(entry.body)["n_events"] == first.n_events

@@ -63,7 +63,7 @@ def expected(recommender: FairRecommender, k: int, user: str | None = None, **op
     return Answer(items, scores, sources[0] if sources else ANY, "m")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", MODELS)
 @settings(deadline=None, max_examples=5)
 @given(batches=st.lists(EVENTS, max_size=3), k=st.integers(1, N_ITEMS), some=SOME)
@@ -87,7 +87,7 @@ def test_lists_are_those_of_recommend_after_observe(
             assert [item["item_id"] for item in content["items"]] == answering.recommend(user, k).items
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", MODELS)
 @settings(deadline=None, max_examples=8)
 @given(events=EVENTS, k=st.integers(1, N_ITEMS), users=st.lists(USERS, min_size=1, max_size=12))
@@ -109,6 +109,7 @@ def test_lists_made_together_are_those_made_alone(
         assert answer.scores == pytest.approx([score_of[item] for item in answer.items], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", MODELS)
 @settings(deadline=None, max_examples=8)
 @given(items=st.lists(st.sampled_from(ITEMS), max_size=6), some=SOME)

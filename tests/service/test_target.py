@@ -134,6 +134,7 @@ def test_without_a_target_nothing_is_said_of_one(tmp_path: Path) -> None:
         assert "minority 4.00 times" in audit_page(workspace, row.id)
 
 
+@pytest.mark.slow
 def test_groups_that_are_too_small_are_neither_measured_nor_told_of(tmp_path: Path) -> None:
     small = OPEN.with_options(min_group_size=150)  # the majority alone has so many
     with made(tmp_path / "w", 2, gate=small) as workspace:
@@ -168,6 +169,7 @@ def test_a_held_period_is_not_counted_and_the_next_one_is(copied: Callable[[], W
     assert last["periods"][:-1] == memories[1]["periods"]
 
 
+@pytest.mark.slow
 def test_a_held_candidate_that_is_promoted_by_hand_brings_its_memory(copied: Callable[[], Workspace]) -> None:
     workspace = copied()
     take_in(
@@ -182,6 +184,7 @@ def test_a_held_candidate_that_is_promoted_by_hand_brings_its_memory(copied: Cal
     assert after["periods"][:-1] == before["periods"]
 
 
+@pytest.mark.slow
 def test_after_candidates_that_were_held_for_their_change_a_smaller_step_is_tried(
     copied: Callable[[], Workspace],
 ) -> None:

@@ -79,6 +79,7 @@ def test_what_is_too_little_to_judge_by_stays_open(learned: Workspace) -> None:
     assert closed_periods(learned.engine)[2].n_events == len(PERIODS[2])
 
 
+@pytest.mark.slow
 def test_a_shop_without_any_group_data_gets_models_and_groups_count_once_they_are_known(new_workspace: Maker) -> None:
     workspace = new_workspace(**{**SMALL, "learning": SMALL["learning"].with_options(fairness_weight=1.0)})
     for events in PERIODS[:2]:
@@ -98,7 +99,7 @@ def test_a_shop_without_any_group_data_gets_models_and_groups_count_once_they_ar
     assert set(newest.about["evaluation"]["metrics"]["ndcg@20"]["by_group"]) == {"majority", "minority"}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [None, ["minority", "majority"]])
 def test_an_accepted_gap_waits_until_there_are_groups(new_workspace: Maker, groups: list[str] | None) -> None:
     learning = SMALL["learning"].with_options(model="item-item", max_disparity=0.001)

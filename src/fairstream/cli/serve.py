@@ -50,7 +50,7 @@ def serve(
         from fairstream.service.api.limits import Deadlines  # noqa: PLC0415
         from fairstream.service.settings import Every  # noqa: PLC0415
     with opened(folder) as workspace:  # what is wrong with it is said once, before any process is started
-        limits = workspace.config.limits
+        limits, _ = workspace.config.limits, workspace.config.learning  # the second for what is wrong in it
     if every is not None:
         Every.parse(every)
     with ExitStack() as stack:

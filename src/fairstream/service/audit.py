@@ -89,7 +89,7 @@ def verify(engine: Engine, expect: str | None = None) -> int:
         if not reader.is_keyed:
             raise WorkspaceError(
                 "the audit record was tampered with: no entry of it has the key of this workspace; "
-                "if its tables were never brought up, run `fairstream init DIR`"
+                "if its tables were never brought up, run `fairstream upgrade DIR`"
             )
         reader.check_heads(heads)
         if expect is not None and expect not in reader.hashes:

@@ -59,7 +59,8 @@ def connect(file: Path, url: str | None = None) -> Engine:
 
 
 def _sqlite(file: Path) -> Engine:
-    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": _WAIT_SECONDS})
+    # Whoever writes next takes the connection that wrote last, whose cache is warm; one cache is enough for all.
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": _WAIT_SECONDS}, pool_use_lifo=True)
 
     @event.listens_for(engine, "connect")
     def _begin(connection: sqlite3.Connection, _: Any) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from fairstream.service.database import reachable
 from fairstream.service.forgetting import models_that_know
-from fairstream.service.schema import events
+from fairstream.service.schema import events, of_users
 from fairstream.service.workspace import Workspace
 
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -17,7 +17,8 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 def export(workspace: Workspace, user_id: str) -> dict[str, Any] | None:
     """Events, group and the models that know a person; None where there is nothing."""
-    query = select(events.c.event_id, events.c.item_id, events.c.time).where(events.c.user_id == user_id)
+    theirs = of_users(workspace.engine.dialect, [user_id])
+    query = select(events.c.event_id, events.c.item_id, events.c.time).where(theirs)
     with reachable(workspace.engine), workspace.engine.connect() as connection:
         rows = connection.execute(query.order_by(events.c.seq)).all()
     with workspace.people() as people:

@@ -11,7 +11,7 @@ What is left is a keyed hash of the id and a time: events after it are those of 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.database import driver_of, now, reachable, writing
 from fairstream.service.event_store import one_writer
-from fairstream.service.people import PeopleStore, digests
+from fairstream.service.people import PeopleStore, digests, in_parts
 from fairstream.service.records import Model
 from fairstream.service.registry import tidy
 from fairstream.service.workspace import Workspace
@@ -31,7 +31,6 @@ from fairstream.service.workspace import Workspace
 if TYPE_CHECKING:
     from fairstream.recommender import FairRecommender
 
-_AT_ONCE = 10_000
 _SEARCHABLE_BYTES = 8
 """A shorter id is found in files by chance, so that looking for it proves nothing."""
 _MAX_SEARCHED = 100
@@ -75,17 +74,21 @@ def request_forget(
     with reachable(workspace.engine), writing(workspace.engine) as connection:
         one_writer(connection)  # who stores events meanwhile has asked before who was forgotten
         latest: dict[str, int] = {}
-        for part in _parts(wanted):
+        for part in in_parts(wanted):
             found = select(schema.events.c.user_id, func.max(schema.events.c.time))
-            rows = connection.execute(found.where(schema.events.c.user_id.in_(part)).group_by(schema.events.c.user_id))
+            rows = connection.execute(
+                found.where(schema.of_users(connection.dialect, part)).group_by(schema.events.c.user_id)
+            )
             latest |= dict(rows.all())
         requested = [user_id for user_id in wanted if user_id in latest or user_id in known]
         if not requested:
             return Request((), tuple(wanted), 0)
         n_events, moment, hashes = 0, now(), digests(workspace.secret, requested)
-        for part in _parts(requested):
-            n_events += connection.execute(delete(schema.events).where(schema.events.c.user_id.in_(part))).rowcount
-        for part in _parts(hashes):
+        for part in in_parts(requested):
+            n_events += connection.execute(
+                delete(schema.events).where(schema.of_users(connection.dialect, part))
+            ).rowcount
+        for part in in_parts(hashes):
             connection.execute(delete(schema.forgotten).where(schema.forgotten.c.digest.in_(part)))
         connection.execute(
             insert(schema.forgotten),
@@ -146,7 +149,7 @@ def _complete(workspace: Workspace, people: PeopleStore, request: Request) -> Fo
     problems = tuple(_problems(workspace, people, pending))
     with writing(workspace.engine) as connection:
         if not problems:
-            for part in _parts(pending.digests):
+            for part in in_parts(pending.digests):
                 these = schema.forgotten.c.digest.in_(part)
                 connection.execute(update(schema.forgotten).where(these).values(completed=now()))
         entry = {"users": pending.digests, "models": rewritten, "damaged": damaged, "is_proved": not problems}
@@ -256,9 +259,9 @@ def _problems(workspace: Workspace, people: PeopleStore, pending: _Pending) -> I
     names = list(pending.names)
     back = set()
     with workspace.engine.connect() as connection:
-        for part in _parts(names):
+        for part in in_parts(names):
             query = select(schema.events.c.user_id, func.min(schema.events.c.time)).group_by(schema.events.c.user_id)
-            for user_id, time in connection.execute(query.where(schema.events.c.user_id.in_(part))):
+            for user_id, time in connection.execute(query.where(schema.of_users(connection.dialect, part))):
                 back.add(user_id)  # events after the forgetting are those of a new person
                 if time <= pending.until[pending.names[user_id]]:
                     yield "events of a forgotten user have come in meanwhile"
@@ -308,8 +311,3 @@ def _is_in_a_row(connection: Connection, user_id: str) -> bool:
 def _held_in(path: Path, user_ids: Collection[str]) -> list[str]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return [user_id for user_id in user_ids if content.find(user_id.encode()) >= 0]
-
-
-def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """So many at a time as one statement may name."""
-    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))

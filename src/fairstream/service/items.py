@@ -6,6 +6,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fairstream.service import schema
+from fairstream.service.audit import record
 from fairstream.service.database import now, reachable, writing
 from fairstream.service.records import Record, Time
 
@@ -20,11 +21,14 @@ class Item(Record):
     changed: Time
 
 
-def set_available(engine: Engine, item_id: str, available: bool) -> Item:
-    """Withdraw an item, or bring it back."""
+def set_available(engine: Engine, item_id: str, available: bool, *, by: str) -> Item:
+    """Withdraw an item, or bring it back; a change stands in the record, with the name of the key."""
     insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     values = {"item_id": item_id, "available": available, "changed": now()}
     with reachable(engine), writing(engine) as connection:
+        before = connection.scalar(select(_items.c.available).where(_items.c.item_id == item_id))
+        if available != (before is None or before):
+            record(connection, "item", {"item_id": item_id, "available": available, "by": by})
         connection.execute(insert(_items).values(values).on_conflict_do_update(index_elements=["item_id"], set_=values))
     return Item.model_validate(values)
 

@@ -9,7 +9,7 @@ the address of that role then stands in the workspace's file `people-database`.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, Engine, select
 
 from fairstream.service.database import insert_rows, reachable, select_rows, writing
-from fairstream.service.schema import PEOPLE, attributes, events, forgotten
+from fairstream.service.schema import PEOPLE, attributes, events, forgotten, of_users
 
 _SCHEMA = pa.schema([("user_id", pa.string()), ("value", pa.string())])
 _WRITERS = 0x70656F70
@@ -83,9 +83,8 @@ class PeopleStore:
         n_removed, wanted = 0, list(user_ids)
         with reachable(self.engine), writing(self.engine) as connection:
             self._wait_for_others(connection)
-            for start in range(0, len(wanted), _AT_ONCE):
-                these = attributes.c.user_id.in_(wanted[start : start + _AT_ONCE])
-                n_removed += connection.execute(attributes.delete().where(these)).rowcount
+            for part in in_parts(wanted):
+                n_removed += connection.execute(attributes.delete().where(attributes.c.user_id.in_(part))).rowcount
         return n_removed
 
     def _wait_for_others(self, connection: Connection) -> None:
@@ -98,9 +97,9 @@ class PeopleStore:
         with reachable(self._service), self._service.connect() as connection:
             user_ids = list(forgotten_until(connection, self._secret, rows["user_id"].to_pylist()))
             back: set[str] = set()
-            for start in range(0, len(user_ids), _AT_ONCE):
-                these = events.c.user_id.in_(user_ids[start : start + _AT_ONCE])
-                back.update(connection.scalars(select(events.c.user_id).where(these).distinct()))
+            for part in in_parts(user_ids):
+                theirs = of_users(connection.dialect, part)
+                back.update(connection.scalars(select(events.c.user_id).where(theirs).distinct()))
         return [user_id for user_id in user_ids if user_id not in back]
 
 
@@ -120,10 +119,13 @@ def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[st
         return {}
     names = list(user_ids)
     user_of = dict(zip(digests(secret, names), names, strict=True))
-    found, wanted = {}, list(user_of)
-    for start in range(0, len(wanted), _AT_ONCE):
-        these = select(forgotten.c.digest, forgotten.c.until).where(
-            forgotten.c.digest.in_(wanted[start : start + _AT_ONCE])
-        )
+    found = {}
+    for part in in_parts(list(user_of)):
+        these = select(forgotten.c.digest, forgotten.c.until).where(forgotten.c.digest.in_(part))
         found.update({user_of[digest]: until for digest, until in connection.execute(these)})
     return found
+
+
+def in_parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """So many at a time as one statement may name."""
+    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 from sqlalchemy import delete, func, select
 
 from fairstream.service import schema
@@ -10,7 +12,10 @@ from fairstream.service.database import now, reachable, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.workspace import Workspace
 
-_AT_ONCE = 50_000
+_AT_ONCE = 5_000
+"""So few that an update, which runs at a low priority, does not hold the lock of writers for seconds."""
+PAUSE_SECONDS = 0.15
+"""Between two parts: longer than SQLite lets a writer that waits sleep before it looks again."""
 _DAY = 86_400_000_000
 
 
@@ -34,7 +39,7 @@ def prune(workspace: Workspace) -> int:
     before, n_deleted = now() - days * _DAY, 0
     with reachable(workspace.engine), workspace.engine.connect() as connection:
         first_kept = connection.scalar(kept) or 0
-    while True:  # a part at a time, so that events that come in need not wait long
+    while True:
         old = select(events.seq).where(events.seq < first_kept, events.time < before).order_by(events.seq)
         with reachable(workspace.engine), writing(workspace.engine) as connection:
             one_writer(connection)
@@ -46,3 +51,4 @@ def prune(workspace: Workspace) -> int:
                 if n_deleted:
                     record(connection, "prune", {"n_events": n_deleted, "before": before})
                 return n_deleted
+        sleep(PAUSE_SECONDS)  # events that come in have their turn

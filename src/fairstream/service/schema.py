@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
+    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -15,6 +19,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    select,
 )
 
 from fairstream.service.database import Json
@@ -33,10 +38,20 @@ events = Table(
     Column("user_id", Text, nullable=False),
     Column("item_id", Text, nullable=False),
     Column("time", BigInteger, nullable=False, comment="when it happened"),
-    Index("events_of_user", "user_id"),
     sqlite_autoincrement=True,
 )
 """Every event, once."""
+Index("events_of_user", events.c.user_id).ddl_if(dialect="postgresql")
+
+events_of_user = Table(
+    "events_of_user",
+    MetaData(),
+    Column("user_id", Text, primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    sqlite_with_rowid=False,
+)
+"""Where each user's events are, on SQLite alone: an index is written all over for every batch, and so takes four times
+as long as everything else; into this table each batch goes in its order."""
 
 attributes = Table(
     "attributes",
@@ -154,3 +169,10 @@ updates = Table(
     Index("updates_by_time", "requested"),
 )
 """Every update that was asked for, and how it ended."""
+
+
+def of_users(dialect: Dialect, user_ids: Collection[str]) -> ColumnElement[bool]:
+    """The condition that an event is of one of these users, for a look at their events alone."""
+    if dialect.name == "postgresql":
+        return events.c.user_id.in_(user_ids)
+    return events.c.seq.in_(select(events_of_user.c.seq).where(events_of_user.c.user_id.in_(user_ids)))

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 FILE = "fairstream.toml"
 _LEARNING = "learning"
+LEARNING_OPTIONS = (
+    "activity_exponent adversary_weight batch_size cvar_share device disparity_lever disparity_metric "
+    "disparity_side disparity_task dro_step_size embedding_dim fairness fairness_ema_decay fairness_weight "
+    "feature_buckets group_weight l2 learning_rate loss max_disparity max_group_loss method min_quality model "
+    "n_fairness_negatives n_negatives optimizer pretrain_epochs rerank_tolerance restart restart_every schedule "
+    "seed strategy surrogate temperature update_epochs update_learning_rate"
+)
+"""The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
 _PARTS = ("gate", "privacy", "alerts", "limits", "retention")
 """The tables of the file beside that."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -143,7 +151,7 @@ class LiveConfig(Configuration):
     audit_head: str | None = None
     """A second file, on another disk say, for the hash of the audit record's last entry."""
     learning_options: dict[str, Any] = Field(default_factory=dict)
-    """What the table `[learning]` says; `learning` checks it."""
+    """What the table `[learning]` says; `read` checks the names, `learning` the values."""
     gate: Gate = Gate()
     privacy: Privacy = Privacy()
     alerts: Alerts = Alerts()
@@ -158,7 +166,7 @@ class LiveConfig(Configuration):
 
     @cached_property
     def learning(self) -> Learning:
-        """How the model learns; looked at only where something is trained, since it needs PyTorch."""
+        """How the model learns; `serve` looks at it, and whatever trains something: it needs PyTorch."""
         from fairstream.service.learning import Learning  # noqa: PLC0415
 
         return Learning(**self.learning_options)
@@ -200,6 +208,11 @@ class LiveConfig(Configuration):
             if name != _LEARNING:
                 found[name] = type(cls.model_fields[name].default)(**options)
         learning_options = found.pop(_LEARNING, {})
+        known = LEARNING_OPTIONS.split()
+        for name in learning_options.keys() - known:
+            raise ConfigurationError(
+                f"{name} is not an option of [{_LEARNING}] in {FILE}; the options are {', '.join(known)}"
+            )
         return cls(**{**found, "learning_options": learning_options})
 
     def write(self, folder: Path) -> None:

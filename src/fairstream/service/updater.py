@@ -82,7 +82,7 @@ class _Update:
         self.periods = closed_periods(self.engine)
         self.t = len(self.periods)
         before = self.periods[-1] if self.periods else None
-        self.first, self.last = (before.last_seq + 1 if before else 1), self.store.cut()
+        self.first, self.last = (before.last_seq + 1 if before else 1), self.store.last_seq()
         self.events = in_order(self.store.read(self.first - 1, self.last))
         self.n_learnable = int(len(self.events) * (1 - self.gate.held_out))
         self.n_late = self._late(before) if before else 0

@@ -56,6 +56,7 @@ _PRIVATE = (_DATABASE, _PEOPLE_DATABASE, _SECRET, EVENTS_FILE, PEOPLE_FILE, "mod
 """What the names of files begin with that are for the owner alone."""
 _UPDATING = 0x75706474
 """The number of PostgreSQL's lock that whoever updates holds."""
+_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +189,8 @@ class Workspace:
         with connection:
             with reachable(self.engine):
                 connection.detach()  # closed at the end instead of given back, and the lock with it
+                # A machine that lost its power says no goodbye; by default the server waits two hours for it.
+                connection.exec_driver_sql(_ALIVE)
                 is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_UPDATING})").scalar_one()
             try:
                 yield bool(is_free)

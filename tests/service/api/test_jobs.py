@@ -23,6 +23,7 @@ def test_a_process_in_the_background_has_a_lower_priority() -> None:
     give_way(process.pid)  # has ended: nothing happens
 
 
+@pytest.mark.slow
 def test_only_what_nobody_waits_for_runs_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids: list[int] = []
     monkeypatch.setattr(jobs, "give_way", pids.append)

@@ -16,6 +16,7 @@ from fairstream import load
 from fairstream.errors import ModelError
 from fairstream.service import registry
 from fairstream.service.api import auth
+from fairstream.service.audit import entries
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key
@@ -168,7 +169,7 @@ def test_lists_of_sessions_and_lists_with_filters(shared: Shared) -> None:
 
 
 def test_a_withdrawn_item_leaves_every_list_at_once_and_comes_back(shared: Shared) -> None:
-    _, client = shared
+    workspace, client = shared
     before = items_for(client, "u4", 10)
     path = f"/v1/items/{before[0]}"
     answer = client.put(path, json={"available": False}, headers=client.keys.ingest)
@@ -179,6 +180,10 @@ def test_a_withdrawn_item_leaves_every_list_at_once_and_comes_back(shared: Share
     assert ([row["item_id"] for row in page["data"]], page["next"]) == ([before[0]], None)
     assert client.put(path, json={"available": True}, headers=client.keys.admin).status_code == 200
     assert items_for(client, "u4", 10) == before
+    assert client.put(path, json={"available": True}, headers=client.keys.admin).status_code == 200  # changes nothing
+    changes = [json.loads(entry.body) for entry in entries(workspace.engine) if entry.kind == "item"]
+    assert [(change["available"], change["by"]) for change in changes] == [(False, "ingester"), (True, "adminer")]
+    assert {change["item_id"] for change in changes} == {before[0]}
     for body in ({}, {"available": "no"}, {"available": None}, [], {"available": True, "more": 1}):
         assert client.put(path, json=body, headers=client.keys.ingest).status_code == 422, body
 

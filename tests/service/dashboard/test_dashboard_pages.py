@@ -28,6 +28,8 @@ from fairstream.service.dashboard.reading import gap_of, read_overview, scores_o
 from fairstream.service.dashboard.web import COOKIE, LASTS
 from fairstream.service.dashboard.words import reason_of, score
 from fairstream.service.database import writing
+from fairstream.service.event_store import EventStore
+from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key, revoke_key
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
@@ -293,9 +295,9 @@ def test_long_tables_have_pages(new_workspace: Maker) -> None:
 
 
 def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace) -> None:
-    row = {"event_id": "e", "user_id": "ann", "item_id": "the thing of ann", "time": BEGINS}
+    row = {"event_id": "e", "user_id": "ann", "item_id": "the thing of ann", "time": BEGINS / 1e6}
+    EventStore(shop).append(batch_from_json([row], shop.config.limits))
     with writing(shop.engine) as connection:
-        connection.execute(insert(schema.events).values(**row))
         connection.execute(insert(schema.items).values(item_id="recalled", available=False, changed=BEGINS))
         connection.execute(insert(schema.items).values(item_id="on sale again", available=True, changed=BEGINS))
     read, admin = (signed_in(shop, scope).get("/lists", params={"user": "ann"}).text for scope in ("read", "admin"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from sqlalchemy import func, literal_column, select
@@ -179,6 +181,7 @@ class Follower:
             self._get_ready(model, candidate.first_seq - 1, look)
             self._serving.use(model, "model" if is_wanted else "earlier model", problem)
             _log.info("model %s answers after %.2f s", candidate.model, time.perf_counter() - begin)
+            _give_back_memory()
             return
         if self._serving.status().model is not None:
             self._serving.use(self._serving.current, "earlier model", problem)
@@ -285,6 +288,12 @@ class Follower:
                     _log.error("what answers is not kept up to date: %s", error)
                 self._serving.lag = sentence
             self._stop.wait(EVERY_SECONDS)
+
+
+def _give_back_memory() -> None:
+    """Give the system what the model before has left: glibc keeps freed memory, more with each larger model."""
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _sentence(error: Exception) -> str:

@@ -130,9 +130,9 @@ def _content_type(request: Request) -> str:
 
 
 @router.put("/v1/items/{item_id:path}", operation_id="put_item", responses=problems(400, 404, 413, 422))
-async def put_item(service: RunningService, _: Ingester, item_id: Text, availability: Availability) -> items.Item:
+async def put_item(service: RunningService, key: Ingester, item_id: Text, availability: Availability) -> items.Item:
     """Withdraw an item from every list, or bring it back."""
-    return await service.set_available(item_id, availability.available)
+    return await service.set_available(item_id, availability.available, by=key.name)
 
 
 @router.get("/v1/items", operation_id="list_items", responses=problems(422))

@@ -112,9 +112,9 @@ class Service:
         """A user's list, for the dashboard."""
         return self.serving.recommend(user_id, k)
 
-    async def set_available(self, item_id: str, available: bool) -> Item:
+    async def set_available(self, item_id: str, available: bool, *, by: str) -> Item:
         """Withdraw an item from every list, or bring it back."""
-        item = await asyncio.to_thread(items.set_available, self.workspace.engine, item_id, available)
+        item = await asyncio.to_thread(items.set_available, self.workspace.engine, item_id, available, by=by)
         self.serving.set_available({item_id: available})
         return item
 

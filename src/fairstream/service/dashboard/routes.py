@@ -241,12 +241,12 @@ class _Dashboard:
         model_id = await run_in_threadpool(registry.rollback, self._workspace, by=visitor.key)
         return f"Rolled back to model {model_id}."
 
-    async def _set_available(self, _: Request, __: Visitor, form: Mapping[str, str]) -> str:
+    async def _set_available(self, _: Request, visitor: Visitor, form: Mapping[str, str]) -> str:
         item_id, is_available = plain_text(form.get("item")), form.get("available") == "yes"
         if not item_id:
             raise DataError("an item's id must have 1 to 256 printable characters")
         # Every process that serves, this one too, looks for such changes twice a second.
-        await run_in_threadpool(items.set_available, self._workspace.engine, item_id, is_available)
+        await run_in_threadpool(items.set_available, self._workspace.engine, item_id, is_available, by=visitor.key)
         return f"Item {item_id} is {'back in' if is_available else 'out of'} every list."
 
     # Signing in
