@@ -36,33 +36,34 @@ def report(folder: Path) -> str:
     """A row for each thing done."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        _apart(_make_data, place)
+        _apart(make_data, place)
         rows = _apart(_ingest, place) + _apart(_use, place)
     return table(["what", "s", "peak so far, GiB"], rows)
 
 
-def _make_data(folder: Path) -> Rows:
+def make_data(
+    folder: Path, n_events: int = N_EVENTS, n_users: int = N_USERS, n_items: int = N_ITEMS, n_new: int = N_NEW
+) -> None:
     """`events.parquet` and `people.parquet`, and the same of the new events; user ids are strings."""
     rng = np.random.default_rng(0)
-    activity = np.cumsum(rng.lognormal(sigma=1.0, size=N_USERS))
-    names = pa.array(np.arange(N_USERS)).cast(pa.string())
-    side = pa.array(np.where(rng.random(N_USERS) < 0.6, "majority", "minority"))
+    activity = np.cumsum(rng.lognormal(sigma=1.0, size=n_users))
+    names = pa.array(np.arange(n_users)).cast(pa.string())
+    side = pa.array(np.where(rng.random(n_users) < 0.6, "majority", "minority"))
     pq.write_table(pa.table({"user_id": names, "side": side}), folder / "people.parquet")
 
     def events(start: int, n: int) -> pa.Table:
         users = np.searchsorted(activity, rng.random(n) * activity[-1])
-        items = np.minimum((N_ITEMS + 1) ** rng.random(n), N_ITEMS).astype(np.int64) - 1
+        items = np.minimum((n_items + 1) ** rng.random(n), n_items).astype(np.int64) - 1
         times = np.arange(start, start + n)
         return pa.table({"user_id": names.take(pa.array(users)), "item_id": items, "timestamp": times})
 
     with pq.ParquetWriter(folder / "events.parquet", events(0, 1).schema) as writer:
-        for start in range(0, N_EVENTS, _CHUNK):
-            writer.write_table(events(start, min(_CHUNK, N_EVENTS - start)))
-    new = events(N_EVENTS, N_NEW)
+        for start in range(0, n_events, _CHUNK):
+            writer.write_table(events(start, min(_CHUNK, n_events - start)))
+    new = events(n_events, n_new)
     who = pa.compute.unique(new["user_id"].combine_chunks())
     pq.write_table(new, folder / "new.parquet")
     pq.write_table(pa.table({"user_id": who, "side": side.take(who.cast(pa.int64()))}), folder / "new people.parquet")
-    return []
 
 
 def _ingest(folder: Path) -> Rows:

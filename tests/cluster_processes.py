@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def working(name: bytes = b"ray::_") -> list[int]:
@@ -25,6 +29,28 @@ def working(name: bytes = b"ray::_") -> list[int]:
         return pid != 0
 
     return [pid for pid in found if is_ours(pid)]
+
+
+def though_one_is_killed(work: Callable[[], Any], name: bytes) -> list[Any]:
+    """What some work returns while one worker with such a name is killed; work may be over sooner, and is repeated."""
+    killed, is_over, results = list[int](), threading.Event(), list[Any]()
+
+    def kill_one() -> None:
+        while not killed and not is_over.wait(0.002):
+            if victims := working(name):
+                killed.append(victims[0])
+                os.kill(victims[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    try:
+        while not killed and len(results) < 20:
+            results.append(work())
+    finally:
+        is_over.set()
+        killer.join()
+    assert killed
+    return results
 
 
 def all_are_gone() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -55,11 +56,12 @@ class Summary:
         return f"<div>{lines}{table}{f'<ul>{notes}</ul>' if notes else ''}</div>"
 
 
-class Shown:
+class Shown(ABC):
     """Shows as a `Summary`, in a terminal as text and in a notebook as HTML."""
 
+    @abstractmethod
     def _summary(self) -> Summary:
-        raise NotImplementedError
+        """Return what is shown."""
 
     def __repr__(self) -> str:
         return self._summary().text()
@@ -71,9 +73,9 @@ class Shown:
 class Tabular(Shown):
     """Shows itself, and becomes a table of pandas, Polars or Arrow."""
 
+    @abstractmethod
     def to_arrow(self) -> pa.Table:
         """As an Arrow table."""
-        raise NotImplementedError
 
     def to_pandas(self) -> Any:
         """As a pandas frame, where pandas is installed."""

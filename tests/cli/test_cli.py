@@ -148,6 +148,7 @@ def test_help_of_the_other_commands(command: Command, name: str, options: tuple[
 # ── running ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "protocol"), [("csv", "strict"), ("parquet", "paper")])
 def test_a_run_writes_the_result_that_python_gives(command: Command, data: Path, kind: str, protocol: str) -> None:
     options = {"protocol": protocol, "batch_size": 64, "seed": 3, "fairness_weight": 1.5}
@@ -164,6 +165,7 @@ def test_a_run_writes_the_result_that_python_gives(command: Command, data: Path,
         assert document[part] == json.loads(json.dumps(expected.document()[part]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options", [{"fairness_weight": "auto"}, {"fairness": "largest"}, {"fairness": "cvar", "cvar_share": 0.5}]
 )
@@ -176,6 +178,7 @@ def test_fairness_losses_are_chosen_by_name(command: Command, data: Path, option
     assert document["periods"][0]["training"]["fairness_weight"] > 0
 
 
+@pytest.mark.slow
 def test_the_tables_show_both_tasks_and_every_period(command: Command, data: Path) -> None:
     outcome = command("run", data / "csv", "--method=finetune", "--restart-every=2", *FAST)
     assert (outcome.code, outcome.err, outcome.left) == (0, "", [])
@@ -226,6 +229,7 @@ def test_popularity_stands_beside_every_run_and_is_named_where_it_is_not_beaten(
         assert value < mine or re.search(said, " ".join(outcome.out.split()))
 
 
+@pytest.mark.slow
 def test_adver_says_how_well_the_group_can_be_told(command: Command, data: Path) -> None:
     arguments = ("run", data / "csv", "--method=adver", "--adversary-weight=5", *LEAN)
     outcome = command(*arguments, "--json=result.json")
@@ -243,6 +247,7 @@ def marks(out: str) -> list[str]:
     return re.findall(r"^ *(?:\d|mean) .*?[+-]0\.\d{4}(.)", out.partition("Task-N")[0], flags=re.MULTILINE)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("group", "is_chance"), [("taste", False), ("parity", True)])
 def test_what_cannot_be_told_from_chance_is_marked(command: Command, data: Path, group: str, is_chance: bool) -> None:
     arguments = (f"--group={group}", "--method=finetune", "--pretrain-epochs=100", "--learning-rate=0.02")
@@ -256,6 +261,7 @@ def test_what_cannot_be_told_from_chance_is_marked(command: Command, data: Path,
     assert "~ not significant (permutation p ≥ 0.05)" in " ".join(outcome.out.split())
 
 
+@pytest.mark.slow
 def test_without_resamples_nothing_is_marked(command: Command, data: Path) -> None:
     outcome = command("run", data / "csv", *SMALL, "--n-periods=3", "--min-group-size=1", "--n-resamples=0")
     assert outcome.code == 0
@@ -265,6 +271,7 @@ def test_without_resamples_nothing_is_marked(command: Command, data: Path) -> No
 # ── any number of groups ─────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_seven_groups_have_a_table_of_their_own(command: Command, data: Path) -> None:
     outcome = command("run", data / "people", "--group=age", "--advantaged=25", "--json=result.json", *FAST)
     assert (outcome.code, outcome.err) == (0, "")
@@ -282,6 +289,7 @@ def test_seven_groups_have_a_table_of_their_own(command: Command, data: Path) ->
         assert (mark == "~") == (score["gaps"][age]["p_value"] >= 0.05)
 
 
+@pytest.mark.slow
 def test_intersections_are_groups_and_small_ones_are_set_aside(command: Command, data: Path) -> None:
     arguments = (
         "--group=gender,age",
@@ -302,6 +310,7 @@ def test_intersections_are_groups_and_small_ones_are_set_aside(command: Command,
     assert all(f"{name} (at most" in line[1] for name in aside)
 
 
+@pytest.mark.slow
 def test_many_groups_that_are_too_small_are_one_line(command: Command, tmp_path: Path) -> None:
     people = STREAM.users.append_column("code", pa.array([n % 40 for n in range(len(STREAM.users))]))
     pyarrow.parquet.write_table(STREAM.events, tmp_path / "interactions.parquet")
@@ -314,6 +323,7 @@ def test_many_groups_that_are_too_small_are_one_line(command: Command, tmp_path:
     assert len(outcome.out.splitlines()) < 120
 
 
+@pytest.mark.slow
 def test_auto_is_asked_for_and_found(command: Command, data: Path) -> None:
     outcome = command("run", data / "people", "--group=age", "--advantaged=auto", "--json=result.json", *FAST)
     assert (outcome.code, outcome.err) == (0, "")
@@ -329,6 +339,7 @@ def test_auto_is_asked_for_and_found(command: Command, data: Path) -> None:
 # ── periods ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("period", "ends"),
     [
@@ -379,6 +390,7 @@ def test_several_seeds_write_a_result_each_and_show_their_mean(command: Command,
         )
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_ingested(command: Command, data: Path, tmp_path: Path) -> None:
     fairstream.ingest(data / "csv", tmp_path / "log")
     documents = []
@@ -393,6 +405,7 @@ def test_a_folder_that_was_ingested(command: Command, data: Path, tmp_path: Path
     assert "items.arrow is missing" in broken.err
 
 
+@pytest.mark.slow
 def test_single_files_and_other_column_names(command: Command, data: Path, tmp_path: Path) -> None:
     events = STREAM.events.rename_columns(["who", "what", "when"])
     write_folder(tmp_path / "renamed", events=events, users=STREAM.users.rename_columns(["who", "community"]))
@@ -509,6 +522,7 @@ BAD = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("folder", "arguments", "named"), BAD)
 def test_bad_input_is_one_sentence_and_leaves_nothing_behind(
     command: Command, data: Path, folder: str, arguments: list[str], named: str
@@ -610,6 +624,7 @@ def test_newcomers_can_be_compared_alone(command: Command, runs: Path) -> None:
     assert n_users == {"all": 80, "warm": 60, "cold": 20}
 
 
+@pytest.mark.slow
 def test_runs_that_were_just_written_can_be_compared(command: Command, data: Path, tmp_path: Path) -> None:
     for method in ("FADE", "Pretrain"):
         outcome = command("run", data / "csv", f"--method={method}", "--json", tmp_path / f"{method}.json", *LEAN)

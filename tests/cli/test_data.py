@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fairstream import read_events
 from fairstream.data.datasets.published import PUBLISHED, PublishedDataset
 from fairstream.data.datasets.sources import SOURCES
 from raw_layouts import original, write_1m
@@ -134,3 +135,21 @@ def test_help(command: Command, name: str, options: list[str]) -> None:
     told = command(name, "--help")
     assert (told.code, told.err) == (0, "")
     assert all(option in told.out for option in options)
+
+
+def test_ingest_writes_the_log_that_is_read_from_the_files(command: Command, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "events").mkdir()
+    for name, lines in {"a": "1,x,5\n2,y,3\n", "b": "1,x,9\n3,z,4\n"}.items():
+        (here / "events" / f"{name}.csv").write_text(f"user,item,time\n{lines}")
+    (here / "people.csv").write_text("user,sex\n1,F\n2,M\n3,M\n")
+    done = command("ingest", "events", "log", "--users", "people.csv", "--advantaged", "M", "--json", "about.json")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("log: 3 events, 3 users, 3 items\n")
+    expected = read_events(here / "events", users=here / "people.csv", advantaged="M")
+    assert read_events(here / "log").fingerprint() == expected.fingerprint()
+    about = json.loads((here / "about.json").read_text())
+    assert (about["n_events"], about["notes"]) == (3, list(expected.notes))
+    need_one_sentence(command("ingest", "events", "log"), "exists already")
+    need_one_sentence(command("ingest", "events", "other", "--cluster", "nowhere"), "HOST:PORT")
+    assert not (here / "other").exists()

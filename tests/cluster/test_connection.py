@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,31 @@ def test_an_address_that_nobody_answers() -> None:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(ConfigurationError, match=f"nobody answers at the cluster's address {address}"):
             fairstream.run_seeds(small_log(), [0, 1], cluster=address, model="mf", n_periods=2, device="cpu")
+
+
+def test_nothing_is_begun_or_left_where_nobody_answers(tmp_path: Path) -> None:
+    log = small_log()
+    rec = fairstream.FairRecommender("popularity", device="cpu").fit(log)
+    (tmp_path / "events.csv").write_text("user,item,time\n1,1,1\n")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        calls: list[Callable[[], Any]] = [
+            fairstream.run(log, model="mf", n_periods=2, device="cpu", cluster=address).begin,
+            lambda: rec.evaluate(log, cluster=address),
+            lambda: rec.recommend([1, 2], cluster=address),
+            lambda: rec.recommend_to(tmp_path / "lists", cluster=address),
+            lambda: fairstream.ingest(tmp_path / "events.csv", tmp_path / "log", cluster=address),
+        ]
+        for call in calls:
+            with pytest.raises(ConfigurationError, match=f"nobody answers at the cluster's address {address}"):
+                call()
+    assert [file.name for file in tmp_path.iterdir()] == ["events.csv"]
+
+
+def test_a_checkpoint_of_a_training_without_a_cluster(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="checkpoint goes with a training on a cluster"):
+        fairstream.FairRecommender("mf").fit(small_log(), checkpoint=tmp_path)
 
 
 def small_log() -> Any:

@@ -57,7 +57,7 @@ def weights(run: Run) -> dict[str, list[Any]]:
     return {name: value.tolist() for name, value in run.state.model.state_dict().items()}
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["FADE", "Pretrain", "Retrain"])
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_a_state_that_somebody_holds_never_changes(small: EventLog, method: str, optimizer: str) -> None:
@@ -79,7 +79,7 @@ def test_a_state_that_somebody_holds_never_changes(small: EventLog, method: str,
 # ── periods ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("n_periods", [2, 7])
 def test_a_run_yields_the_periods_up_to_the_one_before_last(small: EventLog, n_periods: int, protocol: str) -> None:
@@ -94,6 +94,7 @@ def test_a_run_yields_the_periods_up_to_the_one_before_last(small: EventLog, n_p
     assert list(run) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_period_is_learned_and_what_follows_is_judged(small: EventLog, protocol: str) -> None:
     run = finished(small, "Finetune", protocol=protocol)
@@ -118,6 +119,7 @@ def test_retraining_learns_from_everything_so_far(small: EventLog) -> None:
     assert learned == list(run.periods.ends[1:-1])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_progress_is_told_epoch_by_epoch(small: EventLog, protocol: str) -> None:
     told: list[tuple[int, int, int]] = []
@@ -144,6 +146,7 @@ def test_every_method_runs_under_both_protocols(small: EventLog, method: str, mo
     assert all(torch.isfinite(value).all() for value in run.state.model.state_dict().values())
 
 
+@pytest.mark.slow
 def test_methods_are_found_in_any_case_and_differ(small: EventLog) -> None:
     assert RunConfig(model="mf", method="fade-abs").method == "FADE-Abs"
     options = {"fairness_weight": 4.0, "n_periods": 2, "tasks": ("next",)}
@@ -152,7 +155,7 @@ def test_methods_are_found_in_any_case_and_differ(small: EventLog) -> None:
     assert all(found[a] != found[b] for a in found for b in found if a < b)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_without_a_fairness_weight_fade_is_finetune_bit_for_bit(small: EventLog, protocol: str) -> None:
     plain = finished(small, "Finetune", protocol=protocol)
@@ -163,6 +166,7 @@ def test_without_a_fairness_weight_fade_is_finetune_bit_for_bit(small: EventLog,
     assert weights(finished(small, "FADE", fairness_weight=1.0, protocol=protocol)) != weights(plain)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_pretrain_never_changes_what_it_has_learned(small: EventLog, protocol: str) -> None:
     def check(t: int, done: int, total: int) -> None:
@@ -189,6 +193,7 @@ def test_a_protocol_has_its_optimizer_unless_another_is_asked_for(protocol: str,
         assert RunConfig(model="mf", protocol=protocol, optimizer=asked).optimizer == asked
 
 
+@pytest.mark.slow
 def test_the_optimizer_of_the_config_is_the_one_that_runs(small: EventLog) -> None:
     assert type(finished(small, protocol="paper").state.optimizer) is torch.optim.Adam
     assert type(finished(small).state.optimizer).__name__ == "RowAdam"
@@ -204,6 +209,7 @@ def test_metrics_follow_the_protocol(small: EventLog) -> None:
 # ── repairs ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> None:
     options = {**FAST, "batch_size": 40, "n_resamples": 10}  # a block of the rest is two batches, as under strict
     options["tasks"] = ("event", "next", "remain")
@@ -214,6 +220,7 @@ def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> Non
     assert weights(repaired) == weights(strict)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("repair", [*REPAIRS, "optimizer"])
 def test_each_repair_changes_what_it_is_for_and_nothing_else(small: EventLog, repair: str) -> None:
     paper, repaired = (finished(small, protocol=protocol, n_periods=2) for protocol in ("paper", f"paper+{repair}"))
@@ -307,6 +314,7 @@ def test_auto_takes_those_to_be_ahead_who_were_in_the_period_that_has_just_ended
     assert run.document()["data"]["advantaged_by"] == "auto"
 
 
+@pytest.mark.slow
 def test_auto_decides_with_few_users_too_and_says_where_it_cannot() -> None:
     log = grouped([f"g{user % 4}" for user in range(100)], "auto")
     few, many = (finished(log, n_periods=5, min_group_size=size) for size in (1000, 1))
@@ -317,6 +325,7 @@ def test_auto_decides_with_few_users_too_and_says_where_it_cannot() -> None:
     assert any("could not be decided" in note for result in nobody.results for note in result.update.notes)
 
 
+@pytest.mark.slow
 def test_who_is_ahead_matters_to_the_signed_loss_alone() -> None:
     names = [f"g{user % 4}" for user in range(100)]
     for method, matters in (("FADE", True), ("FADE-Abs", False), ("Finetune", False)):
@@ -329,6 +338,7 @@ def test_who_is_ahead_matters_to_the_signed_loss_alone() -> None:
 # ── newcomers ────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_newcomers_get_the_same_whatever_the_method(small: EventLog) -> None:
     runs = [finished(small, method) for method in ("FADE", "Pretrain", "Retrain")]
     for results in zip(*(run.results for run in runs), strict=True):
@@ -367,6 +377,7 @@ class Asked(MatrixFactorization):
         return super().score_range(users, start, stop, context)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["Pretrain", "Finetune"])
 def test_a_model_ranks_for_nobody_whom_it_has_not_learned_from(small: EventLog, method: str) -> None:
     run = fairstream.run(small, method, model=Asked, **FAST)
@@ -390,6 +401,7 @@ def test_a_model_ranks_for_nobody_whom_it_has_not_learned_from(small: EventLog, 
 # ── periods of a given length ────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_period_can_be_a_number_of_events_or_a_share_of_them(small: EventLog) -> None:
     options = {"period": "160", "n_periods": None, "n_blocks": 10}
     by_count, by_share = (finished(small, **{**options, "period": period}) for period in ("160", "8%"))
@@ -446,6 +458,7 @@ def test_swapping_the_groups_changes_the_sign_of_every_disparity_and_nothing_els
 # ── restarting ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("every", [1, 3])
 def test_restarts_come_every_rth_period(small: EventLog, every: int) -> None:
     run = finished(small, n_periods=7, restart_every=every)
@@ -454,7 +467,7 @@ def test_restarts_come_every_rth_period(small: EventLog, every: int) -> None:
     assert [period["step"] for period in run.document()["periods"]] == [str(step) for step in steps]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, protocol: str) -> None:
     run = finished(small, n_periods=7, restart="on-degradation", protocol=protocol, update_epochs=1)
@@ -491,6 +504,7 @@ class Popularity(Scorer):
         return self.item(items).squeeze(-1) + self.user(users)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_model_of_ones_own_runs(small: EventLog, protocol: str) -> None:
     run = finished(small, model=Popularity, protocol=protocol)
@@ -538,6 +552,7 @@ def test_a_log_too_short_to_cut_is_refused(small: EventLog, protocol: str) -> No
         fairstream.run(short, **{"model": "mf", **FAST, "protocol": protocol})
 
 
+@pytest.mark.slow
 def test_without_groups_nothing_is_done_for_fairness_and_that_is_said(small: EventLog) -> None:
     bare = replace(small, groups=None)
     fade, plain = finished(bare), finished(small, "Finetune")
@@ -563,12 +578,14 @@ def test_groups_that_do_not_differ_are_refused(small: EventLog) -> None:
         fairstream.run(replace(small, groups=nobodys), model="mf", **FAST)
 
 
+@pytest.mark.slow
 def test_a_published_data_set_is_recognised_by_its_counts_alone(small: EventLog) -> None:
     assert finished(small).document()["data"]["name"] is None
     assert finished(small).config.pretrain_ratio == 0.6
     assert finished(small, pretrain_ratio=0.5).config.pretrain_ratio == 0.5
 
 
+@pytest.mark.slow
 def test_a_period_whose_evaluation_was_interrupted_is_not_learned_twice(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -606,6 +623,7 @@ def test_so_many_events_to_pretrain_on_do_not_depend_on_how_many_follow(stream: 
         fairstream.RunConfig(model="mf", pretrain_events=5, pretrain_ratio=0.5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["Finetune", "Retrain"])
 def test_the_work_is_known_before_it_is_done(method: str, small: EventLog) -> None:
     run = fairstream.run(small, method, **{"model": "mf", **FAST, "pretrain_epochs": 3})

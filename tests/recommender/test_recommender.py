@@ -271,7 +271,7 @@ def test_more_negatives_than_items_is_refused() -> None:
 # ── updating ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["mf", "ncf", Popularity])
 @pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
 def test_users_and_items_simply_appear(model: Any, method: str) -> None:
@@ -532,6 +532,7 @@ BAD_EVENTS: dict[str, tuple[Any, Any, str]] = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(("events", "users", "sentence"), BAD_EVENTS.values(), ids=BAD_EVENTS)
 @pytest.mark.parametrize("use", [FairRecommender.update, FairRecommender.evaluate], ids=["update", "disparity"])
 def test_bad_events_are_refused_and_change_nothing(
@@ -557,7 +558,7 @@ def test_a_failed_fit_leaves_the_earlier_one_in_service() -> None:
     assert everything(recommender) == before
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("model", "optimizer"), [("mf", "row"), ("ncf", "dense")])
 @pytest.mark.parametrize(
     "options", [{"restart_every": 2}, {"restart_every": 1}, {"restart": "on-degradation"}, {"method": "Retrain"}]
@@ -741,7 +742,7 @@ def test_restarting_on_degradation_works_with_a_small_catalogue() -> None:
 # ── repeating ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["mf", "ncf", Popularity, Forgetful])
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_the_same_seed_and_events_give_the_same_recommender(model: Any, optimizer: str) -> None:
@@ -805,6 +806,7 @@ def test_one_id_is_a_list_of_one(served: FairRecommender) -> None:
 # ── one way to learn ─────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
 def test_a_recommender_learns_what_a_run_learns(method: str) -> None:
     options = {"method": method, "pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "device": "cpu"}
@@ -817,3 +819,33 @@ def test_a_recommender_learns_what_a_run_learns(method: str) -> None:
         ours, theirs = recommender.model.state_dict(), run.state.model.state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
         assert set(ours) == set(theirs)
+
+
+def test_files_of_lists_hold_what_recommend_returns(tmp_path: Path) -> None:
+    rec = fitted("item-item")
+    known = rec.state.user_ids.ids
+    rec.recommend_to(tmp_path / "all", k=4, users_per_file=30, exclude=[5])
+    files = sorted((tmp_path / "all").iterdir())
+    assert [file.name for file in files] == [f"part-{n:05}.parquet" for n in range(-(-len(known) // 30))]
+    tables = [pyarrow.parquet.read_table(file) for file in files]
+    for n, table in enumerate(tables):
+        assert table == rec.recommend(known.slice(30 * n, 30), k=4, exclude=[5])
+    rec.recommend_to(tmp_path / "some", [known[1].as_py(), -7], k=4)
+    (file,) = (tmp_path / "some").iterdir()
+    assert pyarrow.parquet.read_table(file) == rec.recommend([known[1].as_py(), -7], k=4)
+    rec.recommend_to(tmp_path / "nobody", [])
+    (file,) = (tmp_path / "nobody").iterdir()
+    assert pyarrow.parquet.read_table(file).column_names == COLUMNS
+
+
+def test_files_of_lists_never_replace_anything(tmp_path: Path) -> None:
+    rec = fitted("popularity")
+    (tmp_path / "mine").write_text("mine")
+    for wrong in (tmp_path, tmp_path / "mine", tmp_path / "mine" / "inside"):
+        with pytest.raises(ConfigurationError, match=r"exists already|could not be written"):
+            rec.recommend_to(wrong)
+    with pytest.raises(ConfigurationError, match="users_per_file"):
+        rec.recommend_to(tmp_path / "new", users_per_file=0)
+    with pytest.raises(ConfigurationError, match="task must be"):
+        rec.recommend_to(tmp_path / "new", task="remain")  # type: ignore[arg-type]
+    assert [file.name for file in tmp_path.iterdir()] == ["mine"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from engine_support import job_of, tensors
-from fairstream.errors import ConfigurationError, FairstreamError
+from fairstream.errors import CheckpointError, ConfigurationError, FairstreamError
 from fairstream.objectives import CVaRLoss, GroupDROLoss, LargestGapLoss, softmax_loss
 from fairstream.training import Engine, Schedule, TrainingJob, choose_engine
 from fairstream.training.distributed import Checkpoints, DistributedEngine, ThreadGroup, WorkerDiedError
@@ -135,12 +136,8 @@ class FailingGroup(ThreadGroup):
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 1e9])  # fetched after every epoch, and not before the end
 def test_what_a_dead_worker_had_done_is_done_again(seconds: float) -> None:
-    def scheduled() -> TrainingJob:
-        job = job_of("mf", fairness_loss=LargestGapLoss())
-        return replace(job, schedule=Schedule(job.optimizer, 1e-3, 80))
-
-    undisturbed, losses = by_workers(scheduled(), 3, 80)
-    job = scheduled()
+    undisturbed, losses = by_workers(scheduled_job(), 3, 80)
+    job = scheduled_job()
     group = FailingGroup([3, 3, 3, 3], {1, 4, 6})
     disturbed, losses_of_disturbed = trained(DistributedEngine(job, group, Checkpoints(seconds)), job, 80)
     assert losses_of_disturbed == losses
@@ -155,6 +152,62 @@ def test_a_training_saved_by_four_workers_is_resumed_by_three_and_by_one() -> No
     several, _ = trained(DistributedEngine(job, group, Checkpoints(0.0)), job, 80)
     assert group.n_workers == 1
     assert_close(one, several, 1e-6)
+
+
+def scheduled_job(**options: Any) -> TrainingJob:
+    """One with a state across batches, too: statistics of the groups, and a learning rate that changes."""
+    job = job_of("mf", **{"fairness_loss": LargestGapLoss(), **options})
+    return replace(job, schedule=Schedule(job.optimizer, 1e-3, 80))
+
+
+def interrupted(folder: Path, n_workers: Sequence[int]) -> tuple[dict[str, Tensor], list[float]]:
+    """A training of four epochs that each process but the last leaves an epoch later than the one before."""
+    for n_done, n in enumerate(n_workers[:-1], start=1):
+        job, rng = scheduled_job(), np.random.default_rng(1)
+        engine = DistributedEngine(job, ThreadGroup(n), Checkpoints(0.0, folder))
+        for epoch in range(n_done):
+            engine.epoch(rng.permutation(len(job.batches)), 100 + epoch)
+        assert len(list(folder.iterdir())) == 1
+    job = scheduled_job()
+    return trained(DistributedEngine(job, ThreadGroup(n_workers[-1]), Checkpoints(1e9, folder)), job, 80)
+
+
+def test_a_training_whose_process_dies_is_taken_up_by_another(tmp_path: Path) -> None:
+    undisturbed, losses = by_workers(scheduled_job(), 2, 80)
+    resumed, losses_of_resumed = interrupted(tmp_path, [2, 2])
+    assert_close(undisturbed, resumed, 0.0)
+    assert losses_of_resumed == losses
+    assert not list(tmp_path.iterdir())  # it is over
+
+
+@pytest.mark.slow
+def test_a_training_saved_by_four_workers_is_taken_up_by_processes_with_three_and_with_one(tmp_path: Path) -> None:
+    one, _ = by_one_process(scheduled_job(), 80)
+    several, _ = interrupted(tmp_path, [4, 3, 1])
+    assert_close(one, several, 1e-6)
+
+
+def test_what_was_saved_of_one_training_is_nothing_to_another(tmp_path: Path) -> None:
+    def saved(**options: Any) -> set[str]:
+        engine = DistributedEngine(scheduled_job(**options), ThreadGroup(1), Checkpoints(0.0, tmp_path))
+        engine.epoch(np.arange(2), 7)
+        return {path.name for path in tmp_path.iterdir()}
+
+    first = saved()
+    assert saved() == first
+    assert len(first) == 1
+    assert len(saved(lambda_=0.25)) == 2
+    assert len(saved(n_items=299)) == 3
+    assert len(saved(fairness_loss=GroupDROLoss())) == 4
+
+
+def test_a_damaged_file_of_a_training_is_said(tmp_path: Path) -> None:
+    engine = DistributedEngine(scheduled_job(), ThreadGroup(1), Checkpoints(0.0, tmp_path))
+    engine.epoch(np.arange(2), 7)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match="remove the file to begin anew"):
+        DistributedEngine(scheduled_job(), ThreadGroup(1), Checkpoints(0.0, tmp_path))
 
 
 @pytest.mark.slow

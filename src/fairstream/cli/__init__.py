@@ -65,7 +65,9 @@ COMMANDS = {
     "audit": Command("audit", SERVICE, "Verify the audit record and print it."),
     "keys": Command("keys", SERVICE, "Create, list and revoke API keys."),
     "upgrade": Command("init", SERVICE, "Bring a workspace's tables to what this version needs."),
-    "data": Command("data", DATA, "Download and prepare the paper's data sets; describe a folder or file."),
+    "data": Command(
+        "data", DATA, "Download and prepare the paper's data sets; describe or ingest a folder or file of your own."
+    ),
 }
 """Every command, in the order of the help."""
 

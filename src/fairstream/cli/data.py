@@ -1,4 +1,4 @@
-"""`fairstream data get`: download the paper's data sets; `fairstream data check`: describe a folder or file."""
+"""`fairstream data`: download the paper's data sets, describe a folder or file, ingest what exceeds the memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,31 @@ from rich.console import Console
 
 from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
 from fairstream.cli.data_description import describe, group_table, summary
-from fairstream.cli.options import Data, DataFolder, Json, Quiet
+from fairstream.cli.options import (
+    Advantaged,
+    Cluster,
+    Data,
+    DataFolder,
+    Group,
+    ItemColumn,
+    Items,
+    Json,
+    Quiet,
+    RatingAbove,
+    RatingColumn,
+    Repeats,
+    TimeColumn,
+    TimeUnit,
+    UserColumn,
+    Users,
+)
 from fairstream.cli.progress import DownloadProgress
+from fairstream.data import ingest as ingest_events
 from fairstream.data.datasets.prepare import Prepared, get_dataset
 from fairstream.data.datasets.sources import SOURCES, data_home
 
 data_app = typer.Typer(
-    help="Download and prepare the paper's data sets; describe a folder or file.",
+    help="Download and prepare the paper's data sets; describe or ingest a folder or file of your own.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -90,3 +108,55 @@ def check(
     if any(column.values for column in description.group_columns):
         console.print(group_table(description))
     write_result(asdict(description), json)
+
+
+@data_app.command()
+def ingest(
+    data: Data,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the log.", show_default=False)],
+    *,
+    group: Group = None,
+    advantaged: Advantaged = None,
+    users: Users = None,
+    items: Items = None,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    time_column: TimeColumn = None,
+    rating_column: RatingColumn = None,
+    rating_above: RatingAbove = 2.0,
+    time_unit: TimeUnit = None,
+    repeats: Repeats = "first",
+    memory_limit: Annotated[
+        str, typer.Option(metavar="AMOUNT", help="Memory that sorting may use, such as 500MB; the rest goes to disk.")
+    ] = "2GB",
+    cluster: Cluster = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write events that do not fit into memory as a log in a new folder, for `fairstream run DIR`.
+
+    With `--cluster` the tasks of Ray read the files and sort the events; the log is the same.
+    """
+    check_json(json)
+    with on_interrupt("nothing was kept"):
+        log = ingest_events(
+            data,
+            folder,
+            users=users,
+            items=items,
+            group=group,
+            advantaged=advantaged,
+            user_column=user_column,
+            item_column=item_column,
+            time_column=time_column,
+            rating_column=rating_column,
+            rating_above=rating_above,
+            time_unit=time_unit,
+            repeats=repeats,
+            memory_limit=memory_limit,
+            cluster=cluster,
+        )
+    counts = {"n_events": len(log), "n_users": log.n_users, "n_items": log.n_items}
+    about = f"{folder}: {len(log):,} events, {log.n_users:,} users, {log.n_items:,} items"
+    print_lines(make_console(quiet=quiet, json=json), about, *log.notes, f"Next: fairstream run {folder}")
+    write_result({"folder": str(folder), **counts, "notes": list(log.notes)}, json)

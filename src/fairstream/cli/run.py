@@ -106,7 +106,8 @@ def run(
         time_unit=time_unit,
         repeats=repeats,
     )
-    job = Run(log, config)
+    is_divided = cluster is not None and seeds == 1 and store is None
+    job = Run(log, config, cluster=cluster if is_divided else None, n_workers=workers if is_divided else None)
     console = make_console(quiet=quiet, json=json)
     _introduce(job, console)
 
@@ -124,10 +125,10 @@ def run(
     with on_interrupt(lambda: _kept(store, written)), ExitStack() as stack, RunProgress(quiet=quiet) as progress:
         if cluster is not None:  # nothing is computed where it does not answer
             stack.enter_context(connect(cluster, n_workers=workers))
-        for name, other in popularity_runs(log, config).items():
+        for name, other in popularity_runs(log, config, cluster if is_divided else None).items():
             progress.follow(other, name)
             to_beat[name] = other
-        if seeds == 1 and store is None and cluster is None:
+        if seeds == 1 and store is None:
             progress.follow(job)
             records = [Record.from_document(job.document())]
             keep(records[0])

@@ -19,6 +19,8 @@ from fairstream.cluster.tasks import OnMessage, Task, run_tasks
 from fairstream.errors import ConfigurationError
 
 LOCAL = "local"
+PROCESS_BYTES = 600 << 20
+"""What a process has loaded before it reads anything."""
 _TCP_SECONDS = 5
 _RAY_SECONDS = 60
 _NODE_SECONDS = 120
@@ -28,8 +30,8 @@ _GIB = 1 << 30
 class Cluster:
     """A connection to Ray whose nodes have been found fit; made by `connect`."""
 
-    def __init__(self, ray: Any) -> None:
-        self.ray = ray
+    def __init__(self, ray: Any, n_workers: int | None = None) -> None:
+        self.ray, self._n_workers = ray, n_workers
         resources: Mapping[str, float] = ray.cluster_resources()
         self.n_cpus, self.n_gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
 
@@ -46,6 +48,15 @@ class Cluster:
                     )
         finally:
             token.unlink(missing_ok=True)
+
+    def check_files(self, files: Sequence[Path]) -> None:
+        """Raise a `ConfigurationError` unless every node can read these files, and finds them as large as here."""
+        sizes = {str(file.absolute()): file.stat().st_size for file in files}
+        for address, problem in self._on_every_node(_file_problem(sizes)):
+            if problem is not None:
+                raise ConfigurationError(
+                    f"the cluster's node {address} cannot read {problem}; put the files on storage that all nodes share"
+                )
 
     def check_memory(self, n_bytes: int, what: str) -> None:
         """Raise a `ConfigurationError` unless some node has so much memory."""
@@ -97,7 +108,7 @@ class Cluster:
         n_gpus, memory
             GPUs and bytes that a task reserves; it always reserves one CPU.
         at_once
-            The most tasks at a time; None: as many as the cluster has room for.
+            The most tasks at a time; None: as many as `connect` was told, else as the cluster has room for.
         on_message, on_result
             Called with (number of the task, what it has sent or returned) as that arrives.
 
@@ -108,7 +119,7 @@ class Cluster:
 
         """
         options = {"num_cpus": 1, "num_gpus": n_gpus, "memory": memory}
-        return run_tasks(self.ray, task, arguments, shared, options, at_once, on_message, on_result)
+        return run_tasks(self.ray, task, arguments, shared, options, at_once or self._n_workers, on_message, on_result)
 
     def _nodes(self) -> list[Mapping[str, Any]]:
         return [node for node in self.ray.nodes() if node["Alive"]]
@@ -143,7 +154,7 @@ def connect(address: str | None = LOCAL, *, n_workers: int | None = None) -> Ite
         "local": Ray is started on this machine, and stopped after the block. HOST:PORT: a running
         cluster that this machine is a node of.
     n_workers
-        CPUs that a local Ray offers; by default all.
+        The most tasks at a time, and the CPUs that a local Ray offers; by default all.
 
     Raises
     ------
@@ -161,7 +172,7 @@ def connect(address: str | None = LOCAL, *, n_workers: int | None = None) -> Ite
     address = address or LOCAL
     if ray.is_initialized():
         _check_same(ray, address)
-        yield Cluster(ray)
+        yield Cluster(ray, n_workers)
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
     quiet = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
@@ -173,7 +184,7 @@ def connect(address: str | None = LOCAL, *, n_workers: int | None = None) -> Ite
             _check_answers(address)
             ray.init(address=address, **quiet)
     try:
-        cluster = Cluster(ray)
+        cluster = Cluster(ray, n_workers)
         if address != LOCAL:
             cluster.check_versions()
         yield cluster
@@ -265,6 +276,22 @@ def _folder_problem(token: str) -> Callable[[], str | None]:
             return "it is not to be seen"
         except OSError as error:
             return f"it cannot be written to ({error.strerror})"
+        return None
+
+    return problem
+
+
+def _file_problem(sizes: dict[str, int]) -> Callable[[], str | None]:
+    def problem() -> str | None:
+        from pathlib import Path  # noqa: PLC0415
+
+        for name, size in sizes.items():
+            try:
+                with Path(name).open("rb") as file:
+                    if file.seek(0, 2) != size:
+                        return f"{name}, where it is another file"
+            except OSError as error:
+                return f"{name} ({error.strerror})"
         return None
 
     return problem

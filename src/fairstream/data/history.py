@@ -139,6 +139,11 @@ class History:
     def __len__(self) -> int:
         return sum(map(len, self.runs))
 
+    def index(self) -> None:
+        """Sort the events by user now, so that copies of this history need not."""
+        for run in self.runs:
+            _ = run.by_user
+
     @property
     def users(self) -> Rows:
         """The users of all events; copied where the events came in several runs."""

@@ -6,38 +6,32 @@ the events and drops repeated pairs, within a limit of memory and otherwise on d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
 
+from fairstream.cluster import connect
 from fairstream.data.datasets import open_dataset
+from fairstream.data.divided_ingest import read_divided
 from fairstream.data.features import ItemFeatures
 from fairstream.data.groups import GroupValues, check_users, group_parts, intersection, only_two_valued
-from fairstream.data.inputs import DataFile, frame_to_table, parts_of, sniff_csv, to_table
+from fairstream.data.inputs import to_table
 from fairstream.data.log import EventLog, is_chronological, notes_on_order, require_events
+from fairstream.data.source_parts import ROWS_AT_ONCE, Source, connect_duckdb
 from fairstream.data.storage import check_new, writing_to
-from fairstream.data.tables import Columns, EventParser, Repeats, combined, decoded, first_sentence, reading
+from fairstream.data.tables import Columns, EventParser, Repeats, combined
 from fairstream.data.vocabulary import Vocabulary, id_column
-from fairstream.errors import ConfigurationError, DataError
+from fairstream.errors import DataError
 from fairstream.files import sibling_tempdir
 from fairstream.reporting import report
 
 if TYPE_CHECKING:
     import duckdb
-
-_EVENTS = "the events"
-_ROWS_AT_ONCE = 1 << 20
-_CSV_OPTIONS: dict[str, Any] = {
-    "header": True,
-    "quotechar": '"',
-    "sample_size": -1,  # all lines
-    "auto_type_candidates": ["BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR"],  # as Arrow's
-}
 
 
 def ingest(
@@ -56,6 +50,7 @@ def ingest(
     time_unit: str | None = None,
     repeats: Repeats = "first",
     memory_limit: str = "2GB",
+    cluster: str | None = None,
 ) -> EventLog:
     """Read events that do not fit into memory into a new folder, and open the log there.
 
@@ -75,6 +70,10 @@ def ingest(
         As for `read_events`.
     memory_limit
         The memory that DuckDB may use, such as "500MB"; what exceeds it goes to disk beside `folder`.
+    cluster
+        "local" or HOST:PORT: let the tasks of a Ray cluster (`pip install 'fairstream[cluster,ingest]'`) read files
+        and sort their events, which gives the same log byte for byte; the files and `folder` must lie on storage that
+        all nodes see. None: this process.
 
     Returns
     -------
@@ -86,7 +85,7 @@ def ingest(
     DataError
         As `read_events`, and where `folder` exists already or cannot be written.
     ConfigurationError
-        If DuckDB is not installed, or `memory_limit` is not an amount of memory.
+        If DuckDB is not installed, `memory_limit` is not an amount of memory, or the cluster cannot do it.
 
     Examples
     --------
@@ -111,10 +110,17 @@ def ingest(
     elif group is None and advantaged is not None:
         raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
     features = None if items is None else ItemFeatures.read(items, columns)
-    with writing_to(folder), sibling_tempdir(folder, "work") as work, _database(work, memory_limit) as database:
-        staging = _Staging(database, work)
-        log = staging.read(source, columns, in_events)
-        values = values or staging.group_values()
+    with ExitStack() as stack:
+        there = None if cluster is None else stack.enter_context(connect(cluster))
+        stack.enter_context(writing_to(folder))
+        work = stack.enter_context(sibling_tempdir(folder, "work"))
+        if there is None:
+            staging = _Staging(stack.enter_context(connect_duckdb(memory_limit, work)), work)
+            log = staging.read(source, columns, in_events)
+            values = values or staging.group_values()
+        else:
+            log, beside = read_divided(source, columns, in_events, work=work, cluster=there, memory_limit=memory_limit)
+            values = values or beside
         if values is not None:
             ids = log.user_ids.ids
             log = log.with_groups(values.groups(ids, advantaged), 0 if users is None else values.n_unmatched(ids))
@@ -124,20 +130,6 @@ def ingest(
     log = EventLog.open(folder)
     report(log.notes)
     return log
-
-
-def _database(work: Path, memory_limit: str) -> duckdb.DuckDBPyConnection:
-    try:
-        import duckdb  # noqa: PLC0415 (an extra)
-    except ModuleNotFoundError:
-        raise ConfigurationError("ingest needs DuckDB; install it with: pip install 'fairstream[ingest]'") from None
-    options: dict[str, Any] = {"memory_limit": memory_limit, "temp_directory": str(work / "spilled")}
-    try:
-        return duckdb.connect(work / "events.duckdb", config=options)
-    except (duckdb.Error, TypeError) as error:
-        raise ConfigurationError(
-            f"memory_limit must be an amount such as '2GB', got {memory_limit!r}: {first_sentence(error)}"
-        ) from None
 
 
 class _Staging:
@@ -151,7 +143,8 @@ class _Staging:
 
     def read(self, source: Any, columns: Columns, group: str | Sequence[str] | None) -> EventLog:
         """Read the events, and the group values where they stand beside them."""
-        opened = _Source(source, self._database)
+        # Cursors, because the connection has other queries to run while a file is read.
+        opened = Source(source, self._database.cursor)
         parser = EventParser(opened.like, columns)
         parts = [] if group is None else group_parts(opened.like, group, what="the events table")
         self._user_column, self._attribute = parser.names["user"], ",".join(parts) if parts else None
@@ -227,7 +220,7 @@ class _Staging:
         """Write the columns to files, and return them as arrays over those."""
         paths = [self._work / name for name in events.columns]
         types: list[np.dtype[Any]] = []
-        for batch in events.to_arrow_reader(_ROWS_AT_ONCE):
+        for batch in events.to_arrow_reader(ROWS_AT_ONCE):
             arrays = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
             types = [array.dtype for array in arrays]
             for path, array in zip(paths, arrays, strict=True):
@@ -238,84 +231,3 @@ class _Staging:
     def _vocabulary(self, column: str) -> Vocabulary:
         ids = self._database.sql(f"SELECT {column} FROM {column}s ORDER BY row_number").to_arrow_table()  # noqa: S608
         return Vocabulary.of_distinct(id_column(ids[column]))
-
-
-class _Source:
-    """What `read_events` takes, read in tables of bounded size."""
-
-    def __init__(self, source: Any, database: duckdb.DuckDBPyConnection) -> None:
-        self._database = database
-        self._parts = parts_of(source, _EVENTS)
-        self._first = _Part.opened(next(self._parts), database)
-        self.like = self._first.like
-        """A table of the same columns, without rows."""
-
-    def tables(self, names: list[str]) -> Iterator[pa.Table]:
-        """Yield the named columns, so many rows at a time."""
-        yield from self._first.tables(names)
-        for part in self._parts:
-            yield from _Part.opened(part, self._database).tables(names)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A frame, a reader or a file."""
-
-    file: DataFile | None
-    like: pa.Table
-    batches: Callable[[list[str]], Iterable[pa.RecordBatch]]
-    """The named columns of it."""
-
-    @classmethod
-    def opened(cls, part: Any, database: duckdb.DuckDBPyConnection) -> _Part:
-        if not isinstance(part, DataFile):
-            return cls._frame(part)
-        part.check(_EVENTS)
-        with part.reading(_EVENTS):
-            if part.path is None or part.compression not in (None, ".gz", ".zst"):
-                return cls._frame(part.read(_EVENTS))
-            if part.kind in ("csv", "json"):
-                # Arrow's streaming reader takes the types from the first block; DuckDB looks at the whole file.
-                # A cursor, because the connection has other queries to run while this one is read.
-                relation = _text_relation(part, database.cursor())
-                like = decoded(relation.limit(0).to_arrow_table(), _EVENTS)
-
-                def of_relation(names: list[str]) -> Iterable[pa.RecordBatch]:
-                    chosen = [name for name in names if name in like.column_names]
-                    return relation.select(*(f'"{name}"' for name in chosen)).to_arrow_reader(_ROWS_AT_ONCE)
-
-                return cls(part, part.with_values(like), of_relation)
-            dataset = pyarrow.dataset.dataset(part.path, format="parquet" if part.kind == "parquet" else "ipc")
-            like = decoded(dataset.schema.empty_table(), _EVENTS)
-
-        def of_dataset(names: list[str]) -> Iterable[pa.RecordBatch]:
-            return dataset.to_batches([name for name in names if name in like.column_names], batch_size=_ROWS_AT_ONCE)
-
-        return cls(part, part.with_values(like), of_dataset)
-
-    @classmethod
-    def _frame(cls, frame: Any) -> _Part:
-        with reading(_EVENTS):
-            try:
-                reader = pa.RecordBatchReader.from_stream(frame)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):  # a batch, or columns that Arrow does not know
-                reader = frame_to_table(frame, _EVENTS).to_reader()
-            return cls(None, decoded(reader.schema.empty_table(), _EVENTS), lambda names: reader)
-
-    def tables(self, names: list[str]) -> Iterator[pa.Table]:
-        """Yield the named columns, so many rows at a time."""
-        with reading(_EVENTS) if self.file is None else self.file.reading(_EVENTS):
-            for batch in self.batches(names):
-                for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                    piece = decoded(pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)]), _EVENTS)
-                    yield (piece if self.file is None else self.file.with_values(piece)).select(names)
-
-
-def _text_relation(file: DataFile, cursor: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-    if file.kind == "json":
-        return cursor.read_json(file.name)
-    with file.opened() as stream:
-        layout = sniff_csv(stream)
-    if layout.encoding != "utf-8":
-        return cursor.from_arrow(file.read(_EVENTS))
-    return cursor.read_csv(file.name, sep=layout.separator, decimal=layout.decimal_point, **_CSV_OPTIONS)

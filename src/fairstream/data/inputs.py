@@ -293,6 +293,14 @@ class DataFile:
                 }
                 yield openers[self.compression](file)
 
+    def size(self) -> int:
+        """Return how many bytes it has; 0 where that cannot be told."""
+        return self.path.stat().st_size if self.path else _file_system(self.name).size(self.name) or 0
+
+    def parquet(self) -> pyarrow.parquet.ParquetFile:
+        """Return a Parquet file opened, of which no events have been read."""
+        return pyarrow.parquet.ParquetFile(self.path or self._open())
+
     def _open(self) -> Any:
         return self.path.open("rb") if self.path else _file_system(self.name).open(self.name, "rb")
 

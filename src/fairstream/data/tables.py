@@ -148,6 +148,15 @@ class EventParser:
         times = _times(time, self.names["time"])
         return combined(user), combined(item), _in_unit(times, self._columns.time_unit, self.names["time"])
 
+    def add(self, other: EventParser) -> None:
+        """Count what another one has parsed, too: other tables with the same columns."""
+        self._n_events += other._n_events
+        self._n_kept += other._n_kept
+        self._n_unrated += other._n_unrated
+        self._n_missing = {role: n + other._n_missing[role] for role, n in self._n_missing.items()}
+        if other._time_zone is not None:
+            self._time_zone = bool(self._time_zone) or other._time_zone
+
     @property
     def columns(self) -> Columns:
         """How the events were read, for those that come later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -210,6 +211,9 @@ def group_statistics(
     ({'M': 0.75, 'F': 0.25}, 0.5)
 
     """
+    if len(panel.values) == 0:
+        nobody = GroupScores(None, None, dict.fromkeys(names), {}, None, None, None, None, None, None, None)
+        return [nobody] * panel.values.shape[2]
     observed, uncertainty = panel.observed(), _Uncertainty({}, {}, {})
     if n_resamples and rng is not None:
         uncertainty = _Uncertainty.of(panel, observed, *panel.permuted(rng, n_resamples))
@@ -276,7 +280,6 @@ def _scores(
         return Estimate(value, interval, float(uncertainty.p_values[name][here]), null_mean)
 
     gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
-    sizes = np.nan_to_num(observed.abs_gap[:, m], nan=-1.0)
     mean, has_groups = of("mean"), len(names) > 0
     return GroupScores(
         mean=None if mean is None else mean.value,
@@ -284,7 +287,7 @@ def _scores(
         by_group={name: _or_none(observed.by_group[code, m]) for code, name in enumerate(names)},
         gaps=gaps,
         largest_gap=of("largest"),
-        largest_gap_group=names[int(sizes.argmax())] if gaps else None,
+        largest_gap_group=names[int(np.nanargmax(observed.abs_gap[:, m]))] if gaps else None,
         spread=of("spread") if gaps else None,
         disparity=of("gap", 0) if has_groups else None,
         abs_performance_disparity=_or_none(observed.abs_gap[0, m]) if has_groups else None,
@@ -338,4 +341,4 @@ def _p_value(size: Array, null: Array) -> Array:
 
 
 def _or_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return None if math.isnan(value) else float(value)

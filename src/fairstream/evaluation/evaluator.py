@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fairstream.cluster import Cluster
 from fairstream.data import Groups, History, Rows, SeenItems
 from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError
@@ -132,6 +133,8 @@ class Evaluator:
     """Names ("ndcg", "recall@10"), or functions of (lists, truth) by name; None: the protocol's."""
     breaks_down: bool = False
     """Whether evaluations have a `breakdown`."""
+    cluster: Cluster | None = None
+    """Whose tasks make the lists, with the same results; None: this process makes them."""
 
     def __post_init__(self) -> None:
         _ = self.resolved_metrics  # an unknown name is an error now, not after the training
@@ -294,7 +297,7 @@ class Evaluator:
         """The lists of a model; `of_whom` keeps the sampled candidates of two models apart."""
         with evaluating(model):
             if self.protocol.full_ranking:
-                return top_k_of_all(model, requests, n_items=history.n_items, k=k)
+                return top_k_of_all(model, requests, n_items=history.n_items, k=k, cluster=self.cluster)
             positives = requests.positives
             return rank_sampled(
                 model,
@@ -306,6 +309,7 @@ class Evaluator:
                 n_rankable=n_rankable,
                 k=k,
                 key=self.randomness.key(f"candidates{of_whom}", *draw),
+                cluster=self.cluster,
             )
 
 

@@ -69,6 +69,12 @@ class Requests:
             self, users=self.users[rows], positives=self.positives.where(rows), before=before, n_earlier=n_earlier
         )
 
+    def index(self) -> None:
+        """Sort now what `seen` and `context` look up, so that copies of these requests need not."""
+        self.contexts.index()
+        if self.before is not None:
+            self.history.index()
+
     def seen(self) -> ItemLists:
         """What each list must not hold: the items that the user has had by then."""
         return ItemLists(*self.history.items_of(self.users, self.before))

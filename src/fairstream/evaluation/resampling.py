@@ -464,7 +464,8 @@ def _key(rng: np.random.Generator) -> int:
 
 def ratio_of(above: Array, below: Array) -> Array:
     """Above / below; NaN where that is not above 0."""
-    return np.divide(above, below, out=np.full(np.broadcast_shapes(above.shape, below.shape), np.nan), where=below > 0)
+    result = np.full(np.broadcast(above, below).shape, np.nan)
+    return np.divide(above, below, out=result, where=below > 0)
 
 
 def _over(gap: Array, standard_error: Array) -> Array:

@@ -11,7 +11,8 @@ MovieLens 1.7 × slower, and longer lists of items 2.5 × (docs/lab-log.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -20,9 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairstream.cluster import Cluster
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data import Rows
 from fairstream.errors import ModelError
+from fairstream.evaluation.blocks import rank_blocks
 from fairstream.evaluation.lists import Floats, ItemLists, Lists
 from fairstream.evaluation.requests import Requests
 from fairstream.models import Context, Scorer
@@ -44,28 +47,59 @@ class TopKBackend(NamedTuple):
     scores_at_once: int
 
 
-@torch.no_grad()
-def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, allowed: Rows | None = None) -> Lists:
+@dataclass(frozen=True, eq=False)
+class _AllItems:
+    """Ranks all items, or the `allowed` ones, for a block of requests."""
+
+    model: Scorer
+    requests: Requests
+    blocks: Sequence[range]
+    """Of the items."""
+    k: int
+    n_ranked: int
+    allowed: Rows | None
+
+    @torch.no_grad()
+    def __call__(self, block: range) -> tuple[Floats, Rows]:
+        """(B, k) scores and codes."""
+        part, device = self.requests.where(slice(block.start, block.stop)), self.model.device
+        users = torch.from_numpy(part.users).to(device)
+        scored = score_blocks(self.model, users, part.context(), self.blocks)
+        seen, positives = part.seen(), part.positives
+        if self.allowed is not None:
+            scored = _only(scored, self.allowed)
+            seen, positives = seen.among(self.allowed), positives.among(self.allowed)
+        return backend_for(device).top_k(scored, seen, positives, self.n_ranked, self.k)
+
+
+def top_k_of_all(
+    model: Scorer,
+    requests: Requests,
+    *,
+    n_items: int,
+    k: int,
+    allowed: Rows | None = None,
+    cluster: Cluster | None = None,
+) -> Lists:
     """The k best of the first `n_items` items that the user has not had; among equals the positives come last.
 
-    With `allowed`, sorted item rows, only these are ranked.
+    With `allowed`, sorted item rows, only these are ranked. With a cluster its tasks rank the blocks of requests.
     """
-    device = model.device
-    backend = backend_for(device)
+    backend = backend_for(model.device)
     # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
     scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
     # For a few users all items at once: many models then score them without copying any of their rows.
     at_once = max(backend.items_at_once, _SCORES_OF_A_FEW // max(1, len(requests)))
     blocks = list(chunks(n_items, at_once=at_once))
     n_ranked = n_items if allowed is None else len(allowed)
-    for chunk in chunks(len(requests), width=blocks[0].stop, at_once=backend.scores_at_once):
-        at = slice(chunk.start, chunk.stop)
-        part = requests.where(at)
-        users = torch.from_numpy(part.users).to(device)
-        scored, seen, positives = score_blocks(model, users, part.context(), blocks), part.seen(), part.positives
-        if allowed is not None:
-            scored, seen, positives = _only(scored, allowed), seen.among(allowed), positives.among(allowed)
-        scores[at], codes[at] = backend.top_k(scored, seen, positives, n_ranked, k)
+
+    def write(at: slice, ranked: tuple[Floats, Rows]) -> None:
+        scores[at], codes[at] = ranked
+
+    of_requests = list(chunks(len(requests), width=blocks[0].stop, at_once=backend.scores_at_once))
+    if cluster is not None:
+        requests.index()  # once for all tasks
+    rank_blocks(_AllItems(model, requests, blocks, k, n_ranked, allowed), of_requests, write, model, cluster)
     lists = decode(scores, codes, n_ranked)
     if allowed is None:
         return lists

@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
+from fairstream.cluster import PROCESS_BYTES
 from fairstream.data import EventLog, read_events
 from fairstream.errors import FairstreamError, ModelError
 from fairstream.experiments.config import RunConfig
@@ -45,9 +46,9 @@ OnEpoch = Callable[[Epoch], None]
 _WEIGHTS = {"mf": 1.0, "ncf": 5.0, "Adver": 200.0, "neural-ndcg": 2.0}
 """About how many times longer a batch takes; only the order of jobs and the estimated time depend on it."""
 _OTHER_MODEL = 5.0
-_PROCESS_BYTES, _EVENT_BYTES, _ROW_COPIES = 600 << 20, 100, 8
-"""What a process has loaded before it reads anything; what histories, sorted copies and batches hold of an event;
-weights, gradients and Adam's two moments of the model in service and of the next one."""
+_EVENT_BYTES, _ROW_COPIES = 100, 8
+"""What histories, sorted copies and batches hold of an event; weights, gradients and Adam's two moments of the model in
+service and of the next one."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Job:
         """About how many bytes a process needs for it."""
         log, largest = self.source.read(), max(config.embedding_dim for config in self.configs)
         rows = _ROW_COPIES * largest * (log.n_users + log.n_items)
-        return _PROCESS_BYTES + _EVENT_BYTES * len(log) + 4 * rows
+        return PROCESS_BYTES + _EVENT_BYTES * len(log) + 4 * rows
 
     def execute(self, store: Store, device: Device, on_epoch: OnEpoch) -> None:
         """Do it, and leave the results in the store.

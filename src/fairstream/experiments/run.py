@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +19,7 @@ from fairstream.data.datasets.published import recognise
 from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Breakdown, ComparedTests, Evaluation, Evaluator, Explanation, Metric, explain
+from fairstream.evaluation.blocks import connected
 from fairstream.evaluation.by_group import GroupScores, score_headings
 from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.results import PeriodResult, mean_slices, versions
@@ -28,6 +32,7 @@ from fairstream.recommender import Learning, NewEvents, State, Update
 from fairstream.recommender.learning import note_on_undecided
 from fairstream.strategies import Retrain, Strategy, UserQuality
 from fairstream.training import Tensors
+from fairstream.training.distributed import ActorGroup
 
 OnProgress = Callable[[int, int, int], None]
 """Called after each epoch with (period t, epochs done, epochs in all)."""
@@ -51,6 +56,8 @@ class Run(Tabular, Iterator[PeriodResult]):
         *,
         parts: Parts | None = None,
         on_progress: OnProgress | None = None,
+        cluster: str | None = None,
+        n_workers: int | None = None,
     ) -> None:
         self.log, self.dataset = log, known.name if (known := recognise(log)) else None
         self.config, self.periods = resolved(log, config)
@@ -68,7 +75,11 @@ class Run(Tabular, Iterator[PeriodResult]):
             config.torch_device(),
             engine=config.engine,
             oracle=self._oracle,
+            workers=None if cluster is None else ActorGroup(cluster, n_workers),
         )
+        self._cluster, self._connection = cluster, ExitStack()
+        self._connect = partial(connected, cluster, self._learning.device, n_workers)
+        weakref.finalize(self, self._connection.close)  # of a run that nobody finishes
         readable = self._learning.readable(log)
         self._features = None if readable.features is None else readable.features.of(log.item_ids)
         self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
@@ -108,14 +119,33 @@ class Run(Tabular, Iterator[PeriodResult]):
         before = self.results[-1] if self.results else self.begin()
         t = len(self.results) + 1
         if t >= self.periods.last:
+            self._disconnect()
             raise StopIteration
-        self.results.append(self._advance(t, before))
+        with self._connected():
+            self.results.append(self._advance(t, before))
         return self.results[-1]
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """With the cluster, where one was asked for: until the run is over, or something fails."""
+        try:
+            if self._cluster is not None and self._evaluator.cluster is None:
+                there = self._connection.enter_context(self._connect())
+                self._evaluator = replace(self._evaluator, cluster=there)
+            yield
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        self._evaluator = replace(self._evaluator, cluster=None)
+        self._connection.close()
 
     def begin(self) -> PeriodResult:
         """Pre-train and judge, unless that has been done."""
         if self.pretrained is None:
-            self.pretrained = self._advance(0, None)
+            with self._connected():
+                self.pretrained = self._advance(0, None)
         return self.pretrained
 
     def begin_from(self, weights: Tensors, update: Update) -> PeriodResult:
@@ -170,9 +200,10 @@ class Run(Tabular, Iterator[PeriodResult]):
             raise ConfigurationError(f"t must be between 0 and {self.periods.last - 1}, got {t}")
         start, events = self.periods.starts[t], self._events(t)
         history = History.of(self.log.users[:start], self.log.items[:start]).after(events.users, events.items)
-        candidate = self._learning.fit_history(history, events, self._on_epoch(t), t)
-        self._state, self._unjudged = candidate.commit(in_place=False)
-        return self._finish(t)
+        with self._connected():
+            candidate = self._learning.fit_history(history, events, self._on_epoch(t), t)
+            self._state, self._unjudged = candidate.commit(in_place=False)
+            return self._finish(t)
 
     @property
     def state(self) -> State:
@@ -528,12 +559,43 @@ def run(
     strategy: str | Strategy | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
     on_progress: OnProgress | None = None,
+    cluster: str | None = None,
+    n_workers: int | None = None,
     **options: Any,
 ) -> Run:
     """Carry a method through a log, a period at a time.
 
-    Options are the fields of `RunConfig`.
+    Parameters
+    ----------
+    log
+        The events.
+    method, model, loss, fairness, strategy
+        As for `FairRecommender`.
+    metrics
+        What is measured: names, or functions of your own by name.
+    on_progress
+        Called after each epoch with (period t, epochs done, epochs in all).
+    cluster
+        "local" or HOST:PORT: divide each training and each evaluation among the CPUs of a Ray cluster
+        (`pip install 'fairstream[cluster]'`), which the run is connected to from its first period to its last;
+        None: in this process.
+    n_workers
+        The most workers on a cluster; by default one for each CPU.
+    **options
+        Fields of `RunConfig`.
 
+    Returns
+    -------
+    Run
+        To iterate over.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option cannot be honoured.
+
+    Examples
+    --------
     >>> from fairstream import read_events, synthetic_stream
     >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
     >>> log = read_events(stream.events, users=stream.users)
@@ -541,6 +603,7 @@ def run(
     ...     print(result.t, result.update.step, sorted(result.tasks))
     1 fine-tune ['event', 'next', 'remain']
     2 fine-tune ['event', 'next', 'remain']
+
     """
     if not isinstance(log, EventLog):
         raise DataError(f"run takes an EventLog, got {type(log).__name__}; make one with read_events")
@@ -548,7 +611,7 @@ def run(
         model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics, method=method, **options
     )
     config = RunConfig(**given)
-    return Run(log, config, parts=parts, on_progress=on_progress)
+    return Run(log, config, parts=parts, on_progress=on_progress, cluster=cluster, n_workers=n_workers)
 
 
 POPULARITY = ("popularity", "recent-popularity")
@@ -571,11 +634,11 @@ _OF_THE_EVALUATION = (
 )
 
 
-def popularity_runs(log: EventLog, config: RunConfig) -> dict[str, Run]:
+def popularity_runs(log: EventLog, config: RunConfig, cluster: str | None = None) -> dict[str, Run]:
     """Runs of the popularity models over the same periods, evaluated alike: what a run has to beat."""
     shared = config.model_dump(include=set(_OF_THE_EVALUATION))
     return {
-        name: Run(log, RunConfig(model=name, method="Finetune", **shared))
+        name: Run(log, RunConfig(model=name, method="Finetune", **shared), cluster=cluster)
         for name in POPULARITY
         if name != config.model
     }

@@ -89,7 +89,7 @@ def run_seeds(
     Examples
     --------
     >>> from fairstream import read_events, run_seeds, synthetic_stream
-    >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
+    >>> stream = synthetic_stream(n_users=60, n_items=40, n_events=1000, seed=0)
     >>> log = read_events(stream.events, users=stream.users)
     >>> records = run_seeds(
     ...     log, [0, 1], model="mf", method="finetune", pretrain_epochs=1, n_periods=3, device="cpu", n_workers=1

@@ -171,6 +171,11 @@ class ContextBuilder:
         builder._task = task
         return builder
 
+    def index(self) -> None:
+        """Sort now what `at` looks up, so that copies of this builder need not."""
+        if self.reads.history:
+            self._observed.index()
+
     @property
     def n_items(self) -> int:
         """Items that the model has learned of."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ from fairstream.training import (
     make_optimizer,
     train,
 )
-from fairstream.training.distributed import DistributedEngine, WorkerGroup
+from fairstream.training.distributed import Checkpoints, DistributedEngine, WorkerGroup
 from fairstream.training.optimizers import (
     copy_state,
     drop_state_rows,
@@ -190,6 +191,8 @@ class Learning:
     """All events, future ones included: the paper's protocol lets training know of them."""
     workers: WorkerGroup | None = None
     """Who takes the steps of gradient descent; None: this process."""
+    checkpoint: Path | None = None
+    """Where the workers' trainings are saved while they last."""
 
     def __post_init__(self) -> None:
         self.parts.check(self.config)
@@ -562,7 +565,7 @@ class Learning:
             raise ConfigurationError(
                 f"{self.config.method} has a training of its own, which no cluster can divide; leave out cluster"
             )
-        return partial(DistributedEngine, group=self.workers)
+        return partial(DistributedEngine, group=self.workers, checkpoints=Checkpoints(folder=self.checkpoint))
 
     def _compute(
         self,

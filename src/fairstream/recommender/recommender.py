@@ -18,12 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from fairstream._version import __version__
+from fairstream.cluster import Cluster
 from fairstream.data import EventLog, Groups, Rows, Vocabulary, id_column, read_events, read_more_events
 from fairstream.data.groups import read_more_groups
 from fairstream.data.inputs import to_table
 from fairstream.display import Shown, Summary
 from fairstream.errors import CheckpointError, ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, best_items, resolve_metrics
+from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, resolve_metrics
+from fairstream.evaluation.blocks import connected
 from fairstream.methods import METHODS, MethodConfig, Parts
 from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, RecentPopularity, Scorer, Task
 from fairstream.objectives import FairnessLoss, Loss, Surrogate
@@ -38,6 +40,7 @@ from fairstream.recommender.checkpoint import (
 from fairstream.recommender.frontier import Frontier
 from fairstream.recommender.learning import Candidate, Learning, Update, note_on_undecided
 from fairstream.recommender.levers import LeverName
+from fairstream.recommender.lists import ListMaker, id_or_ids
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
 from fairstream.recommender.vectors import most_similar, write_vectors
@@ -307,6 +310,7 @@ class FairRecommender(Shown):
         advantaged: object = None,
         on_epoch: OnEpoch | None = None,
         cluster: str | None = None,
+        checkpoint: str | Path | None = None,
     ) -> Self:
         """Train from scratch.
 
@@ -329,6 +333,9 @@ class FairRecommender(Shown):
         cluster
             "local" or HOST:PORT: train on a Ray cluster (`pip install 'fairstream[cluster]'`), data-parallel over
             users, on CPUs; None: in this process.
+        checkpoint
+            On a cluster, a folder where the training is saved once a minute while it lasts. Where this process or the
+            cluster dies, the same call goes on from there, with as many workers as there are then.
 
         Returns
         -------
@@ -354,7 +361,7 @@ class FairRecommender(Shown):
             n_items=0 if features is None else len(item_ids),
         )
         with self._writing:
-            candidate = self._learning_with(groups, cluster).fit(first, on_epoch, columns=log.columns)
+            candidate = self._learning_with(groups, cluster, checkpoint).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
             self._is_mapped = False
             self.notes = (*log.notes, *without_groups, *candidate.notes)
@@ -380,10 +387,18 @@ class FairRecommender(Shown):
             )
         return ("there are no groups: nothing is done for fairness, and no disparity is measured",)
 
-    def _learning_with(self, groups: Groups, cluster: str | None = None) -> Learning:
+    def _learning_with(
+        self, groups: Groups, cluster: str | None = None, checkpoint: str | Path | None = None
+    ) -> Learning:
         """How states follow each other, and where; without groups there is nothing to be fair to."""
         learning = self._learning.without_lever() if groups.is_empty else self._learning
-        return learning if cluster is None else replace(learning, workers=ActorGroup(cluster))
+        if cluster is None:
+            if checkpoint is not None:
+                raise ConfigurationError("checkpoint goes with a training on a cluster; give cluster, or leave it out")
+            return learning
+        return replace(
+            learning, workers=ActorGroup(cluster), checkpoint=None if checkpoint is None else Path(checkpoint)
+        )
 
     def update(
         self,
@@ -397,6 +412,7 @@ class FairRecommender(Shown):
         measure_groups: MeasureGroups | None = None,
         strategy: Strategy | None = None,
         cluster: str | None = None,
+        checkpoint: str | Path | None = None,
     ) -> Self:
         """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
 
@@ -407,7 +423,7 @@ class FairRecommender(Shown):
 
         Parameters
         ----------
-        events, users, items, on_epoch, cluster
+        events, users, items, on_epoch, cluster, checkpoint
             As for `fit`.
         min_group_size
             Under `max_disparity`, groups with fewer tested users are not measured.
@@ -439,7 +455,7 @@ class FairRecommender(Shown):
         with self._writing:
             state = self._fitted()
             self._require_optimizer("learn")
-            learning = self._learning_with(state.groups, cluster)
+            learning = self._learning_with(state.groups, cluster, checkpoint)
             if strategy is not None:
                 learning = replace(learning, parts=replace(learning.parts, strategy=strategy))
             state.require_groups("an update")
@@ -447,24 +463,28 @@ class FairRecommender(Shown):
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
             quality, tested, notes = None, None, list(new.notes)
-            if learning.strategy.needs_quality or new.groups.choice == "auto":
-                k = min(20, state.history.n_items)
-                evaluation = self._evaluate(state, new, k=k, metrics=("ndcg",))
-                main = evaluation.slices["warm_users"][f"ndcg@{k}"]
-                quality = main.mean
-                tested = learning.test(self._evaluator(state, new, k=k), state, new, evaluation.tested)
-                if new.groups.choice == "auto":
-                    groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
-                    if main.not_compared or not main.gaps:
-                        notes.append(note_on_undecided(main.not_compared))
-                    new = new._replace(groups=groups)
-            evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
-            measured = self._learning.measure(evaluator, state, new, by=measure_groups)
-            candidate = learning.update(
-                state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
-            )
-            candidate.notes = self.notes = (*notes, *candidate.notes)
-            self._commit(candidate, state)
+            is_measured = learning.strategy.needs_quality or new.groups.choice == "auto"
+            is_tested = is_measured or learning.controller is not None
+            with connected(cluster if is_tested else None, state.model.device) as there:
+                if is_measured:
+                    k = min(20, state.history.n_items)
+                    evaluation = self._evaluate(state, new, k=k, metrics=("ndcg",), cluster=there)
+                    main = evaluation.slices["warm_users"][f"ndcg@{k}"]
+                    quality = main.mean
+                    evaluator = replace(self._evaluator(state, new, k=k), cluster=there)
+                    tested = learning.test(evaluator, state, new, evaluation.tested)
+                    if new.groups.choice == "auto":
+                        groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
+                        if main.not_compared or not main.gaps:
+                            notes.append(note_on_undecided(main.not_compared))
+                        new = new._replace(groups=groups)
+                evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
+                measured = self._learning.measure(replace(evaluator, cluster=there), state, new, by=measure_groups)
+                candidate = learning.update(
+                    state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
+                )
+                candidate.notes = self.notes = (*notes, *candidate.notes)
+                self._commit(candidate, state)  # workers hold a part of it until then
             report(self.notes)
         return self
 
@@ -508,7 +528,7 @@ class FairRecommender(Shown):
         """
         with self._writing:
             state = self._fitted()
-            rows = state.user_ids.lookup(_id_or_ids(user_ids))
+            rows = state.user_ids.lookup(id_or_ids(user_ids))
             rows = np.unique(rows[rows >= 0])
             if len(rows):
                 self._require_optimizer("forget")
@@ -543,6 +563,7 @@ class FairRecommender(Shown):
         exclude: Any = None,
         only: Any = None,
         task: Task = "event",
+        cluster: str | None = None,
     ) -> pa.Table:
         """The k best items for each user, without those the user has interacted with.
 
@@ -562,6 +583,9 @@ class FairRecommender(Shown):
         task
             What the lists are for: "event", the user's very next event, or "next", all that the user
             does in the coming period.
+        cluster
+            "local" or HOST:PORT: make the lists on a Ray cluster (`pip install 'fairstream[cluster]'`), bit for bit
+            the same ones; None: in this process.
 
         Returns
         -------
@@ -583,46 +607,73 @@ class FairRecommender(Shown):
         """
         if (user_ids is None) == (histories is None):
             raise ConfigurationError("recommend takes either user_ids or histories")
-        if task not in TASKS:
-            raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
-        with self._reading() as state:
-            k = min(_check_k(k), state.history.n_items)
-            allowed = _allowed(state.item_ids, exclude, only)
-            history, contexts = state.history, state.contexts.for_task(task)
+        _check_task(task)
+        with self._reading() as state, connected(cluster, state.model.device) as there:
+            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
             if histories is None:
-                asked, ids = "user_id", _id_or_ids(user_ids)
-                ids = ids if len(ids) else state.user_ids.ids[:0]
-                rows = state.user_ids.lookup(ids)
-                rows = np.where(rows < 0, history.n_users, rows)  # a row without events
-            else:
-                _check_histories(histories)
-                asked, ids = "history", pa.array(np.arange(len(histories)))
-                rows = history.n_users + np.arange(len(histories))
-                history = history.after(*_events_of(histories, state.item_ids, rows), ends_period=False)
-                contexts = contexts.observing(history)
-            by_model = contexts.can_score(state.model, rows)
-            scores, items = np.empty((len(rows), k)), np.empty((len(rows), k), np.int64)
-            for chosen, is_fallback in ((by_model, False), (~by_model, True)):
-                if chosen.any():
-                    scores[chosen], items[chosen] = best_items(
-                        state.fallback if is_fallback else state.model,
-                        rows[chosen],
-                        history,
-                        contexts=ContextBuilder(Reads(), history) if is_fallback else contexts,
-                        k=k,
-                        allowed=allowed,
-                    )
-            is_item = np.isfinite(scores)
-            row, rank = np.nonzero(is_item)
-            return pa.table(
-                {
-                    asked: ids.take(row),
-                    "item_id": state.item_ids.ids.take(items[is_item]),
-                    "rank": rank + 1,
-                    "score": scores[is_item].astype(np.float32),
-                    "source": pa.array(np.where(by_model, "model", "popularity")[row]),
-                }
-            )
+                ids = _ids_or_none(user_ids, state)
+                return maker.table("user_id", ids, _rows_of(ids, state), lambda: state.fallback, there)
+            _check_histories(histories)
+            rows = maker.history.n_users + np.arange(len(histories))
+            history = maker.history.after(*_events_of(histories, state.item_ids, rows), ends_period=False)
+            maker = replace(maker, history=history, contexts=maker.contexts.observing(history))
+            return maker.table("history", pa.array(np.arange(len(histories))), rows, lambda: state.fallback, there)
+
+    def recommend_to(
+        self,
+        path: str | Path,
+        user_ids: Any = None,
+        k: int = 20,
+        *,
+        exclude: Any = None,
+        only: Any = None,
+        task: Task = "event",
+        users_per_file: int = 10_000,
+        cluster: str | None = None,
+    ) -> None:
+        """Write the k best items for each of many users as Parquet files, in memory that one file takes.
+
+        Parameters
+        ----------
+        path
+            A folder that is missing or empty; it gets `part-00000.parquet` and so on, each the table that `recommend`
+            returns for the next users.
+        user_ids
+            As for `recommend`; None: all known users.
+        k, exclude, only, task
+            As for `recommend`.
+        users_per_file
+            How many users the lists of a file are for.
+        cluster
+            "local" or HOST:PORT: the tasks of a Ray cluster (`pip install 'fairstream[cluster]'`) write the files,
+            byte for byte the same ones, on storage that all nodes see; None: this process.
+
+        Raises
+        ------
+        ConfigurationError
+            If the folder holds something or cannot be written, an option makes no sense, or the cluster cannot do it.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import pyarrow.parquet as pq
+        >>> from fairstream import synthetic_stream
+        >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
+        >>> rec = FairRecommender("item-item").fit(stream.events)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rec.recommend_to(f"{folder}/lists", k=3, users_per_file=40)
+        ...     pq.read_table(f"{folder}/lists").num_rows
+        288
+
+        """
+        _check_task(task)
+        if users_per_file < 1:
+            raise ConfigurationError(f"users_per_file must be >= 1, got {users_per_file}")
+        with self._reading() as state, connected(cluster, state.model.device) as there:
+            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
+            ids = state.user_ids.ids if user_ids is None else _ids_or_none(user_ids, state)
+            rows = _rows_of(ids, state)
+            maker.write(Path(path), ids, rows, state.fallback, users_per_file=users_per_file, cluster=there)
 
     def similar_items(self, items: Any, k: int = 20) -> pa.Table:
         """The k items that are most like each of some items.
@@ -652,7 +703,7 @@ class FairRecommender(Shown):
 
         """
         with self._reading() as state:
-            ids = _id_or_ids(items)
+            ids = id_or_ids(items)
             rows = state.item_ids.lookup(ids if len(ids) else state.item_ids.ids[:0])
             found = most_similar(state, rows[rows >= 0], _check_k(k))
             of = np.flatnonzero(rows >= 0)[found.asked]
@@ -679,6 +730,7 @@ class FairRecommender(Shown):
         n_resamples: int = 1000,
         breakdown: bool = False,
         baseline: bool = False,
+        cluster: str | None = None,
     ) -> Evaluation: ...
 
     @overload
@@ -694,6 +746,7 @@ class FairRecommender(Shown):
         n_resamples: int = 1000,
         breakdown: bool = False,
         baseline: bool = False,
+        cluster: str | None = None,
     ) -> dict[Task, Evaluation]: ...
 
     def evaluate(
@@ -708,6 +761,7 @@ class FairRecommender(Shown):
         n_resamples: int = 1000,
         breakdown: bool = False,
         baseline: bool = False,
+        cluster: str | None = None,
     ) -> Evaluation | dict[Task, Evaluation]:
         """Quality by group on events that have not been learned yet, with its uncertainty (protocol `strict`).
 
@@ -735,6 +789,9 @@ class FairRecommender(Shown):
         baseline
             Evaluate recent popularity among the events known so far in place of the model: what is attainable without
             knowing anybody.
+        cluster
+            "local" or HOST:PORT: make the lists on a Ray cluster (`pip install 'fairstream[cluster]'`), so that every
+            number, intervals included, is bit for bit the same; None: in this process.
 
         Returns
         -------
@@ -743,7 +800,7 @@ class FairRecommender(Shown):
 
         """
         names = _task_names(tasks)
-        with self._reading() as state:
+        with self._reading() as state, connected(cluster, state.model.device) as there:
             state.require_groups("an evaluation")
             new = self._align(state, events, users)
             if state.history.seen.has(new.users, new.items).all():
@@ -755,6 +812,7 @@ class FairRecommender(Shown):
                 "metrics": metrics,
                 "breakdown": breakdown,
                 "baseline": baseline,
+                "cluster": there,
             }
             found = {name: self._evaluate(state, new, by_event=name == "event", **options) for name in names}
         return found if isinstance(tasks, list | tuple) else found[names[0]]
@@ -1096,6 +1154,7 @@ class FairRecommender(Shown):
         by_event: bool = False,
         breakdown: bool = False,
         baseline: bool = False,
+        cluster: Cluster | None = None,
     ) -> Evaluation:
         model, contexts, weights = state.model, state.contexts, state.user_weights
         if baseline:
@@ -1104,7 +1163,7 @@ class FairRecommender(Shown):
         evaluator = self._evaluator(
             state, new, k=k, min_group_size=min_group_size, n_resamples=n_resamples, metrics=metrics
         )
-        return replace(evaluator, breaks_down=breakdown).evaluate(
+        return replace(evaluator, breaks_down=breakdown, cluster=cluster).evaluate(
             model,
             new.users,
             new.items,
@@ -1155,23 +1214,21 @@ def _task_names(tasks: Any) -> list[Task]:
 _STRATEGY = ("method", "strategy", "restart", "restart_every")
 
 
-def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
-    """The sorted rows of the items that may be recommended; None: all of them."""
-    if exclude is None and only is None:
-        return None
-    is_allowed = np.full(len(item_ids), only is None)
-    for ids, value in ((only, True), (exclude, False)):
-        if ids is not None:
-            rows = item_ids.lookup(_id_or_ids(ids))
-            is_allowed[rows[rows >= 0]] = value
-    if not is_allowed.any():
-        raise ConfigurationError("no item is left to recommend: only and exclude leave none of the known items")
-    return np.flatnonzero(is_allowed)
+def _ids_or_none(user_ids: Any, state: State) -> pa.Array:
+    """The ids as a column of the kind that the state knows, also where there is none."""
+    ids = id_or_ids(user_ids)
+    return ids if len(ids) else state.user_ids.ids[:0]
 
 
-def _id_or_ids(ids: Any) -> pa.Array:
-    """One id or a list or column of ids, as a column."""
-    return id_column([ids] if isinstance(ids, str | int | np.integer) else ids)
+def _rows_of(ids: pa.Array, state: State) -> Rows:
+    """The rows of the users; unknown ones get one without events."""
+    rows = state.user_ids.lookup(ids)
+    return np.where(rows < 0, state.history.n_users, rows)
+
+
+def _check_task(task: Any) -> None:
+    if task not in TASKS:
+        raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
 
 
 def _events_of(histories: Sequence[Sequence[Any]], item_ids: Vocabulary, rows: Rows) -> tuple[Rows, Rows]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -14,6 +16,7 @@ from fairstream.data import Rows
 from fairstream.errors import ConfigurationError, FairstreamError
 from fairstream.objectives import Objective
 from fairstream.training.distributed.exchange import Exchange
+from fairstream.training.distributed.saved import SavedTraining, Taken
 from fairstream.training.distributed.shards import cut_job, join_tensors, own_tensors, unsupported
 from fairstream.training.distributed.steps import shard_engine
 from fairstream.training.engine import Engine, TrainingJob
@@ -77,11 +80,18 @@ class WorkerGroup(Protocol):
 
 @dataclass
 class Checkpoints:
-    """How often the result of a training is fetched from its workers."""
+    """How often the result of a training is fetched from its workers, and where it is kept."""
 
     seconds: float = 60.0
     """At the end of an epoch, or of 2,000 steps, that is so long after the last time."""
+    folder: Path | None = None
+    """Where it is saved, so that the same training can be taken up by another process; the first time after the \
+first epoch or 2,000 steps. None: it is kept in memory."""
     fetched_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            self.fetched_at = -math.inf
 
     def is_due(self) -> bool:
         """Whether it is time."""
@@ -92,7 +102,8 @@ class DistributedEngine(Engine):
     """Data-parallel over users: the steps of the reference engine on the same batches, by any number of workers.
 
     What the workers have made is fetched into the job itself from time to time, where it does not depend on their
-    number. Where one dies, all begin again from there, with as many as the group has then.
+    number. Where one dies, all begin again from there, with as many as the group has then. Where it is saved in a
+    folder, an engine for the same job takes it up, and is through at once with the steps that were taken before.
     """
 
     name = "distributed"
@@ -106,6 +117,11 @@ class DistributedEngine(Engine):
         self._n_steps, self._since = 0, list[tuple[Rows, int]]()
         """Steps in what has been fetched, and what has been done since."""
         self._n_deaths = 0
+        self._losses, self._n_parts = list[float](), 0
+        """The sum of the losses of each part of an epoch that was taken, and how many have been asked for."""
+        self._saved = None if self._checkpoints.folder is None else SavedTraining(self._checkpoints.folder, job)
+        if self._saved is not None and (taken := self._saved.restore(self.job)) is not None:
+            self._n_steps, self._losses = taken.n_steps, list(taken.losses)
         try:
             self._start()
         except WorkerDiedError:
@@ -118,15 +134,24 @@ class DistributedEngine(Engine):
     def epoch(self, order: Rows, key: int) -> float:
         total = 0.0
         for first in range(0, len(order), _STEPS_AT_ONCE):
-            part = order[first : first + _STEPS_AT_ONCE]
-            total += self._take(part, key)
-            if self._checkpoints.is_due():
-                self._fetch()
+            if self._n_parts == len(self._losses):
+                self._losses.append(self._take(order[first : first + _STEPS_AT_ONCE], key))
+                if self._checkpoints.is_due():
+                    self._fetch()
+                    self._save()
+            total += self._losses[self._n_parts]
+            self._n_parts += 1
         return total / len(order)
 
     def finish(self, *, in_place: bool) -> None:
         self._fetch()
         self._group.stop()
+        if self._saved is not None:
+            self._saved.remove()
+
+    def _save(self) -> None:
+        if self._saved is not None:
+            self._saved.write(self.job, Taken(self._n_steps, self._losses))
 
     def _take(self, order: Rows, key: int) -> float:
         while True:

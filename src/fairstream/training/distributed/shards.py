@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,11 @@ def unsupported(job: TrainingJob) -> str | None:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BatchShard(Batches):
-    """The interactions of one worker's users; batches are those of all workers together."""
+class _Shard:
+    """What one worker has of the batches, which are those of all workers together."""
 
-    positions_of_all: Rows
-    """(N,) the number of each interaction among those of all workers."""
     bounds: Rows
-    """(batches + 1,) where each batch begins among these interactions."""
+    """(batches + 1,) where each batch begins among what this worker has."""
     counts: Rows
     """(batches, workers) interactions of each worker in each batch."""
     two_groups: Flags
@@ -58,14 +57,22 @@ class BatchShard(Batches):
     def have_two_groups(self) -> Flags:
         return self.two_groups
 
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BatchShard(_Shard, Batches):
+    """The interactions of one worker's users."""
+
+    positions_of_all: Rows
+    """(N,) the number of each interaction among those of all workers."""
+
     def places(self, b: int) -> Rows:
         """Where each interaction stands in its batch."""
         return self.positions_of_all[self.span(b)] - b * self.size
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class WindowShard(Windows):
-    """The windows of one worker's users; batches are those of all workers together."""
+class WindowShard(_Shard, Windows):
+    """The windows of one worker's users."""
 
     numbers: Rows
     """(W,) the number of each window among those of all workers."""
@@ -73,21 +80,8 @@ class WindowShard(Windows):
     """(M,) the number of each target among those of all workers."""
     first_of_all: Rows
     """(batches + 1,) how many targets of all workers there are before each batch."""
-    bounds: Rows
-    counts: Rows
-    two_groups: Flags
 
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    def span(self, b: int) -> slice:
-        return slice(int(self.bounds[b]), int(self.bounds[b + 1]))
-
-    @property
-    def have_two_groups(self) -> Flags:
-        return self.two_groups
-
-    @property
+    @cached_property
     def first_target(self) -> Rows:
         """(batches + 1,) how many targets of this worker there are before each batch."""
         counts = (self.targets >= 0).sum(axis=1)
@@ -104,13 +98,13 @@ def cut_job(job: TrainingJob, rank: int, size: int) -> TrainingJob:
 
     Everything is copied; the job itself stays as it is.
     """
-    model, optimizer, schedule, objective = copy.deepcopy((job.model, job.optimizer, job.schedule, job.objective))
-    for parameter in user_parameters(model).values():
-        state = optimizer.state.get(parameter, {})
-        for key, value in state.items():
-            state[key] = value[rank::size].clone() if value.dim() else value
-        parameter.data = parameter.data[rank::size].clone()
-        vars(parameter).pop("capacity", None)  # of the memory that it has left
+    own: dict[int, Any] = {}  # what stands in the copy for a tensor with all users: copying that first costs W tables
+    for parameter in user_parameters(job.model).values():
+        own[id(parameter)] = nn.Parameter(parameter.detach()[rank::size].clone(), parameter.requires_grad)
+        for value in job.optimizer.state.get(parameter, {}).values():
+            own[id(value)] = value[rank::size].clone() if value.dim() else value.clone()
+    whole = job.model, job.optimizer, job.schedule, job.objective
+    model, optimizer, schedule, objective = copy.deepcopy(whole, own)
     for table in model.tables():
         table.num_embeddings = len(table.weight)
     batches: BatchShard | WindowShard

@@ -7,6 +7,9 @@ goes through its own rows alone. Gradients of what is replicated are summed over
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +25,8 @@ from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.reference import ReferenceEngine, WindowEngine
 
 _NONE, _DENSE = -1, -2
+_DRAWN_AT_ONCE = 1 << 17
+"""Interactions."""
 _MASK = (1 << 63) - 1
 
 
@@ -143,19 +148,29 @@ class BatchShardEngine(ShardEngine, ReferenceEngine):
 
     def epoch(self, order: Rows, key: int) -> float:
         self._dropout.key = key
-        return super().epoch(order, key)
+        return self._mean_loss(self._steps(order, key))
 
-    def _draw_negatives(self, key: int) -> Tensor:
-        assert isinstance(self.shard, BatchShard)
-        n_drawn, positions = self.job.objective.n_drawn, self.shard.positions_of_all
-        return self.job.sampler.draw(self.shard.users, n_drawn, key, positions=positions)
+    def _steps(self, order: Rows, key: int) -> Iterator[Tensor]:
+        """The steps on these batches, with the negatives of a few batches in memory at a time."""
+        shard = self.shard
+        assert isinstance(shard, BatchShard)
+        at_once = max(1, _DRAWN_AT_ONCE // shard.size)
+        for first in range(0, len(order), at_once):
+            batches = order[first : first + at_once].tolist()
+            spans = [shard.span(b) for b in batches]
+            rows = np.concatenate([np.arange(at.start, at.stop) for at in spans])
+            n_drawn, positions = self.job.objective.n_drawn, shard.positions_of_all[rows]
+            negatives = self.job.sampler.draw(shard.users[rows], n_drawn, key, positions=positions)
+            candidates = torch.cat([self._items[rows, None], negatives], dim=1)
+            for b, part in zip(batches, torch.split(candidates, [at.stop - at.start for at in spans]), strict=True):
+                yield self._step_together(b, part)
 
-    def _step(self, candidates: Tensor, b: int) -> Tensor:
+    def _step_together(self, b: int, candidates: Tensor) -> Tensor:
         at = self.shard.span(b)
         self._dropout.begin(self.n_steps, self.shard.places(b))
         scores, among_all = self._no_scores(), None
         if at.start < at.stop:
-            scores, among_all = self._scores(self._users[at], candidates[at], self._context(at))
+            scores, among_all = self._scores(self._users[at], candidates, self._context(at))
         return self._together(b, scores, self._groups[at], among_all)
 
 

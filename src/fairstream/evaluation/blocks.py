@@ -1,0 +1,83 @@
+"""Blocks of requests that are ranked one after another here, or at the same time by the tasks of a cluster.
+
+A block is the same whoever ranks it, because the last bit of a matrix product depends on the shapes of the matrices:
+whole blocks are handed out, and the lists are those of one process bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from fairstream.cluster import PROCESS_BYTES, Cluster, connect
+from fairstream.errors import ConfigurationError
+from fairstream.models import Scorer
+
+Rank = Callable[[range], Any]
+"""From a block of requests to its ranked lists; on a cluster it is sent, with all that it holds."""
+Write = Callable[[slice, Any], None]
+"""Called with where a block is, and its ranked lists."""
+_TASKS_PER_CPU = 4
+
+
+@contextmanager
+def connected(address: str | None, device: torch.device, n_workers: int | None = None) -> Iterator[Cluster | None]:
+    """The cluster at an address for the block; None: this process alone.
+
+    Raises
+    ------
+    ConfigurationError
+        As `connect`, and where the model is not on a CPU.
+
+    """
+    if address is None:
+        yield None
+        return
+    if device.type != "cpu":
+        raise ConfigurationError(
+            f"a cluster makes lists on CPUs, but this model is on {device.type}; choose device='cpu', or leave out "
+            f"cluster"
+        )
+    with connect(address, n_workers=n_workers) as cluster:
+        yield cluster
+
+
+def rank_blocks(rank: Rank, blocks: Sequence[range], write: Write, model: Scorer, cluster: Cluster | None) -> None:
+    """Rank each block, by this process or by tasks of a cluster, of which each needs a copy of the model."""
+    if cluster is None or len(blocks) < 2:
+        for block in blocks:
+            write(slice(block.start, block.stop), rank(block))
+        return
+    needed = PROCESS_BYTES + 2 * n_bytes(model)
+    cluster.check_memory(needed, "a copy of the model")
+    parts = split(blocks, _TASKS_PER_CPU * cluster.n_cpus)
+
+    def on_result(number: int, ranked: list[Any]) -> None:
+        for block, result in zip(parts[number], ranked, strict=True):
+            write(slice(block.start, block.stop), result)
+
+    cluster.run(_rank_there, parts, shared=rank, memory=needed, on_result=on_result)
+
+
+def n_bytes(model: Scorer) -> int:
+    """What the parameters and buffers of a model take."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+
+def split(blocks: Sequence[range], n_parts: int) -> list[Sequence[range]]:
+    """The blocks in at most so many parts of neighbours, of about equal length and never empty.
+
+    >>> split([range(0, 4), range(4, 8), range(8, 9)], 2)
+    [[range(0, 4)], [range(4, 8), range(8, 9)]]
+    """
+    n_parts = max(1, min(n_parts, len(blocks)))
+    ends = [len(blocks) * part // n_parts for part in range(n_parts + 1)]
+    return [blocks[begin:end] for begin, end in pairwise(ends)]
+
+
+def _rank_there(blocks: Sequence[range], rank: Rank, _: object) -> list[Any]:
+    return [rank(block) for block in blocks]

@@ -1,0 +1,148 @@
+"""Lists of the best items for users: as one table, or for many users as Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from fairstream.cluster import PROCESS_BYTES, Cluster
+from fairstream.data import History, Rows, Vocabulary, id_column
+from fairstream.errors import ConfigurationError
+from fairstream.evaluation import best_items
+from fairstream.evaluation.blocks import n_bytes
+from fairstream.files import new_folder
+from fairstream.models import ContextBuilder, Reads, Scorer, Task
+from fairstream.recommender.state import State
+
+_ROW_BYTES = 200
+"""About what the lists of a part take while they are made, for each item in them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ListMaker:
+    """Makes lists of k items: everything that this takes, and nothing else, so that it can be sent to others."""
+
+    model: Scorer
+    history: History
+    contexts: ContextBuilder
+    item_ids: pa.Array
+    k: int
+    allowed: Rows | None
+    """The sorted rows of the items that may be recommended; None: all of them."""
+
+    @classmethod
+    def of(cls, state: State, k: int, task: Task, *, exclude: Any, only: Any) -> ListMaker:
+        """Of a recommender's state; `exclude` and `only` as for `FairRecommender.recommend`."""
+        return cls(
+            state.model,
+            state.history,
+            state.contexts.for_task(task),
+            state.item_ids.ids,
+            min(k, state.history.n_items),
+            _allowed(state.item_ids, exclude, only),
+        )
+
+    def table(
+        self, asked: str, ids: pa.Array, rows: Rows, fallback: Callable[[], Scorer], cluster: Cluster | None = None
+    ) -> pa.Table:
+        """The lists of users with these ids and rows, the ids in the column `asked`.
+
+        `fallback` is called for what answers users whom the model cannot score, where there are any.
+        """
+        by_model = self.contexts.can_score(self.model, rows)
+        scores, items = np.empty((len(rows), self.k)), np.empty((len(rows), self.k), np.int64)
+        for chosen, is_fallback in ((by_model, False), (~by_model, True)):
+            if chosen.any():
+                scores[chosen], items[chosen] = best_items(
+                    fallback() if is_fallback else self.model,
+                    rows[chosen],
+                    self.history,
+                    contexts=ContextBuilder(Reads(), self.history) if is_fallback else self.contexts,
+                    k=self.k,
+                    allowed=self.allowed,
+                    cluster=cluster,
+                )
+        is_item = np.isfinite(scores)
+        row, rank = np.nonzero(is_item)
+        return pa.table(
+            {
+                asked: ids.take(row),
+                "item_id": self.item_ids.take(items[is_item]),
+                "rank": rank + 1,
+                "score": scores[is_item].astype(np.float32),
+                "source": pa.array(np.where(by_model, "model", "popularity")[row]),
+            }
+        )
+
+    def write(
+        self,
+        folder: Path,
+        ids: pa.Array,
+        rows: Rows,
+        fallback: Scorer,
+        *,
+        users_per_file: int,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """Write the lists of users into a new folder, so many users a file.
+
+        A cluster's tasks write a file each; which of them writes it changes nothing.
+        """
+        parts = [
+            (number, ids.slice(start, users_per_file), rows[start : start + users_per_file])
+            for number, start in enumerate(range(0, max(1, len(rows)), users_per_file))
+        ]
+        try:
+            if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+                raise ConfigurationError(f"{folder} exists already; lists are written into a new folder: name another")
+            with new_folder(folder) as being_written:
+                if cluster is None:
+                    for part in parts:
+                        _write_part(part, (self, fallback, being_written), None)
+                else:
+                    self._write_there(parts, fallback, being_written, cluster)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the lists could not be written to {folder}: {error.strerror or error}; choose another folder"
+            ) from None
+
+    def _write_there(
+        self, parts: list[tuple[int, pa.Array, Rows]], fallback: Scorer, folder: Path, cluster: Cluster
+    ) -> None:
+        of_table = _ROW_BYTES * self.k * len(parts[0][2])
+        needed = PROCESS_BYTES + 2 * (n_bytes(self.model) + n_bytes(fallback)) + of_table
+        cluster.check_memory(needed, "making the lists of a file")
+        cluster.check_folder(folder)
+        self.contexts.index()  # once for all tasks
+        cluster.run(_write_part, parts, shared=(self, fallback, folder.absolute()), memory=needed)
+
+
+def _write_part(part: tuple[int, pa.Array, Rows], shared: tuple[ListMaker, Scorer, Path], _: object) -> None:
+    (number, ids, rows), (maker, fallback, folder) = part, shared
+    table = maker.table("user_id", ids, rows, lambda: fallback)
+    pyarrow.parquet.write_table(table, folder / f"part-{number:05}.parquet")
+
+
+def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
+    """The sorted rows of the items that may be recommended; None: all of them."""
+    if exclude is None and only is None:
+        return None
+    is_allowed = np.full(len(item_ids), only is None)
+    for ids, value in ((only, True), (exclude, False)):
+        if ids is not None:
+            rows = item_ids.lookup(id_or_ids(ids))
+            is_allowed[rows[rows >= 0]] = value
+    if not is_allowed.any():
+        raise ConfigurationError("no item is left to recommend: only and exclude leave none of the known items")
+    return np.flatnonzero(is_allowed)
+
+
+def id_or_ids(ids: Any) -> pa.Array:
+    """One id or a list or column of ids, as a column."""
+    return id_column([ids] if isinstance(ids, str | int | np.integer) else ids)
