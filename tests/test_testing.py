@@ -20,7 +20,7 @@ from fairstream.strategies import STRATEGIES, RestartEvery
 from fairstream.testing import check_fairness, check_loss, check_metric, check_model, check_strategy
 
 
-@pytest.mark.few(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_built_in_model_passes(name: str) -> None:
     check_model(name)
@@ -31,6 +31,7 @@ def test_every_built_in_loss_passes(name: str) -> None:
     check_loss(name)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", FAIRNESS_LOSSES)
 @pytest.mark.parametrize("surrogate", ["hit", "neural-ndcg", "approx-ndcg"])
 def test_every_built_in_fairness_loss_passes(name: str, surrogate: str) -> None:
@@ -43,6 +44,7 @@ def test_every_built_in_metric_passes(name: str) -> None:
     check_metric(name)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_built_in_strategy_passes(name: str) -> None:
     check_strategy(name)
@@ -252,6 +254,7 @@ class RowForPadding(Small):
         self.item = fs.ItemTable(n_items + 1, 4)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [

@@ -50,6 +50,7 @@ def is_discriminators(name: str) -> bool:
     return name.startswith("group_discriminator.")
 
 
+@pytest.mark.few(2)
 @CASES
 def test_ten_steps_of_the_discriminator_then_one_of_the_model(model: str, optimizer: Any) -> None:
     training = job_of(model, optimizer)
@@ -63,6 +64,7 @@ def test_ten_steps_of_the_discriminator_then_one_of_the_model(model: str, optimi
         assert moved == (theirs if step % 11 < 10 else names - theirs)
 
 
+@pytest.mark.few(2)
 @CASES
 def test_without_a_weight_the_models_gradient_is_that_of_the_recommendation_loss(model: str, optimizer: Any) -> None:
     training, alone = (job_of(model, optimizer) for _ in range(2))
@@ -78,6 +80,7 @@ def test_without_a_weight_the_models_gradient_is_that_of_the_recommendation_loss
     assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["mf", "ncf"])
 def test_the_model_goes_against_the_discriminator(model: str) -> None:
     """The gradient is that of L_rec − γ L_D: linear in γ, with minus L_D's own as its slope."""
@@ -134,6 +137,7 @@ def test_users_of_unknown_group_do_not_change_what_the_discriminator_learns() ->
         assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_groups_that_appear_later_are_learned_too(optimizer: Any) -> None:
     """The discriminator and the optimizer's state grow with them."""

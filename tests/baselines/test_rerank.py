@@ -140,6 +140,7 @@ def test_a_few_users_ahead_overshoot_and_the_many_others_make_up_for_it(seed: in
     assert rerank(program).is_within
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_end_is_never_dearer_than_the_plain_one(seed: int) -> None:
     """With many sizes to choose from, and each no larger than 2 ε."""
@@ -250,6 +251,7 @@ def test_adding_to_all_scores_or_scaling_them_changes_no_list(program: Program) 
     assert np.array_equal(rerank(other).columns, rerank(program).columns)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tolerance", [0.001, 0.0002])
 def test_thousands_of_users_are_within_the_tolerance_at_a_loss_below_one_exchange(seed: int, tolerance: float) -> None:

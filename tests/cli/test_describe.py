@@ -169,6 +169,7 @@ def test_a_stored_log_tells_of_its_own_groups(log: fairstream.EventLog, tmp_path
     assert found.n_repeated is None
 
 
+@pytest.mark.slow
 def test_nearly_the_papers_data_is_told_apart_by_its_counts(tmp_path: Path) -> None:
     """As many users and items as ModCloth, and all but 100 of its events."""
     known = next(known for known in PUBLISHED if known.name == "modcloth")

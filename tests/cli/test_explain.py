@@ -51,6 +51,7 @@ class Ids(HTMLParser):
         self.loaded += [value for name in ("src", "href") if (value := found.get(name)) and not value.startswith("#")]
 
 
+@pytest.mark.slow
 def test_sentences_a_table_a_page_and_json(command: Command, folder: Path) -> None:
     told = command("explain", folder / "explained.json", "--output", "page.html", "--json", "out.json")
     assert told.code == 0, told.err

@@ -140,6 +140,7 @@ def test_labels_do_not_cover_each_other(found: fs.Frontier) -> None:
         assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
 
 
+@pytest.mark.slow
 def test_the_picture_shows_levels_and_groups(found: fs.Frontier) -> None:
     svg = pages.picture(found, "svg").decode()
     for text in ("none", "1.5", "majority", "minority", "everyone", "PD: majority − minority"):

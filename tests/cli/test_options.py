@@ -21,7 +21,6 @@ from fairstream.cli import COMMANDS, load_command, progress
 from fairstream.cli.console import Interrupted, on_interrupt
 from fairstream.compiled import njit
 from fairstream.data.datasets import locate
-from fairstream.errors import ConfigurationError
 from fairstream.reporting import COMPILING
 
 Command = Callable[..., Any]
@@ -142,6 +141,7 @@ def test_the_shell_completes(words: str, offered: set[str]) -> None:
 # ── data sets by name ────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_data_set_that_was_prepared_is_found_by_its_name(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -276,15 +276,3 @@ def test_commands_that_train_nothing_do_not_load_pytorch(tmp_path: Path, command
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.stdout.splitlines()[-1] in ("None False", "0 False"), (arguments, done)
-
-
-def test_options_of_learning_are_checked_where_something_is_trained(tmp_path: Path, command: Command) -> None:
-    from fairstream.service.settings import FILE, LiveConfig
-
-    workspace = tmp_path / "w"
-    assert command("init", workspace, "--quiet").code == 0
-    file = workspace / FILE
-    file.write_text(file.read_text().replace("fairness_weight =", "fairnes_weight ="))
-    config = LiveConfig.read(workspace)
-    with pytest.raises(ConfigurationError, match="fairnes_weight is not an option"):
-        _ = config.learning

@@ -68,6 +68,7 @@ def test_a_store_of_seeds_is_resumed_and_exports_what_python_gives(
         assert exported == json.loads(json.dumps(expected.document()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "note"),
     [("gru", "items have no features"), ("mf", "the model mf does not read features of items: they have no effect")],
@@ -96,6 +97,7 @@ def test_json_on_standard_output_is_all_there_is(command: Command, data: Path, t
     assert [run["config"]["seed"] for run in json.loads(several.stdout)["runs"]] == [0, 1]
 
 
+@pytest.mark.slow
 def test_compare_reads_stores_run_files_and_json_together(command: Command, data: Path, tmp_path: Path) -> None:
     common = (data, *READING)
     assert command("sweep", *common, *SET, "--grid=method=FADE,Finetune", "--store=swept", "--workers=1").exit_code == 0
@@ -164,6 +166,7 @@ def test_every_field_of_the_configuration_is_an_option_and_tuples_can_be_repeate
     assert set(inspect.signature(command).parameters) == {"data", *Wider.model_fields}
 
 
+@pytest.mark.slow
 def test_a_run_file_shows_the_tables_of_its_run(command: Command, data: Path, tmp_path: Path) -> None:
     """Also where the seconds are gone: they are shown as not known."""
     arguments = ("run", data, *READING, *OPTIONS, "--store=results", "--workers=1")
@@ -187,6 +190,7 @@ def of_the_run(outcome: Result) -> list[str]:
 # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_task_is_named_alike_in_run_and_compare(command: Command, data: Path, tmp_path: Path) -> None:
     for method in ("finetune", "fade"):
         arguments = (f"--method={method}", "--task=event", "--store=results", "--workers=1")
@@ -216,6 +220,7 @@ def test_a_sweep_says_before_it_starts_that_its_runs_lack_the_task(
     assert all(record.tasks == ["next"] for record in Store("results").records())
 
 
+@pytest.mark.slow
 def test_any_runs_become_a_page(command: Command, data: Path, tmp_path: Path) -> None:
     options = (*SET, "--grid=method=FADE,Finetune", "--seeds=2", "--store=swept", "--workers=1", "--device=cpu")
     assert command("sweep", data, *READING, *options).exit_code == 0
@@ -240,6 +245,7 @@ def test_any_runs_become_a_page(command: Command, data: Path, tmp_path: Path) ->
     assert json.loads(command("report", "one.json", "--json=-").stdout)["comparison"] is None
 
 
+@pytest.mark.slow
 def test_runs_without_groups_become_a_page_that_says_so(command: Command, data: Path, tmp_path: Path) -> None:
     bare = tmp_path / "events.parquet"
     pq.write_table(pq.read_table(data / "interactions.parquet"), bare)

@@ -136,6 +136,7 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_log_of_the_same_rows(form: str, tmp_path: Path) -> None:
     """The matrix; docs/lab-log.md has what each of them gave before."""
@@ -149,6 +150,7 @@ def test_every_form_gives_the_log_of_the_same_rows(form: str, tmp_path: Path) ->
     assert log.notes == expected.notes
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "form",
     [

@@ -161,6 +161,7 @@ TIME_KINDS: dict[str, Callable[[int], Any]] = {
 
 
 class TestTimes:
+    @pytest.mark.few(16)
     @pytest.mark.parametrize("kind", TIME_KINDS)
     @pytest.mark.parametrize("form", FORMS)
     def test_any_kind_of_time_gives_the_same_order(self, kind: str, form: str, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_the_disadvantaged_are_as_many_as_asked_for(share: float) -> None:
     assert ((names == "minority") == (stream.user_group == 1)).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.7])
 def test_newcomers_are_as_many_as_asked_for(share: float) -> None:
     n = 2000

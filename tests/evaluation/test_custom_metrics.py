@@ -194,6 +194,7 @@ def test_evaluate_with_metrics_of_ones_own_and_by_name(stream: Any, metrics: Any
     assert given.update(later).last_update is not None  # the strategy still gets the quality that it needs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registered")
 def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
     options = {"k": 10, "min_group_size": 5, "n_periods": 4, "n_resamples": 20, "restart": "on-degradation", **FAST}

@@ -398,7 +398,7 @@ def test_several_tests_together_are_the_mean_over_the_tests() -> None:
 # ── what decides, and what does not ──────────────────────────────────────────────────────
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @every_repair
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_the_events_does_not_matter(protocol: str, seed: int) -> None:
@@ -409,7 +409,7 @@ def test_the_order_of_the_events_does_not_matter(protocol: str, seed: int) -> No
     assert evaluated(evaluator, random_model(), shuffled) == evaluated(evaluator, random_model(), events)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @every_repair
 def test_judging_twice_gives_the_same_numbers(protocol: str) -> None:
     model, events = random_model(), Events(n_cold=N_COLD)

@@ -103,6 +103,7 @@ def test_six_metrics_agree_with_the_oracle_user_by_user(task: Task) -> None:
     assert_the_same(task)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [1, 3, 20, 60])
 def test_six_metrics_agree_with_the_oracle_on_many_users(k: int) -> None:
     assert_the_same(random_task(np.random.default_rng(k), n_users=200, n_items=60, n_unknown=15, k=k))

@@ -282,6 +282,7 @@ def test_the_key_decides_the_candidates() -> None:
 # ── both ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(8)
 @both_ways
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -182,6 +182,7 @@ def test_draws_have_the_mean_and_the_variance_that_theory_gives_them() -> None:
         assert column.var() == pytest.approx(variance, rel=0.06), name
 
 
+@pytest.mark.slow
 def test_draws_over_several_periods_are_spread_as_slow_ones_are() -> None:
     """With holes, so that a draw's means are ratios; both sides are random, hence the tolerance."""
     values = values_like_ndcg(rng(3), 24, 3)
@@ -277,7 +278,7 @@ def test_n_draws_are_n_draws_however_many_are_made_at_once(at_once: int) -> None
                     assert part.shape == (n, *found.shape)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [GroupPanel.bootstrapped, permuted])
 def test_how_many_are_made_at_once_does_not_change_their_distribution(
     way: Callable[[GroupPanel, np.random.Generator, int], Statistics],

@@ -313,6 +313,7 @@ def test_warm_and_cold_users_add_up_to_all(made: Rivals, seed: int) -> None:
         assert whole.n_users * ours.performance.value == pytest.approx(total, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_tasks_and_parts_are_those_of_the_runs(log: EventLog) -> None:
     options = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "n_periods": 3, "device": "cpu"}
     runs = [

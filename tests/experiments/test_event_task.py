@@ -177,6 +177,7 @@ def test_the_tasks_of_a_run_are_those_of_its_protocol_unless_they_are_named(log:
     assert document["config"]["tasks"] == ["remain", "event"]
 
 
+@pytest.mark.slow
 def test_what_was_not_asked_for_changes_no_number(log: EventLog) -> None:
     everything = finished(log).document()
     for tasks in (("event",), ("next",), ("remain",)):

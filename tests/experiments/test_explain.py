@@ -42,7 +42,7 @@ def document_of(log: EventLog, config: RunConfig) -> dict[str, Any]:
     return {name: part for name, part in job.document().items() if name not in ("config", "timing")}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -72,6 +72,7 @@ def test_runs_from_before_keep_their_ids(log: EventLog) -> None:
     assert used_settings(plain.model_dump()) == used_settings(explained.model_dump())
 
 
+@pytest.mark.slow
 def test_a_store_keeps_the_explanations(log: EventLog, tmp_path: Path) -> None:
     job = Run(log, small(explain=True, n_resamples=20))
     list(job)
@@ -116,6 +117,7 @@ def test_the_lever_is_apart_from_what_is_learned(log: EventLog) -> None:
     assert other.lever_worth.value == pytest.approx(other.parts["lever"].value)
 
 
+@pytest.mark.slow
 def test_a_weight_that_stays_is_worth_something_and_changes_little(log: EventLog) -> None:
     """In closed form the weight acts on all events at once: its worth is a level, its part how much that moved."""
     options = {**FAST, "model": "popularity", "explain": True}
@@ -186,6 +188,7 @@ def check_only(change: Any, part: str) -> None:
     assert max(others) < abs(moved.value) / 5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("shares", "sign"), [((0.1, 0.1, 0.7), -1), ((0.7, 0.7, 0.1), 1)])
 def test_only_the_newcomers_change(shares: tuple[float, ...], sign: int) -> None:
     change = change_of(shares, (0.0, 0.0, 0.0))
@@ -193,6 +196,7 @@ def test_only_the_newcomers_change(shares: tuple[float, ...], sign: int) -> None
     assert np.sign(change.parts["new_people"].value) == sign
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("shares", "sign"), [((0.0, 0.0, 0.5), -1), ((0.5, 0.5, 0.0), 1)])
 def test_only_the_items_change(shares: tuple[float, ...], sign: int) -> None:
     change = change_of((0.1, 0.1, 0.1), shares)
@@ -250,6 +254,7 @@ def test_only_tasks_about_one_period_can_be_explained() -> None:
     assert RunConfig(explain=True, method="Rerank").explained_tasks == ("next",)
 
 
+@pytest.mark.slow
 def test_a_retraining_run_is_not_computed_in_parts(tmp_path: Path) -> None:
     """Each period is compared with the one before it."""
     source = source_of(write_stream(tmp_path / "stream"))

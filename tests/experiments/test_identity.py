@@ -160,6 +160,7 @@ def test_the_weight_of_groups_counts_for_models_in_closed_form(source: Source) -
     assert ids[0] != ids[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["Finetune", "FADE"])
 def test_an_option_without_use_really_changes_nothing(source: Source, method: str) -> None:
     def periods(config: RunConfig) -> list[Any]:

@@ -53,7 +53,7 @@ def past(run: Run, last: int) -> list[Any]:
     return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("t", [0, 1])
 @pytest.mark.parametrize("later", ["", "w3", "unheard of", " ".join(f"w{n}" for n in range(30))])
 def test_features_of_what_has_not_appeared_yet_change_nothing(later: str, t: int) -> None:
@@ -76,7 +76,7 @@ def test_features_change_what_a_run_learns_and_which_run_it_is() -> None:
     assert runs[0].state.model.n_items == runs[1].state.model.n_items  # only what has appeared is ranked
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["finetune", "retrain"])
 def test_jobs_that_share_a_pre_training_or_come_in_parts_give_the_same_numbers(method: str, tmp_path: Any) -> None:
     log = log_of([f"w{item % 5} w{item % 3}" for item in range(N_ITEMS)])

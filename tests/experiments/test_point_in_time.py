@@ -310,6 +310,7 @@ def test_with_periods_of_the_calendar_the_future_can_simply_be_missing(
     assert past(short, t, learned=t - 1) == past(whole, t, learned=t - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=3)
 @given(**worlds, t=st.integers(2, 4))
 def test_with_periods_by_count_the_future_can_be_missing_too(
@@ -406,7 +407,7 @@ def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blend, "_LEAST_REQUESTS", 8)
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @READERS
 @pytest.mark.usefixtures("few_requests")
 def test_a_model_that_reads_histories_reads_none_of_the_future(model: str) -> None:

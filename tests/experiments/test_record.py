@@ -123,6 +123,7 @@ def test_common_tools_read_the_table(path: Path, run: Run) -> None:
     assert ranks == [(1, 5)]
 
 
+@pytest.mark.slow
 def test_runs_compare_alike_in_whatever_form_they_are_given(source: Source, run: Run, tmp_path: Path) -> None:
     other = Run(source.read(), small("Finetune", n_resamples=20))
     list(other)

@@ -62,6 +62,7 @@ def judged(document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 # ── the layout ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 def test_the_document_has_the_agreed_layout(finished: Run) -> None:
     document = stored(finished.document())
     parts = {"config", "data", "versions", "pretrained", "periods", "summary", "slices", "timing"}
@@ -105,6 +106,7 @@ def test_every_gap_comes_with_its_uncertainty(finished: Run) -> None:
             assert gap["null_mean"] >= 0
 
 
+@pytest.mark.few(1)
 def test_without_resamples_there_is_no_uncertainty_and_the_same_numbers(finished: Run) -> None:
     run = Run(finished.log, finished.config.with_options(n_resamples=0))
     list(run)
@@ -177,6 +179,7 @@ def test_a_run_can_be_stored_before_it_has_begun_and_half_way(small: EventLog) -
 # ── the averages ─────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(1)
 def test_the_summary_follows_from_the_periods(finished: Run) -> None:
     document = stored(finished.document())
     for task in TASKS[finished.config.protocol]:
@@ -222,6 +225,7 @@ def _same(mean: float | None, found: list[float | None]) -> bool:
     return mean is not None and math.isclose(mean, math.fsum(there) / len(there), abs_tol=1e-12)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("protocol", ["strict", "paper"])
 def test_where_nobody_comes_back_the_fallback_is_judged_or_nobody(protocol: str) -> None:
     """All users of the later periods are new: `strict` tests them, the paper leaves them out."""

@@ -214,7 +214,7 @@ def test_weights_are_learned_when_a_period_ends_and_not_before(
     assert not model.n_periods.any()  # the state before is as it was
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n_before", [0, 1, 2, MEMORY - 1, MEMORY, 5 * MEMORY])
 def test_every_period_counts_the_same_until_older_ones_fade(
     n_before: int, stream: fs.SyntheticStream, fitted: fs.FairRecommender
@@ -257,6 +257,7 @@ def test_users_count_as_much_as_their_weights_say(stream: fs.SyntheticStream, fi
         assert (learned[ours] - learned[theirs]).abs().mean() < moved / 5
 
 
+@pytest.mark.slow
 def test_retraining_takes_the_weights_over(stream: fs.SyntheticStream) -> None:
     learned = []
     for strategy in ("fine-tune", "retrain"):
@@ -341,6 +342,7 @@ class SmallBlend(Blend):
         self.item_item = ItemItem(n_users, n_items, max_items=15)
 
 
+@pytest.mark.slow
 def test_a_catalogue_too_large_for_item_item_is_noted_and_all_items_are_ranked(stream: fs.SyntheticStream) -> None:
     rec = fs.FairRecommender(SmallBlend, **QUICK).fit(read(stream, 0, 2000))
     for is_updated in (False, True):

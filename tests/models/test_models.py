@@ -420,6 +420,15 @@ def test_padding_is_a_zero_vector_that_is_never_trained() -> None:
     assert grad.values()[:, 0].tolist() == [2.0, 1.0]
 
 
+def test_a_gradient_has_no_row_before_the_first() -> None:
+    """PyTorch would add it up in memory that is not the gradient's."""
+    table = ItemTable(5, 3, padding=True)
+    table.sparse = True
+    (table(torch.tensor([-1, -1])).sum() + table(torch.tensor([3, -1])).sum()).backward()
+    assert table.weight.grad is not None
+    assert table.weight.grad._indices().tolist() == [[3]]
+
+
 @pytest.mark.parametrize("capturable", [False, True])
 def test_a_batch_of_nothing_but_padding_moves_no_row(capturable: bool) -> None:
     """Not even by the momentum of earlier steps, or by weight decay; what else is looked up learns as ever."""

@@ -105,6 +105,7 @@ def test_scores_so_huge_that_the_relaxed_ranking_is_rounding_alone_give_numbers_
     assert grad.isfinite().all()
 
 
+@pytest.mark.few(3)
 @BOTH
 @pytest.mark.parametrize("k", [1, 3, 9])
 def test_gradient_agrees_with_finite_differences(k: int, metric: Metric) -> None:
@@ -126,6 +127,7 @@ def test_with_one_positive_in_column_0_it_is_the_metric_over_all_ranks(
     torch.testing.assert_close(of_first_item(s, tau=tau), expected)
 
 
+@pytest.mark.few(1)
 @ON_ONE_POSITIVE
 def test_so_is_its_gradient(metric: Metric, of_first_item: Metric) -> None:
     scores = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)

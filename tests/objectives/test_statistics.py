@@ -105,7 +105,7 @@ def test_in_its_first_batch_the_accumulated_loss_is_the_plain_one(kind: str) -> 
     torch.testing.assert_close(values[0][1], values[1][1], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "least_gain"), [("signed", 5), ("absolute", 3)])
 def test_the_bias_of_small_batches_nearly_vanishes(kind: str, least_gain: float) -> None:
     """Batches with one or two users of the small group: the mean loss against that of all the data."""

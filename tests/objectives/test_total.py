@@ -229,6 +229,7 @@ def test_value_and_gradient_are_finite_at_extreme_scores(
     assert grad.isfinite().all()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["signed", "absolute"])
 @pytest.mark.parametrize(("n", "mu"), [(1, 3), (3, 1), (2, 2)])
 @pytest.mark.parametrize("has_two_groups", [True, False])

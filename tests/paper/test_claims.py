@@ -116,6 +116,7 @@ ON_AVERAGE = f"{PAST} has a smaller |PD| than Finetune"
 CASES = "cases (data set × model × metric, Task-R)"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("elsewhere", [AFTER, BEFORE, [17, 17, 17, 8, 8]], ids=["as well", "not", "the reverse"])
 def test_what_the_paper_says_of_all_cases_holds_in_part_where_it_does_not_show_in_all(
     tmp_path: Path, elsewhere: list[int]

@@ -35,7 +35,7 @@ def lists(table: Any, by: str = "user_id") -> dict[Any, list[tuple[Any, float]]]
     return found
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 @given(data=st.data())
 def test_filters_leave_the_order_of_what_is_left(

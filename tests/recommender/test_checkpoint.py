@@ -157,7 +157,7 @@ def saved(tmp_path: Path) -> Path:
 # ── bit for bit ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("model", "optimizer", "named"), [("mf", "row", True), ("ncf", "dense", False)])
 @pytest.mark.parametrize(
     "options",
@@ -191,6 +191,7 @@ def test_saving_and_loading_changes_nothing_that_follows(
         assert_same(untouched, travelled)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("advantaged", ["g2", None, "auto"])
 def test_any_number_of_groups_and_who_is_ahead_are_kept(advantaged: str | None, tmp_path: Path) -> None:
     (first, second, third), users = parts()
@@ -304,6 +305,7 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"part-0.parquet": b"mine"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["mf", "item-item", "blend"])
 def test_a_mapped_checkpoint_recommends_and_observes_the_same_and_learns_nothing(model: str, tmp_path: Path) -> None:
     recommender, (_, later, _) = fitted(model), parts()[0]
@@ -467,6 +469,7 @@ def test_another_strategy_starts_afresh(saved: Path, changed: dict[str, Any]) ->
     assert again.last_update.t == 1
 
 
+@pytest.mark.slow
 def test_loading_beside_saving_always_gives_a_whole_checkpoint(tmp_path: Path) -> None:
     """The writer removes the old tensors once the new manifest is there; a reader may stand between the two."""
     one, other = fitted(), fitted(seed=1)

@@ -31,7 +31,7 @@ def said(rec: fs.FairRecommender) -> list[tuple[Any, ...]]:
     return list(zip(*(table[name].to_pylist() for name in ("user_id", "item_id", "score")), strict=True))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_loss_trains_every_model_for_any_number_of_groups(model: str, name: str) -> None:
@@ -44,6 +44,7 @@ def test_every_loss_trains_every_model_for_any_number_of_groups(model: str, name
     assert rec.last_update.step == "fine-tune"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_automatic_weight_is_found_for_every_model(model: str) -> None:
     rec = fitted(model, 2, fairness_weight="auto")

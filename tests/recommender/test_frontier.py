@@ -70,7 +70,7 @@ def summary_of_a_run(log: fs.EventLog, model: str, task: str = "event", **option
 # ── what it is equal to ──────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("task", ["event", "next"])
 @pytest.mark.parametrize("advantaged", ["majority", "auto"])
 def test_without_a_lever_it_is_a_plain_run(task: Any, advantaged: str) -> None:
@@ -79,6 +79,7 @@ def test_without_a_lever_it_is_a_plain_run(task: Any, advantaged: str) -> None:
     assert frontier.none.scores.to_dict() == summary_of_a_run(log, "item-item", task, fairness_weight=0.0)
 
 
+@pytest.mark.slow
 def test_without_a_lever_a_trained_model_is_a_plain_run_too() -> None:
     epochs = {"pretrain_epochs": 2, "update_epochs": 1}
     frontier = recommender("mf", **epochs).frontier(LOG, levels=[0, 4], **QUICK)
@@ -94,6 +95,7 @@ def test_at_a_level_a_closed_form_is_a_run_with_that_weight(frontier: fs.Frontie
         assert level.gap.value == pytest.approx(run["performance_disparity"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_features_of_items_are_read_as_in_a_run() -> None:
     ids = pa.array(np.unique(STREAM.events["item_id"].to_numpy()))
     items = pa.table({"item_id": ids, "kind": [f"kind{i % 7}" for i in ids.to_pylist()]})
@@ -103,6 +105,7 @@ def test_features_of_items_are_read_as_in_a_run() -> None:
     assert frontier.none.scores.to_dict() == summary_of_a_run(log, "gru", fairness_weight=0.0, **epochs)
 
 
+@pytest.mark.slow
 def test_the_events_that_a_recommender_knows_are_its_past(frontier: fs.Frontier) -> None:
     rec = recommender().fit(read(STREAM.events.slice(0, 6000)))
     rec.update(STREAM.events.slice(6000, 2000), users=STREAM.users)
@@ -190,7 +193,7 @@ def test_the_weights_help_those_behind(frontier: fs.Frontier) -> None:
     assert heaviest.gap_change.value == pytest.approx(heaviest.gap.value - none.gap.value)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "options", "lever"),
     [
@@ -212,6 +215,7 @@ def test_the_lever_is_one_that_the_model_has(model: str, options: dict[str, Any]
     assert frontier.levels[0].scores != frontier.levels[1].scores  # it has an effect
 
 
+@pytest.mark.slow
 def test_the_other_lever_and_an_accepted_disparity_are_off(frontier: fs.Frontier) -> None:
     rec = recommender(fairness_weight=2.0, max_disparity=0.9)
     given = rec.frontier(LOG, levels=[1, 3, 8], **QUICK)
@@ -226,6 +230,7 @@ def test_weights_that_training_does_not_know_are_noted() -> None:
     assert any("knows no weights of events" in note for note in frontier.notes)
 
 
+@pytest.mark.slow
 def test_a_metric_of_ones_own() -> None:
     def first_hit(lists: Any, truth: Any) -> Any:
         return lists.hits[:, 0].astype(float)
@@ -423,6 +428,7 @@ def test_data_that_do_not_suffice_are_one_sentence() -> None:
         recommender().frontier()
 
 
+@pytest.mark.slow
 def test_users_without_a_group_are_in_no_gap() -> None:
     codes = LOG.require_groups().codes.copy()
     codes[::7] = -1

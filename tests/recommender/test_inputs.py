@@ -32,6 +32,7 @@ def with_repeats() -> pa.Table:
 
 
 class TestWithoutGroups:
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("model", FAST)
     def test_everything_but_fairness_works(self, model: str, tmp_path: Path) -> None:
         rec = fs.FairRecommender(model, **FAST[model]).fit(FIRST)

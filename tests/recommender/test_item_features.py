@@ -187,7 +187,7 @@ def test_models_that_read_features_keep_to_the_interface(kind: Any) -> None:
     check_model(partial(kind, embedding_dim=4, feature_buckets=8), loss="softmax")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", ["dense", "row"])
 @pytest.mark.parametrize("name", NAMES)
 def test_save_load_copy_pickle_and_forgetting(name: str, optimizer: str, tmp_path: Path) -> None:

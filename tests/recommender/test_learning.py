@@ -143,6 +143,7 @@ def pairs(users: Any, items: Any) -> set[tuple[int, int]]:
 # ── states ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.few(2)
 @ENGINES
 def test_an_update_leaves_the_state_before_it_bit_for_bit(
     log: EventLog, periods: Periods, options: dict[str, Any]
@@ -159,7 +160,7 @@ def test_an_update_leaves_the_state_before_it_bit_for_bit(
     assert [len(state.history) for state in states] == list(periods.ends)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @ENGINES
 def test_reusing_the_memory_of_the_state_before_gives_the_same_numbers(
     log: EventLog, periods: Periods, options: dict[str, Any]
@@ -185,6 +186,7 @@ def test_the_fused_engine_reuses_the_memory_where_it_may(log: EventLog, periods:
     assert_equal(tensors(before), kept)
 
 
+@pytest.mark.few(1)
 @ENGINES
 def test_two_updates_of_one_state_do_not_disturb_each_other(
     log: EventLog, periods: Periods, options: dict[str, Any]
@@ -212,7 +214,7 @@ class Interrupted(BaseException):
     """The user has pressed Ctrl-C."""
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -244,7 +246,7 @@ def test_an_update_that_fails_has_changed_nothing(log: EventLog, periods: Period
         assert dict(state.memory) == dict(undisturbed[t].memory)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["Pretrain", "FADE", "Retrain-Fair"])
 def test_the_same_seed_gives_the_same_states(log: EventLog, periods: Periods, method: str) -> None:
     (*_, first), _ = run(learning_of(method), log, periods)
@@ -253,6 +255,7 @@ def test_the_same_seed_gives_the_same_states(log: EventLog, periods: Periods, me
     assert_equal(tensors(first), tensors(second))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["Pretrain", "FADE", "Retrain-Fair"])
 def test_a_restored_state_goes_on_bit_for_bit(log: EventLog, periods: Periods, method: str) -> None:
     learning = learning_of(method)

@@ -83,7 +83,7 @@ def test_forgetting_leaves_the_model_of_the_others_with_their_weights(controlled
     np.testing.assert_allclose(state.model.state_dict()["popularity"].numpy(), expected)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["mf", "item-item", "sasrec"])
 def test_recommendations_do_not_depend_on_anybodys_group_given_the_model(model: str) -> None:
     options = {"pretrain_epochs": 1, "update_epochs": 1} if model != "item-item" else {}
@@ -142,6 +142,7 @@ def test_where_the_loss_knows_no_weights_the_controller_sets_lambda() -> None:
     assert not torch.equal(rec.model.state_dict()["item.weight"], plain.model.state_dict()["item.weight"])
 
 
+@pytest.mark.slow
 def test_the_lever_is_lambda_where_that_is_asked_for() -> None:
     options: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "batch_size": 512}
     by_weights, by_lambda = (

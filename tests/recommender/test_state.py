@@ -84,7 +84,7 @@ def test_a_state_that_somebody_holds_is_what_it_was_after_any_later_change(model
     assert contents(held) == before
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @MODELS
 def test_an_update_in_place_and_one_into_a_copy_give_the_same(model: Any) -> None:
     in_place, copied = fitted(model), fitted(model)
@@ -95,7 +95,7 @@ def test_an_update_in_place_and_one_into_a_copy_give_the_same(model: Any) -> Non
     assert contents(in_place) == contents(copied)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @MODELS
 def test_two_descendants_of_one_state_do_not_disturb_each_other(model: Any) -> None:
     """Both grow: neither may write where the other has put its new rows."""

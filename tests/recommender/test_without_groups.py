@@ -53,6 +53,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[fs.FairRecomme
     return rec, fs.load(tmp_path)
 
 
+@pytest.mark.few(1)
 def test_lists_are_the_same_without_groups(pair: tuple[fs.FairRecommender, fs.FairRecommender], tmp_path: Path) -> None:
     rec, loaded = pair
     assert (loaded.state.groups.codes < 0).all()
@@ -64,6 +65,7 @@ def test_lists_are_the_same_without_groups(pair: tuple[fs.FairRecommender, fs.Fa
     assert lists(fs.load(tmp_path / "again")) == lists(rec)
 
 
+@pytest.mark.few(1)
 def test_with_its_groups_it_learns_and_forgets_as_if_it_had_never_been_saved(
     pair: tuple[fs.FairRecommender, fs.FairRecommender],
 ) -> None:

@@ -75,6 +75,7 @@ def test_noise_alone_moves_nothing_much(seed: int, se: float) -> None:
     assert max(thetas) < math.log(1.5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("response", [0.3, 0.5, 1.0])
 def test_a_gap_that_answers_comes_down_to_what_is_accepted_and_stays(response: float) -> None:
     gaps = np.array([simulate(lambda t, theta: 0.04 * math.exp(-response * theta), 0.004, 40, s)[0] for s in range(10)])

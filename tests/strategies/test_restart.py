@@ -66,6 +66,7 @@ def restarts(over: list[UserQuality | None], **options: Any) -> list[int]:
 # ── on evidence ──────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_without_a_change_there_are_as_few_restarts_as_the_confidence_says() -> None:
     """At 95 % confidence at most one world in twenty may be retrained at all, however long it lasts."""
     n_worlds = 20
@@ -85,6 +86,7 @@ def test_a_loss_of_quality_restarts_within_two_periods() -> None:
     assert n_soon >= 18
 
 
+@pytest.mark.slow
 def test_a_period_that_is_hard_for_everybody_is_no_reason() -> None:
     n_alarmed = 0
     for seed in range(20):
@@ -323,6 +325,7 @@ def steps_of(log: fs.EventLog, n_periods: int, **options: Any) -> tuple[list[str
     return [update.step for update in updates], [update.notes[0] for update in updates]
 
 
+@pytest.mark.slow
 def test_a_stream_that_turns_restarts_and_one_that_does_not_does_not() -> None:
     turned, reasons = steps_of(turning_log(10, turns_at=6), 10, restart="on-degradation")
     # period t is learned once W_{t−1} has been tested on it

@@ -48,7 +48,7 @@ def same(one: TrainingJob, other: TrainingJob) -> bool:
 # ── the state belongs to one training ────────────────────────────────────────────────────
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fairness", STATEFUL, ids=NAMES[:4])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_loss_that_was_used_before_is_as_good_as_new(model: str, fairness: Any) -> None:
@@ -109,7 +109,7 @@ def test_the_fused_engine_leaves_them_to_the_reference(fairness: Any) -> None:
     assert choose_engine("auto", plain)(plain).name == "fused"
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 @pytest.mark.parametrize("fairness", ALL, ids=NAMES)
 @pytest.mark.parametrize("model", MODELS)
@@ -135,6 +135,7 @@ def test_a_step_that_could_be_recorded_is_the_references(
             torch.testing.assert_close(value, theirs[name], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fairness", [GroupDROLoss(0.5), CVaRLoss()], ids=NAMES[3:])
 def test_on_windows_with_softmax_the_likelihood_is_among_all_items(fairness: Any) -> None:
     job = with_loss("windows", fairness, loss=softmax_loss)
@@ -148,7 +149,7 @@ def test_on_windows_with_softmax_the_likelihood_is_among_all_items(fairness: Any
 # ── the weight of every step ─────────────────────────────────────────────────────────────
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 @pytest.mark.parametrize("model", MODELS)
 def test_the_automatic_weight_runs_on_the_reference_and_is_reported(
