@@ -93,6 +93,20 @@ def test_who_is_forgotten_might_never_have_been_there(model: str, tmp_path: Path
 
 
 @MODELS
+def test_what_is_not_retained_might_never_have_been_there(model: str) -> None:
+    rec = fitted(model).update(LATER, users=USERS)
+    rec.retain(LATER)
+    ids, never = rec.state.item_ids.ids, fitted(model, LATER)
+    places = never.state.item_ids.lookup(ids)
+    known, order = places >= 0, torch.from_numpy(places[places >= 0])
+    for name, value in tensors(rec).items():
+        if name != "rows":
+            ours = value[known][:, known] if value.dim() == 2 else value[known]
+            theirs = tensors(never)[name]
+            torch.testing.assert_close(ours, theirs[order][:, order] if value.dim() == 2 else theirs[order])
+
+
+@MODELS
 @pytest.mark.parametrize("learn_later", [True, False])
 def test_observed_events_are_learned_later_or_never(model: str, learn_later: bool, tmp_path: Path) -> None:
     rec = fitted(model)

@@ -108,3 +108,51 @@ def test_groups_told_again_are_as_good_as_groups_kept(tmp_path: Path) -> None:
     for one in (kept, told):
         one.update(LATER, users=USERS)
     assert lists_of(told, EVERYBODY) == lists_of(kept, EVERYBODY)
+
+
+# ── events that are too old to be kept ───────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("model", ["mf", "gru"])
+def test_only_retained_events_are_known_and_who_has_none_is_gone(model: str, tmp_path: Path) -> None:
+    rec = fitted(model=model, embedding_dim=8).update(LATER, users=USERS)
+    rec.save(tmp_path)
+    left = EVENTS.slice(850, 150)
+    users = pc.unique(left["user_id"]).to_pylist()
+    item_table = next(p for name, p in rec.model.named_parameters() if "item" in name).detach().clone()
+    assert rec.retain([left.slice(0, 100), left.slice(90)]) == 850  # parts may overlap
+    assert rec.retain(EVENTS.slice(850)) == 0  # what is not known changes nothing
+    assert sorted(rec.state.user_ids.ids.to_pylist()) == sorted(users)
+    known = {
+        (user, item)
+        for user in users
+        for item in rec.state.item_ids.ids.take(
+            rec.state.history.items_of(rec.state.user_ids.lookup([user]))[1]
+        ).to_pylist()
+    }
+    assert known == set(zip(left["user_id"].to_pylist(), left["item_id"].to_pylist(), strict=True))
+    assert torch.equal(next(p for name, p in rec.model.named_parameters() if "item" in name), item_table)
+    again = fairstream.load(tmp_path)
+    again.retain(left.select(["item_id", "user_id"]))
+    for one in (rec, again):
+        one.update(LAST, users=USERS)
+    assert lists_of(again, EVERYBODY) == lists_of(rec, EVERYBODY)
+
+
+def test_an_item_of_an_event_that_was_not_retained_can_be_recommended_again() -> None:
+    rec = fitted()
+    user, item = FIRST["user_id"][0].as_py(), FIRST["item_id"][0].as_py()
+    assert item not in rec.recommend([user], k=rec.model.n_items)["item_id"].to_pylist()
+    before = len(rec.state.history)
+    rec.retain(FIRST.slice(1))
+    assert len(rec.state.history) == before - 1
+    assert item in rec.recommend([user], k=rec.model.n_items)["item_id"].to_pylist()
+
+
+def test_of_a_recommender_something_must_be_left() -> None:
+    rec = fitted()
+    with pytest.raises(fairstream.DataError, match=r"none of the 700 events .* fit a new recommender"):
+        rec.retain(LAST.slice(0, 0))
+    with pytest.raises(fairstream.DataError, match="needs a user column"):
+        rec.retain(pa.table({"item_id": [1]}))
+    assert len(rec.state.history) == 700

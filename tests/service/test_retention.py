@@ -9,12 +9,13 @@ from sqlalchemy import func, select
 from sqlalchemy import update as update_statement
 from streams import named_stream, take_in
 
+from fairstream.recommender import load
 from fairstream.service import retention, schema
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.periods import closed_periods
-from fairstream.service.registry import models
+from fairstream.service.registry import in_service, model, models
 from fairstream.service.retention import prune
 from fairstream.service.settings import Retention
 from fairstream.service.updater import update
@@ -56,6 +57,29 @@ def test_updates_prune_and_go_on_without_what_is_gone(learned: Workspace) -> Non
         assert update(workspace).kind in ("promoted", "rejected")
         store, periods = EventStore(workspace), closed_periods(workspace.engine)
         assert store.read(0)["seq"][0].as_py() >= periods[1].first_seq
+
+
+def test_the_next_model_knows_only_events_that_are_stored(learned: Workspace) -> None:
+    """So that the memory of a service is bounded by the events that it keeps."""
+    learned.models.remove([models(learned.engine)[-1].folder])
+    before, gate = known_to(learned), learned.config.gate.with_options(max_fall=0.9)  # most users are new to it then
+    learned.config.with_options(gate=gate, retention=Retention(events_days=1)).write(learned.folder)
+    with Workspace.open(learned.folder) as workspace:
+        take_in(workspace, PERIODS[2])
+        assert update(workspace).kind == "promoted"
+        stored = EventStore(workspace).read(0)
+        pairs = set(zip(stored["user_id"].to_pylist(), stored["item_id"].to_pylist(), strict=True))
+        assert known_to(workspace) <= pairs
+        assert before - pairs  # something was there to be dropped
+
+
+def known_to(workspace: Workspace) -> set[tuple[str, str]]:
+    """Who had what, as the model in service knows it."""
+    row = model(workspace.engine, in_service(workspace.engine).model)
+    state = load(workspace.models.path(row.folder)).state
+    users, items = state.user_ids.ids.take(state.history.users), state.item_ids.ids.take(state.history.items)
+    assert set(users.to_pylist()) == set(state.user_ids.ids.to_pylist())
+    return set(zip(users.to_pylist(), items.to_pylist(), strict=True))
 
 
 def test_events_come_in_between_two_parts(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,25 +104,20 @@ class History:
             (*self.ends, n_events) if ends_period else self.ends,
         )
 
-    def without(self, users: Rows) -> tuple[History, Rows]:
-        """The history without some users, whose rows the later ones move up to.
+    def keep(self, positions: Rows, gone: Rows) -> History:
+        """The history of the events at these positions, without the users `gone`, who have none of them.
 
-        Also returns the old positions of the events that are left. Items that only these users
-        had stay known.
+        Later users move up to their rows. All items and periods stay known.
         """
-        kept = np.flatnonzero(~np.isin(self.users, users))
-        rows, items = self.users[kept], self.items[kept]
-        gone = np.unique(users)
-        rows = rows - np.searchsorted(gone, rows)
-        shorter = History.of(
-            rows,
-            items,
+        users = self.users_at(positions)
+        return History.of(
+            users - np.searchsorted(gone, users),
+            self.items_at(positions),
             n_items_before=self.n_items_before,
             n_users=self.n_users - len(gone),
             n_items=self.n_items,
-            ends=tuple(np.searchsorted(kept, self.ends).tolist()),
+            ends=tuple(np.searchsorted(positions, self.ends).tolist()),
         )
-        return shorter, kept
 
     def only(self, positions: Positions) -> History:
         """The history of the events at these positions alone; all users and items stay known."""

@@ -446,9 +446,21 @@ class Learning:
 
         A closed-form model is computed again without them, as if they had never been there.
         """
-        rows = np.unique(rows)
-        history, kept = state.history.without(rows)
-        groups = state.groups.without(rows)
+        return self._keep(state, np.flatnonzero(~np.isin(state.history.users, rows)), np.unique(rows))
+
+    def retain(self, state: State, kept: Rows) -> State:
+        """Remove all events but those at the positions `kept`, and the users who have none of them.
+
+        A closed-form model is computed again; what gradient descent has learned from the others stays.
+        """
+        if len(kept) == len(state.history):
+            return state
+        still_there = np.unique(state.history.users_at(kept))
+        return self._keep(state, kept, np.setdiff1d(np.arange(state.history.n_users), still_there))
+
+    def _keep(self, state: State, kept: Rows, rows: Rows) -> State:
+        """Remove all events but those at some positions, and users who have none of them."""
+        history, groups = state.history.keep(kept, rows), state.groups.without(rows)
         pending, unlearned = (
             np.searchsorted(kept, positions[np.isin(positions, kept)]) for positions in (state.pending, state.unlearned)
         )

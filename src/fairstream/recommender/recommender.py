@@ -538,6 +538,55 @@ class FairRecommender(Shown):
                     self._state = following
             return len(rows)
 
+    def retain(self, events: Any) -> int:
+        """Forget which user had which item, except as these events say; users who have none of them are removed.
+
+        Call it with the events that you still keep, so that the recommender keeps no others and its memory is bounded
+        by them. Models in closed form (popularity, item-item) are computed again; what gradient descent has learned
+        from the other events stays.
+
+        Parameters
+        ----------
+        events
+            Tables with the columns of users and items, as for `fit`, or an iterable of such tables. Events that are not
+            known change nothing.
+
+        Returns
+        -------
+        int
+            How many events were forgotten.
+
+        Raises
+        ------
+        DataError
+            If no event would be left.
+
+        Examples
+        --------
+        >>> from fairstream import FairRecommender, synthetic_stream
+        >>> stream = synthetic_stream(n_users=60, n_items=40, n_events=1000, seed=0)
+        >>> rec = FairRecommender("item-item").fit(stream.events, users=stream.users)
+        >>> rec.retain(stream.events.slice(600))
+        600
+
+        """
+        with self._writing:
+            state = self._fitted()
+            kept = state.positions_of(events)
+            if len(kept) == 0:
+                raise DataError(
+                    f"none of the {len(state.history)} events that the recommender knows is among these, so that "
+                    f"nothing would be left; fit a new recommender instead"
+                )
+            n_forgotten = len(state.history) - len(kept)
+            if n_forgotten:
+                self._require_optimizer("forget")
+                state.require_groups("forgetting")
+                following = self._learning.retain(state, kept)
+                with self._swapping:
+                    self._state = following
+            return n_forgotten
+
     def set_groups(self, users: Any, *, groups: Groups | None = None) -> None:
         """Set every user's group, where a checkpoint was saved without; users that are not named have none.
 

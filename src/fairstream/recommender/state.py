@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,14 @@ from fairstream.data import Columns, EventLog, Groups, History, Rows, Vocabulary
 from fairstream.data.features import Codes, notes_on_undescribed, resized
 from fairstream.data.groups import UNKNOWN
 from fairstream.data.history import Floats
+from fairstream.data.inputs import parts_of, to_table
+from fairstream.data.seen import SeenItems
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer, UserWeights
 from fairstream.strategies import Memory
 
 _NOTHING: Rows = np.empty(0, dtype=np.int64)
+_EVENTS = "the events"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +108,18 @@ class State:
                 f"this was saved without groups while events have weights by group, so that {task} needs to know them; "
                 f"call set_groups(users) first"
             )
+
+    def positions_of(self, events: Any) -> Rows:
+        """The positions of the known events whose user and item are those of one of `events`."""
+        pairs = [SeenItems.from_pairs(_NOTHING, _NOTHING)]
+        for part in parts_of(events, _EVENTS):
+            table = to_table(part, what=_EVENTS)
+            users = self.user_ids.lookup(table[self.columns.find("user", table, what=_EVENTS)])
+            items = self.item_ids.lookup(table[self.columns.find("item", table, what=_EVENTS)])
+            is_known = (users >= 0) & (items >= 0)
+            pairs.append(SeenItems.from_pairs(users[is_known], items[is_known]))
+        seen = reduce(SeenItems.union, pairs)
+        return np.flatnonzero(seen.has(self.history.users, self.history.items))
 
     def popularity_after(self, history: History) -> Floats | None:
         """`popularity` for a history with more events.

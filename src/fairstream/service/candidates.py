@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -120,6 +122,7 @@ class Candidates:
             row = model(workspace.engine, parent)
             _check_unchanged(workspace, row)
             t, self._folder = row.t, workspace.models.path(row.folder)
+            self._store = store
             self._learned_late = held_out(store, periods[t])
             self._skipped = {period.t: events_of(store, period) for period in periods[t + 1 :]}
         with workspace.people() as people:
@@ -137,9 +140,9 @@ class Candidates:
 
     def judge_in_service(self, events: pa.Table) -> tuple[Evaluation, GroupMeans]:
         """How the model in service does on events before anything of them is learned."""
-        recommender = self._in_service()
+        recommender = self._loaded()  # as it has answered, retained or not
         n_established = len(recommender.state.user_ids)
-        self._observe(recommender, self._learned_late)
+        self._observe(recommender, pa.concat_tables([_nothing(), *self._skipped.values(), self._learned_late]))
         evaluation = self._judge(recommender, events)
         results, names = evaluation.tested, names_of(evaluation)
         codes = established(results, n_established)
@@ -240,14 +243,25 @@ class Candidates:
         candidate.fit(log)
         return candidate
 
-    def _in_service(self, but: tuple[int, ...] = ()) -> FairRecommender:
-        """The model in service, knowing the skipped periods but some."""
-        assert self._parent is not None
+    def _loaded(self) -> FairRecommender:
         learning = self._config.learning  # what was changed in the configuration since counts from now on
         changed = learning.model_dump(exclude={"model", "seed", "device", *_FOR_EXPERIMENTS})
         recommender = load(self._folder, device=learning.device, **changed)
         if self.has_groups or not recommender.state.groups.is_empty:
             recommender.set_groups(self._people, groups=self._groups)
+        return recommender
+
+    @cached_property
+    def _retained(self) -> FairRecommender:
+        """The model in service; of the events that it has learned it knows those that are still stored."""
+        recommender = self._loaded()
+        if self._config.retention.events_days is not None:
+            recommender.retain(self._store.parts())
+        return recommender
+
+    def _in_service(self, but: tuple[int, ...]) -> FairRecommender:
+        """What a candidate starts from: the model in service, knowing the skipped periods but some."""
+        recommender = deepcopy(self._retained)
         skipped = [events for t, events in self._skipped.items() if t not in but]
         self._observe(recommender, pa.concat_tables([_nothing(), *skipped]))
         return recommender

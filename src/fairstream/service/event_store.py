@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from fairstream.service.schema import events, events_of_user, of_users, periods
 from fairstream.service.workspace import Workspace
 
 _READ = pa.schema([("seq", pa.int64()), ("user_id", pa.string()), ("item_id", pa.string()), ("time", pa.int64())])
+_ROWS_OF_A_PART = 1_000_000
 _WRITERS = 0x66616972
 """The number of PostgreSQL's lock that writers of events hold, one after the other."""
 _SQLITE_CACHE_KIB = 32 << 10
@@ -71,12 +73,20 @@ class EventStore:
             closed = connection.scalar(select(func.max(periods.c.last_seq))) or 0
             return max(0, _last_seq(connection) - closed)
 
-    def read(self, after: int, until: int | None = None) -> pa.Table:
-        """seq, user_id, item_id and time of the events with after < seq <= until, by seq."""
+    def read(self, after: int, until: int | None = None, limit: int | None = None) -> pa.Table:
+        """seq, user_id, item_id and time of the events with after < seq <= until, by seq; the first `limit` of them."""
         end = "" if until is None else f" AND seq <= {int(until)}"
-        query = f"SELECT seq, user_id, item_id, time FROM events WHERE seq > {int(after)}{end} ORDER BY seq"  # noqa: S608
+        most = "" if limit is None else f" LIMIT {int(limit)}"
+        query = f"SELECT seq, user_id, item_id, time FROM events WHERE seq > {int(after)}{end} ORDER BY seq{most}"  # noqa: S608
         with reachable(self._engine), self._engine.connect() as connection:
             return select_rows(connection, query, _READ)
+
+    def parts(self) -> Iterator[pa.Table]:
+        """All events, a million at a time."""
+        after = 0
+        while len(part := self.read(after, limit=_ROWS_OF_A_PART)):
+            yield part
+            after = part["seq"][-1].as_py()
 
     def last_seq(self) -> int:
         """The number of the last event, 0 where there is none.

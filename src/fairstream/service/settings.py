@@ -132,7 +132,7 @@ class Retention(Configuration):
     """What is deleted when it is old."""
 
     events_days: int | None = Field(None, ge=1)
-    """Days after which events are deleted that no kept model needs any more; without it they are kept."""
+    """Days after which events that no kept model needs are deleted, and new models know them no more; else all stay."""
 
 
 class LiveConfig(Configuration):
