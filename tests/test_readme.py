@@ -48,7 +48,11 @@ def test_the_python_of_the_page_on_recommending_runs(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     blocks = python_of(RECOMMENDING)
     assert len(blocks) >= 6
-    names: dict[str, Any] = {"new_events": stream.events.slice(2000, 200), "more_events": stream.events.slice(2200)}
+    names: dict[str, Any] = {
+        "new_events": stream.events.slice(2000, 200),
+        "more_events": stream.events.slice(2200),
+        "events_of_this_year": stream.events.slice(500),
+    }
     for block in blocks:
         exec(block, names)
     assert (tmp_path / "model" / "manifest.json").is_file()
