@@ -53,6 +53,21 @@ def test_with_every_row_touched_it_is_adam(shape: tuple[int, ...], weight_decay:
         assert_same(ours, theirs)
 
 
+@pytest.mark.parametrize("shape", [(50,), (50, 8)])
+def test_in_single_precision_it_is_adam_within_rounding(shape: tuple[int, ...]) -> None:
+    """The compiled loop beside PyTorch's Adam; with ε so small, and β₂ of which 1 − β₂ is easily rounded wrongly."""
+    ours, theirs = (nn.Parameter(weights(*shape).detach().float()) for _ in range(2))
+    options = {"lr": 0.01, "weight_decay": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}
+    row_adam, adam = RowAdam([ours], **options), torch.optim.Adam([theirs], **options)
+    for grad in gradients(200, *shape):
+        step(row_adam, ours, sparse(list(range(50)), grad.float(), ours))
+        step(adam, theirs, grad.float())
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
+    moments = row_adam.state[ours], adam.state[theirs]
+    for name in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(moments[0][name], moments[1][name], rtol=1e-5, atol=1e-7)
+
+
 def test_its_defaults_are_those_of_adam() -> None:
     ours, theirs = weights(5, 3), weights(5, 3)
     row_adam, adam = RowAdam([ours]), torch.optim.Adam([theirs])
