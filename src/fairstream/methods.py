@@ -55,6 +55,17 @@ for _method in (
 ):
     METHODS.register(_method.name, _method)
 
+CONTROLLER_OPTIONS = (
+    "max_disparity",
+    "min_quality",
+    "max_group_loss",
+    "disparity_side",
+    "disparity_lever",
+    "disparity_task",
+    "disparity_metric",
+)
+"""Options of the controller of the disparity; they have no effect without `max_disparity`."""
+
 
 class MethodConfig(Hyperparameters):
     """A method and its hyperparameters.

@@ -43,7 +43,7 @@ def test_the_log_is_that_of_one_process_though_a_worker_is_killed(ray_here: Any,
     here = fs.ingest(files, tmp_path / "here", **options)
     folders = (tmp_path / f"there-{number}" for number in count())
     source = f"file://{files}/part-*.parquet"  # an address
-    logs = though_one_is_killed(lambda: fs.ingest(source, next(folders), cluster="local", **options), b"ray::_worked")
+    logs = though_one_is_killed(lambda: fs.ingest(source, next(folders), cluster="local", **options), b"ray::_run_task")
     assert any("sorted by time" in note for note in here.notes)
     assert {log.fingerprint() for log in logs} == {here.fingerprint()}
     assert all(content(folder) == content(tmp_path / "here") for folder in tmp_path.iterdir())

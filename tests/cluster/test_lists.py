@@ -76,7 +76,7 @@ def test_lists_though_a_worker_is_killed(ray_here: Any, small_blocks: None) -> N
         return rec.evaluate(LATER, users=STREAM.users, tasks="event", n_resamples=50, cluster=cluster).to_dict()
 
     undisturbed = evaluated(None)
-    assert all(found == undisturbed for found in though_one_is_killed(evaluated, b"ray::_worked"))
+    assert all(found == undisturbed for found in though_one_is_killed(evaluated, b"ray::_run_task"))
 
 
 RUNS: dict[str, dict[str, Any]] = {

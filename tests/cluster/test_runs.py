@@ -45,7 +45,7 @@ def test_the_store_is_that_of_one_process_though_workers_are_killed(
     def kill_some() -> None:
         """Kill whoever works, three times."""
         while len(killed) < 3 and not is_over.wait(0.02):
-            for pid in working(b"ray::_worked"):
+            for pid in working(b"ray::_run_task"):
                 if pid not in killed and len(killed) < 3:
                     killed.add(pid)
                     os.kill(pid, signal.SIGKILL)

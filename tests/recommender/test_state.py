@@ -269,7 +269,7 @@ def test_a_forgetting_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(fairstream.History, "without", fail)
+        patch.setattr(fairstream.History, "keep", fail)
         with pytest.raises(MemoryError):
             recommender.forget(EVERYBODY[:1])
     assert contents(recommender) == before

@@ -54,7 +54,7 @@ COMMANDS = {
     "update": Command(
         "update", SERVICE, "Train on the events since the last update; promote the model if it passes the gate."
     ),
-    "status": Command("status", SERVICE, "Show the model in service, the last update, and what waits."),
+    "status": Command("workspace_tables", SERVICE, "Show the model in service, the last update, and what waits."),
     "models": Command("workspace_tables", SERVICE, "List the models, the newest first."),
     "periods": Command("workspace_tables", SERVICE, "List the periods and how the model in service did on each."),
     "recommend": Command("recommend", SERVICE, "Recommend to users by the model in service."),

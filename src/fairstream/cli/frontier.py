@@ -34,23 +34,13 @@ from fairstream.cli.progress import ShareProgress
 from fairstream.data import read_events
 from fairstream.errors import ConfigurationError
 from fairstream.experiments import RunConfig, check_writable, versions, write_file
-from fairstream.methods import MethodConfig
+from fairstream.methods import CONTROLLER_OPTIONS, MethodConfig
 from fairstream.pages.frontier import picture, picture_format
 from fairstream.recommender import FairRecommender
 from fairstream.registry import load_plugins
 from fairstream.training import RuntimeConfig
 
-_DECIDED_HERE = {
-    "group_weight",
-    "fairness_weight",
-    "max_disparity",
-    "min_quality",
-    "max_group_loss",
-    "disparity_side",
-    "disparity_lever",
-    "disparity_task",
-    "disparity_metric",
-}
+_DECIDED_HERE = {"group_weight", "fairness_weight", *CONTROLLER_OPTIONS}
 _OF_OTHER_METHODS = {"rerank_tolerance", "adversary_weight"}
 _OPTIONS = [
     name

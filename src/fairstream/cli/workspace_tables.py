@@ -1,4 +1,4 @@
-"""`fairstream models` and `fairstream periods`: what a workspace has made and closed, a page at a time."""
+"""`fairstream status`, `models` and `periods`: what a workspace has in service, has made, and has closed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")]
+
+
+def status(folder: WorkspaceFolder, json: Json = None, quiet: Quiet = False) -> None:
+    """Say which model answers, how the last update ended, how many were rejected in a row, and what waits."""
+    check_json(json)
+    with opened(folder) as workspace:
+        from fairstream.service.status import Status  # noqa: PLC0415 (an extra)
+
+        found = Status.of(workspace)
+    print_lines(make_console(quiet=quiet, json=json), *found.sentences())
+    write_result(found.model_dump(mode="json"), json)
 
 
 def models(

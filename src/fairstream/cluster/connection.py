@@ -20,7 +20,7 @@ from fairstream.errors import ConfigurationError
 
 LOCAL = "local"
 PROCESS_BYTES = 600 << 20
-"""What a process has loaded before it reads anything."""
+"""Memory of a worker process before it reads anything."""
 _TCP_SECONDS = 5
 _RAY_SECONDS = 60
 _NODE_SECONDS = 120
@@ -28,7 +28,7 @@ _GIB = 1 << 30
 
 
 class Cluster:
-    """A connection to Ray whose nodes have been found fit; made by `connect`."""
+    """A connection to a Ray cluster, made by `connect`."""
 
     def __init__(self, ray: Any, n_workers: int | None = None) -> None:
         self.ray, self._n_workers = ray, n_workers
@@ -69,7 +69,7 @@ class Cluster:
 
     def check_versions(self) -> None:
         """Raise a `ConfigurationError` unless all nodes run the same fairstream, PyTorch and Ray as this process."""
-        ours = _describe()
+        ours = _local_versions()
         for address, theirs in self._on_every_node(_versions()):
             if isinstance(theirs, str):
                 raise ConfigurationError(
@@ -125,23 +125,23 @@ class Cluster:
         return [node for node in self.ray.nodes() if node["Alive"]]
 
     def _on_every_node(self, function: Callable[[], Any]) -> list[tuple[str, Any]]:
-        """The address of each node and what a function returns there."""
+        """Run a function on every node; returns the address of each node and the result."""
         scheduling = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         nodes, remote = self._nodes(), self.ray.remote(function)
         running = [
             remote.options(num_cpus=0, scheduling_strategy=scheduling(node["NodeID"], soft=False)).remote()
             for node in nodes
         ]
-        answers = []
+        results = []
         for node, ref in zip(nodes, running, strict=True):
             try:
-                answers.append((node["NodeManagerAddress"], self.ray.get(ref, timeout=_NODE_SECONDS)))
+                results.append((node["NodeManagerAddress"], self.ray.get(ref, timeout=_NODE_SECONDS)))
             except self.ray.exceptions.RayError as error:
                 raise ConfigurationError(
                     f"the cluster's node {node['NodeManagerAddress']} does not do its work ({type(error).__name__}); "
                     f"remove it or repair it"
                 ) from None
-        return answers
+        return results
 
 
 @contextmanager
@@ -168,10 +168,10 @@ def connect(address: str | None = LOCAL, *, n_workers: int | None = None) -> Ite
     2
 
     """
-    ray = _imported()
+    ray = _import_ray()
     address = address or LOCAL
     if ray.is_initialized():
-        _check_same(ray, address)
+        _check_same_cluster(ray, address)
         yield Cluster(ray, n_workers)
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
@@ -181,7 +181,7 @@ def connect(address: str | None = LOCAL, *, n_workers: int | None = None) -> Ite
         if address == LOCAL:
             ray.init(address=LOCAL, num_cpus=n_workers, include_dashboard=False, **quiet)
         else:
-            _check_answers(address)
+            _check_reachable(address)
             ray.init(address=address, **quiet)
     try:
         cluster = Cluster(ray, n_workers)
@@ -192,7 +192,7 @@ def connect(address: str | None = LOCAL, *, n_workers: int | None = None) -> Ite
         ray.shutdown()
 
 
-def _imported() -> Any:
+def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError:
@@ -201,7 +201,7 @@ def _imported() -> Any:
         ) from None
 
 
-def _check_same(ray: Any, address: str) -> None:
+def _check_same_cluster(ray: Any, address: str) -> None:
     """Raise a `ConfigurationError` where this process is connected to another cluster."""
     connected = ray.get_runtime_context().gcs_address
     if address not in (LOCAL, "auto", connected):
@@ -210,7 +210,7 @@ def _check_same(ray: Any, address: str) -> None:
         )
 
 
-def _check_answers(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise a `ConfigurationError` unless a Ray cluster of this version answers; Ray itself would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or "/" in address:
@@ -224,7 +224,7 @@ def _check_answers(address: str) -> None:
         raise ConfigurationError(
             f"nobody answers at the cluster's address {address} ({error}); is `ray start --head` running there?"
         ) from None
-    # In a process of its own: what answers may not be Ray, and a connection that hangs cannot be called off.
+    # In a subprocess: the server may not be Ray, and a connection that hangs cannot be cancelled.
     probe = f"import ray; ray.init(address={address!r}, logging_level='ERROR', log_to_driver=False)"
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(  # noqa: S603
@@ -244,11 +244,11 @@ def _check_answers(address: str) -> None:
     )
 
 
-def _describe() -> dict[str, str]:
+def _local_versions() -> dict[str, str]:
     return {"fairstream": __version__, **{name: import_module(name).__version__ for name in ("torch", "ray")}}
 
 
-# The functions below are sent as they are: a node may have another fairstream, or none.
+# The inner functions below are pickled by value: a node may have another fairstream, or none.
 
 
 def _versions() -> Callable[[], Any]:

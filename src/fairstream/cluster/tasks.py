@@ -1,4 +1,4 @@
-"""Independent tasks on Ray: started in order, done again where a worker dies, their results in order."""
+"""Independent tasks on Ray: started in order, retried where a worker dies, their results in order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from fairstream.reporting import silence
 
 Send = Callable[[Any], None]
 Task = Callable[[Any, Any, Send], Any]
-"""(argument, what all tasks share, a function that sends a message to whoever waits) → result."""
+"""(argument, what all tasks share, a function that sends a message to the caller of `Cluster.run`) → result."""
 OnMessage = Callable[[int, Any], None]
 _MOST_DEATHS = 5
 """How often the worker of one task may die."""
 _SECONDS = 0.2
+"""Between two looks for messages, and between two batches of a task's messages."""
 
 
 def run_tasks(
@@ -30,7 +31,7 @@ def run_tasks(
     on_result: Callable[[int, Any], None] | None,
 ) -> list[Any]:
     """What `Cluster.run` returns."""
-    remote = ray.remote(_worked).options(max_retries=_MOST_DEATHS, **options)
+    remote = ray.remote(_run_task).options(max_retries=_MOST_DEATHS, **options)
     common, mailbox = ray.put((task, shared)), None
     if on_message is not None:
         mailbox = ray.remote(_Mailbox).options(num_cpus=0, max_restarts=-1).remote()
@@ -42,8 +43,8 @@ def run_tasks(
                 running[remote.remote(common, number, argument, mailbox)] = number
             finished, _ = ray.wait(list(running), timeout=_SECONDS)
             if mailbox is not None and on_message is not None:
-                with suppress(ray.exceptions.RayError):  # it begins again, empty, where it has died
-                    for message in ray.get(mailbox.emptied.remote()):
+                with suppress(ray.exceptions.RayError):  # Ray restarts it, empty, where it has died
+                    for message in ray.get(mailbox.take_all.remote()):
                         on_message(*message)
             for ref in finished:
                 number = running.pop(ref)
@@ -70,7 +71,7 @@ def _result(ray: Any, ref: Any) -> Any:
         ) from None
 
 
-def _worked(common: tuple[Task, Any], number: int, argument: Any, mailbox: Any) -> Any:
+def _run_task(common: tuple[Task, Any], number: int, argument: Any, mailbox: Any) -> Any:
     """Run one task in a worker."""
     silence()
     task, shared = common
@@ -96,7 +97,7 @@ def _worked(common: tuple[Task, Any], number: int, argument: Any, mailbox: Any) 
 
 
 class _Mailbox:
-    """Keeps what tasks have sent until it is fetched."""
+    """An actor that keeps the messages of tasks until they are fetched."""
 
     def __init__(self) -> None:
         self._messages: list[tuple[int, Any]] = []
@@ -104,6 +105,6 @@ class _Mailbox:
     def put(self, messages: list[tuple[int, Any]]) -> None:
         self._messages += messages
 
-    def emptied(self) -> list[tuple[int, Any]]:
+    def take_all(self) -> list[tuple[int, Any]]:
         messages, self._messages = self._messages, []
         return messages

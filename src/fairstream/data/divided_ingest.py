@@ -1,13 +1,14 @@
-"""Reading a log of many files by the tasks of a cluster, into the log that one process would make of them.
+"""Reading many files in parallel on a cluster, into the same log that one process would make of them.
 
-Events go through five steps, each a task for each part, bucket or range; between them lie files in a folder that all
-nodes see. Where an event stands in the log is decided by its key: its time and, among equals, its place in the source.
+This is a distributed sort. Events go through five steps; each has a task for each piece of the source, hash bucket or
+range of time, and writes files for the next step (a shuffle) into a folder that all nodes see. The log is sorted by
+the events' keys: the time and, among equal times, the position in the source.
 
-1. A part of the source is read, checked and sorted by time. Its distinct ids go to buckets by their hash.
-2. A bucket finds the first key of each id; one task ranks the first keys of all ids, which gives their rows.
-3. The ids of a part's events become rows; the events go to buckets by user.
-4. A bucket orders the events of its users and drops repeated pairs; the events go to ranges of time.
-5. A range orders its events. The ranges behind each other are the log.
+1. `_read_piece` reads, checks and sorts a piece of the source, and sends its distinct ids to buckets by their hash.
+2. `_number_ids` finds the first key of each id of a bucket; `_rank_ids` ranks those of all ids, which gives their rows.
+3. `_find_rows` replaces the ids of a piece's events by rows, and sends the events to buckets by user.
+4. `_order_users` sorts the events of a bucket's users, drops repeated pairs, and sends the events to ranges of time.
+5. `_order_range` sorts the events of a range. The ranges, concatenated, are the log.
 """
 
 from __future__ import annotations
@@ -37,69 +38,70 @@ from fairstream.errors import DataError
 from fairstream.randomness import GOLDEN
 
 _ROWS_AT_ONCE = 1 << 21
-"""Events of a part, a bucket or a range."""
+"""About how many events a piece, a bucket or a range has."""
 _BYTES_PER_EVENT, _BYTES_PER_LINE = 300, 30
-"""What a task needs for an event, and what an event takes in a file of text."""
+"""The memory of a task for an event, and the size of an event in a text file."""
 _ROWS_PER_SAMPLE = 1 << 12
-_PART_BITS = 40
-"""The place of an event in the source is its part << 40 | its place in the part."""
-_KINDS = ("user", "item")
+_PIECE_BITS = 40
+"""The position of an event in the source is (number of the piece) << 40 | (row in the piece)."""
+_ID_COLUMNS = ("user", "item")
 
 
 class _Piece(NamedTuple):
-    """What one task reads of the source."""
+    """A file, or some row groups of one, that one task reads."""
 
     file: DataFile
     row_groups: tuple[int, ...] | None
     """Of a Parquet file; None: all of it."""
     n_rows: int
-    """About how many."""
+    """An estimate."""
 
 
-class _Read(NamedTuple):
-    """What is known of a piece that has been read."""
+class _PieceSummary(NamedTuple):
+    """What the task that has read a piece returns of it."""
 
     parser: EventParser
     n_rows: int
     n_missing: int
-    """Rows, and those without a user, where there are groups beside the events."""
+    """Rows, and those without a user; counted where the groups are columns of the events."""
     n_events: int
-    kind: str
-    """Of the times; "": there are none."""
+    time_type: str
+    """The dtype of the times; "": there are no events."""
     id_types: tuple[str, str]
     is_sorted: bool
-    first: Any
-    last: Any
+    first_time: Any
+    last_time: Any
     sample: np.ndarray[Any, Any]
-    """Times, one of so many events."""
+    """Some of the times, at equal distances in their order."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What all tasks know."""
+    """What all tasks share: the settings, and the files between the steps."""
 
     folder: Path
     n_buckets: int
     names: tuple[str, ...]
+    """The columns to read."""
     parser: EventParser
     group: tuple[str, ...]
-    """The columns that make the groups, where they stand beside the events."""
+    """The columns that make the groups, where they are columns of the events."""
     memory_limit: str
     pieces: tuple[int, ...] = ()
-    """The numbers of the pieces that have events, as soon as they are known."""
+    """The numbers of the pieces that have events; known after step 1."""
     splitters: Any = None
-    """The times at which ranges begin, but for the first."""
+    """The times at which the ranges begin, except the first; known after step 1."""
 
     def batch(self, step: str, writer: int, reader: int) -> pa.RecordBatch:
-        """What one task of a step has written for one of the next."""
+        """What one task of a step has written for one task of the next."""
         return pa.ipc.open_file(pa.memory_map(str(self._path(step, writer)))).get_batch(reader)
 
     def batches(self, step: str, writers: Iterable[int], reader: int) -> pa.Table:
-        """What these tasks of a step have written for one of the next, in their order."""
+        """What several tasks of a step have written for one task of the next, in their order."""
         return pa.Table.from_batches([self.batch(step, writer, reader) for writer in writers])
 
     def write(self, step: str, writer: int, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write a batch for each task of the next step; whole or not at all, should the worker be killed."""
+        """Write a batch for each task of the next step; atomically, because the worker may be killed."""
         path = self._path(step, writer)
         temporary = path.with_name(f"{path.name}.{uuid4().hex}")
         file: Any = None
@@ -117,20 +119,20 @@ class _Plan:
 def read_divided(
     source: Any, columns: Columns, group: str | Sequence[str] | None, *, work: Path, cluster: Cluster, memory_limit: str
 ) -> tuple[EventLog, GroupValues | None]:
-    """The log of a source of files, and the groups beside the events where `group` names their columns.
+    """Read files into a log, and the groups too where they are columns of the events.
 
     Parameters
     ----------
     source
         As for `read_events`, and nothing but files.
     columns
-        How to read it.
+        The columns of the events, and how to parse them.
     group
         Columns of the events that make the groups.
     work
-        A folder that all nodes see; what the log holds stays in its files.
+        A folder that all nodes see; the columns of the log stay in its files.
     cluster
-        Whose tasks do it.
+        Where the tasks run.
     memory_limit
         The memory that DuckDB may use in each task.
 
@@ -142,7 +144,7 @@ def read_divided(
         If a node does not see the files or the folder, or has too little memory.
 
     """
-    pieces = _cut(source)
+    pieces = _split(source)
     n_rows = sum(piece.n_rows for piece in pieces)
     largest = max(_ROWS_AT_ONCE, *(piece.n_rows for piece in pieces))
     memory = PROCESS_BYTES + _BYTES_PER_EVENT * min(largest, max(1, n_rows))
@@ -151,36 +153,39 @@ def read_divided(
     cluster.check_files([path for piece in pieces if (path := piece.file.path) is not None])
     like = SourcePart.opened(pieces[0].file, partial(connect_duckdb, memory_limit)).like
     parser = EventParser(like, columns)
-    parts = () if group is None else tuple(group_parts(like, group, what="the events table"))
-    names = tuple(name for name in like.column_names if name in parser.used.union(parts))
+    group_columns = () if group is None else tuple(group_parts(like, group, what="the events table"))
+    names = tuple(name for name in like.column_names if name in parser.used.union(group_columns))
     n_buckets = max(cluster.n_cpus, -(-n_rows // _ROWS_AT_ONCE))
-    plan = _Plan(work.absolute(), n_buckets, names, parser, parts, memory_limit)
+    plan = _Plan(work.absolute(), n_buckets, names, parser, group_columns, memory_limit)
 
-    def do(task: Any, arguments: Iterable[Any]) -> list[Any]:
+    def run(task: Any, arguments: Iterable[Any]) -> list[Any]:
         return cluster.run(task, list(arguments), shared=plan, memory=memory)
 
-    read: list[_Read] = do(_read_piece, enumerate(pieces))
-    parser, is_sorted, kind = _joined(read, parser)
+    summaries: list[_PieceSummary] = run(_read_piece, enumerate(pieces))
+    parser, is_sorted, time_type = _merged(summaries, parser)
     notes = parser.notes()
-    require_events(sum(part.n_events for part in read))
-    values = _group_values(plan, read) if parts else None
-    plan = replace(plan, pieces=tuple(number for number, part in enumerate(read) if part.n_events))
-    do(_number_ids, [(kind_of_id, bucket) for kind_of_id in _KINDS for bucket in range(n_buckets)])
-    do(_rank_ids, _KINDS)
-    do(_find_rows, range(len(plan.pieces)))
-    plan = replace(plan, splitters=_splitters([part.sample for part in read], n_buckets))
-    counts = np.array(do(_order_users, [(bucket, columns.repeats) for bucket in range(n_buckets)]))
-    do(_order_range, range(n_buckets))
-    users, items, times = _behind_each_other(plan)
+    require_events(sum(piece.n_events for piece in summaries))
+    values = _group_values(plan, summaries) if group_columns else None
+    plan = replace(
+        plan,
+        pieces=tuple(number for number, piece in enumerate(summaries) if piece.n_events),
+        splitters=_splitters([piece.sample for piece in summaries], n_buckets),
+    )
+    run(_number_ids, [(name, bucket) for name in _ID_COLUMNS for bucket in range(n_buckets)])
+    run(_rank_ids, _ID_COLUMNS)
+    run(_find_rows, range(len(plan.pieces)))
+    counts = np.array(run(_order_users, [(bucket, columns.repeats) for bucket in range(n_buckets)]))
+    run(_order_range, range(n_buckets))
+    users, items, times = _concatenated(plan)
     n_events, n_pairs = counts.sum(axis=0).tolist()
     notes += notes_on_order(was_sorted=is_sorted, n_repeated=n_events - n_pairs, repeats=columns.repeats)
-    user_ids, item_ids = (Vocabulary.of_distinct(plan.batch(f"{name}-ids", 0, 0).column("id")) for name in _KINDS)
-    log = EventLog(users, items, times.view(kind), user_ids, item_ids, columns=parser.columns, notes=notes)
+    user_ids, item_ids = (Vocabulary.of_distinct(plan.batch(f"{name}-ids", 0, 0).column("id")) for name in _ID_COLUMNS)
+    log = EventLog(users, items, times.view(time_type), user_ids, item_ids, columns=parser.columns, notes=notes)
     return log, values
 
 
-def _cut(source: Any) -> list[_Piece]:
-    """The files of a source; large Parquet files by their row groups."""
+def _split(source: Any) -> list[_Piece]:
+    """The pieces of a source: its files, and of large Parquet files runs of row groups."""
     pieces: list[_Piece] = []
     for given in parts_of(source, EVENTS):
         if not isinstance(given, DataFile):
@@ -204,35 +209,37 @@ def _cut(source: Any) -> list[_Piece]:
     return pieces
 
 
-def _joined(read: Sequence[_Read], parser: EventParser) -> tuple[EventParser, bool, np.dtype[Any]]:
-    """What all pieces together say of the events, whether they came in order, and the kind of their times."""
-    for part in read:
-        parser.add(part.parser)
-    read = [part for part in read if part.n_events]
-    kinds = {"the times": {part.kind for part in read}}
-    kinds |= {f"the {name}s' ids": {part.id_types[at] for part in read} for at, name in enumerate(_KINDS)}
-    for what, found in kinds.items():
+def _merged(summaries: Sequence[_PieceSummary], parser: EventParser) -> tuple[EventParser, bool, np.dtype[Any]]:
+    """The parser with the notes on all pieces, whether the source was sorted by time, and the dtype of the times."""
+    for piece in summaries:
+        parser.add(piece.parser)
+    pieces = [piece for piece in summaries if piece.n_events]
+    types = {"the times": {piece.time_type for piece in pieces}}
+    types |= {f"the {name}s' ids": {piece.id_types[at] for piece in pieces} for at, name in enumerate(_ID_COLUMNS)}
+    for what, found in types.items():
         if len(found) > 1:
             raise DataError(f"{what} must be of one kind in all files, got {' and '.join(sorted(found))}; convert them")
-    is_sorted = all(part.is_sorted for part in read) and all(one.last <= other.first for one, other in pairwise(read))
-    return parser, is_sorted, np.dtype(read[0].kind if read else np.float64)
+    is_sorted = all(piece.is_sorted for piece in pieces)
+    is_sorted = is_sorted and all(one.last_time <= other.first_time for one, other in pairwise(pieces))
+    return parser, is_sorted, np.dtype(pieces[0].time_type if pieces else np.float64)
 
 
-def _group_values(plan: _Plan, read: Sequence[_Read]) -> GroupValues:
-    check_users(sum(part.n_missing for part in read), sum(part.n_rows for part in read), plan.parser.names["user"])
-    pairs = plan.batches("groups", (number for number, part in enumerate(read) if part.n_rows), 0)
+def _group_values(plan: _Plan, pieces: Sequence[_PieceSummary]) -> GroupValues:
+    n_missing, n_rows = sum(piece.n_missing for piece in pieces), sum(piece.n_rows for piece in pieces)
+    check_users(n_missing, n_rows, plan.parser.names["user"])
+    pairs = plan.batches("groups", (number for number, piece in enumerate(pieces) if piece.n_rows), 0)
     pairs = pairs.group_by(["user_id", "value"], use_threads=False).aggregate([])
     return GroupValues.from_pairs(",".join(plan.group), combined(pairs["user_id"]), pairs["value"])
 
 
 def _splitters(samples: Sequence[np.ndarray[Any, Any]], n_ranges: int) -> np.ndarray[Any, Any]:
-    """Times that cut the events into ranges of about equal size."""
+    """Quantiles of the sampled times, which split the events into ranges of about equal size."""
     times = np.sort(np.concatenate(samples))
     return times[[len(times) * at // n_ranges for at in range(1, n_ranges)]]
 
 
-def _behind_each_other(plan: _Plan) -> list[np.ndarray[Any, Any]]:
-    """The columns of all ranges, as arrays over files."""
+def _concatenated(plan: _Plan) -> list[np.ndarray[Any, Any]]:
+    """The columns of all ranges, memory-mapped."""
     columns = ("user", "item", "time")
     types: dict[str, Any] = {}
     for at in range(plan.n_buckets):
@@ -248,7 +255,7 @@ def _behind_each_other(plan: _Plan) -> list[np.ndarray[Any, Any]]:
 # ── the tasks ────────────────────────────────────────────────────────────────────────────
 
 
-def _read_piece(argument: tuple[int, _Piece], plan: _Plan, _: object) -> _Read:
+def _read_piece(argument: tuple[int, _Piece], plan: _Plan, _: object) -> _PieceSummary:
     number, piece = argument
     parser, n_rows, n_missing = copy.deepcopy(plan.parser), 0, 0
     users, items, times, pairs = [], [], [], []
@@ -269,33 +276,33 @@ def _read_piece(argument: tuple[int, _Piece], plan: _Plan, _: object) -> _Read:
         distinct = pa.concat_tables(pairs).group_by(["user_id", "value"]).aggregate([]).combine_chunks()
         plan.write("groups", number, distinct.to_batches())
     if not times:
-        return _Read(parser, n_rows, n_missing, 0, "", ("", ""), True, None, None, np.empty(0))
+        return _PieceSummary(parser, n_rows, n_missing, 0, "", ("", ""), True, None, None, np.empty(0))
     moments = np.concatenate(times)
-    is_sorted, kind = is_chronological(moments), moments.dtype.str
+    is_sorted, time_type = is_chronological(moments), moments.dtype.str
     numbers = moments.view(np.int64) if moments.dtype.kind == "M" else moments
     order = np.argsort(numbers, kind="stable")
-    numbers, places = numbers[order], (number << _PART_BITS) | order
+    numbers, positions = numbers[order], (number << _PIECE_BITS) | order
     ids = {"user": pa.concat_arrays(users).take(pa.array(order)), "item": pa.concat_arrays(items).take(pa.array(order))}
-    events = {"time": numbers, "place": places}
-    for name in _KINDS:
-        events[name] = _write_ids(plan, name, number, ids[name], numbers, places)
+    events = {"time": numbers, "position": positions}
+    for name in _ID_COLUMNS:
+        events[name] = _write_ids(plan, name, number, ids[name], numbers, positions)
     plan.write("events", number, [pa.record_batch(events)])
     sample = numbers[:: max(1, min(_ROWS_PER_SAMPLE, len(numbers) // 64))]
     id_types = str(ids["user"].type), str(ids["item"].type)
     ends = numbers[0], numbers[-1]
-    return _Read(parser, n_rows, n_missing, len(numbers), kind, id_types, is_sorted, *ends, sample)
+    return _PieceSummary(parser, n_rows, n_missing, len(numbers), time_type, id_types, is_sorted, *ends, sample)
 
 
 def _write_ids(
-    plan: _Plan, name: str, number: int, ids: pa.Array, times: np.ndarray[Any, Any], places: Rows
+    plan: _Plan, name: str, number: int, ids: pa.Array, times: np.ndarray[Any, Any], positions: Rows
 ) -> np.ndarray[Any, Any]:
-    """Send the distinct ids of a piece with their first keys to their buckets; returns which of them each event has."""
+    """Send the distinct ids of a piece, with their first keys, to buckets; returns the code of each event's id."""
     encoded = ids.dictionary_encode()
     codes, distinct = encoded.indices.to_numpy(), encoded.dictionary  # in the order of first appearance
     _, first = np.unique(codes, return_index=True)
     bucket_of = (_hashes(distinct) % np.uint64(plan.n_buckets)).astype(np.int64)
     order = np.argsort(bucket_of, kind="stable")
-    sent = {"id": distinct.take(pa.array(order)), "time": times[first[order]], "place": places[first[order]]}
+    sent = {"id": distinct.take(pa.array(order)), "time": times[first[order]], "position": positions[first[order]]}
     plan.write(name, number, _slices(sent, np.bincount(bucket_of, minlength=plan.n_buckets).tolist()))
     new_codes = np.empty(len(order), np.int64)
     new_codes[order] = np.arange(len(order))
@@ -306,11 +313,13 @@ def _number_ids(argument: tuple[str, int], plan: _Plan, _: object) -> None:
     name, bucket = argument
     pieces = [plan.batch(name, number, bucket) for number in plan.pieces]
     ids = pa.concat_arrays([piece.column("id") for piece in pieces]).dictionary_encode()
-    times, places = (np.concatenate([piece.column(key).to_numpy() for piece in pieces]) for key in ("time", "place"))
-    codes, order = ids.indices.to_numpy(), np.lexsort((places, times))
+    times, positions = (
+        np.concatenate([piece.column(key).to_numpy() for piece in pieces]) for key in ("time", "position")
+    )
+    codes, order = ids.indices.to_numpy(), np.lexsort((positions, times))
     _, first = np.unique(codes[order], return_index=True)
     first = order[first]
-    firsts = pa.record_batch({"id": ids.dictionary, "time": times[first], "place": places[first]})
+    firsts = pa.record_batch({"id": ids.dictionary, "time": times[first], "position": positions[first]})
     plan.write(f"{name}-firsts", bucket, [firsts])
     plan.write(f"{name}-codes", bucket, _slices({"code": codes}, [piece.num_rows for piece in pieces]))
 
@@ -318,8 +327,10 @@ def _number_ids(argument: tuple[str, int], plan: _Plan, _: object) -> None:
 def _rank_ids(name: str, plan: _Plan, _: object) -> None:
     """The row of an id is the rank of its first key."""
     firsts = [plan.batch(f"{name}-firsts", bucket, 0) for bucket in range(plan.n_buckets)]
-    times, places = (np.concatenate([part.column(key).to_numpy() for part in firsts]) for key in ("time", "place"))
-    order = np.lexsort((places, times))
+    times, positions = (
+        np.concatenate([part.column(key).to_numpy() for part in firsts]) for key in ("time", "position")
+    )
+    order = np.lexsort((positions, times))
     rows = np.empty(len(order), np.int64)
     rows[order] = np.arange(len(order))
     ids = pa.concat_arrays([part.column("id") for part in firsts]).take(pa.array(order))
@@ -330,7 +341,7 @@ def _rank_ids(name: str, plan: _Plan, _: object) -> None:
 def _find_rows(at: int, plan: _Plan, _: object) -> None:
     number = plan.pieces[at]
     events, rows = plan.batch("events", number, 0), dict[str, Rows]()
-    for name in _KINDS:
+    for name in _ID_COLUMNS:
         of_ids = []
         for bucket in range(plan.n_buckets):
             codes = plan.batch(f"{name}-codes", bucket, at).column("code").to_numpy()
@@ -338,13 +349,13 @@ def _find_rows(at: int, plan: _Plan, _: object) -> None:
         rows[name] = np.concatenate(of_ids)[events.column(name).to_numpy()]
     bucket_of = rows["user"] % plan.n_buckets
     order = np.argsort(bucket_of, kind="stable")
-    columns = {**rows, "time": events.column("time").to_numpy(), "place": events.column("place").to_numpy()}
+    columns = {**rows, "time": events.column("time").to_numpy(), "position": events.column("position").to_numpy()}
     counts = np.bincount(bucket_of, minlength=plan.n_buckets).tolist()
     plan.write("rows", number, _slices({name: column[order] for name, column in columns.items()}, counts))
 
 
 def _order_users(argument: tuple[int, Repeats], plan: _Plan, _: object) -> tuple[int, int]:
-    """How many events there were, and how many pairs."""
+    """Returns how many events there were, and how many distinct pairs."""
     bucket, repeats = argument
     events = _in_order(plan.batches("rows", plan.pieces, bucket))
     first = first_of_each(pair_keys(events["user"], events["item"]))
@@ -363,14 +374,14 @@ def _order_range(at: int, plan: _Plan, _: object) -> None:
 
 
 def _in_order(events: pa.Table) -> dict[str, Any]:
-    """The columns of events, by their keys."""
+    """The columns of the events, sorted by their keys."""
     columns = {name: events[name].to_numpy() for name in events.column_names}
-    order = np.lexsort((columns["place"], columns["time"]))
+    order = np.lexsort((columns["position"], columns["time"]))
     return {name: column[order] for name, column in columns.items()}
 
 
 def _slices(columns: Mapping[str, Any], counts: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """So many rows each, one batch after another."""
+    """Record batches of `counts` rows each, one after another."""
     batch, start = pa.record_batch(dict(columns)), 0
     for count in counts:
         yield batch.slice(start, count)
@@ -378,7 +389,7 @@ def _slices(columns: Mapping[str, Any], counts: Sequence[int]) -> Iterator[pa.Re
 
 
 def _hashes(ids: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """A number for each id, the same in every process."""
+    """A hash of each id, the same in every process."""
     if pa.types.is_integer(ids.type):
         return (ids.to_numpy().view(np.uint64) * np.uint64(GOLDEN)) >> np.uint64(32)
     letters, bounds = utf8(ids)

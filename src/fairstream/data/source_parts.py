@@ -1,4 +1,4 @@
-"""A source of events opened part by part, each read in tables of bounded size."""
+"""Reading a source of events part by part (a file, a frame, a stream), in tables of bounded size."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _CSV_OPTIONS: dict[str, Any] = {
     "auto_type_candidates": ["BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR"],  # as Arrow's
 }
 Connect = Callable[[], "duckdb.DuckDBPyConnection"]
-"""Gives a connection to DuckDB of its own, to read a file of text with."""
+"""Opens a new DuckDB connection, which reads text files."""
 
 
 def connect_duckdb(memory_limit: str, folder: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """DuckDB within so much memory, and beyond it in a folder; None: in memory alone.
+    """Connect to DuckDB with a memory limit, beyond which it spills into a folder; None: it does not spill.
 
     Raises
     ------
     ConfigurationError
-        If DuckDB is not installed, or that is not an amount of memory.
+        If DuckDB is not installed, or the limit is not an amount of memory.
 
     """
     try:
@@ -61,10 +61,10 @@ class Source:
         self._parts = parts_of(source, EVENTS)
         self._first = SourcePart.opened(next(self._parts), connect)
         self.like = self._first.like
-        """A table of the same columns, without rows."""
+        """A table with the columns of the source, and no rows."""
 
     def tables(self, names: list[str]) -> Iterator[pa.Table]:
-        """Yield the named columns, so many rows at a time."""
+        """Yield the named columns, at most `ROWS_AT_ONCE` rows at a time."""
         yield from self._first.tables(names)
         for part in self._parts:
             yield from SourcePart.opened(part, self._connect).tables(names)
@@ -72,16 +72,18 @@ class Source:
 
 @dataclass(frozen=True)
 class SourcePart:
-    """A frame, a reader or a file."""
+    """A frame, a stream or a file, open for reading."""
 
     file: DataFile | None
+    """None: a frame or a stream."""
     like: pa.Table
+    """A table with its columns, and no rows."""
     batches: Callable[[list[str]], Iterable[pa.RecordBatch]]
-    """The named columns of it."""
+    """Reads the named columns."""
 
     @classmethod
     def opened(cls, part: Any, connect: Connect, row_groups: Sequence[int] | None = None) -> SourcePart:
-        """Open a file or a frame; of a Parquet file maybe some row groups alone."""
+        """Open a frame or a file; `row_groups` selects some of a Parquet file."""
         if not isinstance(part, DataFile):
             return cls._frame(part)
         part.check(EVENTS)
@@ -129,7 +131,7 @@ class SourcePart:
             return cls(None, decoded(reader.schema.empty_table(), EVENTS), lambda names: reader)
 
     def tables(self, names: list[str]) -> Iterator[pa.Table]:
-        """Yield the named columns, so many rows at a time."""
+        """Yield the named columns, at most `ROWS_AT_ONCE` rows at a time."""
         with reading(EVENTS) if self.file is None else self.file.reading(EVENTS):
             for batch in self.batches(names):
                 for start in range(0, batch.num_rows, ROWS_AT_ONCE):

@@ -1,7 +1,7 @@
-"""Blocks of requests that are ranked one after another here, or at the same time by the tasks of a cluster.
+"""Ranking in blocks of requests: one after another in this process, or in parallel by the tasks of a cluster.
 
-A block is the same whoever ranks it, because the last bit of a matrix product depends on the shapes of the matrices:
-whole blocks are handed out, and the lists are those of one process bit for bit.
+The last bit of a matrix product depends on the shapes of the matrices. Tasks therefore get whole blocks, the same as a
+single process would rank, and the lists are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fairstream.errors import ConfigurationError
 from fairstream.models import Scorer
 
 Rank = Callable[[range], Any]
-"""From a block of requests to its ranked lists; on a cluster it is sent, with all that it holds."""
+"""From a block of requests to its ranked lists; for a cluster it is pickled, with all that it refers to."""
 Write = Callable[[slice, Any], None]
-"""Called with where a block is, and its ranked lists."""
+"""Called with the rows of a block, and its ranked lists."""
 _TASKS_PER_CPU = 4
 
 
 @contextmanager
 def connected(address: str | None, device: torch.device, n_workers: int | None = None) -> Iterator[Cluster | None]:
-    """The cluster at an address for the block; None: this process alone.
+    """Connect to the cluster at an address for the `with` block; yields None where there is no address.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def connected(address: str | None, device: torch.device, n_workers: int | None =
 
 
 def rank_blocks(rank: Rank, blocks: Sequence[range], write: Write, model: Scorer, cluster: Cluster | None) -> None:
-    """Rank each block, by this process or by tasks of a cluster, of which each needs a copy of the model."""
+    """Rank each block, in this process or by tasks of a cluster, each with a copy of the model."""
     if cluster is None or len(blocks) < 2:
         for block in blocks:
             write(slice(block.start, block.stop), rank(block))
@@ -60,16 +60,16 @@ def rank_blocks(rank: Rank, blocks: Sequence[range], write: Write, model: Scorer
         for block, result in zip(parts[number], ranked, strict=True):
             write(slice(block.start, block.stop), result)
 
-    cluster.run(_rank_there, parts, shared=rank, memory=needed, on_result=on_result)
+    cluster.run(_rank_part, parts, shared=rank, memory=needed, on_result=on_result)
 
 
 def n_bytes(model: Scorer) -> int:
-    """What the parameters and buffers of a model take."""
+    """The size of a model's parameters and buffers."""
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
 def split(blocks: Sequence[range], n_parts: int) -> list[Sequence[range]]:
-    """The blocks in at most so many parts of neighbours, of about equal length and never empty.
+    """Split blocks into at most `n_parts` runs of neighbours, of about equal length and never empty.
 
     >>> split([range(0, 4), range(4, 8), range(8, 9)], 2)
     [[range(0, 4)], [range(4, 8), range(8, 9)]]
@@ -79,5 +79,5 @@ def split(blocks: Sequence[range], n_parts: int) -> list[Sequence[range]]:
     return [blocks[begin:end] for begin, end in pairwise(ends)]
 
 
-def _rank_there(blocks: Sequence[range], rank: Rank, _: object) -> list[Any]:
+def _rank_part(blocks: Sequence[range], rank: Rank, _: object) -> list[Any]:
     return [rank(block) for block in blocks]

@@ -10,7 +10,7 @@ from typing import Any
 from fairstream.data import EventLog
 from fairstream.experiments.config import PAPER_TASKS, RunConfig
 from fairstream.experiments.run import groups_of, resolved
-from fairstream.methods import METHODS
+from fairstream.methods import CONTROLLER_OPTIONS, METHODS
 from fairstream.models import may_be_closed_form
 
 _OF_THE_REPORT = ("n_resamples", "metrics", "tasks", "explain")
@@ -20,15 +20,6 @@ _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives
 _OF_ONE_FAIRNESS_LOSS = {"dro_step_size": "group-dro", "cvar_share": "cvar"}
 _OF_RERANKING = ("rerank_tolerance",)
 _OF_THE_ADVERSARY = ("adversary_weight",)
-_OF_THE_TARGET = (
-    "max_disparity",
-    "min_quality",
-    "max_group_loss",
-    "disparity_side",
-    "disparity_lever",
-    "disparity_task",
-    "disparity_metric",
-)
 _LATER_OPTIONS = {
     "update_learning_rate": None,
     "schedule": "constant",
@@ -52,7 +43,7 @@ _OUTSIDE_PRETRAINING = (
     "k",
     "min_group_size",
     *_OF_RERANKING,
-    *_OF_THE_TARGET,
+    *CONTROLLER_OPTIONS,
 )
 
 
@@ -67,7 +58,7 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         unused += _OF_RERANKING
     if method.engine is None:
         unused += _OF_THE_ADVERSARY
-    unused += _OF_THE_TARGET if config.get("max_disparity") is None else ("fairness_weight",)
+    unused += CONTROLLER_OPTIONS if config.get("max_disparity") is None else ("fairness_weight",)
     if not may_be_closed_form(config["model"]) and config.get("group_weight") == 1:
         unused += ("group_weight",)  # which other models had no use for at first
     unused += tuple(name for name, before in _LATER_OPTIONS.items() if config.get(name, before) == before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -39,8 +39,43 @@ _SURROGATES = {"hit": positive_hit, "neural-ndcg": positive_neural_ndcg, "approx
 _AMONG_ALL = {"log-likelihood": positive_log_likelihood, "probability": positive_probability}
 
 
+class SurrogateLoss:
+    """What losses of the differentiable disparity have in common; the fields are those of their dataclasses."""
+
+    surrogate: Surrogate
+    temperature: float
+    ema_decay: float
+    statistics: RunningDisparity | None
+
+    @property
+    def candidates(self) -> Literal["sampled", "all"]:
+        """What a positive is compared with."""
+        return "all" if self.surrogate in _AMONG_ALL else "sampled"
+
+    @property
+    def needs_two_groups(self) -> bool:
+        """Whether a batch with users of one group has nothing to add, not even to the statistics."""
+        return self.statistics is None
+
+    def start(self, n_groups: int, device: torch.device) -> Self:
+        """The loss of one training, with statistics of its own."""
+        if self.ema_decay == 0:
+            return self
+        return replace(self, statistics=RunningDisparity(n_groups, self.ema_decay, device))  # type: ignore[type-var]
+
+    def disparity(self, scores: Tensor, groups: Tensor, n_groups: int) -> Disparity:
+        """DPD of each group in the surrogate: of the batch, or of the statistics after it."""
+        if self.surrogate in _AMONG_ALL:
+            quality = _AMONG_ALL[self.surrogate](scores)  # (B,)
+        else:
+            quality = _SURROGATES[self.surrogate](scores, tau=self.temperature)
+        if self.statistics is None:
+            return differentiable_disparity(quality, groups, n_groups)
+        return self.statistics(quality, groups)
+
+
 @dataclass(frozen=True)
-class DisparityLoss:
+class DisparityLoss(SurrogateLoss):
     """L_fair of the paper: the differentiable disparity of a surrogate of each user's quality   (Section 3.4).
 
     Parameters
@@ -78,28 +113,6 @@ class DisparityLoss:
         check_surrogate(self.surrogate, self.temperature)
         check_decay(self.ema_decay)
 
-    @property
-    def candidates(self) -> Literal["sampled", "all"]:
-        """What a positive is compared with."""
-        return candidates_of(self.surrogate)
-
-    @property
-    def needs_two_groups(self) -> bool:
-        """Whether a batch with users of one group has nothing to add, not even to the statistics."""
-        return self.statistics is None
-
-    def start(self, n_groups: int, device: torch.device) -> DisparityLoss:
-        """The loss of one training, with statistics of its own."""
-        if self.ema_decay == 0:
-            return self
-        return replace(self, statistics=RunningDisparity(n_groups, self.ema_decay, device))
-
-    def disparity(self, scores: Tensor, groups: Tensor, n_groups: int) -> Disparity:
-        """DPD of each group in the surrogate."""
-        return surrogate_disparity(
-            scores, groups, n_groups, self.surrogate, self.temperature, statistics=self.statistics
-        )
-
     def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
         return fairness_loss(self.disparity(scores, groups, len(signs)), signs, self.kind)
 
@@ -110,26 +123,6 @@ def check_surrogate(surrogate: str, temperature: float) -> None:
         raise ConfigurationError(f"surrogate must be one of {', '.join(get_args(Surrogate))}, got {surrogate!r}")
     if not temperature >= LEAST_TEMPERATURE:
         raise ConfigurationError(f"temperature must be >= {LEAST_TEMPERATURE:g}, got {temperature}")
-
-
-def candidates_of(surrogate: Surrogate) -> Literal["sampled", "all"]:
-    """What a surrogate compares a positive with."""
-    return "all" if surrogate in _AMONG_ALL else "sampled"
-
-
-def surrogate_disparity(
-    scores: Tensor,
-    groups: Tensor,
-    n_groups: int,
-    surrogate: Surrogate,
-    tau: float,
-    *,
-    statistics: RunningDisparity | None = None,
-) -> Disparity:
-    """DPD of each group in a surrogate of the quality: of the batch, or of the statistics after it."""
-    is_likelihood = surrogate in _AMONG_ALL
-    quality = _AMONG_ALL[surrogate](scores) if is_likelihood else _SURROGATES[surrogate](scores, tau=tau)  # (B,)
-    return differentiable_disparity(quality, groups, n_groups) if statistics is None else statistics(quality, groups)
 
 
 FAIRNESS_LOSSES: Registry[Callable[..., FairnessLoss]] = Registry("fairness loss")

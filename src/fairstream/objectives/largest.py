@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fairstream.errors import ConfigurationError
 from fairstream.objectives.disparity import Disparity
-from fairstream.objectives.fairness import (
-    FAIRNESS_LOSSES,
-    FairnessLoss,
-    Surrogate,
-    candidates_of,
-    check_surrogate,
-    surrogate_disparity,
-)
+from fairstream.objectives.fairness import FAIRNESS_LOSSES, FairnessLoss, Surrogate, SurrogateLoss, check_surrogate
 from fairstream.objectives.statistics import RunningDisparity, check_decay
 
 
@@ -41,7 +33,7 @@ def largest_gap_loss(disparity: Disparity, softness: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class LargestGapLoss:
+class LargestGapLoss(SurrogateLoss):
     """Narrows the gap of the group that is furthest behind the rest, for any number of groups.
 
     The signed loss pushes every group by the same slope, whatever its gap, and for many groups these
@@ -85,27 +77,8 @@ class LargestGapLoss:
         if not self.softness > 0:
             raise ConfigurationError(f"softness must be > 0, got {self.softness}")
 
-    @property
-    def candidates(self) -> Literal["sampled", "all"]:
-        """What a positive is compared with."""
-        return candidates_of(self.surrogate)
-
-    @property
-    def needs_two_groups(self) -> bool:
-        """Whether a batch with users of one group has nothing to add, not even to the statistics."""
-        return self.statistics is None
-
-    def start(self, n_groups: int, device: torch.device) -> LargestGapLoss:
-        """The loss of one training, with statistics of its own."""
-        if self.ema_decay == 0:
-            return self
-        return replace(self, statistics=RunningDisparity(n_groups, self.ema_decay, device))
-
     def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
-        disparity = surrogate_disparity(
-            scores, groups, len(signs), self.surrogate, self.temperature, statistics=self.statistics
-        )
-        return largest_gap_loss(disparity, self.softness)
+        return largest_gap_loss(self.disparity(scores, groups, len(signs)), self.softness)
 
 
 def _make(

@@ -12,9 +12,8 @@ from fairstream.evaluation import Change, Estimate, Explained, Mix
 from fairstream.pages.change_words import MEANINGS, PARTS, TASKS, may_be_chance, moved, named_parts, summary
 from fairstream.pages.document import Charts, whole_page
 from fairstream.pages.format import number, signed
-from fairstream.pages.legend import legend
 from fairstream.pages.markup import Markup, element
-from fairstream.pages.series import Styles, palette
+from fairstream.pages.series import Styles, legend, palette
 from fairstream.pages.tables import Cell, body, group_heading, row, section, table
 
 _EVERYONE = "Everyone"

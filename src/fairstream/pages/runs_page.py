@@ -9,9 +9,8 @@ import altair as alt
 
 from fairstream.pages.document import Charts, whole_page
 from fairstream.pages.format import anything, counted, number, signed
-from fairstream.pages.legend import legend
 from fairstream.pages.markup import Markup, element
-from fairstream.pages.series import Style, Styles, palette
+from fairstream.pages.series import Style, Styles, legend, palette
 from fairstream.pages.tables import Cell, body, row, section, table
 
 TASKS = {

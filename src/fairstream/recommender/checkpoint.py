@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,20 @@ import safetensors.torch
 import torch
 
 from fairstream.data import Columns, Groups, History, Vocabulary, utf8
-from fairstream.errors import CheckpointError
+from fairstream.errors import CheckpointError, ConfigurationError
 from fairstream.files import replace_file
+from fairstream.methods import MethodConfig
 from fairstream.recommender.learning import Learning
 from fairstream.recommender.state import State
-from fairstream.training import Tensors
+from fairstream.training import CUSTOM, RuntimeConfig, Tensors
 
 FORMAT = 3
 _RETRIES = 20
 _MANIFEST = "manifest.json"
+_FIXED = ("model", "embedding_dim", "feature_buckets", "optimizer", "group_weight")
+"""Options that the tensors depend on, besides the seed."""
+_STRATEGY = ("method", "strategy", "restart", "restart_every")
+"""Options that say what a strategy's memory means."""
 
 
 def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -> None:
@@ -181,8 +186,61 @@ def state_all_tensors(state: State, learning: Learning) -> Tensors:
     )
 
 
-def read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, *, mapped: bool = False) -> State:
+def saved_options(
+    path: str | Path, manifest: dict[str, Any], changed: dict[str, Any], own: dict[str, Any]
+) -> dict[str, Any]:
+    """The constructor's options of a saved recommender, with those that are to change and `own` objects by name."""
+    try:
+        saved, seed = dict(manifest["config"]), RuntimeConfig(seed=manifest["seed"]).seed
+        engine = RuntimeConfig(engine=manifest["engine"]).engine
+        MethodConfig(**saved)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from None
+    if "seed" in changed and changed.pop("seed") != seed:
+        raise ConfigurationError(f"the seed of a checkpoint cannot change; {path} was saved with seed {seed}")
+    engine = changed.pop("engine", engine)
+    known = set(MethodConfig.model_fields) - {"rerank_tolerance"}
+    if unknown := sorted(set(changed) - known):
+        raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {', '.join(sorted(known))}")
+    for name in _FIXED:
+        if name in changed and changed[name] != saved.get(name):
+            raise ConfigurationError(
+                f"{name} cannot change on a checkpoint: {path} was saved with {name}={saved.get(name)!r}; "
+                f"fit a new recommender"
+            )
+    options = {**saved, **changed}
+    options.pop("rerank_tolerance", None)
+    if own["model"] is not None and saved.get("model") != CUSTOM:
+        raise ConfigurationError(f"{path} was saved with the model {saved.get('model')}: do not pass a model")
+    for name, part in own.items():
+        if part is not None:
+            options[name] = part
+        elif options.get(name) == CUSTOM:
+            raise ConfigurationError(f"{path} was saved with a {name} of your own; pass it again as {name}=")
+    return {**options, "seed": seed, "engine": engine}
+
+
+def read_state(
+    path: str | Path, manifest: dict[str, Any], tensors: Tensors, learning: Learning, *, mapped: bool = False
+) -> State:
     """The state that was written; with `mapped` it is the tensors themselves, and there is no optimizer."""
+    try:
+        state = _read_state(manifest, tensors, learning, mapped=mapped)
+        before = {name: manifest["config"].get(name) for name in _STRATEGY}
+        if before != learning.config.model_dump(include=set(_STRATEGY)):
+            state = replace(state, memory={})  # what another strategy remembered means nothing to this one
+    except RuntimeError:  # PyTorch's word for tensors of other names or shapes
+        raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from None
+    return state
+
+
+def _damaged(path: str | Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged: its manifest is not what fairstream writes ({error})")
+
+
+def _read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, *, mapped: bool) -> State:
     users, items, pending = (tensors[f"events/{name}"].numpy() for name in ("users", "items", "pending"))
     history = History.of(
         users,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,28 @@ class ListMaker:
             min(k, state.history.n_items),
             _allowed(state.item_ids, exclude, only),
         )
+
+    def with_histories(self, histories: Any, item_ids: Vocabulary) -> tuple[ListMaker, Rows]:
+        """The same for people without an id, of whom it knows the items they have had; and a row for each of them.
+
+        Unknown items are left out, with a warning that names the caller's caller.
+        """
+
+        def is_list(value: Any) -> bool:
+            return hasattr(value, "__len__") and not isinstance(value, str)
+
+        if not is_list(histories) or not all(map(is_list, histories)):
+            raise ConfigurationError("histories must be lists of item ids, one list for each person")
+        rows = self.history.n_users + np.arange(len(histories))
+        flat = [item for history in histories for item in history]
+        users = np.repeat(rows, [len(history) for history in histories])
+        items = item_ids.lookup(id_column(flat)) if flat else np.empty(0, np.int64)
+        is_known = items >= 0
+        if not is_known.all():
+            n = int((~is_known).sum())
+            warnings.warn(f"{n} of the {len(items)} items in histories are unknown and were ignored", stacklevel=3)
+        history = self.history.after(users[is_known], items[is_known], ends_period=False)
+        return replace(self, history=history, contexts=self.contexts.observing(history)), rows
 
     def table(
         self, asked: str, ids: pa.Array, rows: Rows, fallback: Callable[[], Scorer], cluster: Cluster | None = None
@@ -106,17 +129,17 @@ class ListMaker:
                     for part in parts:
                         _write_part(part, (self, fallback, being_written), None)
                 else:
-                    self._write_there(parts, fallback, being_written, cluster)
+                    self._write_on_cluster(parts, fallback, being_written, cluster)
         except OSError as error:
             raise ConfigurationError(
                 f"the lists could not be written to {folder}: {error.strerror or error}; choose another folder"
             ) from None
 
-    def _write_there(
+    def _write_on_cluster(
         self, parts: list[tuple[int, pa.Array, Rows]], fallback: Scorer, folder: Path, cluster: Cluster
     ) -> None:
-        of_table = _ROW_BYTES * self.k * len(parts[0][2])
-        needed = PROCESS_BYTES + 2 * (n_bytes(self.model) + n_bytes(fallback)) + of_table
+        table_bytes = _ROW_BYTES * self.k * len(parts[0][2])
+        needed = PROCESS_BYTES + 2 * (n_bytes(self.model) + n_bytes(fallback)) + table_bytes
         cluster.check_memory(needed, "making the lists of a file")
         cluster.check_folder(folder)
         self.contexts.index()  # once for all tasks
@@ -141,6 +164,15 @@ def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
     if not is_allowed.any():
         raise ConfigurationError("no item is left to recommend: only and exclude leave none of the known items")
     return np.flatnonzero(is_allowed)
+
+
+def users_in(state: State, user_ids: Any) -> tuple[pa.Array, Rows]:
+    """One id or several as a column, and the users' rows; unknown users get a row without events."""
+    ids = id_or_ids(user_ids)
+    if len(ids) == 0:
+        ids = state.user_ids.ids[:0]  # of the kind that the state knows
+    rows = state.user_ids.lookup(ids)
+    return ids, np.where(rows < 0, state.history.n_users, rows)
 
 
 def id_or_ids(ids: Any) -> pa.Array:

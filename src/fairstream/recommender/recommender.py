@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -19,11 +18,11 @@ import pyarrow as pa
 
 from fairstream._version import __version__
 from fairstream.cluster import Cluster
-from fairstream.data import EventLog, Groups, Rows, Vocabulary, id_column, read_events, read_more_events
+from fairstream.data import EventLog, Groups, read_events, read_more_events
 from fairstream.data.groups import read_more_groups
 from fairstream.data.inputs import to_table
 from fairstream.display import Shown, Summary
-from fairstream.errors import CheckpointError, ConfigurationError, DataError
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, resolve_metrics
 from fairstream.evaluation.blocks import connected
 from fairstream.methods import METHODS, MethodConfig, Parts
@@ -33,6 +32,7 @@ from fairstream.randomness import Randomness
 from fairstream.recommender.checkpoint import (
     read_checkpoint,
     read_state,
+    saved_options,
     state_all_tensors,
     state_manifest,
     write_checkpoint,
@@ -40,20 +40,20 @@ from fairstream.recommender.checkpoint import (
 from fairstream.recommender.frontier import Frontier
 from fairstream.recommender.learning import Candidate, Learning, Update, note_on_undecided
 from fairstream.recommender.levers import LeverName
-from fairstream.recommender.lists import ListMaker, id_or_ids
+from fairstream.recommender.lists import ListMaker, id_or_ids, users_in
 from fairstream.recommender.past import OnProgress, log_of, measure_frontier
 from fairstream.recommender.state import NewEvents, State
-from fairstream.recommender.vectors import most_similar, write_vectors
+from fairstream.recommender.vectors import similar_items, write_vectors
 from fairstream.reporting import report
 from fairstream.strategies import MeasureGroups, Side, Strategy
-from fairstream.training import CUSTOM, EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
+from fairstream.training import EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
 from fairstream.training.distributed import ActorGroup
 
 Metrics = Sequence[str] | Mapping[str, Metric]
 _OWN_TO_EACH = ("_writing", "_swapping", "_n_readers")
 """What a copy does not share: locks, and who is reading."""
-_FIXED = ("model", "embedding_dim", "feature_buckets", "optimizer", "group_weight")
-"""Options that the tensors of a checkpoint depend on."""
+_RUN_OPTIONS = ("metrics", "seed", "device", "engine")
+"""Options of the constructor that are not of the method."""
 
 
 class FairRecommender(Shown):
@@ -167,41 +167,7 @@ class FairRecommender(Shown):
                 f"experiments (fairstream.run, `fairstream run`); give a recommender another method"
             )
         options, parts = Parts.split(
-            model=model,
-            loss=loss,
-            fairness=fairness,
-            strategy=strategy,
-            method=method,
-            fairness_weight=fairness_weight,
-            fairness_ema_decay=fairness_ema_decay,
-            dro_step_size=dro_step_size,
-            cvar_share=cvar_share,
-            embedding_dim=embedding_dim,
-            feature_buckets=feature_buckets,
-            surrogate=surrogate,
-            temperature=temperature,
-            n_negatives=n_negatives,
-            n_fairness_negatives=n_fairness_negatives,
-            pretrain_epochs=pretrain_epochs,
-            update_epochs=update_epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            update_learning_rate=update_learning_rate,
-            schedule=schedule,
-            activity_exponent=activity_exponent,
-            l2=l2,
-            group_weight=group_weight,
-            max_disparity=max_disparity,
-            min_quality=min_quality,
-            max_group_loss=max_group_loss,
-            disparity_side=disparity_side,
-            disparity_lever=disparity_lever,
-            disparity_task=disparity_task,
-            disparity_metric=disparity_metric,
-            optimizer=optimizer,
-            restart=restart,
-            restart_every=restart_every,
-            adversary_weight=adversary_weight,
+            **{name: value for name, value in self._params.items() if name not in _RUN_OPTIONS}
         )
         self.config = MethodConfig(**options)
         runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
@@ -502,9 +468,7 @@ class FairRecommender(Shown):
             state = self._fitted()
             new = self._align(state, events, users, items)
             if len(new.users) or new.features is not state.features:
-                following = self._learning.observe(state, new, learn_later=learn_later)
-                with self._swapping:
-                    self._state = following
+                self._replace_state(self._learning.observe(state, new, learn_later=learn_later))
             self.notes = new.notes
             report(self.notes)
         return self
@@ -533,9 +497,7 @@ class FairRecommender(Shown):
             if len(rows):
                 self._require_optimizer("forget")
                 state.require_groups("forgetting")
-                following = self._learning.forget(state, rows)
-                with self._swapping:
-                    self._state = following
+                self._replace_state(self._learning.forget(state, rows))
             return len(rows)
 
     def retain(self, events: Any) -> int:
@@ -582,9 +544,7 @@ class FairRecommender(Shown):
             if n_forgotten:
                 self._require_optimizer("forget")
                 state.require_groups("forgetting")
-                following = self._learning.retain(state, kept)
-                with self._swapping:
-                    self._state = following
+                self._replace_state(self._learning.retain(state, kept))
             return n_forgotten
 
     def set_groups(self, users: Any, *, groups: Groups | None = None) -> None:
@@ -598,8 +558,7 @@ class FairRecommender(Shown):
             groups = read_more_groups(state.user_ids.ids, to_table(users, what="the users"), state.columns, known)
             if groups is None:
                 raise DataError(f"the users have no column {state.groups.attribute!r}, which makes the groups")
-            with self._swapping:
-                self._state = state.with_groups(groups)
+            self._replace_state(state.with_groups(groups))
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
@@ -660,13 +619,9 @@ class FairRecommender(Shown):
         with self._reading() as state, connected(cluster, state.model.device) as there:
             maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
             if histories is None:
-                ids = _ids_or_none(user_ids, state)
-                return maker.table("user_id", ids, _rows_of(ids, state), lambda: state.fallback, there)
-            _check_histories(histories)
-            rows = maker.history.n_users + np.arange(len(histories))
-            history = maker.history.after(*_events_of(histories, state.item_ids, rows), ends_period=False)
-            maker = replace(maker, history=history, contexts=maker.contexts.observing(history))
-            return maker.table("history", pa.array(np.arange(len(histories))), rows, lambda: state.fallback, there)
+                return maker.table("user_id", *users_in(state, user_ids), lambda: state.fallback, there)
+            maker, rows = maker.with_histories(histories, state.item_ids)
+            return maker.table("history", pa.array(np.arange(len(rows))), rows, lambda: state.fallback, there)
 
     def recommend_to(
         self,
@@ -720,8 +675,7 @@ class FairRecommender(Shown):
             raise ConfigurationError(f"users_per_file must be >= 1, got {users_per_file}")
         with self._reading() as state, connected(cluster, state.model.device) as there:
             maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
-            ids = state.user_ids.ids if user_ids is None else _ids_or_none(user_ids, state)
-            rows = _rows_of(ids, state)
+            ids, rows = users_in(state, state.user_ids.ids if user_ids is None else user_ids)
             maker.write(Path(path), ids, rows, state.fallback, users_per_file=users_per_file, cluster=there)
 
     def similar_items(self, items: Any, k: int = 20) -> pa.Table:
@@ -752,19 +706,7 @@ class FairRecommender(Shown):
 
         """
         with self._reading() as state:
-            ids = id_or_ids(items)
-            rows = state.item_ids.lookup(ids if len(ids) else state.item_ids.ids[:0])
-            found = most_similar(state, rows[rows >= 0], _check_k(k))
-            of = np.flatnonzero(rows >= 0)[found.asked]
-            return pa.table(
-                {
-                    "item_id": ids.take(pa.array(of)) if len(ids) else state.item_ids.ids[:0],
-                    "similar_id": state.item_ids.ids.take(pa.array(found.items)),
-                    "rank": found.ranks,
-                    "score": found.scores,
-                    "source": pa.array([found.source] * len(of), pa.string()),
-                }
-            )
+            return similar_items(state, id_or_ids(items), _check_k(k))
 
     @overload
     def evaluate(
@@ -1074,28 +1016,11 @@ class FairRecommender(Shown):
         manifest, tensors = read_checkpoint(Path(path), mapped=mapped)
         runtime = RuntimeConfig(device="cpu" if mapped else device or manifest.get("device", "auto"))
         runtime.torch_device()  # a device that is not there is no fault of the checkpoint
-        try:
-            saved, seed = dict(manifest["config"]), RuntimeConfig(seed=manifest["seed"]).seed
-            engine = RuntimeConfig(engine=manifest["engine"]).engine
-            MethodConfig(**saved)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(path, error) from None
-        recommender = cls(
-            metrics=metrics,
-            **_constructor_options(path, saved, seed, engine, runtime.device, changed, model, loss, fairness, strategy),
-        )
-        try:
-            memory = manifest["memory"]
-            if {name: saved.get(name) for name in _STRATEGY} != recommender.config.model_dump(include=set(_STRATEGY)):
-                memory = {}  # what another strategy remembered means nothing to this one
-            recommender._state = read_state(
-                {**manifest, "memory": memory}, tensors, recommender._learning, mapped=mapped
-            )
-            recommender._is_mapped = mapped
-        except RuntimeError:  # PyTorch's word for tensors of other names or shapes
-            raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
-        except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(path, error) from None
+        own = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
+        options = saved_options(path, manifest, changed, own)
+        recommender = cls(metrics=metrics, device=runtime.device, **options)
+        recommender._state = read_state(path, manifest, tensors, recommender._learning, mapped=mapped)
+        recommender._is_mapped = mapped
         return recommender
 
     # ── the state ────────────────────────────────────────────────────────────────────────
@@ -1123,6 +1048,10 @@ class FairRecommender(Shown):
             with self._swapping:
                 self._n_readers -= 1
 
+    def _replace_state(self, following: State) -> None:
+        with self._swapping:
+            self._state = following
+
     def _commit(self, candidate: Candidate, before: State | None) -> None:
         """Put the next state in force by a single assignment.
 
@@ -1141,8 +1070,7 @@ class FairRecommender(Shown):
                     raise
         if not in_place and before is not None:
             following, update = candidate.commit(in_place=False)
-            with self._swapping:
-                self._state = following
+            self._replace_state(following)
         self.last_update = update
 
     def __getstate__(self) -> dict[str, Any]:
@@ -1260,44 +1188,9 @@ def _task_names(tasks: Any) -> list[Task]:
     return names
 
 
-_STRATEGY = ("method", "strategy", "restart", "restart_every")
-
-
-def _ids_or_none(user_ids: Any, state: State) -> pa.Array:
-    """The ids as a column of the kind that the state knows, also where there is none."""
-    ids = id_or_ids(user_ids)
-    return ids if len(ids) else state.user_ids.ids[:0]
-
-
-def _rows_of(ids: pa.Array, state: State) -> Rows:
-    """The rows of the users; unknown ones get one without events."""
-    rows = state.user_ids.lookup(ids)
-    return np.where(rows < 0, state.history.n_users, rows)
-
-
 def _check_task(task: Any) -> None:
     if task not in TASKS:
         raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
-
-
-def _events_of(histories: Sequence[Sequence[Any]], item_ids: Vocabulary, rows: Rows) -> tuple[Rows, Rows]:
-    """The events of people without an id: one row of users for each history; unknown items are left out."""
-    flat = [item for history in histories for item in history]
-    users = np.repeat(rows, [len(history) for history in histories])
-    items = item_ids.lookup(id_column(flat)) if flat else np.empty(0, np.int64)
-    is_known = items >= 0
-    if not is_known.all():
-        n = int((~is_known).sum())
-        warnings.warn(f"{n} of the {len(items)} items in histories are unknown and were ignored", stacklevel=3)
-    return users[is_known], items[is_known]
-
-
-def _check_histories(histories: Any) -> None:
-    def is_list(value: Any) -> bool:
-        return hasattr(value, "__len__") and not isinstance(value, str)
-
-    if not is_list(histories) or not all(map(is_list, histories)):
-        raise ConfigurationError("histories must be lists of item ids, one list for each person")
 
 
 def _check_k(k: Any) -> int:
@@ -1308,49 +1201,6 @@ def _check_k(k: Any) -> int:
     if number < 1:
         raise ConfigurationError(f"k must be a whole number from 1 on, got {k!r}")
     return number
-
-
-def _damaged(path: str | Path, error: Exception | None = None) -> CheckpointError:
-    reason = "" if error is None else f" ({error})"
-    return CheckpointError(f"{path} is damaged: its manifest is not what fairstream writes{reason}")
-
-
-def _constructor_options(
-    path: str | Path,
-    saved: dict[str, Any],
-    seed: int,
-    engine: str,
-    device: str,
-    changed: dict[str, Any],
-    model: ModelFactory | None,
-    loss: str | Loss | None,
-    fairness: str | FairnessLoss | None,
-    strategy: str | Strategy | None,
-) -> dict[str, Any]:
-    """The options of a saved recommender with those that are to change."""
-    if "seed" in changed and changed.pop("seed") != seed:
-        raise ConfigurationError(f"the seed of a checkpoint cannot change; {path} was saved with seed {seed}")
-    engine = changed.pop("engine", engine)
-    known = set(MethodConfig.model_fields) - {"rerank_tolerance"}
-    if unknown := sorted(set(changed) - known):
-        raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {', '.join(sorted(known))}")
-    for name in _FIXED:
-        if name in changed and changed[name] != saved.get(name):
-            raise ConfigurationError(
-                f"{name} cannot change on a checkpoint: {path} was saved with {name}={saved.get(name)!r}; "
-                f"fit a new recommender"
-            )
-    options = {**saved, **changed}
-    options.pop("rerank_tolerance", None)
-    given = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
-    if model is not None and saved.get("model") != CUSTOM:
-        raise ConfigurationError(f"{path} was saved with the model {saved.get('model')}: do not pass a model")
-    for name, part in given.items():
-        if part is not None:
-            options[name] = part
-        elif options.get(name) == CUSTOM:
-            raise ConfigurationError(f"{path} was saved with a {name} of your own; pass it again as {name}=")
-    return {**options, "seed": seed, "engine": engine, "device": device}
 
 
 load = FairRecommender.load

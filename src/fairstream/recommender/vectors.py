@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +20,12 @@ _USERS_AT_ONCE = 4096
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
-class Similar(NamedTuple):
-    """The most similar items of some items, one below the other."""
-
-    asked: Rows
-    """Which of the items each row belongs to."""
-    items: Rows
-    ranks: Rows
-    scores: Floats
-    source: str
-
-
-def most_similar(state: State, items: Rows, k: int) -> Similar:
-    """Return the k items that are most like each of `items`, never the item itself."""
+def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
+    """The k items that are most like each of the known items among `ids`, never the item itself."""
+    ids = ids if len(ids) else state.item_ids.ids[:0]
+    rows = state.item_ids.lookup(ids)
+    is_known = rows >= 0
+    items = rows[is_known]
     vectors = _item_vectors(state)
     if vectors is None:
         source, likeness = "histories", _shared_users(state, items)
@@ -45,8 +38,16 @@ def most_similar(state: State, items: Rows, k: int) -> Similar:
     k = min(k, likeness.shape[1])
     best = np.argsort(-likeness, axis=1, kind="stable")[:, :k]
     scores = np.take_along_axis(likeness, best, axis=1)
-    asked, place = np.nonzero(np.isfinite(scores))
-    return Similar(asked, best[asked, place], place + 1, scores[asked, place].astype(np.float32), source)
+    row, rank = np.nonzero(np.isfinite(scores))
+    return pa.table(
+        {
+            "item_id": ids.take(pa.array(np.flatnonzero(is_known)[row])),
+            "similar_id": state.item_ids.ids.take(pa.array(best[row, rank])),
+            "rank": rank + 1,
+            "score": scores[row, rank].astype(np.float32),
+            "source": pa.array([source] * len(row), pa.string()),
+        }
+    )
 
 
 def write_vectors(folder: Path, state: State, model: str) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 from fairstream.pages.document import Charts, whole_page
 from fairstream.pages.format import anything, counted, plain, share
-from fairstream.pages.legend import legend
 from fairstream.pages.markup import Markup, element
-from fairstream.pages.series import Styles, styles_of
+from fairstream.pages.series import Styles, legend, styles_of
 from fairstream.pages.tables import body, row, section, table
 from fairstream.pages.vega import own
 from fairstream.paper.findings import Findings

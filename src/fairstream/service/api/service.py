@@ -13,9 +13,9 @@ from fastapi import Depends, Request
 
 from fairstream.service import items
 from fairstream.service.api.auth import POLL_SECONDS, KeyCache
+from fairstream.service.api.batching import RequestBatcher
 from fairstream.service.api.follower import Follower
 from fairstream.service.api.jobs import Commands, Forgetter, UpdateRunner, repeat
-from fairstream.service.api.lists import ListMaker
 from fairstream.service.api.monitoring import Metrics
 from fairstream.service.api.writer import Writer
 from fairstream.service.dashboard import Health
@@ -49,7 +49,7 @@ class Service:
         self.forgetter = Forgetter(workspace.engine, self.commands)
         # Of their own, so that a database that hangs takes no thread from recommendations.
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
-        self.lists = ListMaker(self.serving, self.list_threads)
+        self.lists = RequestBatcher(self.serving, self.list_threads)
         self.started = now()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 

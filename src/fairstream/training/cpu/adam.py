@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairstream.compiled import njit, njit_inline
-from fairstream.training.cpu.ownership import owner
 
 _LOOK_EVERY = 64
 _LONG_ENOUGH = 16
@@ -19,6 +18,7 @@ _LONG_ENOUGH = 16
 _FEW_BITS = np.float32(5e-42)
 """A few thousand times the smallest number that float32 knows."""
 _INVISIBLE = np.float32(1e-30)
+_BLOCK_BITS = 6
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -53,6 +53,16 @@ class Adam(NamedTuple):
     """1 / (1 − β₁ⁿ) for n = 0, 1, 2 …; the last entry holds for all that follow."""
     square_scale: Floats
     """1 / (1 − β₂ⁿ)"""
+
+
+@njit_inline
+def owner(row: Any, n_threads: Any) -> Any:
+    """The thread (of a power of two) that a row belongs to.
+
+    Rows go in blocks: what is kept for neighbours lies in one cache line, which two threads that
+    write to it would take from each other all the time.
+    """
+    return (row >> _BLOCK_BITS) & (n_threads - 1)
 
 
 @njit_inline

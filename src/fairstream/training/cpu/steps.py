@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairstream.compiled import njit, njit_inline
-from fairstream.training.cpu.adam import Floats
+from fairstream.training.cpu.adam import Floats, owner
 from fairstream.training.cpu.objective import bpr, fairness, positive_approx_ndcg, positive_hit
-from fairstream.training.cpu.ownership import owner
 from fairstream.training.cpu.prefetch import prefetch_row
 
 Integers = np.ndarray[Any, np.dtype[np.int32]]

@@ -1,4 +1,4 @@
-"""Workers that are Ray's actors, on whatever nodes have room."""
+"""Workers that are Ray actors, spread over the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -31,50 +31,50 @@ class ActorGroup:
     """
 
     def __init__(self, address: str, n_workers: int | None = None) -> None:
-        self._address, self._most = address, n_workers
+        self._address, self._max_workers = address, n_workers
         self._connection = ExitStack()
         self._cluster: Cluster | None = None
         self._actors: list[Any] = []
 
     def __reduce__(self) -> tuple[type[ActorGroup], tuple[str, int | None]]:
-        return ActorGroup, (self._address, self._most)  # a connection is not for others
+        return ActorGroup, (self._address, self._max_workers)  # a connection cannot be pickled
 
     @property
     def n_workers(self) -> int:
-        """How many workers there would be now: fewer where nodes have been lost."""
+        """How many workers a start would make now: fewer where nodes have been lost."""
         n_cpus = max(1, Cluster(self._connected().ray).n_cpus)
-        return n_cpus if self._most is None else min(self._most, n_cpus)
+        return n_cpus if self._max_workers is None else min(self._max_workers, n_cpus)
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
-            self._cluster = self._connection.enter_context(connect(self._address, n_workers=self._most))
+            self._cluster = self._connection.enter_context(connect(self._address, n_workers=self._max_workers))
         return self._cluster
 
     def start(self, jobs: Iterable[TrainingJob], n_steps: int) -> None:
-        """Make a worker of each job, in place of those there are."""
+        """Start a worker for each job, in place of those that are running."""
         ray = self._connected().ray
         self._kill()
         remote = ray.remote(_Actor).options(num_cpus=1, scheduling_strategy="SPREAD")
         sent = [ray.put(job) for job in jobs]  # one copy at a time here
         self._actors = [remote.remote(rank, len(sent)) for rank in range(len(sent))]
-        address = self._got([self._actors[0].open_store.remote()])[0]
-        self._got([actor.start.remote(job, address, n_steps) for actor, job in zip(self._actors, sent, strict=True)])
+        address = self._get([self._actors[0].open_store.remote()])[0]
+        self._get([actor.start.remote(job, address, n_steps) for actor, job in zip(self._actors, sent, strict=True)])
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all workers at the same time; raises `WorkerDiedError` where one is gone."""
-        return self._got([actor.call.remote(method, *arguments) for actor in self._actors])
+        """Call a method of all workers at the same time; raises `WorkerDiedError` where one has died."""
+        return self._get([actor.call.remote(method, *arguments) for actor in self._actors])
 
     def stop(self) -> None:
-        """Let the workers go, and the connection, if it was made here."""
+        """Kill the workers, and disconnect if the connection was made here."""
         self._kill()
         self._connection.close()
         self._cluster = None
 
-    def _got(self, refs: list[Any]) -> list[Any]:
+    def _get(self, refs: list[Any]) -> list[Any]:
         ray = self._connected().ray
         try:
             results: list[Any] = ray.get(refs)
-        except ray.exceptions.RayTaskError as error:  # an error of its own, or of having lost another worker
+        except ray.exceptions.RayTaskError as error:  # of the worker itself, or because it lost another one
             self._check_alive()
             raise error.cause from None
         except ray.exceptions.RayError as error:
@@ -104,7 +104,7 @@ class _Actor:
         self._worker: ShardWorker | None = None
 
     def open_store(self) -> tuple[str, int]:
-        """Where the workers find each other: at the first of them."""
+        """Open the rendezvous of all workers, at the first of them; returns its host and port."""
         host = import_module("ray").util.get_node_ip_address()
         self._store = TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=_SECONDS), wait_for_workers=False)
         return host, self._store.port
@@ -120,4 +120,4 @@ class _Actor:
         return getattr(self._worker, method)(*arguments)
 
     def ping(self) -> None:
-        """Say that it is there."""
+        """Do nothing: that it returns says that the actor is alive."""

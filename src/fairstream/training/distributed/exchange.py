@@ -1,4 +1,4 @@
-"""What the workers of one training tell each other, over Gloo."""
+"""Collective communication between the workers of one training, over Gloo."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _SECONDS = 300.0
 
 
 class Exchange:
-    """Sums and concatenations over `size` workers, the same on all of them; one worker alone needs no others.
+    """All-reduce and all-gather over `size` workers, with the same result on all; a single worker communicates nothing.
 
     Parameters
     ----------
     rank, size
-        The number of this worker, and how many there are.
+        The number of this worker, and the number of workers.
     store
-        Where the workers find each other (`torch.distributed.TCPStore`, `HashStore`); None for one alone.
+        The rendezvous of the workers (`torch.distributed.TCPStore`, `HashStore`); None for a single one.
     seconds
-        How long to wait for the others; then somebody has died.
+        Timeout of waiting for the others; after it one of them is taken for dead.
 
     """
 
@@ -34,16 +34,16 @@ class Exchange:
 
             self._group = ProcessGroupGloo(store, rank, size, timedelta(seconds=seconds))
         self.n_bytes = 0
-        """What this worker has given to the others so far."""
+        """Bytes that this worker has sent so far."""
 
     def add_up(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over the workers."""
+        """All-reduce: replace a tensor by its sum over the workers."""
         if self._group is not None:
             self._group.allreduce([tensor]).wait()
             self.n_bytes += tensor.nbytes
 
     def concatenated(self, part: Tensor, counts: Sequence[int]) -> Tensor:
-        """The parts of all workers behind each other, given how many rows each has."""
+        """All-gather: concatenate the parts of all workers, given how many rows each has."""
         if self._group is None:
             return part
         width = max(counts)

@@ -1,4 +1,4 @@
-"""What a training has made so far, on disk: whoever begins the same training again goes on from there."""
+"""Checkpoints of a training that is under way: the same training, begun again, resumes from there."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from fairstream.training.optimizers import restore_state, state_tensors
 _KEY, _MODEL, _OPTIMIZER, _OBJECTIVE = "training", "model:", "optimizer:", "objective:"
 
 
-class Taken(NamedTuple):
+class StepsTaken(NamedTuple):
     """How far a training has come."""
 
     n_steps: int
     losses: Sequence[float]
-    """The sum of the batches' losses of each part that was taken at once."""
+    """The summed loss of the batches of each chunk of steps."""
 
 
 class SavedTraining:
-    """One training in a file of a folder, under a name that says what is trained, and not by how many workers.
+    """The checkpoint of one training: a file in a folder, named by what is trained, for any number of workers.
 
-    The file appears whole or not at all, and nothing of it is ever unpickled.
+    The file is replaced atomically, and nothing of it is ever unpickled.
     """
 
     def __init__(self, folder: Path, job: TrainingJob) -> None:
@@ -44,8 +44,8 @@ class SavedTraining:
             raise _not_written(folder, error) from None
         self._path = folder / f"{training_id(job)}.safetensors"
 
-    def write(self, job: TrainingJob, taken: Taken) -> None:
-        """Replace what is there by what has become of the job."""
+    def write(self, job: TrainingJob, taken: StepsTaken) -> None:
+        """Replace the checkpoint by the present state of the job."""
         parts: dict[str, dict[str, Tensor]] = {
             _MODEL: dict(job.model.named_parameters()),
             _OPTIMIZER: state_tensors(job.optimizer, job.model),
@@ -60,15 +60,15 @@ class SavedTraining:
         except OSError as error:
             raise _not_written(self._path.parent, error) from None
 
-    def restore(self, job: TrainingJob) -> Taken | None:
-        """Write what was saved into the job, if anything was."""
+    def restore(self, job: TrainingJob) -> StepsTaken | None:
+        """Load the checkpoint into the job; None where there is none."""
         if not self._path.exists():
             return None
         try:
             with safetensors.safe_open(self._path, "pt") as file:
                 about = json.loads(file.metadata()[_KEY])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            taken = Taken(about["n_steps"], about["losses"])
+            taken = StepsTaken(about["n_steps"], about["losses"])
         except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
             raise CheckpointError(
                 f"the training saved in {self._path} cannot be read ({error}); remove the file to begin anew"
@@ -85,12 +85,12 @@ class SavedTraining:
         return taken
 
     def remove(self) -> None:
-        """The training is done."""
+        """Delete the checkpoint of a training that is done."""
         self._path.unlink(missing_ok=True)
 
 
 def training_id(job: TrainingJob) -> str:
-    """What stands for a training that has not begun: its weights, moments, batches and aim."""
+    """A hash of a training that has not begun: its weights, optimizer state, batches and objective."""
     digest = hashlib.blake2b(digest_size=16)
     batches = job.batches
     columns: list[np.ndarray[Any, Any]] = [batches.users, batches.codes, np.asarray(job.signs)]
@@ -110,7 +110,7 @@ def training_id(job: TrainingJob) -> str:
 
 
 def _tensors_in(part: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The state that an objective keeps across batches, by its place."""
+    """The tensors of the state that an objective keeps across batches, by attribute."""
     for key, value in vars(part).items():
         if isinstance(value, Tensor):
             yield name + key, value

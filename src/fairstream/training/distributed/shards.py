@@ -1,11 +1,10 @@
-"""A training job cut into one for each worker: users with their rows and events; all the rest is replicated."""
+"""A training job divided into one for each worker: users and their events are sharded, the rest is replicated."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,14 +37,19 @@ def unsupported(job: TrainingJob) -> str | None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Shard:
-    """What one worker has of the batches, which are those of all workers together."""
+    """One worker's rows (interactions, or windows) of the global batches.
 
+    "Global" are the batches of the whole job, and positions in them, before it is divided among the workers.
+    """
+
+    rows: Rows
+    """The global position of each of this worker's rows, ascending."""
     bounds: Rows
-    """(batches + 1,) where each batch begins among what this worker has."""
+    """(batches + 1,) where each batch begins among this worker's rows."""
     counts: Rows
     """(batches, workers) interactions of each worker in each batch."""
     two_groups: Flags
-    """Whether each batch, of all workers, has users of two groups."""
+    """Whether each global batch has users of two groups."""
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -62,57 +66,42 @@ class _Shard:
 class BatchShard(_Shard, Batches):
     """The interactions of one worker's users."""
 
-    positions_of_all: Rows
-    """(N,) the number of each interaction among those of all workers."""
-
-    def places(self, b: int) -> Rows:
-        """Where each interaction stands in its batch."""
-        return self.positions_of_all[self.span(b)] - b * self.size
+    def offsets(self, b: int) -> Rows:
+        """The offset of each interaction in its global batch."""
+        return self.rows[self.span(b)] - b * self.size
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WindowShard(_Shard, Windows):
     """The windows of one worker's users."""
 
-    numbers: Rows
-    """(W,) the number of each window among those of all workers."""
-    target_numbers: Rows
-    """(M,) the number of each target among those of all workers."""
-    first_of_all: Rows
-    """(batches + 1,) how many targets of all workers there are before each batch."""
+    target_positions: Rows
+    """(M,) the global position of each target of this worker's windows."""
+    first_global_target: Rows
+    """(batches + 1,) how many targets there are before each global batch."""
 
-    @cached_property
-    def first_target(self) -> Rows:
-        """(batches + 1,) how many targets of this worker there are before each batch."""
-        counts = (self.targets >= 0).sum(axis=1)
-        return np.append(0, np.cumsum(counts))[self.bounds]
-
-    def places(self, b: int) -> Rows:
-        """Where each target stands in its batch."""
+    def offsets(self, b: int) -> Rows:
+        """The offset of each target in its global batch."""
         begin, end = self.first_target[b : b + 2]
-        return self.target_numbers[begin:end] - self.first_of_all[b]
+        return self.target_positions[begin:end] - self.first_global_target[b]
 
 
 def cut_job(job: TrainingJob, rank: int, size: int) -> TrainingJob:
-    """What one of `size` workers does: user row u belongs to worker u mod `size`, where it is row u // `size`.
+    """The job of one of `size` workers: user row u belongs to worker u mod `size`, where it is row u // `size`.
 
     Everything is copied; the job itself stays as it is.
     """
-    own: dict[int, Any] = {}  # what stands in the copy for a tensor with all users: copying that first costs W tables
+    # Given to deepcopy as already copied: it would copy the tables of all users before they could be cut.
+    memo: dict[int, Any] = {}
     for parameter in user_parameters(job.model).values():
-        own[id(parameter)] = nn.Parameter(parameter.detach()[rank::size].clone(), parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(parameter.detach()[rank::size].clone(), parameter.requires_grad)
         for value in job.optimizer.state.get(parameter, {}).values():
-            own[id(value)] = value[rank::size].clone() if value.dim() else value.clone()
+            memo[id(value)] = value[rank::size].clone() if value.dim() else value.clone()
     whole = job.model, job.optimizer, job.schedule, job.objective
-    model, optimizer, schedule, objective = copy.deepcopy(whole, own)
+    model, optimizer, schedule, objective = copy.deepcopy(whole, memo)
     for table in model.tables():
         table.num_embeddings = len(table.weight)
-    batches: BatchShard | WindowShard
-    if isinstance(job.batches, Batches):
-        batches = _cut_batches(job.batches, rank, size)
-    else:
-        batches = _cut_windows(job.batches, rank, size)
-    contexts = job.contexts
+    batches, contexts = _cut_batches(job.batches, rank, size), job.contexts
     if not (job.model.reads.history and isinstance(job.batches, Batches)):  # windows bring their histories along
         nothing = np.empty(0, np.int64)
         contexts = ContextBuilder(job.model.reads, History.of(nothing, nothing))
@@ -133,54 +122,47 @@ def user_parameters(model: Scorer) -> dict[str, Tensor]:
     return {f"{name}.weight": module.weight for name, module in model.named_modules() if isinstance(module, UserTable)}
 
 
-def _cut_batches(batches: Batches, rank: int, size: int) -> BatchShard:
+def _cut_batches(batches: Batches | Windows, rank: int, size: int) -> BatchShard | WindowShard:
     owner = batches.users % size
     own = np.flatnonzero(owner == rank)
     starts = np.append(np.arange(len(batches)) * batches.size, len(batches.users))
-    return BatchShard(
+    batch = np.arange(len(owner)) // batches.size
+    shard: dict[str, Any] = {"rows": own, "bounds": np.searchsorted(own, starts), "two_groups": batches.have_two_groups}
+    if isinstance(batches, Batches):
+        return BatchShard(
+            batches.users[own],
+            batches.items[own],
+            batches.codes,
+            batches.size,
+            np.asarray(batches.positions)[own],
+            batches.n_without_negatives,
+            counts=_counts(owner, batch, len(batches), size),
+            **shard,
+        )
+    n_targets = (batches.targets >= 0).sum(axis=1)  # (W,)
+    owner_of_target = np.repeat(owner, n_targets)
+    return WindowShard(
+        batches.history[own],
+        batches.targets[own],
         batches.users[own],
-        batches.items[own],
         batches.codes,
         batches.size,
-        np.asarray(batches.positions)[own],
+        batches.weights[own],
         batches.n_without_negatives,
-        positions_of_all=own,
-        bounds=np.searchsorted(own, starts),
-        counts=_counts(owner, np.arange(len(owner)) // batches.size, len(batches), size),
-        two_groups=batches.have_two_groups,
-    )
-
-
-def _cut_windows(windows: Windows, rank: int, size: int) -> WindowShard:
-    owner = windows.users % size
-    own = np.flatnonzero(owner == rank)
-    n_targets = (windows.targets >= 0).sum(axis=1)
-    before = np.append(0, np.cumsum(n_targets))
-    starts = np.append(np.arange(len(windows)) * windows.size, len(windows.users))
-    batch = np.repeat(np.arange(len(owner)) // windows.size, n_targets)
-    return WindowShard(
-        windows.history[own],
-        windows.targets[own],
-        windows.users[own],
-        windows.codes,
-        windows.size,
-        windows.weights[own],
-        windows.n_without_negatives,
-        numbers=own,
-        target_numbers=np.flatnonzero(np.repeat(owner == rank, n_targets)),
-        first_of_all=before[starts],
-        bounds=np.searchsorted(own, starts),
-        counts=_counts(np.repeat(owner, n_targets), batch, len(windows), size),
-        two_groups=windows.have_two_groups,
+        target_positions=np.flatnonzero(owner_of_target == rank),
+        first_global_target=batches.first_target,
+        counts=_counts(owner_of_target, np.repeat(batch, n_targets), len(batches), size),
+        **shard,
     )
 
 
 def _counts(owner: Rows, batch: Rows, n_batches: int, size: int) -> Rows:
+    """(batches, workers) how many interactions, given the batch and the worker of each."""
     return np.bincount(batch * size + owner, minlength=n_batches * size).reshape(n_batches, size)
 
 
 def own_tensors(job: TrainingJob, *, with_replicated: bool) -> dict[str, Tensor]:
-    """A worker's rows of the user tables with their moments; with all other parameters, if they are wanted."""
+    """A worker's rows of the user tables, and replicated parameters if wanted, with their optimizer state."""
     of_users, tensors = user_parameters(job.model), {}
     for name, parameter in job.model.named_parameters():
         if name in of_users or with_replicated:
@@ -191,15 +173,15 @@ def own_tensors(job: TrainingJob, *, with_replicated: bool) -> dict[str, Tensor]
 
 
 def join_tensors(job: TrainingJob, parts: Sequence[Mapping[str, Tensor]]) -> None:
-    """Write what `own_tensors` gave of all workers, the first with what is replicated, into the whole job."""
+    """Write the `own_tensors` of all workers into the whole job; replicated ones are the first worker's."""
     of_users = user_parameters(job.model)
     for name, parameter in job.model.named_parameters():
         of_workers = parts if name in of_users else parts[:1]
         parameter.data.copy_(_joined([part[name] for part in of_workers], parameter.shape))
         for key in [key for key in parts[0] if key.rpartition("/")[0] == name]:
-            held = [part[key] for part in of_workers]
-            shape = (*parameter.shape[:1], *held[0].shape[1:]) if held[0].dim() else ()
-            job.optimizer.state[parameter][key.rpartition("/")[2]] = _joined(held, shape)
+            values = [part[key] for part in of_workers]
+            shape = (*parameter.shape[:1], *values[0].shape[1:]) if values[0].dim() else ()
+            job.optimizer.state[parameter][key.rpartition("/")[2]] = _joined(values, shape)
 
 
 def _joined(parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:

@@ -1,8 +1,9 @@
-"""The step of one worker: its users' part of a batch, and the loss and gradients of the whole batch with the others.
+"""One worker's part of a data-parallel step.
 
-The scores of a batch are few beside its gradients: every worker gets those of all, in the order of the batch, and
-computes the loss of the whole batch, so that a disparity is that of all its users whoever owns them. Backwards each
-goes through its own rows alone. Gradients of what is replicated are summed over the workers in a fixed order.
+The scores of a batch are much smaller than its gradients: an all-gather gives them to every worker, in the order of
+the batch, and each computes the loss of the whole batch, so that a disparity is that of all its users whoever owns
+them. The backward pass of a worker goes through its own rows alone. Gradients of replicated parameters are summed over
+the workers in a fixed order.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.reference import ReferenceEngine, WindowEngine
 
 _NONE, _DENSE = -1, -2
+"""Kinds of gradients, beside the number of rows of a sparse one."""
 _DRAWN_AT_ONCE = 1 << 17
-"""Interactions."""
+"""Interactions whose negatives are in memory at a time."""
 _MASK = (1 << 63) - 1
 
 
@@ -42,45 +44,50 @@ class ShardEngine(Engine):
     _have_two_groups: list[bool]
 
     def prepare(self, job: TrainingJob, exchange: Exchange, n_steps: int) -> None:
-        """Join the other workers; what the objective has gathered since the training began is kept."""
-        self.job = job
+        """Join the other workers; the objective keeps the statistics that it has accumulated so far."""
+        self.job = job  # as it is: `Engine` begins with new statistics
         self.exchange, self.n_steps, shard = exchange, n_steps, self.job.batches
         assert isinstance(shard, BatchShard | WindowShard)
-        self.shard, self._dropout = shard, _Keys()
+        self.shard, self._dropout = shard, _DropoutKeys()
         _replace_dropout(self.job.model, self._dropout)
         of_users = {id(parameter) for parameter in user_parameters(self.job.model).values()}
         self._parameters = [(p, id(p) in of_users) for p in self.job.model.parameters() if p.requires_grad]
 
-    def _together(self, b: int, scores: Tensor, groups: Tensor, among_all: AmongAll | None) -> Tensor:
-        """The step on a batch of which this worker has scored its part; returns its part of the loss."""
-        job, objective, n_of_each = self.job, self.job.objective, self.shard.counts[b].tolist()
-        n, has_two_groups = n_of_each[self.exchange.rank], self._have_two_groups[b]
+    def _global_step(self, b: int, scores: Tensor, groups: Tensor, among_all: AmongAll | None) -> Tensor:
+        """A step on global batch b, of which this worker has scored its rows; returns this worker's part of the loss.
+
+        The global loss is computed by all workers alike, and is part of the first one's.
+        """
+        job, objective, counts = self.job, self.job.objective, self.shard.counts[b].tolist()
+        n, has_two_groups = counts[self.exchange.rank], self._have_two_groups[b]
         is_fair = objective.is_fair_on(has_two_groups=has_two_groups)
         job.optimizer.zero_grad(set_to_none=True)
-        own, shown = scores.new_zeros(()), None
+        local_loss, local_scores = scores.new_zeros(()), None
         if not objective.is_weighted:
-            shown = scores
+            local_scores = scores
         else:  # the softmax loss over all items: a mean over the interactions
             if n:
                 assert among_all is not None
-                own = objective.loss(*among_all) * (n / sum(n_of_each))
+                local_loss = objective.loss(*among_all) * (n / sum(counts))
             if is_fair:
-                shown = objective.fairness_scores(scores, among_all) if n else scores.new_zeros(0, self._fair_width)
-        roots, grads = [own], [torch.ones_like(own)]
-        loss = own.detach().clone()
-        if shown is not None:
-            everyone, groups_of_all = self._gathered(shown.detach(), groups, b)
-            everyone.requires_grad_()
+                empty = scores.new_zeros(0, self._fair_width)
+                local_scores = objective.fairness_scores(scores, among_all) if n else empty
+        roots, grads = [local_loss], [torch.ones_like(local_loss)]
+        loss = local_loss.detach().clone()
+        if local_scores is not None:
+            offsets = torch.from_numpy(self.shard.offsets(b))
+            global_scores, global_groups = self._all_gather(local_scores.detach(), groups, offsets, counts)
+            global_scores.requires_grad_()
             if objective.is_weighted:
-                common = objective.lambda_ * objective.fairness(everyone, groups_of_all, self._signs)
+                global_loss = objective.lambda_ * objective.fairness(global_scores, global_groups, self._signs)
             else:
-                common = objective(everyone, groups_of_all, self._signs, has_two_groups=has_two_groups)
-            if common.requires_grad:
-                (grad,) = torch.autograd.grad(common, everyone)
-                roots.append(shown)
-                grads.append(grad[torch.from_numpy(self.shard.places(b))])
+                global_loss = objective(global_scores, global_groups, self._signs, has_two_groups=has_two_groups)
+            if global_loss.requires_grad:
+                (grad,) = torch.autograd.grad(global_loss, global_scores)
+                roots.append(local_scores)
+                grads.append(grad[offsets])
             if self.exchange.rank == 0:
-                loss += common.detach()
+                loss += global_loss.detach()
         if n:
             differentiable = [at for at, root in enumerate(roots) if root.requires_grad]
             torch.autograd.backward([roots[at] for at in differentiable], [grads[at] for at in differentiable])
@@ -90,26 +97,25 @@ class ShardEngine(Engine):
         return loss
 
     def _no_scores(self) -> Tensor:
-        """Those of a batch in which this worker has no part."""
+        """The scores of a batch without rows of this worker."""
         return self._parameters[0][0].detach().new_zeros(0, 1 + self.job.objective.n_drawn)
 
     @property
     def _fair_width(self) -> int:
-        """Columns of the scores that the fairness loss is of, where the loss ranks all items."""
+        """Columns of the scores that the fairness loss reads, where the loss ranks all items."""
         objective = self.job.objective
         candidates = getattr(objective.fairness, "candidates", "sampled")
         return 1 + objective.mu if candidates == "sampled" else 2
 
-    def _gathered(self, shown: Tensor, groups: Tensor, b: int) -> tuple[Tensor, Tensor]:
+    def _all_gather(self, scores: Tensor, groups: Tensor, offsets: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
         """The scores and groups of a whole batch, in its order."""
-        places, counts = torch.from_numpy(self.shard.places(b)), self.shard.counts[b].tolist()
-        packed = torch.cat([shown.double(), groups[:, None].double(), places[:, None].double()], dim=1)
-        everyone = self.exchange.concatenated(packed, counts)
-        everyone = everyone[everyone[:, -1].argsort()]
-        return everyone[:, :-2].to(shown.dtype), everyone[:, -2].long()
+        packed = torch.cat([scores.double(), groups[:, None].double(), offsets[:, None].double()], dim=1)
+        gathered = self.exchange.concatenated(packed, counts)
+        gathered = gathered[gathered[:, -1].argsort()]
+        return gathered[:, :-2].to(scores.dtype), gathered[:, -2].long()
 
     def _reduce(self) -> None:
-        """Sum the gradients of what is replicated; those of users' rows are the owner's."""
+        """Sum the gradients of replicated parameters over the workers; each user's rows are on one worker alone."""
         kinds = self.exchange.numbers([_kind(parameter) for parameter, _ in self._parameters])  # (workers, parameters)
         dense = []
         for (parameter, is_users), kind in zip(self._parameters, kinds.T, strict=True):
@@ -126,7 +132,7 @@ class ShardEngine(Engine):
                 grad.copy_(part.view_as(grad))
 
     def _summed_rows(self, parameter: Tensor, counts: list[int]) -> Tensor:
-        """The gradient of a table's rows that any worker has touched; equal rows are added up by the optimizer."""
+        """The sparse gradient of a table, of all workers' rows; the optimizer adds up those of the same row."""
         grad = parameter.grad
         if grad is None:
             rows, values = torch.empty(0, dtype=torch.int64), parameter.detach().new_empty(0, *parameter.shape[1:])
@@ -137,7 +143,7 @@ class ShardEngine(Engine):
 
 
 class BatchShardEngine(ShardEngine, ReferenceEngine):
-    """On interactions."""
+    """Steps on interactions."""
 
     def __init__(self, job: TrainingJob, exchange: Exchange, n_steps: int = 0) -> None:
         ReferenceEngine.__init__(self, job)
@@ -159,23 +165,23 @@ class BatchShardEngine(ShardEngine, ReferenceEngine):
             batches = order[first : first + at_once].tolist()
             spans = [shard.span(b) for b in batches]
             rows = np.concatenate([np.arange(at.start, at.stop) for at in spans])
-            n_drawn, positions = self.job.objective.n_drawn, shard.positions_of_all[rows]
+            n_drawn, positions = self.job.objective.n_drawn, shard.rows[rows]
             negatives = self.job.sampler.draw(shard.users[rows], n_drawn, key, positions=positions)
             candidates = torch.cat([self._items[rows, None], negatives], dim=1)
             for b, part in zip(batches, torch.split(candidates, [at.stop - at.start for at in spans]), strict=True):
-                yield self._step_together(b, part)
+                yield self._step_on(b, part)
 
-    def _step_together(self, b: int, candidates: Tensor) -> Tensor:
+    def _step_on(self, b: int, candidates: Tensor) -> Tensor:
         at = self.shard.span(b)
-        self._dropout.begin(self.n_steps, self.shard.places(b))
+        self._dropout.begin(self.n_steps, self.shard.offsets(b))
         scores, among_all = self._no_scores(), None
         if at.start < at.stop:
             scores, among_all = self._scores(self._users[at], candidates, self._context(at))
-        return self._together(b, scores, self._groups[at], among_all)
+        return self._global_step(b, scores, self._groups[at], among_all)
 
 
 class WindowShardEngine(ShardEngine, WindowEngine):
-    """On windows."""
+    """Steps on windows of users' sequences."""
 
     def __init__(self, job: TrainingJob, exchange: Exchange, n_steps: int = 0) -> None:
         WindowEngine.__init__(self, job)
@@ -188,7 +194,7 @@ class WindowShardEngine(ShardEngine, WindowEngine):
     def _draw_negatives(self, b: int, key: int) -> Tensor:
         assert isinstance(self.shard, WindowShard)
         begin, end = self._target_span(b)
-        positions, n_drawn = self.shard.target_numbers[begin:end], self.job.objective.n_drawn
+        positions, n_drawn = self.shard.target_positions[begin:end], self.job.objective.n_drawn
         return self.job.sampler.draw(self._target_users[begin:end], n_drawn, key, positions=positions)
 
     def _step(self, b: int, key: int) -> Tensor:
@@ -197,12 +203,12 @@ class WindowShardEngine(ShardEngine, WindowEngine):
             groups, _, scores, among_all = self._scores(b, key)
         else:
             groups, scores, among_all = self._groups[:0], self._no_scores(), None
-        return self._together(b, scores, groups, among_all)
+        return self._global_step(b, scores, groups, among_all)
 
     def _read(self, b: int, history: Tensor, rows: Tensor | slice) -> Tensor:
         assert isinstance(self.shard, WindowShard)
-        numbers = self.shard.numbers[self.shard.span(b)]
-        self._dropout.begin(self.n_steps, numbers[rows if isinstance(rows, slice) else rows.numpy()])
+        positions = self.shard.rows[self.shard.span(b)]
+        self._dropout.begin(self.n_steps, positions[rows if isinstance(rows, slice) else rows.numpy()])
         return super()._read(b, history, rows)
 
 
@@ -213,7 +219,7 @@ def shard_engine(job: TrainingJob, exchange: Exchange, n_steps: int = 0) -> Batc
 
 
 def _kind(parameter: Tensor) -> int:
-    """What gradient a parameter has here: none, a dense one, or of so many rows."""
+    """The kind of a parameter's gradient on this worker: none, dense, or the number of rows of a sparse one."""
     if parameter.grad is None:
         return _NONE
     if not parameter.grad.is_sparse:
@@ -233,15 +239,15 @@ def _as_dense(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter).index_add_(0, rows[is_row], values[is_row])
 
 
-class _Keys:
-    """Which random numbers dropout takes: those of a step, a layer and a row of the batch, whoever computes the row."""
+class _DropoutKeys:
+    """Seeds dropout by step, layer and row of the global batch, so that it does not matter which worker has the row."""
 
     def __init__(self) -> None:
         self.key, self._step, self._n_calls = 0, 0, 0
         self._rows = torch.empty(0, dtype=torch.int64)
 
     def begin(self, step: int, rows: Rows) -> None:
-        """A call of the model, on these rows."""
+        """Seed the next call of the model, on these rows of the global batch."""
         self._step, self._n_calls, self._rows = step, 0, torch.from_numpy(rows)
 
     def uniform(self, shape: torch.Size) -> Tensor:
@@ -258,9 +264,9 @@ class _Keys:
 
 
 class _KeyedDropout(nn.Module):
-    """`nn.Dropout` whose draws do not depend on who computes which row."""
+    """`nn.Dropout` whose draws do not depend on which worker has which row."""
 
-    def __init__(self, p: float, keys: _Keys) -> None:
+    def __init__(self, p: float, keys: _DropoutKeys) -> None:
         super().__init__()
         self.p, self._keys = p, keys
 
@@ -270,7 +276,7 @@ class _KeyedDropout(nn.Module):
         return x * (self._keys.uniform(x.shape) >= self.p) / (1 - self.p)
 
 
-def _replace_dropout(model: Scorer | nn.Module, keys: _Keys) -> None:
+def _replace_dropout(model: Scorer | nn.Module, keys: _DropoutKeys) -> None:
     for name, part in model.named_children():
         if type(part) is nn.Dropout:
             setattr(model, name, _KeyedDropout(part.p, keys).train(part.training))

@@ -1,4 +1,4 @@
-"""Workers that are threads of this process: for tests, and to see what a cluster would do."""
+"""Workers that are threads of this process, for tests and measurements without a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairstream.training.engine import TrainingJob
 
 
 class ThreadGroup:
-    """As many workers as asked for, in one process."""
+    """A number of workers in one process."""
 
     def __init__(self, n_workers: int) -> None:
         self.n_workers = n_workers
@@ -22,13 +22,13 @@ class ThreadGroup:
         self._workers: list[ShardWorker] = []
 
     def start(self, jobs: Iterable[TrainingJob], n_steps: int) -> None:
-        """Make a worker of each job."""
+        """Start a worker for each job."""
         store, size = distributed.HashStore(), self.n_workers  # type: ignore[attr-defined]
 
-        def made(rank: int, job: TrainingJob) -> ShardWorker:
+        def new_worker(rank: int, job: TrainingJob) -> ShardWorker:
             return ShardWorker(job, Exchange(rank, size, store), n_steps)
 
-        self._workers = list(self._pool.map(made, range(size), jobs))
+        self._workers = list(self._pool.map(new_worker, range(size), jobs))
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all workers."""
@@ -36,5 +36,5 @@ class ThreadGroup:
         return [result.result() for result in running]
 
     def stop(self) -> None:
-        """Let the workers go."""
+        """Stop the workers."""
         self._workers = []

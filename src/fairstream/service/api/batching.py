@@ -1,4 +1,4 @@
-"""Lists for the commonest request: cached ones at once, missing ones together with all others that are waited for."""
+"""Lists for the commonest request: cached ones at once, missing ones in batches of concurrent requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fairstream.errors import FairstreamError
 from fairstream.service.serving import Serving
 
-_TOGETHER = 64
+_BATCH_SIZE = 64
 
 
 class _Request(NamedTuple):
@@ -19,11 +19,11 @@ class _Request(NamedTuple):
     body: asyncio.Future[bytes]
 
 
-class ListMaker:
-    """Answers from what is cached, and has a thread make what is missing.
+class RequestBatcher:
+    """Answers from the cache, and has a thread make missing lists for all waiting requests in one batch.
 
-    While the thread is busy requests add up, and it makes their lists together: sixteen take little longer than
-    one. A request never joins lists that are being made already: they may not know of its user's last event.
+    While the thread is busy requests add up, and the next batch has them all: sixteen lists take little longer than
+    one. A request never joins a batch that is being made already: that may not know of its user's last event.
 
     Parameters
     ----------
@@ -47,16 +47,16 @@ class ListMaker:
         request = _Request(user_id, k, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         if self._task is None:
-            self._task = asyncio.create_task(self._make_all())
+            self._task = asyncio.create_task(self._make_batches())
         return await request.body
 
-    async def _make_all(self) -> None:
+    async def _make_batches(self) -> None:
         loop, results = asyncio.get_running_loop(), list[bytes | Exception]()
         try:
             while self._waiting:
-                requests, self._waiting = self._waiting[:_TOGETHER], self._waiting[_TOGETHER:]
+                requests, self._waiting = self._waiting[:_BATCH_SIZE], self._waiting[_BATCH_SIZE:]
                 try:
-                    results = await loop.run_in_executor(self._threads, self._make, requests)
+                    results = await loop.run_in_executor(self._threads, self._make_batch, requests)
                 except Exception as error:  # the threads have ended
                     results = [error] * len(requests)
                 for request, result in zip(requests, results, strict=True):
@@ -69,7 +69,7 @@ class ListMaker:
         finally:
             self._task = None
 
-    def _make(self, requests: list[_Request]) -> list[bytes | Exception]:
+    def _make_batch(self, requests: list[_Request]) -> list[bytes | Exception]:
         """The answers, or why there is none; what is wrong with one list spoils no other."""
         try:
             current = self._serving.current

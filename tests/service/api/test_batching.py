@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fairstream.service.api.lists import ListMaker
+from fairstream.service.api.batching import RequestBatcher
 from fairstream.service.serving import NotReadyError, Serving, ServingModel, popularity_of
 
 USERS = [f"u{row}" for row in range(200)]
@@ -31,9 +31,9 @@ def events(*pairs: tuple[str, str]) -> pa.Table:
     return pa.table({"user_id": users, "item_id": items, "time": list(range(len(pairs)))})
 
 
-def together(maker: ListMaker, requests: list[tuple[str, int]]) -> list[bytes | BaseException]:
+def together(batcher: RequestBatcher, requests: list[tuple[str, int]]) -> list[bytes | BaseException]:
     async def ask() -> list[bytes | BaseException]:
-        return await asyncio.gather(*(maker.json(*request) for request in requests), return_exceptions=True)
+        return await asyncio.gather(*(batcher.json(*request) for request in requests), return_exceptions=True)
 
     return asyncio.run(ask())
 
@@ -43,7 +43,7 @@ def test_everybody_gets_their_own_list_of_their_own_length(serving: Serving, mon
     monkeypatch.setattr(serving.current, "make_lists", lambda users, k: (batches.append(len(users)), make(users, k)))
     with ThreadPoolExecutor(2) as threads:
         requests = [(user, 1 + row % 40) for row, user in enumerate(USERS)]
-        answers = together(ListMaker(serving, threads), requests)
+        answers = together(RequestBatcher(serving, threads), requests)
     assert answers == [serving.json(user, k) for user, k in requests]
     assert sum(batches) == len(USERS)
     assert max(batches) > 1
@@ -55,37 +55,37 @@ def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_on
     model, rank = serving.current, serving.current._rank
     best = serving.recommend("nobody", 1).items[0]
 
-    async def ask(maker: ListMaker) -> bytes:
+    async def ask(batcher: RequestBatcher) -> bytes:
         loop, later = asyncio.get_running_loop(), list[Any]()
 
         def overtaken(*arguments: Any) -> Any:
             monkeypatch.undo()
             serving.stored(events(("u1", best)))
-            later.append(asyncio.run_coroutine_threadsafe(maker.json("u1", 5), loop))
+            later.append(asyncio.run_coroutine_threadsafe(batcher.json("u1", 5), loop))
             return rank(*arguments)
 
         monkeypatch.setattr(model, "_rank", overtaken)
-        await maker.json("u1", 5)
+        await batcher.json("u1", 5)
         return await asyncio.wrap_future(later[0])
 
     with ThreadPoolExecutor(2) as threads:
-        answer = asyncio.run(ask(ListMaker(serving, threads)))
+        answer = asyncio.run(ask(RequestBatcher(serving, threads)))
     assert best not in [item["item_id"] for item in json.loads(answer)["items"]]
 
 
 def test_who_waits_is_told_when_nothing_can_answer_or_the_threads_have_ended(serving: Serving) -> None:
     threads = ThreadPoolExecutor(2)
-    for answer in together(ListMaker(Serving(), threads), [("u1", 5), ("u2", 5)]):
+    for answer in together(RequestBatcher(Serving(), threads), [("u1", 5), ("u2", 5)]):
         assert isinstance(answer, NotReadyError)
     threads.shutdown()
-    for answer in together(ListMaker(serving, threads), [("u1", 5), ("u2", 5)]):
+    for answer in together(RequestBatcher(serving, threads), [("u1", 5), ("u2", 5)]):
         assert isinstance(answer, RuntimeError)
 
 
 def test_whoever_stops_waiting_keeps_nobody_else_from_a_list(serving: Serving) -> None:
-    async def ask(maker: ListMaker) -> bytes:
-        gone = asyncio.create_task(maker.json("u1", 5))
-        stays = asyncio.create_task(maker.json("u2", 5))
+    async def ask(batcher: RequestBatcher) -> bytes:
+        gone = asyncio.create_task(batcher.json("u1", 5))
+        stays = asyncio.create_task(batcher.json("u2", 5))
         await asyncio.sleep(0)
         gone.cancel()
         body = await stays
@@ -93,4 +93,4 @@ def test_whoever_stops_waiting_keeps_nobody_else_from_a_list(serving: Serving) -
         return body
 
     with ThreadPoolExecutor(2) as threads:
-        assert asyncio.run(ask(ListMaker(serving, threads))) == serving.json("u2", 5)
+        assert asyncio.run(ask(RequestBatcher(serving, threads))) == serving.json("u2", 5)
