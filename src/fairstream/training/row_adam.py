@@ -89,11 +89,12 @@ class RowAdam(torch.optim.Optimizer):
 
 def _update_rows(weight: Tensor, state: dict[str, Tensor], rows: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
     """The same in one pass over each row, in a fifteenth of the time."""
-    tables = (_as_table(tensor) for tensor in (weight, state["exp_avg"], state["exp_avg_sq"]))
     (beta1, beta2), number = group["betas"], grad.numpy().dtype.type
     constants = (group["lr"], 1 - beta1, beta2, 1 - beta2, group["eps"], group["weight_decay"])
     _adam_on_rows(
-        *tables,
+        _as_table(weight),
+        _as_table(state["exp_avg"]),
+        _as_table(state["exp_avg_sq"]),
         _as_table(state["n_updates"])[:, 0],
         rows.numpy(),
         _as_table(grad),

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from fairstream.data import Rows
 from fairstream.errors import ConfigurationError, FairstreamError
 from fairstream.objectives import Objective
 from fairstream.training.distributed.exchange import Exchange
 from fairstream.training.distributed.saved import SavedTraining, StepsTaken
-from fairstream.training.distributed.shards import cut_job, join_tensors, own_tensors, unsupported
+from fairstream.training.distributed.shards import Array, cut_job, join_arrays, own_arrays, unsupported
 from fairstream.training.distributed.steps import shard_engine
 from fairstream.training.engine import Engine, TrainingJob
 
@@ -33,7 +31,7 @@ class WorkerDiedError(FairstreamError):
 class Progress:
     """The present state of a worker's part of a job."""
 
-    tensors: dict[str, Tensor]
+    arrays: dict[str, Array]
     """Its users' rows; of the first worker also the replicated parameters."""
     objective: Objective
     """With the statistics that it accumulates across batches."""
@@ -54,7 +52,7 @@ class ShardWorker:
         """The present state of its part of the job."""
         job, is_first = self._engine.job, self._engine.exchange.rank == 0
         step = None if job.schedule is None else job.schedule.step
-        return Progress(own_tensors(job, with_replicated=is_first), copy.deepcopy(job.objective), step)
+        return Progress(own_arrays(job, with_replicated=is_first), copy.deepcopy(job.objective), step)
 
     def n_bytes(self) -> int:
         """Bytes that it has sent to the others so far."""
@@ -173,7 +171,7 @@ class DistributedEngine(Engine):
                 break
             except WorkerDiedError:
                 self._recover()
-        join_tensors(self.job, [part.tensors for part in parts])
+        join_arrays(self.job, [part.arrays for part in parts])
         self.job = replace(self.job, objective=parts[0].objective)
         if self.job.schedule is not None and parts[0].schedule_step is not None:
             self.job.schedule.advance(parts[0].schedule_step - self.job.schedule.step)

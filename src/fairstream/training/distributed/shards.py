@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fairstream.data import History, Rows
@@ -17,6 +18,7 @@ from fairstream.training.batches import Batches, Windows
 from fairstream.training.engine import TrainingJob
 from fairstream.training.train import draws_itself
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -161,34 +163,37 @@ def _counts(owner: Rows, batch: Rows, n_batches: int, size: int) -> Rows:
     return np.bincount(batch * size + owner, minlength=n_batches * size).reshape(n_batches, size)
 
 
-def own_tensors(job: TrainingJob, *, with_replicated: bool) -> dict[str, Tensor]:
-    """A worker's rows of the user tables, and replicated parameters if wanted, with their optimizer state."""
-    of_users, tensors = user_parameters(job.model), {}
+def own_arrays(job: TrainingJob, *, with_replicated: bool) -> dict[str, Array]:
+    """A worker's rows of the user tables, and replicated parameters if wanted, with their optimizer state.
+
+    As arrays, which Ray hands to another process without copying them in this one, as it would tensors.
+    """
+    of_users, arrays = user_parameters(job.model), {}
     for name, parameter in job.model.named_parameters():
         if name in of_users or with_replicated:
-            tensors[name] = parameter.detach()
+            arrays[name] = parameter.detach().numpy()
             for key, value in job.optimizer.state.get(parameter, {}).items():
-                tensors[f"{name}/{key}"] = value
-    return tensors
+                arrays[f"{name}/{key}"] = value.numpy()
+    return arrays
 
 
-def join_tensors(job: TrainingJob, parts: Sequence[Mapping[str, Tensor]]) -> None:
-    """Write the `own_tensors` of all workers into the whole job; replicated ones are the first worker's."""
+def join_arrays(job: TrainingJob, parts: Sequence[Mapping[str, Array]]) -> None:
+    """Write the `own_arrays` of all workers into the whole job; replicated ones are the first worker's."""
     of_users = user_parameters(job.model)
     for name, parameter in job.model.named_parameters():
         of_workers = parts if name in of_users else parts[:1]
-        parameter.data.copy_(_joined([part[name] for part in of_workers], parameter.shape))
+        _join([part[name] for part in of_workers], parameter.detach().numpy())
         for key in [key for key in parts[0] if key.rpartition("/")[0] == name]:
             values = [part[key] for part in of_workers]
-            shape = (*parameter.shape[:1], *values[0].shape[1:]) if values[0].dim() else ()
-            job.optimizer.state[parameter][key.rpartition("/")[2]] = _joined(values, shape)
+            shape = (*parameter.shape[:1], *values[0].shape[1:]) if values[0].ndim else ()
+            whole = np.empty(shape, values[0].dtype)
+            _join(values, whole)
+            job.optimizer.state[parameter][key.rpartition("/")[2]] = torch.from_numpy(whole)
 
 
-def _joined(parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """The rows of all workers in the order of the users."""
-    if len(parts) == 1 or not shape:
-        return parts[0].clone()
-    whole = parts[0].new_empty(*shape)
-    for rank, part in enumerate(parts):
+def _join(parts: Sequence[Array], whole: Array) -> None:
+    """Write the rows of all workers into a table, in the order of the users."""
+    if not whole.ndim:
+        whole[()] = parts[0]
+    for rank, part in enumerate(parts if whole.ndim else ()):
         whole[rank :: len(parts)] = part
-    return whole
