@@ -160,8 +160,11 @@ class Json(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-def insert_rows(connection: Connection, into: str, rows: pa.Table, on_conflict: str) -> int:
-    """Insert in the order of the rows, and say how many were; columns are strings and int64 without nulls."""
+def insert_rows(connection: Connection, into: str, rows: pa.Table, on_conflict: str = "") -> int:
+    """Insert in the order of the rows, and say how many were; columns are strings and int64 without nulls.
+
+    PostgreSQL is much faster where it is not told what to do on a conflict; one is an error then.
+    """
     insert = _postgres_insert if connection.dialect.name == "postgresql" else _sqlite_insert
     with driver_of(connection) as raw:
         return insert(raw, into, rows, on_conflict)
@@ -211,23 +214,29 @@ def _sqlite_insert(raw: sqlite3.Connection, into: str, rows: pa.Table, on_confli
 
 
 def _postgres_insert(raw: Any, into: str, rows: pa.Table, on_conflict: str) -> int:
-    """COPY beside the table, then into it: COPY itself knows no conflicts."""
-    names = ",".join(rows.column_names)
-    columns = ",".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in rows.schema)
-    beside = f"incoming_{into.replace('.', '_')}"
-    lines = io.BytesIO()
-    numbered = rows.add_column(0, "place", pa.array(range(len(rows)), pa.int64()))
-    pyarrow.csv.write_csv(numbered, lines, pyarrow.csv.WriteOptions(include_header=False))
+    """COPY; beside the table, and from there into it, where there may be conflicts: COPY itself knows none."""
     with raw.cursor() as cursor:
+        if not on_conflict:
+            return _copy(cursor, into, rows)
+        names = ",".join(rows.column_names)
+        columns = ",".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in rows.schema)
+        beside = f"incoming_{into.replace('.', '_')}"
         cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS {beside} (place bigint,{columns}) ON COMMIT DELETE ROWS")
-        with cursor.copy(f"COPY {beside} FROM STDIN (FORMAT csv)") as copy:
-            copy.write(lines.getbuffer())
+        _copy(cursor, beside, rows.add_column(0, "place", pa.array(range(len(rows)), pa.int64())))
         cursor.execute(
             f"INSERT INTO {into} ({names}) SELECT {names} FROM {beside} ORDER BY place {on_conflict}"  # noqa: S608
         )
         inserted: int = cursor.rowcount
         cursor.execute(f"TRUNCATE {beside}")  # a second insert may follow in this transaction
     return inserted
+
+
+def _copy(cursor: Any, into: str, rows: pa.Table) -> int:
+    lines = io.BytesIO()
+    pyarrow.csv.write_csv(rows, lines, pyarrow.csv.WriteOptions(include_header=False))
+    with cursor.copy(f"COPY {into} ({','.join(rows.column_names)}) FROM STDIN (FORMAT csv)") as copy:
+        copy.write(lines.getbuffer())
+    return len(rows)
 
 
 def _postgres_select(raw: Any, query: str, schema: pa.Schema) -> pa.Table:

@@ -126,6 +126,6 @@ def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[st
     return found
 
 
-def in_parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def in_parts(values: Sequence[str], most: int = _AT_ONCE) -> Iterator[Sequence[str]]:
     """So many at a time as one statement may name."""
-    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
+    return (values[start : start + most] for start in range(0, len(values), most))
