@@ -921,7 +921,7 @@ class FairRecommender(Shown):
                 "engine": learning.engine,
                 **state_manifest(saved),
             }
-            write_checkpoint(Path(path), manifest, state_all_tensors(saved, learning))
+            write_checkpoint(Path(path), manifest, state_all_tensors(saved))
 
     def export(self, path: str | Path) -> None:
         """Write ids and vectors whose inner products are the scores, for an index such as FAISS.
