@@ -48,7 +48,7 @@ class World(NamedTuple):
         users, user_names = self._known(self.users, self.log.users[at], self.n_users)
         items, item_names = self._known(self.items, self.log.items[at], self.n_items)
         learning, history = made._learning, History.of(users, items)
-        model, optimizer = learning.restored(history, _initial(learning, history), 0)
+        model, optimizer = learning.models.restored(history, _initial(learning, history), 0)
         made._state = State(
             model,
             optimizer,
@@ -82,7 +82,7 @@ class World(NamedTuple):
 
 def _initial(learning: Learning, history: History) -> Tensors:
     """The tensors of a model that has learned nothing."""
-    return {f"model/{name}": value for name, value in learning.new_model(history, 0).state_dict().items()}
+    return {f"model/{name}": value for name, value in learning.models.new(history, 0).state_dict().items()}
 
 
 def report(folder: Path) -> str:

@@ -14,7 +14,7 @@ from fairstream.randomness import Randomness
 from fairstream.recommender.learning import Learning
 from fairstream.recommender.state import NewEvents, State
 from fairstream.sampling import NegativeSampler
-from fairstream.training import Engine, EngineName, TrainingJob, choose_engine, cut_batches, make_optimizer
+from fairstream.training import Engine, EngineName, TrainingJob, choose_engine, cut_batches
 
 D_0, D_1 = slice(0, 1960 * 256), slice(1960 * 256, 2090 * 256)
 """The pre-training data and the first period (33,280 interactions)."""
@@ -39,9 +39,8 @@ def learning(
 def untrained(method: Learning, log: EventLog, at: slice = D_0) -> State:
     """The state before `at.stop`, of a model that has rows for everyone and has learned nothing."""
     history = History.of(log.users[: at.stop], log.items[: at.stop], n_users=log.n_users, n_items=log.n_items)
-    model = method.new_model(history, 0)
-    config = method.config
-    optimizer = make_optimizer(config.optimizer, model, learning_rate=config.learning_rate, l2=config.l2)
+    model = method.models.new(history, 0)
+    optimizer = method.models.optimizer(model)
     trained = np.zeros(log.n_users, np.bool_)
     return State(
         model.eval(), optimizer, history, log.require_groups(), log.user_ids, log.item_ids, trained, t=0, started_at=0

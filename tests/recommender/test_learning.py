@@ -18,6 +18,7 @@ from fairstream.models import ModelFactory, Scorer
 from fairstream.periods import Periods, cut_periods
 from fairstream.randomness import Randomness
 from fairstream.recommender.learning import Candidate, Learning, Update
+from fairstream.recommender.model_builder import tensors_of
 from fairstream.recommender.state import NewEvents, State
 from fairstream.strategies import Period, Plan, Strategy
 from fairstream.training import Batch, OnEpoch, TrainingReport
@@ -261,8 +262,8 @@ def test_a_restored_state_goes_on_bit_for_bit(log: EventLog, periods: Periods, m
     learning = learning_of(method)
     (*_, state), _ = run(learning, log, periods, last=1)
     history = History.of(state.history.users.copy(), state.history.items.copy(), ends=state.history.ends)
-    saved = {name: value.clone() for name, value in learning.tensors(state).items()}
-    model, optimizer = learning_of(method).restored(history, saved, state.started_at)
+    saved = {name: value.clone() for name, value in tensors_of(state).items()}
+    model, optimizer = learning_of(method).models.restored(history, saved, state.started_at)
     restored = replace(state, model=model, optimizer=optimizer, history=history)
     assert_equal(tensors(restored), tensors(state))
     for t in (2, 3):

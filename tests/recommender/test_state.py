@@ -20,6 +20,7 @@ import torch
 import fairstream
 from fairstream import Context, FairRecommender, ItemTable, Scorer, UserTable
 from fairstream.recommender.learning import Learning
+from fairstream.recommender.model_builder import tensors_of
 
 FAST: dict[str, Any] = {
     "pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"
@@ -58,7 +59,7 @@ def contents(recommender: FairRecommender) -> dict[str, Any]:
     """Everything a recommender is made of, as plain values, without marking the state as shared."""
     state = recommender._state
     assert state is not None
-    tensors = recommender._learning.tensors(state)
+    tensors = tensors_of(state)
     return {
         "tensors": {name: value.tolist() for name, value in tensors.items()},
         "ids": (state.user_ids.ids.to_pylist(), state.item_ids.ids.to_pylist()),

@@ -30,6 +30,7 @@ from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar,
 from fairstream.randomness import Randomness
 from fairstream.recommender import Learning, NewEvents, State, Update
 from fairstream.recommender.learning import note_on_undecided
+from fairstream.recommender.model_builder import tensors_of
 from fairstream.strategies import Retrain, Strategy, UserQuality
 from fairstream.training import Tensors
 from fairstream.training.distributed import ActorGroup
@@ -152,7 +153,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         """Take over what another run's pre-training left (`learned()` after `begin()`) instead of repeating it."""
         events = self._events(0)
         history = History.of(events.users, events.items)
-        model, optimizer = self._learning.restored(history, weights, 0, self._features)
+        model, optimizer = self._learning.models.restored(history, weights, 0, self._features)
         trained, ids = weights[TRAINED].cpu().numpy(), (self.log.user_ids, self.log.item_ids)
         weights_of_events = self._learning.fixed_weights(self.groups)
         self._state = State(
@@ -181,7 +182,7 @@ class Run(Tabular, Iterator[PeriodResult]):
     def learned(self) -> Tensors:
         """The model and the optimizer as they are now, and whom the model has been trained on."""
         state = self._begun()
-        return {**self._learning.tensors(state), TRAINED: torch.from_numpy(state.trained)}
+        return {**tensors_of(state), TRAINED: torch.from_numpy(state.trained)}
 
     def retrain_at(self, t: int) -> PeriodResult:
         """W_t of a method that retrains, and its judgement, without the periods before it: it owes them nothing."""

@@ -25,6 +25,7 @@ from fairstream.errors import CheckpointError, ConfigurationError
 from fairstream.files import replace_file
 from fairstream.methods import MethodConfig
 from fairstream.recommender.learning import Learning
+from fairstream.recommender.model_builder import tensors_of
 from fairstream.recommender.state import State
 from fairstream.training import CUSTOM, RuntimeConfig, Tensors
 
@@ -164,7 +165,7 @@ def state_manifest(state: State) -> dict[str, Any]:
     }
 
 
-def state_all_tensors(state: State, learning: Learning) -> Tensors:
+def state_all_tensors(state: State) -> Tensors:
     """The model, the optimizer, the events, the ids, and who is in which group."""
     columns = {
         "events/users": state.history.users,
@@ -179,7 +180,7 @@ def state_all_tensors(state: State, learning: Learning) -> Tensors:
     if state.popularity is not None:
         columns["fallback/popularity"] = state.popularity
     return (
-        learning.tensors(state)
+        tensors_of(state)
         | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
         | vocabulary_tensors("users", state.user_ids)
         | vocabulary_tensors("items", state.item_ids)
@@ -256,7 +257,7 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, 
         kept["attribute"], tuple(kept["names"]), tensors["groups/codes"].numpy(), kept["choice"], tuple(kept["ahead"])
     )
     features = tensors["items/features"].numpy() if "items/features" in tensors else None
-    model, optimizer = learning.restored(history, tensors, int(manifest["started_at"]), features, mapped=mapped)
+    model, optimizer = learning.models.restored(history, tensors, int(manifest["started_at"]), features, mapped=mapped)
     return State(
         model,
         optimizer,

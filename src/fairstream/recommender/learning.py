@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from fairstream.data import EventLog, Groups, History, Rows
-from fairstream.data.features import Codes
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation, Evaluator, UserResults
@@ -27,16 +26,14 @@ from fairstream.models import (
     Reads,
     RecentPopularity,
     Scorer,
-    UserTable,
     UserWeights,
     WindowScorer,
     closed_forms,
-    copy_model,
-    make_model,
     may_be_closed_form,
 )
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
+from fairstream.recommender.model_builder import ModelBuilder, Trained
 from fairstream.recommender.state import NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import (
@@ -56,27 +53,18 @@ from fairstream.training import (
     EngineName,
     OnEpoch,
     Schedule,
-    Tensors,
     TrainingJob,
     TrainingReport,
     Windows,
     cut_batches,
     cut_windows,
-    make_optimizer,
     train,
 )
 from fairstream.training.distributed import Checkpoints, DistributedEngine, WorkerGroup
 from fairstream.training.optimizers import (
-    copy_state,
-    drop_state_rows,
-    grow_state,
-    restore_state,
     set_learning_rate,
-    share_state,
-    state_tensors,
 )
 
-Trained = tuple[Scorer, torch.optim.Optimizer | None]
 MOST_ITEMS = 5_000
 """Up to so many items, sequence models rank each positive among all of them while they are trained …"""
 N_SHARED = 1_024
@@ -203,6 +191,11 @@ class Learning:
     def factory(self) -> ModelFactory:
         """Makes the model."""
         return self.parts.make_model_factory(self.config)
+
+    @cached_property
+    def models(self) -> ModelBuilder:
+        """Makes, copies and grows models with their optimizers."""
+        return ModelBuilder(self.config, self.factory, self.randomness, self.device, self.oracle)
 
     @cached_property
     def objective(self) -> Objective:
@@ -361,7 +354,7 @@ class Learning:
         control = self._controlled(state, measured, control_step)
         following = replace(self._following(state, events, history, t), control=control.memory)
         if plan.events is None:
-            model, optimizer = self._grown(state, history, events.features)
+            model, optimizer = self.models.grown(state, history, events.features)
             following = replace(
                 following,
                 model=model,
@@ -376,13 +369,13 @@ class Learning:
             raise ConfigurationError(f"a plan names events that are not there; the history has {len(history)}")
         is_fresh = plan.start == "fresh"
         unlearned = np.arange(len(history)) if is_fresh else unlearned
-        base = None if is_fresh else self._grown(state, history, events.features, always=True)
+        base = None if is_fresh else self.models.grown(state, history, events.features, always=True)
         weights = self.fixed_weights(events.groups) if self.controller is None else dict(control.weights)
         was_weighted = state.user_weights is not None
         lesson = _Lesson(plan, history, events, t, unlearned, weights, control, was_weighted)
         result = self._train(lesson, base, on_epoch)
         if type(result.model).inherit is not Scorer.inherit:
-            previous = self._grown(state, history, events.features)[0] if base is None else base[0]
+            previous = self.models.grown(state, history, events.features)[0] if base is None else base[0]
             result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
         trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
         trained[result.users] = True
@@ -419,7 +412,7 @@ class Learning:
         """
         if state.user_weights is None:
             return state
-        model, optimizer = self._grown(state, state.history, state.features, always=True)
+        model, optimizer = self.models.grown(state, state.history, state.features, always=True)
         self._compute(model, state.history, range(0), state.unlearned, None, state.started_at, was_weighted=True)
         return replace(state, model=model.eval(), optimizer=optimizer, event_weights={})
 
@@ -427,7 +420,7 @@ class Learning:
         """Know of events without learning from them yet; they belong to the period that the next update ends."""
         history = state.history.after(events.users, events.items, ends_period=False, n_items=events.n_items)
         following = self._following(state, events, history, state.t)
-        model, optimizer = self._grown(state, history, events.features)
+        model, optimizer = self.models.grown(state, history, events.features)
         pending, arrived = state.pending, np.arange(len(state.history), len(history))
         if learn_later:
             pending = np.concatenate([pending, arrived])
@@ -464,7 +457,7 @@ class Learning:
         pending, unlearned = (
             np.searchsorted(kept, positions[np.isin(positions, kept)]) for positions in (state.pending, state.unlearned)
         )
-        model, optimizer = self._forgotten(state, rows)
+        model, optimizer = self.models.forgotten(state, rows)
         if parts := closed_forms(model):
             self._reset(parts, history, state.started_at)
             everything, weights = np.arange(len(history)), groups.weights(state.event_weights)
@@ -482,17 +475,6 @@ class Learning:
             unlearned=unlearned,
             is_shared=False,
         )
-
-    def _forgotten(self, state: State, rows: Rows) -> Trained:
-        """The model and its optimizer without the rows of some users."""
-        model, optimizer = self._copied(state.model, state.optimizer, state.features)
-        gone = torch.from_numpy(rows)
-        if optimizer is not None:
-            for name, parameter in model.named_parameters():
-                if _is_user_table(model, name):
-                    drop_state_rows(optimizer, parameter, gone)
-        model.forget(gone)
-        return model, optimizer
 
     # ── training ─────────────────────────────────────────────────────────────────────────
 
@@ -523,8 +505,8 @@ class Learning:
         plan, history, about, t = lesson.plan, lesson.history, lesson.about, lesson.t
         assert plan.events is not None
         if base is None:
-            model = self.new_model(history, t, about.features)
-            optimizer = self._optimizer(model)
+            model = self.models.new(history, t, about.features)
+            optimizer = self.models.optimizer(model)
         else:
             model, optimizer = base
         learned = history, plan.events, lesson.unlearned, lesson.user_weights, t
@@ -539,7 +521,7 @@ class Learning:
         make_engine = self._engine_of(job)
         works_on_copy = base is not None and job.same_batches_every_epoch and _works_on_copy(make_engine, job)
         if base is not None and not works_on_copy:
-            model, optimizer = self._copied(model, optimizer, about.features)
+            model, optimizer = self.models.copied(model, optimizer, about.features)
             assert optimizer is not None
             job = replace(job, model=model.gradient_part.train(), optimizer=optimizer)
         set_learning_rate(job.optimizer, rate)
@@ -610,7 +592,7 @@ class Learning:
 
     def _reset(self, parts: Mapping[str, ClosedFormScorer], history: History, t: int) -> None:
         """Let closed-form parts forget everything."""
-        fresh = closed_forms(self.new_model(history, t))
+        fresh = closed_forms(self.models.new(history, t))
         for name, part in parts.items():
             for key, value in fresh[name].named_buffers(recurse=False):
                 setattr(part, key, value)
@@ -704,57 +686,6 @@ class Learning:
         counts = np.bincount(history.items, minlength=n_items)
         return SharedNegatives(counts if among is None else counts[among], N_SHARED, self.device, rows=among)
 
-    def new_model(self, history: History, t: int, features: Codes | None = None) -> Scorer:
-        """A freshly initialised model for the users and items of a history."""
-        rows = self.oracle or history
-        with self.randomness.seeded("weights", t):
-            model = make_model(self._factory(features), rows.n_users, rows.n_items).to(self.device)
-        return _described(model, features)
-
-    def _factory(self, features: Codes | None) -> ModelFactory:
-        """Makes the model, with tables for features where there are any."""
-        factory: Callable[..., Scorer] = self.factory
-        return factory if features is None else partial(factory, feature_buckets=self.config.feature_buckets)
-
-    def _optimizer(self, model: Scorer) -> torch.optim.Optimizer | None:
-        if isinstance(model, ClosedFormScorer):
-            return None
-        config = self.config
-        return make_optimizer(config.optimizer, model, learning_rate=config.learning_rate, l2=config.l2)
-
-    def _copied(self, model: Scorer, optimizer: torch.optim.Optimizer | None, features: Codes | None = None) -> Trained:
-        """A model and its optimizer in memory of their own."""
-        twin = _described(copy_model(model, self._factory(features)), features)
-        its_optimizer = self._optimizer(twin)
-        if its_optimizer is not None and optimizer is not None:
-            copy_state(optimizer, model, its_optimizer, twin)
-        return twin, its_optimizer
-
-    def _grown(self, state: State, history: History, features: Codes | None, *, always: bool = False) -> Trained:
-        """The model with rows for the users and items that have appeared, over the same memory.
-
-        Where nobody has, and the features are the same, the model itself, unless a copy is `always` needed.
-        """
-        rows, model = self.oracle or history, state.model
-        always = always or features is not state.features
-        if not always and model.n_users in (0, rows.n_users) and model.n_items in (0, rows.n_items):
-            return model, state.optimizer
-        try:
-            twin = model.sharing_memory()
-            optimizer = self._optimizer(twin)
-            if optimizer is not None and state.optimizer is not None:
-                share_state(state.optimizer, model, optimizer, twin)
-        except RuntimeError:  # PyTorch refuses to copy activations that a model has cached
-            twin, optimizer = self._copied(model, state.optimizer, state.features)
-        # A period can bring rows in several goes, which must not begin with the same draws.
-        n_observed = len(state.history) - state.history.ends[-1]
-        with self.randomness.seeded("growth", state.t + 1, *([n_observed] if n_observed else [])):
-            twin.grow(rows.n_users, rows.n_items)
-        _described(twin, features)
-        if optimizer is not None:
-            grow_state(optimizer)
-        return twin, optimizer
-
     def _period(self, t: int, history: History, new: Positions, quality: float | None, memory: Any) -> Period:
         return Period(t, history, new, quality, memory, self.randomness)
 
@@ -770,51 +701,10 @@ class Learning:
             last_time=state.last_time if events.last_time is None else events.last_time,
         )
 
-    # ── tensors ──────────────────────────────────────────────────────────────────────────
-
-    def tensors(self, state: State) -> Tensors:
-        """The model and the optimizer as named tensors; they are not copied."""
-        parts = {f"model/{name}": value for name, value in state.model.state_dict().items()}
-        if state.optimizer is None:
-            return parts
-        moments = state_tensors(state.optimizer, state.model)
-        return parts | {f"optimizer/{name}": value for name, value in moments.items()}
-
-    def restored(
-        self,
-        history: History,
-        tensors: Tensors,
-        started_at: int,
-        features: Codes | None = None,
-        *,
-        mapped: bool = False,
-    ) -> Trained:
-        """The model and the optimizer that `tensors` described; with `mapped` no optimizer, and nothing is copied."""
-        model = self.new_model(history, started_at, features)
-        if mapped:
-            model.load_state_dict(_under("model/", tensors), assign=True)
-            return model.eval(), None
-        optimizer = self._optimizer(model)
-        model.load_state_dict(_under("model/", tensors))
-        if optimizer is not None:
-            restore_state(optimizer, model, _under("optimizer/", tensors))
-        return model.eval(), optimizer
-
-
-def _described(model: Scorer, features: Codes | None) -> Scorer:
-    """The model itself, which knows the features of its items from now on."""
-    if features is not None:
-        model.describe(torch.from_numpy(features))
-    return model
-
 
 def _works_on_copy(make_engine: Any, job: TrainingJob) -> bool:
     """Whether an engine touches nothing of the model before it is finished."""
     return isinstance(make_engine, type) and issubclass(make_engine, Engine) and make_engine.works_on_copy(job)
-
-
-def _is_user_table(model: Scorer, name: str) -> bool:
-    return isinstance(model.get_submodule(name.rpartition(".")[0]), UserTable)
 
 
 def _check_takes_weights(model: Scorer) -> None:
@@ -838,10 +728,6 @@ def _resized(mask: Mask, history: History) -> Mask:
     resized = np.zeros(history.n_users, np.bool_)
     resized[: len(mask)] = mask
     return resized
-
-
-def _under(prefix: str, tensors: Tensors) -> Tensors:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def note_on_undecided(groups: Iterable[str]) -> str:

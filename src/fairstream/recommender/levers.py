@@ -76,7 +76,7 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
         If the method has no such lever, or the model no use for it.
 
     """
-    config, model = learning.config, learning.new_model(History.of(*np.zeros((2, 1), np.int64)), 0)
+    config, model = learning.config, learning.models.new(History.of(*np.zeros((2, 1), np.int64)), 0)
     if METHODS[config.method].engine is not None or isinstance(learning.strategy, Keep):
         raise ConfigurationError(
             f"a frontier varies the weights of events or λ in updates, which {config.method} does not use; "

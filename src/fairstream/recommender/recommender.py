@@ -437,14 +437,14 @@ class FairRecommender(Shown):
                     evaluation = self._evaluate(state, new, k=k, metrics=("ndcg",), cluster=there)
                     main = evaluation.slices["warm_users"][f"ndcg@{k}"]
                     quality = main.mean
-                    evaluator = replace(self._evaluator(state, new, k=k), cluster=there)
+                    evaluator = replace(self._evaluator(new, k=k), cluster=there)
                     tested = learning.test(evaluator, state, new, evaluation.tested)
                     if new.groups.choice == "auto":
                         groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
                         if main.not_compared or not main.gaps:
                             notes.append(note_on_undecided(main.not_compared))
                         new = new._replace(groups=groups)
-                evaluator = self._evaluator(state, new, k=1, min_group_size=min_group_size)
+                evaluator = self._evaluator(new, k=1, min_group_size=min_group_size)
                 measured = self._learning.measure(replace(evaluator, cluster=there), state, new, by=measure_groups)
                 candidate = learning.update(
                     state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
@@ -921,7 +921,7 @@ class FairRecommender(Shown):
                 "engine": learning.engine,
                 **state_manifest(saved),
             }
-            write_checkpoint(Path(path), manifest, state_all_tensors(saved, learning))
+            write_checkpoint(Path(path), manifest, state_all_tensors(saved))
 
     def export(self, path: str | Path) -> None:
         """Write ids and vectors whose inner products are the scores, for an index such as FAISS.
@@ -1124,23 +1124,18 @@ class FairRecommender(Shown):
         state: State,
         new: NewEvents,
         *,
-        k: int,
-        min_group_size: int = 1,
-        n_resamples: int = 0,
-        metrics: Metrics | None = None,
         by_event: bool = False,
         breakdown: bool = False,
         baseline: bool = False,
         cluster: Cluster | None = None,
+        **options: Any,
     ) -> Evaluation:
+        """Quality on new events, by an `_evaluator` with these options."""
         model, contexts, weights = state.model, state.contexts, state.user_weights
         if baseline:
             model = RecentPopularity.of(state.history).eval().to(self._learning.device)
             contexts, weights = ContextBuilder(Reads(), state.history, None, self._learning.device), None
-        evaluator = self._evaluator(
-            state, new, k=k, min_group_size=min_group_size, n_resamples=n_resamples, metrics=metrics
-        )
-        return replace(evaluator, breaks_down=breakdown, cluster=cluster).evaluate(
+        return replace(self._evaluator(new, **options), breaks_down=breakdown, cluster=cluster).evaluate(
             model,
             new.users,
             new.items,
@@ -1153,7 +1148,6 @@ class FairRecommender(Shown):
 
     def _evaluator(
         self,
-        state: State,
         new: NewEvents,
         *,
         k: int,
