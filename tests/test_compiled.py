@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream.compiled
-from fairstream.compiled import _cache_folder, parallel_ranges
+from fairstream.compiled import _cache_folder, njit, parallel_ranges
 
 
 @given(st.integers(0, 40), st.integers(1, 6))
@@ -33,6 +35,25 @@ def test_an_error_in_a_part_is_an_error(bad: int) -> None:
         patch.setattr(torch, "get_num_threads", lambda: 3)
         with pytest.raises(ValueError, match="no"):
             parallel_ranges(10, work)
+
+
+def test_threads_that_call_a_function_at_once_give_it_to_numba_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, give = [], fairstream.compiled._given_to_numba
+
+    def listed(function: Any, options: Any) -> Any:
+        time.sleep(0.05)
+        given.append(function)
+        return give(function, options)
+
+    monkeypatch.setattr(fairstream.compiled, "_given_to_numba", listed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    namespace: dict[str, Any] = {"njit": njit}
+    exec(
+        "def one(x):\n    return x + 1\none = njit(one)\ndef two(x):\n    return one(one(x))\ntwo = njit(two)",
+        namespace,
+    )
+    assert parallel_ranges(4, lambda begin, end: namespace["two"](begin)) == [2, 3, 4, 5]
+    assert [function.__name__ for function in given] == ["two", "one"]  # the other when the first is compiled
 
 
 def test_machine_code_is_kept_where_there_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

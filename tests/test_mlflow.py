@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import mlflow
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 import fairstream as fs
 
-mlflow = pytest.importorskip("mlflow")
-pd = pytest.importorskip("pandas")
 flavour = fs.mlflow
 pytestmark = pytest.mark.filterwarnings("default")  # MLflow's own
 

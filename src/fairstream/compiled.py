@@ -8,36 +8,16 @@ import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
+from functools import cache, update_wrapper
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar, cast
-
-import numba
-from numba.core import event
 
 from fairstream.reporting import COMPILING
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Part = TypeVar("Part")
-
-
-class _FirstCompilation(event.Listener):
-    """Logs that the first function of this process is being compiled; code from the disk is not compiled."""
-
-    def on_start(self, event: Any) -> None:
-        if not self._was_logged:
-            self._was_logged = True
-            COMPILING.info("Compiling loops to machine code, once on this machine; this can take a minute.")
-
-    def on_end(self, event: Any) -> None:
-        pass
-
-    _was_logged = False
-
-
-FIRST = _FirstCompilation()
-event.register("numba:compile", FIRST)  # type: ignore[no-untyped-call]
 
 
 def njit(function: Function) -> Function:
@@ -52,26 +32,78 @@ def njit(function: Function) -> Function:
     >>> twice(21)
     42
     """
-    return _compiled(function)
+    return cast("Function", _Compiled(function))
 
 
 def njit_inline(function: Function) -> Function:
     """The same for the inside of a loop, where handing over the arguments would cost more than the work."""
-    return _compiled(function, forceinline=True)
+    return cast("Function", _Compiled(function, forceinline=True))
 
 
-def _compiled(function: Function, **options: Any) -> Function:
+class _Compiled:
+    """A function that Numba is given when it is first called, or needed by another one.
+
+    To load Numba takes half a second, which a command that computes nothing should not have to wait for.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self._function, self._options = function, options
+        self._code: Any = None
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return (self._code or self._make_code())(*arguments)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks of objects that it does not know: where compiled loops call this function, it is its own."""
+        return (self._code or self._make_code())._numba_type_
+
+    def _make_code(self) -> Any:
+        with _GIVING:
+            if self._code is None:
+                self._code = _given_to_numba(self._function, self._options)
+        return self._code
+
+
+_GIVING = Lock()
+"""Threads that call a function for the first time at once compile it once, and Numba's settings are everybody's."""
+
+
+def _given_to_numba(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    numba = _numba()
     has_file = not function.__code__.co_filename.startswith("<")  # in a doctest there is none
-    options |= {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+    options = {**options, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
     settings: Any = numba.config
     before = settings.CACHE_DIR
     folder = _cache_folder(before)
     settings.CACHE_DIR = str(folder or "")
     try:
         is_kept = has_file and folder is not None
-        return cast("Function", numba.njit(function, cache=is_kept, **options))
+        return numba.njit(function, cache=is_kept, **options)
     finally:
         settings.CACHE_DIR = before
+
+
+@cache
+def _numba() -> Any:
+    import numba  # noqa: PLC0415 (half a second)
+    from numba.core import event  # noqa: PLC0415
+
+    class Compilation(event.Listener):
+        def on_start(self, event: Any) -> None:  # code from the disk is not compiled
+            _log_first_compilation()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Compilation())  # type: ignore[no-untyped-call]
+    return numba
+
+
+@cache
+def _log_first_compilation() -> None:
+    COMPILING.info("Compiling loops to machine code, once on this machine; this can take a minute.")
 
 
 @cache

@@ -245,7 +245,7 @@ def test_the_first_function_that_is_compiled_is_logged(monkeypatch: pytest.Monke
         def emit(self, record: logging.LogRecord) -> None:
             sentences.append(record.getMessage())
 
-    monkeypatch.setattr(compiled.FIRST, "_was_logged", False)
+    compiled._log_first_compilation.cache_clear()
     monkeypatch.setattr(COMPILING, "disabled", False)
     listening, level = Listening(), COMPILING.level
     COMPILING.addHandler(listening)
@@ -261,18 +261,22 @@ def test_the_first_function_that_is_compiled_is_logged(monkeypatch: pytest.Monke
     assert sentences[0].startswith("Compiling loops to machine code")
 
 
-# ── what needs no PyTorch ────────────────────────────────────────────────────────────────
+# ── what needs neither PyTorch nor Numba ─────────────────────────────────────────────────
 
 
 @pytest.mark.slow
-def test_commands_that_train_nothing_do_not_load_pytorch(tmp_path: Path, command: Command) -> None:
-    workspace = tmp_path / "w"
+def test_commands_that_compute_nothing_load_nothing_heavy(tmp_path: Path, command: Command) -> None:
+    workspace, events = str(tmp_path / "w"), tmp_path / "events.csv"
     assert command("init", workspace, "--quiet").code == 0
-    for arguments in (["status"], ["keys", "list"], ["models"], ["periods"], ["audit"], ["upgrade"]):
+    events.write_text("user_id,item_id,time\n1,2,3\n")
+    heavy = {"torch", "numba", "scipy", "pyarrow.dataset", "alembic"}
+    reading = [[*words.split(), workspace] for words in ("status", "keys list", "models", "periods", "audit")]
+    for words in (*reading, ["ingest", workspace, str(events)], ["upgrade", workspace]):
         code = (
             "import sys\nfrom fairstream.cli import main\n"
-            f"sys.argv = ['fairstream', *{[*arguments, str(workspace)]!r}]\n"
-            "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+            f"sys.argv = ['fairstream', *{words!r}]\n"
+            f"try:\n    main()\nexcept SystemExit as end:\n    print(end.code or 0, *({heavy!r} & sys.modules.keys()))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.stdout.splitlines()[-1] in ("None False", "0 False"), (arguments, done)
+        loaded = "0 alembic" if words[0] == "upgrade" else "0"
+        assert done.stdout.splitlines()[-1] == loaded, (words, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,9 @@ def test_it_runs_says_what_it_chose_and_does_nothing_the_second_time(
     assert code == 0, err
     assert "FADE on modcloth MF NDCG@20: fairness_weight = " in out
     assert out.rstrip().endswith("reproduction.html: open it in any browser.")
+    assert re.search(r"\nOf \d+ numbers compared with the paper's, \d+ \(\d+\.\d %\) agree; of 38 claims, \d+", out), (
+        out
+    )
     assert "<html" in (tmp_path / "reproduction.html").read_text()
     store = Store(tmp_path / "reproduction")
     plan = store.note("plan")

@@ -119,6 +119,20 @@ def test_an_effect_is_the_mean_over_the_cells_that_have_both(tmp_path: Path) -> 
     assert effect.by_dataset["movielens-1m"].value == pytest.approx(-50.0)
 
 
+def test_a_model_with_fewer_periods_and_other_users_stands_beside_the_other(tmp_path: Path) -> None:
+    """As in a quick look: NCF is tested in the first period alone, where the last user is not tested yet."""
+    made = PaperStore(tmp_path / "store")
+    for model, periods in (("MF", ALL_PERIODS), ("NCF", range(2))):
+        for setting, found in ((FINETUNE, BEFORE), (FADE, AFTER)):
+            first = always([*found[:-1], -1], range(2))
+            made.add(entry(setting, model=model), always(found, periods) | first)
+    effect = f1_only(judged(made, chosen() + chosen(model="NCF"))).mean(
+        ("FADE", "Finetune"), reduction("FADE", "Finetune")
+    )
+    assert effect is not None
+    assert (effect.interval.value, effect.n_cells) == (pytest.approx(50.0), 2)
+
+
 tested_hits = st.lists(st.integers(-1, 20), min_size=len(CODES), max_size=len(CODES)).filter(
     lambda found: max(found[:3]) >= 0 and max(found[3:]) >= 0
 )

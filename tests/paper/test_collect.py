@@ -50,6 +50,22 @@ def test_what_is_no_reproduction_is_one_sentence(tmp_path: Path) -> None:
         findings_of(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("experiments", "said"),
+    [
+        (list(EXPERIMENTS), ""),
+        (["lambda"], " --experiment lambda"),
+        (["tau", "mu"], " --experiment tau --experiment mu"),
+    ],
+)
+def test_the_page_says_how_to_run_the_same_again(tmp_path: Path, experiments: list[str], said: str) -> None:
+    made = PaperStore(tmp_path / "store", protocol="paper")
+    runs = [EXPERIMENTS[name].settings(QUICK, "modcloth") for name in experiments]
+    made.plan([("modcloth", "MF", setting, 0) for setting in set().union(*runs)])
+    start = "fairstream reproduce --protocol paper --quick --dataset modcloth --model mf"
+    assert findings_of(made.store.folder).command == start + said
+
+
 @settings(max_examples=1)
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 @given(chance=st.randoms(use_true_random=False))

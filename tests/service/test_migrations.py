@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from typer.testing import CliRunner
 
 from fairstream.cli import app
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
-from fairstream.service.database import EVENTS_FILE, connect, upgrade
+from fairstream.service.database import _MIGRATIONS, EVENTS_FILE, connect, latest_revision, upgrade
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import request_forget
 from fairstream.service.incoming import batch_from_json
@@ -124,3 +126,9 @@ def test_events_from_before_are_forgotten_with_those_that_came_since(old: Path) 
         EventStore(workspace).append(batch_from_json(new, workspace.config.limits))
         assert request_forget(workspace, ["u1"], by="test").n_events == 4 + 3
         assert "u1" not in EventStore(workspace).read(0)["user_id"].to_pylist()
+
+
+def test_the_last_migration_by_name_is_the_last_in_line() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_current_head() == latest_revision()

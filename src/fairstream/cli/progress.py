@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairstream.experiments.run import OnProgress
 
 SECONDS_BETWEEN_LINES = 10.0
+"""At first; after some minutes a line comes when a twentieth more time has passed, so that hours do not fill a log."""
 _MEGABYTE = 1 << 20
 
 
@@ -39,9 +40,10 @@ class LineProgress:
     def say(self, line: str, share: float = 0.0) -> None:
         """Print the line, with the time it has taken and may still take, unless one was printed a moment ago."""
         now = time.monotonic()
-        if now - self._printed < SECONDS_BETWEEN_LINES:
+        elapsed = now - self._started
+        if now - self._printed < SECONDS_BETWEEN_LINES * max(1.0, elapsed / 200):
             return
-        self._printed, elapsed = now, now - self._started
+        self._printed = now
         left = f", about {_duration(elapsed * (1 / share - 1))} left" if 0 < share < 1 else ""
         line = f"{line}; {_duration(elapsed)} elapsed{left}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

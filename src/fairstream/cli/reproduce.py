@@ -29,6 +29,7 @@ from fairstream.experiments import RunConfig, Source, Store, check_writable
 from fairstream.paper.collect import findings_of
 from fairstream.paper.findings import Findings
 from fairstream.paper.report import write_report
+from fairstream.paper.report.summary import agreeing, in_short
 from fairstream.paper.reproduce import Reproduction
 from fairstream.paper.settings import EXPERIMENTS, ModelName, named
 
@@ -130,7 +131,8 @@ def reproduce(
                 print_lines(console, f"Note: {difference}.")
         errors = work.run(progress.stage, lambda line: print_lines(console, line))
     findings = findings_of(store)
-    print_lines(console, *_shortened(findings))
+    n_agree, n_compared = agreeing(findings.points)
+    print_lines(console, *_shortened(findings), in_short(findings))
     try:
         write_report(findings, page)
         print_lines(console, f"{page}: open it in any browser.")
@@ -141,6 +143,8 @@ def reproduce(
         "page": str(page) if page.exists() else None,
         "n_runs": findings.n_runs,
         "n_missing": findings.n_missing,
+        "n_compared": n_compared,
+        "n_agree": n_agree,
         "claims": [asdict(claim) for claim in findings.claims],
         "shortened": _shortened(findings),
         "failures": [str(error) for error in errors],

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset
 
 from fairstream.data.inputs import DataFile, frame_to_table, parts_of, sniff_csv
 from fairstream.data.tables import decoded, first_sentence, reading
@@ -102,11 +101,13 @@ class SourcePart:
                     return relation.select(*(f'"{name}"' for name in chosen)).to_arrow_reader(ROWS_AT_ONCE)
 
                 return cls(part, part.with_values(like), of_relation)
-            dataset = pyarrow.dataset.dataset(part.path, format="parquet" if part.kind == "parquet" else "ipc")
-            like = decoded(dataset.schema.empty_table(), EVENTS)
+            from pyarrow.dataset import dataset  # noqa: PLC0415 (it loads pandas, where that is installed)
+
+            rows = dataset(part.path, format="parquet" if part.kind == "parquet" else "ipc")
+            like = decoded(rows.schema.empty_table(), EVENTS)
 
         def of_dataset(names: list[str]) -> Iterable[pa.RecordBatch]:
-            return dataset.to_batches([name for name in names if name in like.column_names], batch_size=ROWS_AT_ONCE)
+            return rows.to_batches([name for name in names if name in like.column_names], batch_size=ROWS_AT_ONCE)
 
         return cls(part, part.with_values(like), of_dataset)
 

@@ -79,6 +79,11 @@ class Catalogue:
         return tuple(sorted({seed for *_, seed in self._ids}))
 
     @property
+    def planned(self) -> set[tuple[str, ModelName, Setting]]:
+        """What the plan runs, with whatever seeds."""
+        return {(dataset, model, setting) for dataset, model, setting, _ in self._ids}
+
+    @property
     def n_missing(self) -> int:
         """Runs of the plan that are not there yet."""
         return sum(name not in self.store for name in self._ids.values())

@@ -61,6 +61,18 @@ class _Column:
     settings: tuple[Setting, ...]
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """A column as one seed has it."""
+
+    periods: tuple[int, ...]
+    """In which there were tests."""
+    values: Any
+    """(U, P, 1) of the users tested in any of them; None where there are none."""
+    codes: Any
+    """Their groups."""
+
+
 class Cells:
     """All cells of a reproduction, as some of its seeds have them."""
 
@@ -105,7 +117,10 @@ class Cells:
         return [_Column(model, metric, method, each) for method, each in settings.items()]
 
     def _of(self, dataset: str) -> list[Cell]:
-        """The cells of one data set, whose users are drawn together."""
+        """The cells of one data set, whose users are drawn together where they were tested in the same periods.
+
+        In a quick look one model has fewer than the other, and so other users: these are drawn by themselves.
+        """
         columns = [
             column
             for part, model in self._catalogue.parts()
@@ -114,10 +129,16 @@ class Cells:
             for column in self._columns(dataset, model, metric)
             if self._has(dataset, column, self._seeds)
         ]
-        if not columns:
-            return []
-        panels = [self._values(dataset, column, seed) for column in columns for seed in self._seeds]
-        values, codes = np.concatenate([values for values, _ in panels], axis=2), panels[0][1]
+        together: dict[tuple[int, ...], tuple[list[_Column], list[_Panel]]] = {}
+        for column in columns:
+            panels = [self._panel(dataset, column, seed) for seed in self._seeds]
+            same = together.setdefault(panels[0].periods, ([], []))
+            same[0].append(column)
+            same[1].extend(panels)
+        return [cell for periods, each in together.items() if periods for cell in self._drawn(dataset, *each)]
+
+    def _drawn(self, dataset: str, columns: Sequence[_Column], panels: Sequence[_Panel]) -> list[Cell]:
+        values, codes = np.concatenate([panel.values for panel in panels], axis=2), panels[0].codes
         paired = Paired(GroupPanel(values, codes, 2, self._min_group_size), len(self._seeds), N_RESAMPLES)
         (overall, overall_drawn), (groups, groups_drawn) = paired.of("mean"), paired.of("by_group")
         gaps, gaps_drawn = paired.of("abs_gap")
@@ -134,15 +155,14 @@ class Cells:
         entries = ((dataset, column.model, setting, seed) for setting in set(column.settings) for seed in seeds)
         return all(self._catalogue.run_id(entry) for entry in entries)
 
-    def _values(self, dataset: str, column: _Column, seed: int) -> tuple[FloatArray, Any]:
-        """(U, P, 1) of the users tested, and their groups."""
+    def _panel(self, dataset: str, column: _Column, seed: int) -> _Panel:
         measure = evaluation_protocol(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
-        tests = [
-            test
+        tests = {
+            t: test
             for t, setting in zip(JUDGED, column.settings, strict=True)
             if (test := self._test((dataset, column.model, setting, seed), t)) is not None
-        ]
-        return stack_periods(tests, [measure])
+        }
+        return _Panel(tuple(tests), *(stack_periods(list(tests.values()), [measure]) if tests else (None, None)))
 
     def _test(self, entry: tuple[str, ModelName, Setting, int], t: int) -> UserResults | None:
         name = self._catalogue.run_id(entry)

@@ -11,7 +11,7 @@ from fairstream.experiments import Store
 from fairstream.paper.catalogue import Catalogue, all_choices
 from fairstream.paper.claims import all_claims
 from fairstream.paper.findings import Choice, Findings, Place, Point, published_numbers
-from fairstream.paper.settings import EXPERIMENTS, METRICS, PLAIN, RERANK, Setting, swept
+from fairstream.paper.settings import DATASETS, EXPERIMENTS, METRICS, MODELS, PLAIN, RERANK, Setting, swept
 from fairstream.paper.timing import seconds_table
 
 _PARAMETERS = {
@@ -121,11 +121,28 @@ def _place(*where: Any) -> Place:
 
 
 def _command(catalogue: Catalogue) -> str:
-    plan, n_seeds = catalogue.plan, len(catalogue.seeds)
-    parts = ["fairstream reproduce", f"--protocol {plan['protocol']}"]
-    parts += ["--quick"] if plan["quick"] else []
-    parts += [f"--seeds {n_seeds}"] if n_seeds > 1 else []
-    return " ".join(parts)
+    """What to type for the runs of the plan, which may be a part of the whole."""
+    plan, n_seeds, parts = catalogue.plan, len(catalogue.seeds), catalogue.parts()
+    words = ["fairstream reproduce", f"--protocol {plan['protocol']}"]
+    words += ["--quick"] if plan["quick"] else []
+    words += [f"--seeds {n_seeds}"] if n_seeds > 1 else []
+    datasets, models = ({part[at] for part in parts} for at in (0, 1))
+    words += [f"--dataset {name}" for name in DATASETS if name in datasets] if len(datasets) == 1 else []
+    words += [f"--model {name.lower()}" for name in MODELS if name in models] if len(models) == 1 else []
+    return " ".join([*words, *(f"--experiment {name}" for name in _experiments(catalogue))])
+
+
+def _experiments(catalogue: Catalogue) -> list[str]:
+    """The experiments that are planned, where it is not all of them."""
+    asked, whole = [], []
+    for experiment in EXPERIMENTS.values():
+        parts = [part for part in catalogue.parts() if part in experiment.parts]
+        settings = [(*part, setting) for part in parts for setting in experiment.settings(catalogue.scale, part[0])]
+        if settings:  # none in the time table, which is no run
+            asked.append(experiment.name)
+            whole += [experiment.name] if catalogue.planned.issuperset(settings) else []
+    timed = ["time"] if any(cell.ours is not None for cell in seconds_table(catalogue.store)) else []
+    return [] if whole == asked else [*whole, *timed]
 
 
 def _notes(catalogue: Catalogue) -> tuple[str, ...]:

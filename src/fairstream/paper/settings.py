@@ -193,6 +193,12 @@ class Experiment:
     def families(self, scale: Scale, dataset: str) -> list[Family]:
         return [family for family in scale.families(dataset) if family.name in self.chosen]
 
+    def settings(self, scale: Scale, dataset: str) -> set[Setting]:
+        """All that it runs on a data set, of families every value."""
+        families = self.families(scale, dataset)
+        tried = {family.at(value) for family in families for value in family.values}
+        return {*self.fixed(scale), *tried, *(Setting.of(family.plain) for family in families)}
+
 
 def _swept(parameter: str, values: Callable[[Scale], Sequence[float]]) -> Callable[[Scale], list[Setting]]:
     return lambda scale: [swept(parameter, value) for value in values(scale)]

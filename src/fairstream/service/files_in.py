@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.dataset
 
 from fairstream.data.tables import csv_conversion, decoded, open_source
 from fairstream.errors import DataError
@@ -26,6 +26,9 @@ from fairstream.service.incoming import (
     read_ipc,
 )
 from fairstream.service.settings import Limits
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 N_ROWS = 100_000
 _LINES = (".jsonl", ".ndjson")
@@ -129,11 +132,7 @@ def _renamed(found: dict[str, object], columns: Mapping[str, str]) -> dict[str, 
 def _tables(path: Path, columns: Mapping[str, str], *, optional: tuple[str, ...] = ()) -> Iterator[pa.Table]:
     """Tables with our names of the columns."""
     with open_source(path, "the file"):
-        source = (
-            None
-            if path.suffix.lower() == ".csv"
-            else pyarrow.dataset.dataset(path, format=_FORMATS[path.suffix.lower()])
-        )
+        source = None if path.suffix.lower() == ".csv" else _dataset(path)
         schema = (
             pyarrow.csv.open_csv(path, convert_options=csv_conversion()).schema if source is None else source.schema
         )
@@ -157,7 +156,13 @@ def _listed(names: list[str]) -> str:
     return ", ".join([*shown, *(["…"] if len(names) > _MOST_LISTED else [])])
 
 
-def _pieces(path: Path, source: pyarrow.dataset.Dataset, columns: list[str]) -> Iterator[pa.Table]:
+def _dataset(path: Path) -> Dataset:
+    from pyarrow.dataset import dataset  # noqa: PLC0415 (it loads pandas, where that is installed)
+
+    return dataset(path, format=_FORMATS[path.suffix.lower()])
+
+
+def _pieces(path: Path, source: Dataset, columns: list[str]) -> Iterator[pa.Table]:
     with open_source(path, "the file"):
         for batch in source.to_batches(columns=columns, batch_size=N_ROWS):
             for start in range(0, batch.num_rows, N_ROWS):

@@ -151,6 +151,7 @@ def test_the_same_findings_give_the_same_page(page: str) -> None:
 def test_a_quick_reproduction_says_so(read: Reader) -> None:
     assert "quick reproduction" not in read.text
     quick = findings(quick=True)
+    assert "fewer values were tried, each at the settings of a full one" in Reader(page_of(quick)).text
     short = replace(quick, points=tuple(replace(point, shortened="2 of 10 periods") for point in quick.points))
     text = Reader(page_of(short)).text
     assert "quick reproduction" in text

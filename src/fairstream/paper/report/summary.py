@@ -162,9 +162,12 @@ def summary_of(findings: Findings) -> str:
     ]
     if findings.quick:
         n_short = sum(point.shortened is not None and point.ours is not None for point in findings.points)
+        were, are = ("was", "is") if n_short == 1 else ("were", "are")
         sentences.append(
-            f"This was a quick reproduction: {counted(n_short, 'number')} of ours were made with fewer epochs or "
-            f"periods and are not compared; each says what was shortened."
+            f"This was a quick reproduction, with fewer values tried: {counted(n_short, 'number')} of ours {were} made "
+            f"with fewer epochs or periods and {are} not compared; each says what was shortened."
+            if n_short
+            else "This was a quick reproduction: fewer values were tried, each at the settings of a full one."
         )
     else:
         sentences.append("The settings were those of a full reproduction.")
@@ -174,6 +177,16 @@ def summary_of(findings: Findings) -> str:
             f"store; what depends on them is marked “not run”."
         )
     return " ".join(sentences)
+
+
+def in_short(findings: Findings) -> str:
+    """The same in one line: numbers that agree (where the protocol lets them), and verdicts."""
+    agree, compared = agreeing(findings.points)
+    claims = counts_of(findings.claims)
+    if findings.protocol != "paper" or not compared:
+        return f"{claims[0].upper()}{claims[1:]}."
+    numbers = f"Of {counted(compared, 'number')} compared with the paper's, {agree:,} ({share(agree, compared)}) agree"
+    return f"{numbers}; {claims}."
 
 
 def _by_quantity(findings: Findings) -> str:
