@@ -144,7 +144,8 @@ class DistributedEngine(Engine):
         return total / len(order)
 
     def finish(self, *, in_place: bool) -> None:
-        self._fetch()
+        if self._chunks_since:
+            self._fetch()
         self._group.stop()
         if self._saved is not None:
             self._saved.remove()
