@@ -44,7 +44,7 @@ class NegativeSampler:
         among: Rows | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.users, self.n_items, self._device = _distinct_rows(users), n_items, device
+        self.users, self.n_items, self._device = distinct_rows(users), n_items, device
         """The user rows that are served, sorted."""
         bounds, items = excluded.lists(self.users)
         self._among = None if among is None else torch.from_numpy(among).to(device)
@@ -71,7 +71,7 @@ class NegativeSampler:
         """The same draws for these users alone, in memory of their own."""
         part = copy.copy(self)
         part.__dict__.pop("_search_keys", None)
-        part.users = _distinct_rows(users)
+        part.users = distinct_rows(users)
         at = self.place(part.users)
         starts, counts = self.bounds[at], np.diff(self.bounds)[at]
         part.bounds = np.append(0, np.cumsum(counts))
@@ -142,7 +142,7 @@ class EveryItem(SharedNegatives):
         return self._rows, torch.zeros_like(self._log_expected)
 
 
-def _distinct_rows(rows: Rows) -> Rows:
+def distinct_rows(rows: Rows) -> Rows:
     """Sorted. A few are sorted themselves; of many, which may be a mapped file, it is ticked off which are there."""
     return np.unique(rows) if len(rows) < _MANY else np.flatnonzero(np.bincount(rows))
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from engine_support import job_of, tensors
 from fairstream.errors import CheckpointError, ConfigurationError, FairstreamError
+from fairstream.models import MatrixFactorization
 from fairstream.objectives import CVaRLoss, GroupDROLoss, LargestGapLoss, softmax_loss
 from fairstream.training import Engine, Schedule, TrainingJob, choose_engine
-from fairstream.training.distributed import Checkpoints, DistributedEngine, ThreadGroup, WorkerDiedError
+from fairstream.training.distributed import Checkpoints, DistributedEngine, ThreadGroup, WorkerDiedError, cut_job
 
 GRU_AND_SASREC: dict[str, dict[str, Any]] = {
     "gru4rec": {"model": "gru4rec", "loss": softmax_loss, "optimizer": "dense"},
@@ -231,3 +232,46 @@ def test_workers_that_die_again_and_again_are_an_error_and_the_model_stays_as_it
 def test_what_cannot_be_divided_is_said(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=f"cannot be divided among workers: .*{reason}"):
         DistributedEngine(job_of(**options), ThreadGroup(2))
+
+
+def job_of_a_few_users(optimizer: Literal["row", "dense"] = "row") -> TrainingJob:
+    """An update: of 90 users 6 have interactions, all of them with even rows; everybody has been updated before."""
+    job = job_of("mf", optimizer)
+    trained(choose_engine("reference", job)(job), job, 3)
+    few = np.flatnonzero(np.isin(job.batches.users, [4, 8, 20, 40, 60, 88]))[:300]
+    batches = replace(
+        job.batches, users=job.batches.users[few], items=job.batches.items[few], positions=np.arange(len(few)), size=50
+    )
+    return replace(job, batches=batches)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+def test_an_update_of_few_users_is_that_of_one_process(n_workers: int) -> None:
+    """Of four workers two have no interactions at all."""
+    one, other = job_of_a_few_users(), job_of_a_few_users()
+    before = tensors(one)
+    expected, _ = by_one_process(one, 12)
+    found, _ = by_workers(other, n_workers, 12)
+    assert_close(expected, found, 1e-5)
+    idle = [user for user in range(90) if user not in (4, 8, 20, 40, 60, 88)]
+    for name in [name for name in before if name.startswith("user")]:
+        assert torch.equal(found[name][idle], before[name][idle])
+
+
+def test_workers_hold_the_rows_of_users_who_can_change() -> None:
+    assert [len(cut_job(job_of_a_few_users(), rank, 2).model.user.weight) for rank in range(2)] == [6, 0]
+    assert [len(cut_job(job_of_a_few_users("dense"), rank, 2).model.user.weight) for rank in range(2)] == [45, 45]
+
+
+class ReadsAllUsers(MatrixFactorization):
+    """A model of one's own that looks at the table of users as a whole."""
+
+    def forward(self, users: Tensor, items: Tensor, context: Any = None) -> Tensor:
+        return super().forward(users, items, context) + self.user.weight.mean()
+
+
+def test_a_table_of_users_that_is_read_whole_is_refused() -> None:
+    job = job_of("mf")
+    job.model.__class__ = ReadsAllUsers
+    with pytest.raises(ConfigurationError, match="whole table of users"):
+        by_workers(job, 2, 2)

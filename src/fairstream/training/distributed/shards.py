@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairstream.data import History, Rows
 from fairstream.models import ContextBuilder, Scorer, UserTable
 from fairstream.objectives import softmax_loss
+from fairstream.sampling import distinct_rows
 from fairstream.training.batches import Batches, Windows
 from fairstream.training.engine import TrainingJob
 from fairstream.training.train import draws_itself
@@ -89,16 +90,17 @@ class WindowShard(_Shard, Windows):
 
 
 def cut_job(job: TrainingJob, rank: int, size: int) -> TrainingJob:
-    """The job of one of `size` workers: user row u belongs to worker u mod `size`, where it is row u // `size`.
+    """The job of one of `size` workers, whose tables of users hold the rows of `own_users`.
 
     Everything is copied; the job itself stays as it is.
     """
     # Given to deepcopy as already copied: it would copy the tables of all users before they could be cut.
     memo: dict[int, Any] = {}
     for parameter in user_parameters(job.model).values():
-        memo[id(parameter)] = nn.Parameter(parameter.detach()[rank::size].clone(), parameter.requires_grad)
+        rows = torch.from_numpy(own_users(job, rank, size))
+        memo[id(parameter)] = nn.Parameter(parameter.detach()[rows], parameter.requires_grad)
         for value in job.optimizer.state.get(parameter, {}).values():
-            memo[id(value)] = value[rank::size].clone() if value.dim() else value.clone()
+            memo[id(value)] = value[rows] if value.dim() else value.clone()
     whole = job.model, job.optimizer, job.schedule, job.objective
     model, optimizer, schedule, objective = copy.deepcopy(whole, memo)
     for table in model.tables():
@@ -117,6 +119,25 @@ def cut_job(job: TrainingJob, rank: int, size: int) -> TrainingJob:
         sampler=job.sampler.only(batches.users),
         contexts=contexts,
     )
+
+
+def own_users(job: TrainingJob, rank: int, size: int) -> Rows:
+    """The users of a worker: u mod `size` is its rank. Where no other rows can change, only those with interactions."""
+    if not has_sparse_users(job.model):
+        return np.arange(rank, job.model.n_users, size)
+    users = distinct_rows(job.batches.users)
+    return users[users % size == rank]
+
+
+def own_rows(job: TrainingJob, size: int) -> Rows:
+    """The rows in a worker's tables that the users of its interactions have, given its part of a job."""
+    users = job.batches.users
+    return np.searchsorted(distinct_rows(users), users) if has_sparse_users(job.model) else users // size
+
+
+def has_sparse_users(model: Scorer) -> bool:
+    """Whether a step changes only the rows of users who are in its batch."""
+    return all(module.sparse for module in model.modules() if isinstance(module, UserTable))
 
 
 def user_parameters(model: Scorer) -> dict[str, Tensor]:
@@ -181,19 +202,13 @@ def join_arrays(job: TrainingJob, parts: Sequence[Mapping[str, Array]]) -> None:
     """Write the `own_arrays` of all workers into the whole job; replicated ones are the first worker's."""
     of_users = user_parameters(job.model)
     for name, parameter in job.model.named_parameters():
-        of_workers = parts if name in of_users else parts[:1]
-        _join([part[name] for part in of_workers], parameter.detach().numpy())
-        for key in [key for key in parts[0] if key.rpartition("/")[0] == name]:
-            values = [part[key] for part in of_workers]
-            shape = (*parameter.shape[:1], *values[0].shape[1:]) if values[0].ndim else ()
-            whole = np.empty(shape, values[0].dtype)
-            _join(values, whole)
-            job.optimizer.state[parameter][key.rpartition("/")[2]] = torch.from_numpy(whole)
-
-
-def _join(parts: Sequence[Array], whole: Array) -> None:
-    """Write the rows of all workers into a table, in the order of the users."""
-    if not whole.ndim:
-        whole[()] = parts[0]
-    for rank, part in enumerate(parts if whole.ndim else ()):
-        whole[rank :: len(parts)] = part
+        state = job.optimizer.state[parameter]
+        for rank, part in enumerate(parts if name in of_users else parts[:1]):
+            rows = own_users(job, rank, len(parts)) if name in of_users else ...
+            for key in [key for key in part if name in (key, key.rpartition("/")[0])]:
+                moment = key.rpartition("/")[2]
+                if key != name and moment not in state:
+                    shape = (*parameter.shape[:1], *part[key].shape[1:]) if part[key].ndim else ()
+                    state[moment] = torch.from_numpy(np.zeros(shape, part[key].dtype))
+                whole = (parameter.detach() if key == name else state[moment]).numpy()
+                whole[rows if whole.ndim else ...] = part[key]

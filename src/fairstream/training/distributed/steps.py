@@ -15,13 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from fairstream.data import Rows
-from fairstream.errors import ModelError
+from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models import Scorer
 from fairstream.objectives import AmongAll
 from fairstream.randomness import GOLDEN
 from fairstream.sampling import uniform
 from fairstream.training.distributed.exchange import Exchange
-from fairstream.training.distributed.shards import BatchShard, WindowShard, user_parameters
+from fairstream.training.distributed.shards import (
+    BatchShard,
+    WindowShard,
+    has_sparse_users,
+    own_rows,
+    user_parameters,
+)
 from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.reference import ReferenceEngine, WindowEngine
 
@@ -51,6 +57,7 @@ class ShardEngine(Engine):
         self.shard, self._dropout = shard, _DropoutKeys()
         _replace_dropout(self.job.model, self._dropout)
         of_users = {id(parameter) for parameter in user_parameters(self.job.model).values()}
+        self._has_sparse_users = has_sparse_users(self.job.model)
         self._parameters = [(p, id(p) in of_users) for p in self.job.model.parameters() if p.requires_grad]
 
     def _global_step(self, b: int, scores: Tensor, groups: Tensor, among_all: AmongAll | None) -> Tensor:
@@ -120,6 +127,11 @@ class ShardEngine(Engine):
         dense = []
         for (parameter, is_users), kind in zip(self._parameters, kinds.T, strict=True):
             if (kind == _DENSE).any():
+                if is_users and self._has_sparse_users:
+                    raise ConfigurationError(
+                        "the model reads the whole table of users, which workers do not have; look up rows by calling "
+                        "the table, or train with optimizer='dense'"
+                    )
                 parameter.grad = _as_dense(parameter)
                 if not is_users:
                     dense.append(parameter.grad)
@@ -150,7 +162,7 @@ class BatchShardEngine(ShardEngine, ReferenceEngine):
         self.prepare(job, exchange, n_steps)
         assert isinstance(self.shard, BatchShard)
         if any(is_users for _, is_users in self._parameters):
-            self._users = torch.from_numpy(self.shard.users // exchange.size)
+            self._users = torch.from_numpy(own_rows(job, exchange.size))
 
     def epoch(self, order: Rows, key: int) -> float:
         self._dropout.key = key
