@@ -193,7 +193,7 @@ def report(lines: list[dict[str, Any]]) -> str:
         machine = machine_of(lines, work.model)
         pairs = [
             (machine.seconds(work) * 1e3, line["cpu_seconds"] * 1e3, ".1f"),
-            (work.bytes / 1e6, line["wire_bytes"] / 1e6 if work.workers > 1 else 0.0, ".2f"),
+            (work.bytes / 1e6, line["sent_bytes"] / 1e6, ".2f"),
             (work.memory / _GIB, line["resident_mib"] / 1024, ".2f"),
         ]
         cells = []
