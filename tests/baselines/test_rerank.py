@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairstream.baselines import Program, Rerank, Reranking
@@ -237,6 +237,7 @@ def test_the_order_of_the_users_does_not_matter(program: Program, seed: int) -> 
     assert ours.is_within == theirs.is_within
 
 
+@example(seed=422, tolerance=0.0)  # two ends come equally close, but for rounding, at very different costs
 @given(st.integers(0, 999), TOLERANCES)
 def test_with_scores_all_different_each_user_gets_the_same_list_wherever_it_stands(seed: int, tolerance: float) -> None:
     rng = np.random.default_rng(seed)

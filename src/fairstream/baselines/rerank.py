@@ -164,7 +164,8 @@ def _taken(closing: _Exchanges, widening: _Exchanges, gap: float, tolerance: flo
         for more in (np.ceil(missing), np.ceil(missing) - 1):
             n_after = (n_before + more.clip(0).astype(np.int64)).clip(max=len(same))
             beyond = np.abs(gap - closing.closed[first] - (n_after - n_before) * size) - tolerance
-            beyond = np.where(beyond <= ROUNDING, 0.0, beyond)
+            # Ends that come equally close are equal, however their sums were rounded: the cheaper one is taken.
+            beyond = np.where(beyond <= ROUNDING, 0.0, np.round(beyond / ROUNDING) * ROUNDING)
             cost = closing.paid[first] + paid[n_after] - paid[n_before]
             at = np.lexsort((cost, beyond))[0]
             if (beyond[at], cost[at]) < best:
