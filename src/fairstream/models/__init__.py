@@ -22,6 +22,7 @@ from fairstream.models.scorer import (
     closed_forms,
     copy_model,
     make_model,
+    takes_weights,
 )
 from fairstream.models.sequence import GRU4Rec, SASRec
 from fairstream.models.tables import ItemTable, Table, UserTable
@@ -120,4 +121,5 @@ __all__ = [
     "may_inherit",
     "model_defaults",
     "model_factory",
+    "takes_weights",
 ]
