@@ -107,7 +107,7 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
 
 def at_level(config: MethodConfig, lever: LeverName, value: float) -> MethodConfig:
     """Return the configuration with one lever at a value and the other off, and without an accepted disparity."""
-    options: dict[str, Any] = {**{name: none for name, (none, _) in LEVERS.items()}, lever: value}
+    options: dict[str, Any] = {lever: value}
     if lever == "fairness_weight" and config.fairness_name is None:
         options["fairness"] = "signed"
-    return config.with_options(max_disparity=None, min_quality=None, **options)
+    return config.without_lever().with_options(**options)
