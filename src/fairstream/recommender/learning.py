@@ -16,7 +16,7 @@ import torch
 from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Evaluation, Evaluator, UserResults
+from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
 from fairstream.methods import METHODS, MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
@@ -239,7 +239,10 @@ class Learning:
         """
         if self.controller is None:
             return None
-        evaluator = replace(evaluator, metrics=(self.config.disparity_metric,), k=1, n_resamples=0, rerank=None)
+        (metric,) = resolve_metrics((self.config.disparity_metric,), 20, evaluator.protocol.metrics)
+        # A list is no longer than the catalogue.
+        name = f"{metric.name.rpartition('@')[0]}@{min(metric.k, state.history.n_items)}"
+        evaluator = replace(evaluator, metrics=(name,), k=1, n_resamples=0, rerank=None)
         (metric,) = evaluator.resolved_metrics
 
         def tested(model: Scorer, contexts: ContextBuilder, **options: Any) -> UserResults:
