@@ -408,6 +408,10 @@ class Learning:
         """The same, with nothing done for fairness in training."""
         return replace(self, config=self.config.without_lever())
 
+    def without_groups(self) -> Learning:
+        """The same where there are no groups: only a fairness loss that needs none stays on."""
+        return replace(self, config=self.parts.without_groups(self.config))
+
     def unweighted(self, state: State) -> State:
         """The state with the events of every group counting once, where that needs no training.
 

@@ -25,7 +25,7 @@ from fairstream.display import Shown, Summary
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, resolve_metrics
 from fairstream.evaluation.blocks import connected
-from fairstream.methods import METHODS, MethodConfig, Parts
+from fairstream.methods import METHODS, MethodConfig, Parts, note_without_groups
 from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, RecentPopularity, Scorer, Task
 from fairstream.objectives import FairnessLoss, Loss, Surrogate
 from fairstream.randomness import Randomness
@@ -351,13 +351,13 @@ class FairRecommender(Shown):
                 "max_disparity is a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
                 "max_disparity"
             )
-        return ("there are no groups: nothing is done for fairness, and no disparity is measured",)
+        return (note_without_groups(self._learning.without_groups().config),)
 
     def _learning_with(
         self, groups: Groups, cluster: str | None = None, checkpoint: str | Path | None = None
     ) -> Learning:
-        """How states follow each other, and where; without groups there is nothing to be fair to."""
-        learning = self._learning.without_lever() if groups.is_empty else self._learning
+        """How states follow each other, and where; without groups, what needs them is off."""
+        learning = self._learning.without_groups() if groups.is_empty else self._learning
         if cluster is None:
             if checkpoint is not None:
                 raise ConfigurationError("checkpoint goes with a training on a cluster; give cluster, or leave it out")
