@@ -251,7 +251,7 @@ class Parts:
         options |= {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
         if metrics is not None:
             options["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        wanted = {} if model is None or isinstance(model, str) else model_defaults(model)
+        wanted = {} if model is None or isinstance(model, str) else model_defaults(model, loss)
         options = {**wanted, **{name: value for name, value in options.items() if value is not None}}
         return options, cls(**objects, metrics=dict(metrics) if isinstance(metrics, Mapping) else {})
 

@@ -191,7 +191,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             raise ConfigurationError(
                 "only a method that retrains every period, with the advantaged group declared, can begin at any period"
             )
-        if may_inherit(self.config.model):
+        if may_inherit(self._learning.parts.model or self.config.model):
             raise ConfigurationError(
                 f"the model {self.config.model} takes over something from the period before it, as the blend does its "
                 f"weights, and cannot begin at any period"

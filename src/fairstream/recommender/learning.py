@@ -29,7 +29,7 @@ from fairstream.models import (
     UserWeights,
     WindowScorer,
     closed_forms,
-    may_be_closed_form,
+    make_model,
 )
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -196,6 +196,12 @@ class Learning:
     def models(self) -> ModelBuilder:
         """Makes, copies and grows models with their optimizers."""
         return ModelBuilder(self.config, self.factory, self.randomness, self.device, self.oracle)
+
+    @cached_property
+    def example(self) -> Scorer:
+        """A model for one user and one item: it shows what kind of model there is."""
+        with self.randomness.seeded("weights", 0):
+            return make_model(self.factory, 1, 1)
 
     @cached_property
     def objective(self) -> Objective:
@@ -616,8 +622,7 @@ class Learning:
         lever = self.config.disparity_lever
         if self.controller is None:
             return False
-        takes_weights = self.objective.is_weighted or may_be_closed_form(self.config.model)
-        if lever == "event-weights" and not takes_weights:
+        if lever == "event-weights" and not self.objective.is_weighted and not closed_forms(self.example):
             raise ConfigurationError(
                 f"the loss {self.config.loss} takes no weights of events; choose loss='softmax' or "
                 f"disparity_lever='fairness-loss'"

@@ -7,7 +7,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from fairstream.data import History
 from fairstream.errors import ConfigurationError
 from fairstream.methods import METHODS, MethodConfig
 from fairstream.models import ClosedFormScorer, WindowScorer, closed_forms
@@ -76,7 +75,7 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
         If the method has no such lever, or the model no use for it.
 
     """
-    config, model = learning.config, learning.models.new(History.of(*np.zeros((2, 1), np.int64)), 0)
+    config, model = learning.config, learning.example
     if METHODS[config.method].engine is not None or isinstance(learning.strategy, Keep):
         raise ConfigurationError(
             f"a frontier varies the weights of events or λ in updates, which {config.method} does not use; "

@@ -67,7 +67,8 @@ class FairRecommender(Shown):
     ----------
     model
         A registered name ("mf", "ncf", "item-item", "popularity", …), or a `Scorer` class or function
-        (n_users, n_items) → `Scorer` of your own.
+        (n_users, n_items) → `Scorer` of your own, `partial(SASRec, embedding_dim=128)` for one. A function is
+        called with one user and one item to see what it makes.
     method
         Which method of the paper: "FADE" (fine-tuning with the fairness loss), "Finetune",
         "Retrain", … (see `METHODS`).
