@@ -1116,7 +1116,7 @@ class FairRecommender(Shown):
                 log = replace(log, notes=(*log.notes, *log.notes_after(state.last_time)))
         else:
             log = read_more_events(
-                events, state.groups, state.columns, users=users, items=items, last_time=state.last_time
+                events, state.groups, state.later_columns, users=users, items=items, last_time=state.last_time
             )
         return NewEvents.align(self._learning.readable(log), state)
 
