@@ -143,6 +143,16 @@ class ItemTable(Table):
             return own
         return own + self._of_features(self.codes[rows.clamp(min=0)].masked_fill((rows < 0).unsqueeze(-1), -1))
 
+    def is_known(self, trained: Tensor) -> Tensor:
+        """(n,) whether each of the first n items has a trained row, or shares a feature with an item that has one."""
+        if self.features is None:
+            return trained
+        codes = self.codes[: len(trained)]
+        known_features = trained.new_zeros(self.features.num_embeddings + 1)  # the last one stands for the padding
+        known_features[codes[trained]] = True
+        known_features[-1] = False
+        return trained | known_features[codes].any(dim=1)
+
     def embeddings(self) -> Tensor:
         """(n_items, d) those of all items."""
         return self.weight if self.features is None else self.weight + self._of_features(self.codes)

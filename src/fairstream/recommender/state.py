@@ -44,6 +44,8 @@ class State:
 
     Users whose events had to be left out, for want of items to draw negatives from, are not among them.
     """
+    trained_items: Mask
+    """(n_items,) the items that were positives in training; other items have an untrained row."""
     t: int
     """The period of the last update; events observed since then belong to the next one."""
     started_at: int
@@ -77,8 +79,11 @@ class State:
 
     @cached_property
     def contexts(self) -> ContextBuilder:
-        """What the model may know of each user now."""
-        return ContextBuilder(self.model.reads, self.history, self.trained, self.model.device)
+        """What the model may know of each user now, and which items it can score."""
+        trained = torch.from_numpy(self.trained_items).to(self.model.device)
+        can_score = self.model.can_score_items(trained).cpu().numpy()
+        items = None if can_score.all() else np.flatnonzero(can_score)
+        return ContextBuilder(self.model.reads, self.history, self.trained, self.model.device, items)
 
     @cached_property
     def fallback(self) -> RecentPopularity:
