@@ -34,7 +34,7 @@ from fairstream.models import (
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.model_builder import ModelBuilder, Trained
-from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.state import MemoryUse, NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import (
     Control,
@@ -390,7 +390,7 @@ class Learning:
             memory=self.strategy.after(plan, result.report),
             pending=state.pending[:0],
             unlearned=_without(unlearned, plan.events),
-            is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
+            memory_use=MemoryUse(),  # its memory is its own, or the caller lets it take over the last state's
             event_weights=weights,
         )
         notes = (*reasons, *control.reasons, *result.model.notes)
@@ -476,7 +476,7 @@ class Learning:
             memory=self.strategy.forget(state.memory, rows),
             pending=pending,
             unlearned=unlearned,
-            is_shared=False,
+            memory_use=MemoryUse(),
         )
 
     # ── training ─────────────────────────────────────────────────────────────────────────
@@ -515,9 +515,7 @@ class Learning:
         learned = history, plan.events, lesson.unlearned, lesson.user_weights, t
         if optimizer is None:
             self._compute(model, *learned, was_weighted=lesson.was_weighted)
-            return _Result(
-                model, None, None, None, history.users_at(plan.events), history.items_at(plan.events)
-            )
+            return _Result(model, None, None, None, history.users_at(plan.events), history.items_at(plan.events))
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate

@@ -24,6 +24,14 @@ _NOTHING: Rows = np.empty(0, dtype=np.int64)
 _EVENTS = "the events"
 
 
+@dataclass(eq=False)
+class MemoryUse:
+    """Who uses the memory of a model: states that share memory share this object."""
+
+    is_shared: bool = False
+    """Whether somebody else may hold one of these states, so that no later state may reuse their memory."""
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """A recommender at one moment: never changed, only replaced by the next one.
@@ -60,8 +68,8 @@ class State:
     """How the events were read."""
     last_time: np.generic | None = None
     """The time of the latest event; its dtype is the kind of time."""
-    is_shared: bool = False
-    """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
+    """Belongs to the memory of the model; a state over other memory has another one."""
     features: Codes | None = None
     """(at least n_items, F) what describes the items; None where the model reads no features."""
     event_weights: Mapping[str, float] = field(default_factory=dict)
@@ -139,9 +147,14 @@ class State:
         weights[has_events] = self.popularity[has_events] / before[has_events]
         return history.recent_popularity * weights
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
+        return self.memory_use.is_shared
+
     def share(self) -> State:
-        """Mark this state as held by somebody else, too; returns the state itself."""
-        object.__setattr__(self, "is_shared", True)
+        """Mark the memory of this state as held by somebody else, too; returns the state itself."""
+        self.memory_use.is_shared = True
         return self
 
     def __getstate__(self) -> dict[str, Any]:
