@@ -34,7 +34,7 @@ from fairstream.models import (
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.model_builder import ModelBuilder, Trained
-from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.state import MemoryUse, NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import (
     Control,
@@ -103,6 +103,8 @@ class _Result(NamedTuple):
     """Holds the result until it is finished, where it worked on a copy."""
     users: Rows
     """Whom it was trained on."""
+    items: Rows
+    """The positives."""
 
 
 class _Lesson(NamedTuple):
@@ -316,8 +318,6 @@ class Learning:
         plan, weights = Plan.retrain(period), self.fixed_weights(events.groups)
         lesson = _Lesson(plan, history, events, t, np.arange(len(history)), weights)
         result = self._train(lesson, None, on_epoch)
-        trained = np.zeros(history.n_users, np.bool_)
-        trained[result.users] = True
         state = State(
             result.model,
             result.optimizer,
@@ -325,7 +325,8 @@ class Learning:
             events.groups,
             events.user_ids,
             events.item_ids,
-            trained,
+            _marked(np.zeros(0, np.bool_), history.n_users, result.users),
+            _marked(np.zeros(0, np.bool_), history.n_items, result.items),
             t,
             t,
             last_time=events.last_time,
@@ -368,7 +369,8 @@ class Learning:
                 following,
                 model=model,
                 optimizer=optimizer,
-                trained=_resized(state.trained, history),
+                trained=_marked(state.trained, history.n_users),
+                trained_items=_marked(state.trained_items, history.n_items),
                 memory=plan.memory,
                 unlearned=unlearned,
             )
@@ -386,18 +388,18 @@ class Learning:
         if type(result.model).inherit is not Scorer.inherit:
             previous = self.models.grown(state, history, events.features)[0] if base is None else base[0]
             result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
-        trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
-        trained[result.users] = True
+        nobody, nothing = state.trained[:0], state.trained_items[:0]
         following = replace(
             following,
             model=result.model,
             optimizer=result.optimizer,
-            trained=trained,
+            trained=_marked(nobody if is_fresh else state.trained, history.n_users, result.users),
+            trained_items=_marked(nothing if is_fresh else state.trained_items, history.n_items, result.items),
             started_at=t if is_fresh else state.started_at,
             memory=self.strategy.after(plan, result.report),
             pending=state.pending[:0],
             unlearned=_without(unlearned, plan.events),
-            is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
+            memory_use=MemoryUse(),  # its memory is its own, or the caller lets it take over the last state's
             event_weights=weights,
         )
         notes = (*reasons, *control.reasons, *result.model.notes)
@@ -441,7 +443,8 @@ class Learning:
             following,
             model=model.eval(),
             optimizer=optimizer,
-            trained=_resized(state.trained, history),
+            trained=_marked(state.trained, history.n_users),
+            trained_items=_marked(state.trained_items, history.n_items),
             pending=pending,
             unlearned=np.concatenate([state.unlearned, arrived]),
             popularity=state.popularity_after(history),
@@ -486,7 +489,7 @@ class Learning:
             memory=self.strategy.forget(state.memory, rows),
             pending=pending,
             unlearned=unlearned,
-            is_shared=False,
+            memory_use=MemoryUse(),
         )
 
     # ── training ─────────────────────────────────────────────────────────────────────────
@@ -525,7 +528,7 @@ class Learning:
         learned = history, plan.events, lesson.unlearned, lesson.user_weights, t
         if optimizer is None:
             self._compute(model, *learned, was_weighted=lesson.was_weighted)
-            return _Result(model, None, None, None, history.users_at(plan.events))
+            return _Result(model, None, None, None, history.users_at(plan.events), history.items_at(plan.events))
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
@@ -559,10 +562,10 @@ class Learning:
         if job.schedule is not None:
             job.schedule.finish()
         if works_on_copy:
-            return _Result(model, optimizer, report, engine, job.batches.users)
+            return _Result(model, optimizer, report, engine, job.batches.users, job.batches.positives)
         engine.finish(in_place=True)  # the model is nobody else's
         self._compute(model, *learned, was_weighted=lesson.was_weighted)
-        return _Result(model, optimizer, report, None, job.batches.users)
+        return _Result(model, optimizer, report, None, job.batches.users, job.batches.positives)
 
     def _engine_of(self, job: TrainingJob) -> Callable[[TrainingJob], Engine]:
         """What runs a job: this process, or the workers."""
@@ -736,10 +739,12 @@ def _without(positions: Rows, gone: Positions) -> Rows:
     return np.setdiff1d(positions, gone, assume_unique=True)
 
 
-def _resized(mask: Mask, history: History) -> Mask:
-    resized = np.zeros(history.n_users, np.bool_)
-    resized[: len(mask)] = mask
-    return resized
+def _marked(mask: Mask, n_rows: int, rows: Rows | tuple[()] = ()) -> Mask:
+    """The mask with a place for each of `n_rows` rows, and these marked."""
+    marked = np.zeros(n_rows, np.bool_)
+    marked[: len(mask)] = mask
+    marked[np.asarray(rows, np.int64)] = True
+    return marked
 
 
 def note_on_undecided(groups: Iterable[str]) -> str:
