@@ -32,6 +32,7 @@ from fairstream.recommender import Learning, NewEvents, State, Update
 from fairstream.recommender.learning import note_on_undecided
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.strategies import Retrain, Strategy, UserQuality
+from fairstream.threads import inference_threads, limit_threads
 from fairstream.training import Tensors
 from fairstream.training.distributed import ActorGroup
 
@@ -134,7 +135,8 @@ class Run(Tabular, Iterator[PeriodResult]):
             if self._cluster is not None and self._evaluator.cluster is None:
                 there = self._connection.enter_context(self._connect())
                 self._evaluator = replace(self._evaluator, cluster=there)
-            yield
+            with limit_threads(inference_threads("auto")):
+                yield
         except BaseException:
             self._disconnect()
             raise

@@ -48,6 +48,7 @@ from fairstream.strategies import (
     Strategy,
     UserQuality,
 )
+from fairstream.threads import Threads, limit_threads, training_threads
 from fairstream.training import (
     Batches,
     Engine,
@@ -180,6 +181,7 @@ class Learning:
     randomness: Randomness
     device: torch.device
     engine: EngineName = "auto"
+    threads: Threads = "auto"
     oracle: History | None = None
     """All events, future ones included: the paper's protocol lets training know of them."""
     workers: WorkerGroup | None = None
@@ -573,17 +575,18 @@ class Learning:
         if is_fresh and config.schedule == "cosine":
             job = replace(job, schedule=Schedule(job.optimizer, rate, epochs * len(job.batches)))
         try:
-            engine = make_engine(job)
-            report = train(
-                job,
-                engine,
-                n_interactions=len(plan.events),
-                t=t,
-                epochs=epochs,
-                randomness=self.randomness,
-                learning_rate=rate,
-                on_epoch=on_epoch,
-            )
+            with limit_threads(training_threads(self.threads)):
+                engine = make_engine(job)
+                report = train(
+                    job,
+                    engine,
+                    n_interactions=len(plan.events),
+                    t=t,
+                    epochs=epochs,
+                    randomness=self.randomness,
+                    learning_rate=rate,
+                    on_epoch=on_epoch,
+                )
         except BaseException:
             if self.workers is not None:
                 self.workers.stop()
