@@ -96,9 +96,8 @@ def test_a_run_says_so_everywhere(tmp_path: Path) -> None:
     assert NO_EFFECT.format("FADE") in (tmp_path / "report.html").read_text()
 
 
-def test_a_run_of_a_factory_says_so_once_it_has_made_a_model() -> None:
+def test_a_run_of_a_factory_says_so() -> None:
     run = fs.run(log(2), "FADE", model=make_item_item, **RUN)
-    run.begin()
     assert [NO_EFFECT.format("FADE") in note for note in run.notes] == [True]
 
 

@@ -16,10 +16,9 @@ import torch
 from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Evaluation, Evaluator, UserResults
+from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
 from fairstream.methods import METHODS, Method, MethodConfig, Parts
 from fairstream.models import (
-    MODELS,
     ClosedFormScorer,
     ContextBuilder,
     Mask,
@@ -30,13 +29,12 @@ from fairstream.models import (
     UserWeights,
     WindowScorer,
     closed_forms,
-    is_closed_form,
-    may_be_closed_form,
+    make_model,
 )
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.model_builder import ModelBuilder, Trained
-from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.state import MemoryUse, NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import (
     Control,
@@ -105,6 +103,8 @@ class _Result(NamedTuple):
     """Holds the result until it is finished, where it worked on a copy."""
     users: Rows
     """Whom it was trained on."""
+    items: Rows
+    """The positives."""
 
 
 class _Lesson(NamedTuple):
@@ -200,6 +200,12 @@ class Learning:
         return ModelBuilder(self.config, self.factory, self.randomness, self.device, self.oracle)
 
     @cached_property
+    def example(self) -> Scorer:
+        """A model for one user and one item: it shows what kind of model there is."""
+        with self.randomness.seeded("weights", 0):
+            return make_model(self.factory, 1, 1)
+
+    @cached_property
     def objective(self) -> Objective:
         """What training minimises."""
         return self.parts.make_objective(self.config)
@@ -241,7 +247,10 @@ class Learning:
         """
         if self.controller is None:
             return None
-        evaluator = replace(evaluator, metrics=(self.config.disparity_metric,), k=1, n_resamples=0, rerank=None)
+        (metric,) = resolve_metrics((self.config.disparity_metric,), 20, evaluator.protocol.metrics)
+        # A list is no longer than the catalogue.
+        name = f"{metric.name.rpartition('@')[0]}@{min(metric.k, state.history.n_items)}"
+        evaluator = replace(evaluator, metrics=(name,), k=1, n_resamples=0, rerank=None)
         (metric,) = evaluator.resolved_metrics
 
         def tested(model: Scorer, contexts: ContextBuilder, **options: Any) -> UserResults:
@@ -309,8 +318,6 @@ class Learning:
         plan, weights = Plan.retrain(period), self.fixed_weights(events.groups)
         lesson = _Lesson(plan, history, events, t, np.arange(len(history)), weights)
         result = self._train(lesson, None, on_epoch)
-        trained = np.zeros(history.n_users, np.bool_)
-        trained[result.users] = True
         state = State(
             result.model,
             result.optimizer,
@@ -318,7 +325,8 @@ class Learning:
             events.groups,
             events.user_ids,
             events.item_ids,
-            trained,
+            _marked(np.zeros(0, np.bool_), history.n_users, result.users),
+            _marked(np.zeros(0, np.bool_), history.n_items, result.items),
             t,
             t,
             last_time=events.last_time,
@@ -361,7 +369,8 @@ class Learning:
                 following,
                 model=model,
                 optimizer=optimizer,
-                trained=_resized(state.trained, history),
+                trained=_marked(state.trained, history.n_users),
+                trained_items=_marked(state.trained_items, history.n_items),
                 memory=plan.memory,
                 unlearned=unlearned,
             )
@@ -379,18 +388,18 @@ class Learning:
         if type(result.model).inherit is not Scorer.inherit:
             previous = self.models.grown(state, history, events.features)[0] if base is None else base[0]
             result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
-        trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
-        trained[result.users] = True
+        nobody, nothing = state.trained[:0], state.trained_items[:0]
         following = replace(
             following,
             model=result.model,
             optimizer=result.optimizer,
-            trained=trained,
+            trained=_marked(nobody if is_fresh else state.trained, history.n_users, result.users),
+            trained_items=_marked(nothing if is_fresh else state.trained_items, history.n_items, result.items),
             started_at=t if is_fresh else state.started_at,
             memory=self.strategy.after(plan, result.report),
             pending=state.pending[:0],
             unlearned=_without(unlearned, plan.events),
-            is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
+            memory_use=MemoryUse(),  # its memory is its own, or the caller lets it take over the last state's
             event_weights=weights,
         )
         notes = (*reasons, *control.reasons, *result.model.notes)
@@ -406,6 +415,10 @@ class Learning:
     def without_lever(self) -> Learning:
         """The same, with nothing done for fairness in training."""
         return replace(self, config=self.config.without_lever())
+
+    def without_groups(self) -> Learning:
+        """The same where there are no groups: only a fairness loss that needs none stays on."""
+        return replace(self, config=self.parts.without_groups(self.config))
 
     def unweighted(self, state: State) -> State:
         """The state with the events of every group counting once, where that needs no training.
@@ -430,7 +443,8 @@ class Learning:
             following,
             model=model.eval(),
             optimizer=optimizer,
-            trained=_resized(state.trained, history),
+            trained=_marked(state.trained, history.n_users),
+            trained_items=_marked(state.trained_items, history.n_items),
             pending=pending,
             unlearned=np.concatenate([state.unlearned, arrived]),
             popularity=state.popularity_after(history),
@@ -475,7 +489,7 @@ class Learning:
             memory=self.strategy.forget(state.memory, rows),
             pending=pending,
             unlearned=unlearned,
-            is_shared=False,
+            memory_use=MemoryUse(),
         )
 
     # ── training ─────────────────────────────────────────────────────────────────────────
@@ -517,21 +531,17 @@ class Learning:
             )
         return dict.fromkeys(groups.behind(), weight)
 
-    def notes_on_fairness(self, groups: Groups, model: Scorer | None = None) -> tuple[str, ...]:
-        """What is asked of the fairness loss and cannot be done: one sentence, or none.
-
-        Before there is a model, its name or class tells whether it is computed in closed form.
-        """
-        config, kind = self.config, self.parts.model or MODELS.get(self.config.model)
+    def notes_on_fairness(self, groups: Groups) -> tuple[str, ...]:
+        """What is asked of the fairness loss and cannot be done: one sentence, or none."""
+        config, model = self.config, self.example
         if groups.is_empty or not self.objective.is_fair:
             return ()
-        if isinstance(model, ClosedFormScorer) or (model is None and is_closed_form(kind)):
+        if isinstance(model, ClosedFormScorer):
             if config.group_weight != 1:  # which closed forms do take
                 return ()
-            name = config.model if self.parts.model is None else type(model).__name__ if model else "this model"
+            name = config.model if self.parts.model is None else type(model).__name__
             twin = next((n for n, m in METHODS.items() if m == Method(n, METHODS[config.method].strategy)), None)
-            learn: Callable[..., None] = getattr(model or kind, "learn")  # noqa: B009 (closed forms have one)
-            takes_weights = "weights" in inspect.signature(learn).parameters
+            takes_weights = "weights" in inspect.signature(model.learn).parameters
             return (
                 f"{name} is computed in closed form, so the fairness loss of {config.method} has no effect: the "
                 f"results equal those of {twin or 'fairness_weight=0'}; use "
@@ -562,7 +572,7 @@ class Learning:
         learned = history, plan.events, lesson.unlearned, lesson.user_weights, t
         if optimizer is None:
             self._compute(model, *learned, was_weighted=lesson.was_weighted)
-            return _Result(model, None, None, None, history.users_at(plan.events))
+            return _Result(model, None, None, None, history.users_at(plan.events), history.items_at(plan.events))
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
@@ -596,10 +606,10 @@ class Learning:
         if job.schedule is not None:
             job.schedule.finish()
         if works_on_copy:
-            return _Result(model, optimizer, report, engine, job.batches.users)
+            return _Result(model, optimizer, report, engine, job.batches.users, job.batches.positives)
         engine.finish(in_place=True)  # the model is nobody else's
         self._compute(model, *learned, was_weighted=lesson.was_weighted)
-        return _Result(model, optimizer, report, None, job.batches.users)
+        return _Result(model, optimizer, report, None, job.batches.users, job.batches.positives)
 
     def _engine_of(self, job: TrainingJob) -> Callable[[TrainingJob], Engine]:
         """What runs a job: this process, or the workers."""
@@ -661,8 +671,7 @@ class Learning:
         lever = self.config.disparity_lever
         if self.controller is None:
             return False
-        takes_weights = self.objective.is_weighted or may_be_closed_form(self.config.model)
-        if lever == "event-weights" and not takes_weights:
+        if lever == "event-weights" and not self.objective.is_weighted and not closed_forms(self.example):
             raise ConfigurationError(
                 f"the loss {self.config.loss} takes no weights of events; choose loss='softmax' or "
                 f"disparity_lever='fairness-loss'"
@@ -776,10 +785,12 @@ def _without(positions: Rows, gone: Positions) -> Rows:
     return np.setdiff1d(positions, gone, assume_unique=True)
 
 
-def _resized(mask: Mask, history: History) -> Mask:
-    resized = np.zeros(history.n_users, np.bool_)
-    resized[: len(mask)] = mask
-    return resized
+def _marked(mask: Mask, n_rows: int, rows: Rows | tuple[()] = ()) -> Mask:
+    """The mask with a place for each of `n_rows` rows, and these marked."""
+    marked = np.zeros(n_rows, np.bool_)
+    marked[: len(mask)] = mask
+    marked[np.asarray(rows, np.int64)] = True
+    return marked
 
 
 def note_on_undecided(groups: Iterable[str]) -> str:
