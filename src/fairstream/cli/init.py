@@ -14,6 +14,7 @@ from fairstream.cli.workspaces import needing_live
 from fairstream.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fairstream.service.settings import LiveConfig
     from fairstream.service.workspace import Workspace
 
 
@@ -34,7 +35,7 @@ def init(
         str | None,
         typer.Option(
             help="Value of the advantaged group; `auto`: found from the period before each update.",
-            show_default="the larger group",
+            show_default="the larger of two groups, of more none",
         ),
     ] = None,
     database: Annotated[
@@ -102,6 +103,7 @@ def init(
             f"  database     {where}",
             *([f"  accepted gap {max_disparity:g}"] if max_disparity is not None else []),
             f"  options      {folder / FILE}",
+            *(_undirected(config) if max_disparity is None and not config.has_advantaged else ()),
         )
         key = make_key(workspace.engine, "admin", "admin")
         if demo:
@@ -128,6 +130,14 @@ def upgrade(folder: WorkspaceFolder, json: Json = None, quiet: Quiet = False) ->
     state = "were brought to what this version needs" if is_changed else "are up to date"
     print_lines(make_console(quiet=quiet, json=json), f"The tables of {folder} {state}.")
     write_result({"folder": str(folder), "upgraded": is_changed}, json)
+
+
+def _undirected(config: LiveConfig) -> tuple[str]:
+    """What it means that nobody has said which of three groups or more is better served."""
+    return (
+        f"{len(config.groups or ())} groups of {config.group} and no advantaged one named: a signed fairness loss will "
+        f"not be applied; name the best-served group with --advantaged, or accept a gap with --max-disparity",
+    )
 
 
 def _values(groups: str | None) -> list[str] | None:

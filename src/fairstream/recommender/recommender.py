@@ -343,7 +343,7 @@ class FairRecommender(Shown):
         """
         log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
         groups = log.require_groups() if log.groups is not None else Groups.none(log.n_users)
-        without_groups = self._notes_without_groups() if groups.is_empty else ()
+        notes = self._notes_without_groups() if groups.is_empty else ()
         item_ids, features = log.item_ids.copy().indexed(), None
         if log.features is not None:
             item_ids.extend(log.features.ids.ids)
@@ -362,7 +362,8 @@ class FairRecommender(Shown):
             candidate = self._learning_with(groups, cluster, checkpoint).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
             self._is_mapped = False
-            self.notes = (*log.notes, *without_groups, *candidate.notes)
+            notes += self._learning.notes_on_fairness(groups)
+            self.notes = (*log.notes, *notes, *candidate.notes)
             report(self.notes[len(log.notes) :])  # reading has reported the others
         return self
 
@@ -480,6 +481,9 @@ class FairRecommender(Shown):
                 candidate = learning.update(
                     state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
                 )
+                # What held before this update has been said.
+                before, now = (learning.notes_on_fairness(one.groups) for one in (state, new))
+                notes += [note for note in now if note not in before]
                 candidate.notes = self.notes = (*notes, *candidate.notes)
                 self._commit(candidate, state)  # workers hold a part of it until then
             report(self.notes)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hmac
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ _DOUBT = 0.05
 """How probable it may be that noise alone makes a group large enough to be reported."""
 _Z = 1.96
 _DIGITS = 3
+_TWO = 2
 
 
 class Normal(NamedTuple):
@@ -275,13 +276,18 @@ def _by_group(score: GroupScores, groups: GroupMeans, names: Sequence[str], adva
             name: round(groups.means[name].value, _DIGITS) if name in groups.means else None for name in sorted(names)
         }
         return GroupScores(score.mean, score.interval, by_group, {}, None, None, None, None, None, None, None)
-    if advantaged not in gaps:
-        advantaged = max(gaps, key=lambda name: groups.sizes[name])
-    order = [advantaged, *sorted(name for name in names if name != advantaged)]
+    if advantaged not in gaps:  # of three groups or more nobody guesses
+        advantaged = max(gaps, key=lambda name: groups.sizes[name]) if len(names) == _TWO else None
+    order = sorted(names, key=lambda name: (name != advantaged, name))
     largest = max(gaps, key=lambda name: abs(gaps[name].value))
-    means, disparity = {name: mean.value for name, mean in groups.means.items()}, gaps[advantaged]
-    size, spread = abs(disparity.value), max(means.values()) - min(means.values())
-    se = groups.gaps()[advantaged].se
+    last = min(gaps, key=lambda name: gaps[name].value)
+    means = {name: mean.value for name, mean in groups.means.items()}
+    spread = max(means.values()) - min(means.values())
+    disparity = size = debiased = null_mean = None
+    if advantaged is not None:
+        disparity, se = gaps[advantaged], groups.gaps()[advantaged].se
+        size, null_mean = abs(disparity.value), disparity.null_mean
+        debiased = round(math.sqrt(max(0.0, size**2 - se**2)), _DIGITS)
     return GroupScores(
         mean=score.mean,
         interval=score.interval,
@@ -292,8 +298,11 @@ def _by_group(score: GroupScores, groups: GroupMeans, names: Sequence[str], adva
         spread=Estimate(round(spread, _DIGITS)),
         disparity=disparity,
         abs_performance_disparity=size,
-        abs_performance_disparity_debiased=round(math.sqrt(max(0.0, size**2 - se**2)), _DIGITS),
-        null_mean=disparity.null_mean,
+        abs_performance_disparity_debiased=debiased,
+        null_mean=null_mean,
+        advantaged=advantaged,
+        furthest_behind=replace(gaps[last], value=-gaps[last].value, interval=None),
+        furthest_behind_group=last,
     )
 
 
