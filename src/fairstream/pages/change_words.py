@@ -130,17 +130,26 @@ def _groups(explained: Explained) -> list[str]:
     sides: dict[str, list[str]] = {"gained": [], "lost": [], "stayed where they were, as far as can be told": []}
     for name, change in moves.items():
         if may_be_chance(change):
-            sides["stayed where they were, as far as can be told"].append(f"{name} ({signed(change.value)})")
+            sides["stayed where they were, as far as can be told"].append(f"{name} ({_with_margin(change)})")
         else:
-            sides["gained" if change.value > 0 else "lost"].append(f"{name} ({signed(change.value)})")
+            sides["gained" if change.value > 0 else "lost"].append(f"{name} ({_with_margin(change)})")
     words = [f"{', '.join(names)} {what}" for what, names in sides.items() if names]
     return [f"{'; '.join(words)}."] if words else ["No group has enough tested users to be reported."]
 
 
+def _with_margin(change: Estimate) -> str:
+    """A change with half of its interval."""
+    if change.interval is None:
+        return signed(change.value)
+    return f"{signed(change.value)} ± {number((change.interval[1] - change.interval[0]) / 2)}"
+
+
 def _gap_of_interest(explained: Explained) -> str:
-    """Of two groups the advantaged one's, of more the one that moved most."""
-    gaps = explained.shown.gaps
-    return next(iter(gaps)) if len(gaps) <= 2 else max(gaps, key=lambda name: abs(gaps[name].change.value))
+    """Of two groups the advantaged one's, of more the one that moved most, beyond chance if there is one."""
+    moves = {name: gap.change for name, gap in explained.shown.gaps.items()}
+    if len(moves) <= 2:
+        return next(iter(moves))
+    return max(moves, key=lambda name: (not may_be_chance(moves[name]), abs(moves[name].value)))
 
 
 def _lever(explained: Explained) -> list[str]:

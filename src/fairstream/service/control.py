@@ -39,7 +39,7 @@ def reported_control(recommender: FairRecommender, names: Sequence[str], step: f
     if control is None:
         sentences = ["no model has been measured yet: the next update will be the first to hold the accepted gap"]
     elif not control.gaps:
-        sentences.append("no gap could be measured: too few people of more than one group for the privacy noise")
+        sentences.append("no gap could be measured: too few users of more than one group were tested")
     if update is not None and update.fairness_weight:
         sentences.append(
             f"the model learns that by its fairness loss, whose weight is {update.fairness_weight:.2f} now; the "

@@ -32,6 +32,11 @@ class Gap:
         return holds_zero or (self.p_value is not None and self.p_value >= _SIGNIFICANCE)
 
     @property
+    def margin(self) -> float | None:
+        """How far the interval goes beyond the size."""
+        return None if self.interval is None else self.interval[1] - self.value
+
+    @property
     def size(self) -> str:
         """The size with its margin: 0.019 ± 0.030."""
         return with_margin(self.value, self.interval)
@@ -110,13 +115,17 @@ def too_noisy(epsilon: float | str) -> str:
     return f"too few people for the privacy noise (epsilon = {_written(epsilon)})"
 
 
-def noise_words(epsilon: float | str) -> str | None:
-    """What readers of groups' numbers must know; None where there is no noise."""
+def noise_words(epsilon: float | str, *, has_target: bool = False) -> str | None:
+    """What readers of groups' numbers must know; None where there is no noise.
+
+    `has_target`: sentences of the controller stand beside them, which give standard errors.
+    """
     if epsilon == "off":
         return None
+    controller = ", or one standard error where the accepted gap is concerned" if has_target else ""
     return (
         f"Numbers of groups carry noise on purpose, for privacy (epsilon = {_written(epsilon)}); ± is half of a 95 % "
-        f"interval, the noise included."
+        f"interval, the noise included{controller}."
     )
 
 

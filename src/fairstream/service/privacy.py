@@ -355,8 +355,9 @@ def _by_group(score: GroupScores, groups: GroupMeans, names: Sequence[str], adva
     if advantaged not in gaps:
         advantaged = max(gaps, key=lambda name: groups.sizes[name])
     order = [advantaged, *sorted(name for name in names if name != advantaged)]
-    largest = max(gaps, key=lambda name: abs(gaps[name].value))
     n_tests = len(gaps) if len(means) > 2 else 1  # of two groups one is as far ahead as the other is behind
+    # A gap that is surely there before one that is larger only because its group is small and its noise large.
+    largest = max(gaps, key=lambda name: (abs(gaps[name].value) > gaps[name].margin(n_tests), abs(gaps[name].value)))
     disparity, se = _estimate(gaps[advantaged]), gaps[advantaged].se
     size = abs(disparity.value)
     return GroupScores(

@@ -208,7 +208,7 @@ class _Update:
         for sentence in sentences_of(about):
             self.say(sentence)
         self.say(f"model {name} is {kind}: {outcome.reason}")
-        noise = noise_words(self.workspace.config.privacy.epsilon)
+        noise = noise_words(self.workspace.config.privacy.epsilon, has_target=bool(sentences_of(about)))
         if noise is not None and self.candidates.has_groups:
             self.say(noise)
         return outcome

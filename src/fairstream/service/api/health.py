@@ -120,7 +120,6 @@ def _of_period(period: Period) -> Iterator[Metric]:
         yield GaugeMetricFamily("fairstream_ndcg", "NDCG on the last closed period.", value=ndcg["mean"])
     if (gap := gap_in(ndcg)) is not None:
         yield GaugeMetricFamily("fairstream_largest_gap", "The largest gap of a group on it.", value=gap.value)
-        if gap.interval is not None:
-            margin = gap.interval[1] - gap.value
+        if gap.margin is not None:
             what = "Half of the 95 % interval of the largest gap, privacy noise included."
-            yield GaugeMetricFamily("fairstream_largest_gap_margin", what, value=margin)
+            yield GaugeMetricFamily("fairstream_largest_gap_margin", what, value=gap.margin)
