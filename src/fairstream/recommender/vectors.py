@@ -32,6 +32,10 @@ def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
     else:
         source, unit = "vectors", vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         likeness = unit[items] @ unit.T
+        if (scorable := state.contexts.items) is not None:  # no vector means anything that was not trained
+            has_vector = np.isin(np.arange(len(unit)), scorable)
+            likeness[:, ~has_vector] = -np.inf
+            likeness[~has_vector[items]] = -np.inf
     likeness[np.arange(len(items)), items] = -np.inf
     if vectors is None:
         likeness[likeness <= 0] = -np.inf  # nobody has had both
@@ -51,8 +55,9 @@ def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
 
 
 def write_vectors(folder: Path, state: State, model: str) -> None:
-    """Write the vectors of all items, and of the users whom the model can score, into a new folder."""
+    """Write the vectors of the items and the users that the model can score into a new folder."""
     rows = np.flatnonzero(state.contexts.can_score(state.model, np.arange(state.history.n_users)))
+    items = np.arange(state.history.n_items) if state.contexts.items is None else state.contexts.items
     parts, of_items = [], None
     with torch.no_grad(), evaluating(state.model):
         for start in range(0, max(1, len(rows)), _USERS_AT_ONCE):
@@ -68,7 +73,7 @@ def write_vectors(folder: Path, state: State, model: str) -> None:
     assert of_items is not None
     tables = {
         "users": ("user_id", state.user_ids.ids.take(pa.array(rows)), np.concatenate(parts)),
-        "items": ("item_id", state.item_ids.ids, of_items[: len(state.item_ids)]),
+        "items": ("item_id", state.item_ids.ids.take(pa.array(items)), of_items[items]),
     }
     try:
         if folder.exists() and any(folder.iterdir()):
