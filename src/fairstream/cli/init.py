@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fairstream.service.settings import LiveConfig
     from fairstream.service.workspace import Workspace
 
+_QUALITY = 0.1
+"""A mean NDCG that shops have, for an example."""
+
 
 def init(
     folder: WorkspaceFolder,
@@ -91,8 +94,16 @@ def init(
         made = _made(folder, given, learning, database, demo=demo)
     with made as workspace:
         from fairstream.service.keys import make_key  # noqa: PLC0415
+        from fairstream.service.privacy import readable_from  # noqa: PLC0415
 
-        config = workspace.config
+        config, epsilon = workspace.config, workspace.config.privacy.epsilon
+        noise = []
+        if epsilon != "off":
+            size = readable_from(epsilon, _QUALITY)
+            noise = [
+                f"Numbers of groups will carry noise, for privacy (epsilon = {epsilon:g}): at an NDCG of {_QUALITY:g} "
+                f"a group is shown from about {size:,} of its users tested in a period."
+            ]
         where = "SQLite, in the folder" if database is None else workspace.engine.url.render_as_string()
         print_lines(
             console,
@@ -104,6 +115,7 @@ def init(
             *([f"  accepted gap {max_disparity:g}"] if max_disparity is not None else []),
             f"  options      {folder / FILE}",
             *(_undirected(config) if max_disparity is None and not config.has_advantaged else ()),
+            *noise,
         )
         key = make_key(workspace.engine, "admin", "admin")
         if demo:

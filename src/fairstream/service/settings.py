@@ -82,7 +82,7 @@ service; one that is surely better, and no worse than recent popularity, is acce
     min_group_size: int = Field(20, ge=1)
     """Groups with fewer tested users are neither judged nor reported, anywhere."""
     min_tested_users: int = Field(100, ge=2)
-    """A period stays open until this many users have held-out events to judge by."""
+    """A period stays open until its held-out events test this many users."""
 
 
 class Privacy(Configuration):
