@@ -138,6 +138,23 @@ def test_columns_at_positions_are_the_columns_there(pieces: list[Pairs], data: s
     assert history.items_at(range(start, stop)).tolist() == [item for _, item in events[start:stop]]
 
 
+def slow_firsts(history: History, chosen: Rows) -> Rows:
+    """The definition: list for each event all earlier events of its user, and look for its item among them."""
+    bounds, earlier = history.items_of(history.users_at(chosen), chosen)
+    had = np.repeat(history.items_at(chosen), np.diff(bounds)) == earlier
+    return chosen[np.bincount(np.repeat(np.arange(len(chosen)), np.diff(bounds)), had, len(chosen)) == 0]
+
+
+@given(PIECES, st.data())
+def test_first_events_are_those_of_a_slow_search(pieces: list[Pairs], data: st.DataObject) -> None:
+    history = known(*pieces)
+    chosen = rows(*sorted(data.draw(st.sets(st.integers(0, max(0, len(history) - 1)))))) if len(history) else rows()
+    assert np.asarray(history.firsts(chosen)).tolist() == slow_firsts(history, chosen).tolist()
+    start = data.draw(st.integers(0, len(history)))
+    positions = np.arange(start, len(history))
+    assert list(history.firsts(range(start, len(history)))) == slow_firsts(history, positions).tolist()
+
+
 @given(PIECES)
 def test_the_ends_of_the_periods_are_kept(pieces: list[Pairs]) -> None:
     assert known(*pieces).ends == tuple(itertools.accumulate(len(piece) for piece in pieces))

@@ -133,6 +133,14 @@ def test_the_events_that_a_recommender_knows_are_its_past(frontier: fs.Frontier)
     assert rec.state is state
 
 
+def test_repeated_events_belong_to_the_past_that_a_recommender_knows() -> None:
+    log = read(STREAM.events.take(np.repeat(np.arange(3000), 2)), repeats="all")
+    own = recommender("popularity").fit(log).frontier(levels=[1, 3], **QUICK)
+    given = recommender("popularity").frontier(log, levels=[1, 3], **QUICK)
+    assert own.period_ends[-1] == len(log) == 6000
+    assert [level.scores for level in own.levels] == [level.scores for level in given.levels]
+
+
 def test_it_is_the_same_every_time(frontier: fs.Frontier) -> None:
     assert as_json(recommender().frontier(LOG, levels=[8, 1, 3, 3], **QUICK)) == as_json(frontier)
 
@@ -240,6 +248,12 @@ def test_the_other_lever_and_an_accepted_disparity_are_off(frontier: fs.Frontier
     assert given.max_disparity == 0.9
     assert [level.scores for level in given.levels] == [level.scores for level in frontier.levels]
     assert given.setting == {"group_weight": 1.0, "fairness_weight": 0.0}
+
+
+def test_what_an_accepted_disparity_may_cost_is_off_too(frontier: fs.Frontier) -> None:
+    held = recommender(max_disparity=0.9, min_quality=0.01, max_group_loss=0.05)
+    given = held.frontier(LOG, levels=[1, 3, 8], **QUICK)
+    assert [level.scores for level in given.levels] == [level.scores for level in frontier.levels]
 
 
 def test_weights_that_training_does_not_know_are_noted() -> None:

@@ -51,6 +51,17 @@ def test_a_model_with_weights_is_the_one_computed_with_them(controlled: fs.FairR
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+def test_the_gap_is_measured_where_there_are_fewer_items_than_a_list_is_long() -> None:
+    stream = fs.synthetic_stream(n_users=300, n_items=14, n_events=2000, seed=2, disadvantaged_share=0.3)
+    log = fs.read_events(stream.events.slice(0, 1000), users=stream.users, group="community", advantaged="majority")
+    rec = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001).fit(log)
+    same = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001, disparity_metric="ndcg@14").fit(log)
+    for one in (rec, same):
+        one.update(stream.events.slice(1000), users=stream.users)
+    assert len(rec.state.control["periods"]) == 1
+    assert rec.state.control == same.state.control
+
+
 def test_a_generous_target_changes_nothing() -> None:
     rec, plain = kept_up("item-item", max_disparity=0.9), kept_up("item-item", max_disparity=None)
     assert rec.state.event_weights == {}

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairstream.data.tables import Columns, combined
-from fairstream.data.vocabulary import Rows, id_column
+from fairstream.data.vocabulary import Rows, id_column, same_kind
 from fairstream.errors import DataError
 
 ADVANTAGED, UNKNOWN = 0, -1
@@ -316,18 +316,20 @@ class GroupValues:
         """Return the value of each of the users, null where the table has none."""
         if not len(self.users):
             return pa.nulls(len(user_ids), pa.string())
-        if user_ids.type != self.users.type:
+        user_ids, users = same_kind(user_ids, self.users)
+        if user_ids.type != users.type:
             raise DataError(
                 f"user ids must be of one kind in both tables: the events have {user_ids.type}, "
-                f"the users {self.users.type}; convert one of the columns"
+                f"the users {users.type}; convert one of the columns"
             )
-        return self.values.take(pc.index_in(user_ids, value_set=self.users))
+        return self.values.take(pc.index_in(user_ids, value_set=users))
 
     def n_unmatched(self, user_ids: pa.Array) -> int:
         """Return how many of the users the table does not name."""
-        if not len(self.users) or user_ids.type != self.users.type:
+        user_ids, users = same_kind(user_ids, self.users)
+        if not len(users) or user_ids.type != users.type:
             return len(user_ids)
-        return int(pc.index_in(user_ids, value_set=self.users).null_count)
+        return int(pc.index_in(user_ids, value_set=users).null_count)
 
     def groups(self, user_ids: pa.Array, advantaged: object) -> Groups:
         """Return the groups of the users; values that only others have are possible too.

@@ -11,7 +11,7 @@ from fairstream.data import EventLog
 from fairstream.experiments.config import PAPER_TASKS, RunConfig
 from fairstream.experiments.run import groups_of, resolved
 from fairstream.methods import CONTROLLER_OPTIONS, METHODS
-from fairstream.models import may_be_closed_form
+from fairstream.models import MODELS, Blend, ClosedFormScorer
 
 _OF_THE_REPORT = ("n_resamples", "metrics", "tasks", "explain")
 """What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
@@ -59,8 +59,10 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if method.engine is None:
         unused += _OF_THE_ADVERSARY
     unused += CONTROLLER_OPTIONS if config.get("max_disparity") is None else ("fairness_weight",)
-    if not may_be_closed_form(config["model"]) and config.get("group_weight") == 1:
-        unused += ("group_weight",)  # which other models had no use for at first
+    model = MODELS.get(config["model"])
+    is_by_gradient = isinstance(model, type) and not issubclass(model, ClosedFormScorer | Blend)
+    if is_by_gradient and config.get("group_weight") == 1:
+        unused += ("group_weight",)  # which these models had no use for at first
     unused += tuple(name for name, before in _LATER_OPTIONS.items() if config.get(name, before) == before)
     return {name: value for name, value in config.items() if name not in unused}
 

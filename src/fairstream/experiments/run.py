@@ -23,7 +23,7 @@ from fairstream.evaluation.blocks import connected
 from fairstream.evaluation.by_group import GroupScores, score_headings
 from fairstream.experiments.config import RunConfig, evaluation_protocol
 from fairstream.experiments.results import PeriodResult, mean_slices, versions
-from fairstream.methods import METHODS, Parts
+from fairstream.methods import METHODS, Parts, note_without_groups
 from fairstream.models import ModelFactory, may_inherit
 from fairstream.objectives import FairnessLoss, Loss
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
@@ -41,6 +41,7 @@ OnProgress = Callable[[int, int, int], None]
 TRAINED = "users/trained"
 """The name of the tensor that tells whom a pre-trained model has been trained on."""
 _PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
+_NO_PARTS = Parts()
 
 
 class Run(Tabular, Iterator[PeriodResult]):
@@ -61,7 +62,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         n_workers: int | None = None,
     ) -> None:
         self.log, self.dataset = log, known.name if (known := recognise(log)) else None
-        self.config, self.periods = resolved(log, config)
+        self.config, self.periods = resolved(log, config, parts or Parts())
         n_first = log.n_items_after(self.periods.ends[0])
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
@@ -85,7 +86,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         self._features = None if readable.features is None else readable.features.of(log.item_ids)
         self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
         if self.groups.is_empty:
-            self.notes += ("there are no groups: nothing is done for fairness, and no disparity is measured",)
+            self.notes += (note_without_groups(self.config),)
         """What is worth knowing about the log and its periods: one sentence each."""
         self._state: State | None = None
         make_reranker = METHODS[config.method].reranker
@@ -193,7 +194,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             raise ConfigurationError(
                 "only a method that retrains every period, with the advantaged group declared, can begin at any period"
             )
-        if may_inherit(self.config.model):
+        if may_inherit(self._learning.parts.model or self.config.model):
             raise ConfigurationError(
                 f"the model {self.config.model} takes over something from the period before it, as the blend does its "
                 f"weights, and cannot begin at any period"
@@ -512,14 +513,14 @@ def groups_of(log: EventLog) -> Groups:
     return Groups.none(log.n_users) if log.groups is None else log.require_groups()
 
 
-def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
+def resolved(log: EventLog, config: RunConfig, parts: Parts = _NO_PARTS) -> tuple[RunConfig, Periods]:
     """The configuration with what the log decides filled in, and the log's periods.
 
-    Without groups there is nothing to be fair to: every lever is off.
+    Without groups every lever that needs them is off.
     """
     if log.groups is None:
         _need_no_groups(config)
-        config = config.without_lever()
+        config = parts.without_groups(config)
     known = recognise(log)
     ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
     if config.pretrain_events is not None:

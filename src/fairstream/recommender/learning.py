@@ -16,7 +16,7 @@ import torch
 from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Evaluation, Evaluator, UserResults
+from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
 from fairstream.methods import METHODS, MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
@@ -29,7 +29,7 @@ from fairstream.models import (
     UserWeights,
     WindowScorer,
     closed_forms,
-    may_be_closed_form,
+    make_model,
 )
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -200,6 +200,12 @@ class Learning:
         return ModelBuilder(self.config, self.factory, self.randomness, self.device, self.oracle)
 
     @cached_property
+    def example(self) -> Scorer:
+        """A model for one user and one item: it shows what kind of model there is."""
+        with self.randomness.seeded("weights", 0):
+            return make_model(self.factory, 1, 1)
+
+    @cached_property
     def objective(self) -> Objective:
         """What training minimises."""
         return self.parts.make_objective(self.config)
@@ -241,7 +247,10 @@ class Learning:
         """
         if self.controller is None:
             return None
-        evaluator = replace(evaluator, metrics=(self.config.disparity_metric,), k=1, n_resamples=0, rerank=None)
+        (metric,) = resolve_metrics((self.config.disparity_metric,), 20, evaluator.protocol.metrics)
+        # A list is no longer than the catalogue.
+        name = f"{metric.name.rpartition('@')[0]}@{min(metric.k, state.history.n_items)}"
+        evaluator = replace(evaluator, metrics=(name,), k=1, n_resamples=0, rerank=None)
         (metric,) = evaluator.resolved_metrics
 
         def tested(model: Scorer, contexts: ContextBuilder, **options: Any) -> UserResults:
@@ -406,6 +415,10 @@ class Learning:
     def without_lever(self) -> Learning:
         """The same, with nothing done for fairness in training."""
         return replace(self, config=self.config.without_lever())
+
+    def without_groups(self) -> Learning:
+        """The same where there are no groups: only a fairness loss that needs none stays on."""
+        return replace(self, config=self.parts.without_groups(self.config))
 
     def unweighted(self, state: State) -> State:
         """The state with the events of every group counting once, where that needs no training.
@@ -612,8 +625,7 @@ class Learning:
         lever = self.config.disparity_lever
         if self.controller is None:
             return False
-        takes_weights = self.objective.is_weighted or may_be_closed_form(self.config.model)
-        if lever == "event-weights" and not takes_weights:
+        if lever == "event-weights" and not self.objective.is_weighted and not closed_forms(self.example):
             raise ConfigurationError(
                 f"the loss {self.config.loss} takes no weights of events; choose loss='softmax' or "
                 f"disparity_lever='fairness-loss'"

@@ -101,7 +101,9 @@ def log_of(state: State) -> EventLog:
     """The events of a state as a log, in the order in which they came; their times are lost and counted instead."""
     history = state.history
     users, items = history.users, history.items
-    log = EventLog.from_columns(state.user_ids.ids.take(users), state.item_ids.ids.take(items), np.arange(len(history)))
+    log = EventLog.from_columns(
+        state.user_ids.ids.take(users), state.item_ids.ids.take(items), np.arange(len(history)), state.columns.repeats
+    )
     _, first = np.unique(users, return_index=True)
     rows = users[np.sort(first)]  # in the order of first appearance, as the log numbers them
     groups = replace(state.groups, codes=state.groups.codes[rows])

@@ -25,7 +25,7 @@ from fairstream.display import Shown, Summary
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, resolve_metrics
 from fairstream.evaluation.blocks import connected
-from fairstream.methods import METHODS, MethodConfig, Parts
+from fairstream.methods import METHODS, MethodConfig, Parts, note_without_groups
 from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, RecentPopularity, Scorer, Task
 from fairstream.objectives import FairnessLoss, Loss, Surrogate
 from fairstream.randomness import Randomness
@@ -74,7 +74,8 @@ class FairRecommender(Shown):
     ----------
     model
         A registered name ("mf", "ncf", "item-item", "popularity", …), or a `Scorer` class or function
-        (n_users, n_items) → `Scorer` of your own.
+        (n_users, n_items) → `Scorer` of your own, `partial(SASRec, embedding_dim=128)` for one. A function is
+        called with one user and one item to see what it makes.
     method
         Which method of the paper: "FADE" (fine-tuning with the fairness loss), "Finetune",
         "Retrain", … (see `METHODS`).
@@ -367,13 +368,13 @@ class FairRecommender(Shown):
                 "max_disparity is a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
                 "max_disparity"
             )
-        return ("there are no groups: nothing is done for fairness, and no disparity is measured",)
+        return (note_without_groups(self._learning.without_groups().config),)
 
     def _learning_with(
         self, groups: Groups, cluster: str | None = None, checkpoint: str | Path | None = None
     ) -> Learning:
-        """How states follow each other, and where; without groups there is nothing to be fair to."""
-        learning = self._learning.without_lever() if groups.is_empty else self._learning
+        """How states follow each other, and where; without groups, what needs them is off."""
+        learning = self._learning.without_groups() if groups.is_empty else self._learning
         if cluster is None:
             if checkpoint is not None:
                 raise ConfigurationError("checkpoint goes with a training on a cluster; give cluster, or leave it out")
@@ -1173,7 +1174,7 @@ class FairRecommender(Shown):
                 log = replace(log, notes=(*log.notes, *log.notes_after(state.last_time)))
         else:
             log = read_more_events(
-                events, state.groups, state.columns, users=users, items=items, last_time=state.last_time
+                events, state.groups, state.later_columns, users=users, items=items, last_time=state.last_time
             )
         return self._learning.readable(log)
 

@@ -16,6 +16,7 @@ from fairstream.data.groups import UNKNOWN
 from fairstream.data.history import Floats
 from fairstream.data.inputs import parts_of, to_table
 from fairstream.data.seen import SeenItems
+from fairstream.data.tables import is_text
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer, UserWeights
 from fairstream.strategies import Memory
@@ -122,11 +123,17 @@ class State:
                 f"call set_groups(users) first"
             )
 
+    @property
+    def later_columns(self) -> Columns:
+        """How to read events that come later: as the first ones, with the same kinds of ids."""
+        kinds = {"user": self.user_ids.ids.type, "item": self.item_ids.ids.type}
+        return replace(self.columns, text_ids=tuple(role for role, kind in kinds.items() if is_text(kind)))
+
     def positions_of(self, events: Any) -> Rows:
         """The positions of the known events whose user and item are those of one of `events`."""
         pairs = [SeenItems.from_pairs(_NOTHING, _NOTHING)]
         for part in parts_of(events, _EVENTS):
-            table = to_table(part, what=_EVENTS)
+            table = to_table(part, what=_EVENTS, columns=self.later_columns)
             users = self.user_ids.lookup(table[self.columns.find("user", table, what=_EVENTS)])
             items = self.item_ids.lookup(table[self.columns.find("item", table, what=_EVENTS)])
             is_known = (users >= 0) & (items >= 0)
