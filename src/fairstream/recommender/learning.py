@@ -39,6 +39,7 @@ from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import (
     Control,
     DisparityController,
+    FineTune,
     Keep,
     Measured,
     MeasureGroups,
@@ -69,6 +70,8 @@ MOST_ITEMS = 5_000
 """Up to so many items, sequence models rank each positive among all of them while they are trained …"""
 N_SHARED = 1_024
 """… beyond, among so many that are drawn for each batch."""
+CALIBRATION_SHARE = 0.05
+"""Share of the first events, the latest ones, from which `fit` learns what a model inherits: the blend's weights."""
 LAMBDA_PER_LOG_WEIGHT: Mapping[str, float] = {"log-likelihood": 0.25, "probability": 8.0}
 """λ for each unit of log weight, where a controller sets it, by the surrogate of the fairness loss; else 2."""
 
@@ -312,7 +315,33 @@ class Learning:
     def fit_history(
         self, history: History, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any
     ) -> Candidate:
-        """Train from scratch on a whole history, as of period t."""
+        """Train from scratch on a whole history, as of period t.
+
+        A model that inherits (the blend, its weights) is trained on the history up to a short tail, and then updated
+        with the tail: how well it predicts the tail before learning it decides what it would otherwise have to guess.
+        """
+        n_head = len(history) - int(CALIBRATION_SHARE * len(history))
+        if type(self.example).inherit is Scorer.inherit or n_head == len(history):
+            return self._fit_at_once(history, events, on_epoch, t, **about)
+        head, tail = range(n_head), range(n_head, len(history))
+
+        def progress(n_done: int, n_more: int) -> OnEpoch | None:
+            return on_epoch and (lambda done, total: on_epoch(n_done + done, n_done + total + n_more))
+
+        before = History.of(history.users_at(head), history.items_at(head), n_items=events.n_items)
+        first = self._fit_at_once(before, events, progress(0, self.config.update_epochs), t, **about)
+        state, _ = first.commit(in_place=True)
+        fine_tuning = replace(self, parts=replace(self.parts, strategy=FineTune()), checkpoint=None)
+        new = events._replace(users=history.users_at(tail), items=history.items_at(tail))
+        candidate = fine_tuning.update(state, new, on_epoch=progress(self.config.pretrain_epochs, 0))
+        # The tail is no period of its own.
+        following = replace(candidate.state, history=history, t=t, started_at=t, memory={}, control={})
+        return Candidate(following, first.step, first.report, following.model.notes, candidate._engine, first._began)
+
+    def _fit_at_once(
+        self, history: History, events: NewEvents, on_epoch: OnEpoch | None, t: int, **about: Any
+    ) -> Candidate:
+        """Train from scratch on a whole history."""
         began = time.perf_counter()
         period = self._period(t, history, range(len(history)), None, {})
         plan, weights = Plan.retrain(period), self.fixed_weights(events.groups)

@@ -160,7 +160,7 @@ class FairRecommender(Shown):
         max_group_loss: float | None = None,
         disparity_side: Side = "behind",
         disparity_lever: Literal["auto", "event-weights", "fairness-loss"] = "auto",
-        disparity_task: Literal["event", "next"] = "event",
+        disparity_task: Literal["event", "next"] = "next",
         disparity_metric: str = "ndcg@20",
         optimizer: Literal["row", "dense"] | None = None,
         restart: Literal["never", "on-degradation", "by-bound"] = "never",
@@ -592,7 +592,7 @@ class FairRecommender(Shown):
         histories: Sequence[Sequence[Any]] | None = None,
         exclude: Any = None,
         only: Any = None,
-        task: Task = "event",
+        task: Task = "next",
         cluster: str | None = None,
     ) -> pa.Table:
         """The k best items for each user, without those the user has interacted with.
@@ -611,8 +611,8 @@ class FairRecommender(Shown):
             Ids of items that must not be recommended, and of the only ones that may be: one id or a list. Unknown
             ids among them change nothing.
         task
-            What the lists are for: "event", the user's very next event, or "next", all that the user
-            does in the coming period.
+            What the lists are for: "next", all that the user does in the coming period, or "event", the user's
+            very next event. `evaluate` tests the same lists.
         cluster
             "local" or HOST:PORT: make the lists on a Ray cluster (`pip install 'fairstream[cluster]'`), bit for bit
             the same ones; None: in this process.
@@ -653,7 +653,7 @@ class FairRecommender(Shown):
         *,
         exclude: Any = None,
         only: Any = None,
-        task: Task = "event",
+        task: Task = "next",
         users_per_file: int = 10_000,
         cluster: str | None = None,
     ) -> None:
