@@ -232,7 +232,7 @@ def test_twice_the_items_take_twice_the_memory_to_compare(model: str, tmp_path: 
         rec = fs.FairRecommender(model, **QUICK).fit(table)
         return lambda: rec.similar_items(list(range(n)), k=5)
 
-    check_memory(compare, 2_000, tmp_path)
+    check_memory(compare, 1_200, tmp_path)
 
 
 def test_an_update_of_a_blend_does_not_copy_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:

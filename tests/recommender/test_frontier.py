@@ -67,6 +67,24 @@ def summary_of_a_run(log: fs.EventLog, model: str, task: str = "event", **option
     return job.summary()[task]["ndcg@20"]
 
 
+def test_the_larger_group_is_the_one_that_was_larger_when_training_began() -> None:
+    """Most users of all are of the group that comes later, which nobody knows before the first test."""
+    early, late = [f"e{n}" for n in range(30)], [f"l{n}" for n in range(60)]
+    first = [(user, f"i{(n + k) % 20}") for k in range(14) for n, user in enumerate((*early, *late[:10]))]
+    then = [(user, f"i{(n + 14 + k) % 20}") for k in range(4) for n, user in enumerate((*early, *late[10:]))]
+    users, items = zip(*first, *then, strict=True)
+    log = fs.read_events(
+        pa.table({"user": users, "item": items, "time": range(len(users))}),
+        users=pa.table({"user": [*early, *late], "group": ["early"] * len(early) + ["late"] * len(late)}),
+        group="group",
+    )
+    assert log.require_groups().names[0] == "late"
+    past = Past.cut(log, pretrain_ratio=0.6, n_periods=2)
+    assert past.groups.names[0] == "early"
+    frontier = recommender().frontier(log, levels=[1, 3], **{**QUICK, "n_periods": 2}, pretrain_ratio=0.6)
+    assert frontier.raised == ("late",)
+
+
 # ── what it is equal to ──────────────────────────────────────────────────────────────────
 
 

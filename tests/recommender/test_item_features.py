@@ -117,6 +117,14 @@ def test_observed_items_can_be_recommended_and_need_no_new_events() -> None:
     assert same(held, tensors(before))
 
 
+@pytest.mark.parametrize("name", ["gru", "blend"])
+def test_an_item_whose_features_no_trained_item_shares_is_not_recommended(name: str) -> None:
+    rec, shared, unheard = fitted(name), range(100, 104), range(104, 108)
+    words = [f"c{item % 4}" for item in shared] + [f"unheard of {item}" for item in unheard]
+    rec.observe(events(), items=pa.table({"item_id": [*shared, *unheard], "category": [[word] for word in words]}))
+    assert set(rec.recommend(USERS, k=8, only=[*shared, *unheard])["item_id"].to_pylist()) == set(shared)
+
+
 def test_an_evaluation_counts_items_without_events_as_found(learned: FairRecommender) -> None:
     later = events(10_000, 2, COLD)
     found = learned.evaluate(later, k=5, n_resamples=0)["ndcg@5"].mean

@@ -83,8 +83,14 @@ def top_k_of_all(
 ) -> Lists:
     """The k best of the first `n_items` items that the user has not had; among equals the positives come last.
 
-    With `allowed`, sorted item rows, only these are ranked. With a cluster its tasks rank the blocks of requests.
+    Items that the model cannot score are not ranked. With `allowed`, sorted item rows, only these are ranked. With a
+    cluster its tasks rank the blocks of requests.
     """
+    if (scorable := requests.contexts.items) is not None:
+        allowed = scorable if allowed is None else np.intersect1d(allowed, scorable, assume_unique=True)
+    if allowed is not None and len(allowed) == 0:
+        shape = (len(requests), k)
+        return Lists(np.full(shape, -1), np.full(shape, -np.inf), np.zeros(shape, np.bool_))
     backend = backend_for(model.device)
     # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
     scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
@@ -110,8 +116,11 @@ def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
     """The columns of some items, which are counted from 0."""
     for first, scores in blocks:
         begin, end = np.searchsorted(allowed, [first, first + scores.shape[1]]).tolist()
-        if end > begin:
-            yield begin, scores[:, torch.from_numpy(allowed[begin:end] - first).to(scores.device)]
+        columns = allowed[begin:end] - first
+        if end > begin and columns[-1] - columns[0] == end - begin - 1:  # neighbours: a view, where others are copied
+            yield begin, scores[:, columns[0] : columns[-1] + 1]
+        elif end > begin:
+            yield begin, scores[:, torch.from_numpy(columns).to(scores.device)]
 
 
 def score_blocks(

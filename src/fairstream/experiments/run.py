@@ -156,6 +156,8 @@ class Run(Tabular, Iterator[PeriodResult]):
         history = History.of(events.users, events.items)
         model, optimizer = self._learning.models.restored(history, weights, 0, self._features)
         trained, ids = weights[TRAINED].cpu().numpy(), (self.log.user_ids, self.log.item_ids)
+        trained_items = np.zeros(history.n_items, np.bool_)
+        trained_items[events.items[trained[events.users]]] = True
         weights_of_events = self._learning.fixed_weights(self.groups)
         self._state = State(
             model,
@@ -164,6 +166,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             self.groups,
             *ids,
             trained,
+            trained_items,
             0,
             0,
             features=self._features,

@@ -96,6 +96,18 @@ class Scorer(nn.Module, ABC):
             return torch.ones_like(context.is_trained)
         return context.n_events > 0
 
+    def can_score_items(self, trained: Tensor) -> Tensor:
+        """(n_items,) whether the model can score each item; the others are never recommended.
+
+        `trained` (n_items,) marks the items that were positives in training. By default: in a model with item tables
+        the trained items, and those that share a feature with one of them; all items for any other model.
+        """
+        known = torch.ones_like(trained)
+        for table in self.tables():
+            if isinstance(table, ItemTable):
+                known &= table.is_known(trained)
+        return known
+
     def forget(self, users: Tensor) -> None:
         """Remove what the model keeps of these user rows; the rows of later users move up.
 

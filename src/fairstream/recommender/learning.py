@@ -34,11 +34,12 @@ from fairstream.models import (
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.model_builder import ModelBuilder, Trained
-from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.state import MemoryUse, NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import (
     Control,
     DisparityController,
+    FineTune,
     Keep,
     Measured,
     MeasureGroups,
@@ -69,6 +70,8 @@ MOST_ITEMS = 5_000
 """Up to so many items, sequence models rank each positive among all of them while they are trained …"""
 N_SHARED = 1_024
 """… beyond, among so many that are drawn for each batch."""
+CALIBRATION_SHARE = 0.05
+"""Share of the first events, the latest ones, from which `fit` learns what a model inherits: the blend's weights."""
 LAMBDA_PER_LOG_WEIGHT: Mapping[str, float] = {"log-likelihood": 0.25, "probability": 8.0}
 """λ for each unit of log weight, where a controller sets it, by the surrogate of the fairness loss; else 2."""
 
@@ -103,6 +106,8 @@ class _Result(NamedTuple):
     """Holds the result until it is finished, where it worked on a copy."""
     users: Rows
     """Whom it was trained on."""
+    items: Rows
+    """The positives."""
 
 
 class _Lesson(NamedTuple):
@@ -310,14 +315,38 @@ class Learning:
     def fit_history(
         self, history: History, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any
     ) -> Candidate:
-        """Train from scratch on a whole history, as of period t."""
+        """Train from scratch on a whole history, as of period t.
+
+        A model that inherits (the blend, its weights) is trained on the history up to a short tail, and then updated
+        with the tail: how well it predicts the tail before learning it decides what it would otherwise have to guess.
+        """
+        n_head = len(history) - int(CALIBRATION_SHARE * len(history))
+        if type(self.example).inherit is Scorer.inherit or n_head == len(history):
+            return self._fit_at_once(history, events, on_epoch, t, **about)
+        head, tail = range(n_head), range(n_head, len(history))
+
+        def progress(n_done: int, n_more: int) -> OnEpoch | None:
+            return on_epoch and (lambda done, total: on_epoch(n_done + done, n_done + total + n_more))
+
+        before = History.of(history.users_at(head), history.items_at(head), n_items=events.n_items)
+        first = self._fit_at_once(before, events, progress(0, self.config.update_epochs), t, **about)
+        state, _ = first.commit(in_place=True)
+        fine_tuning = replace(self, parts=replace(self.parts, strategy=FineTune()), checkpoint=None)
+        new = events._replace(users=history.users_at(tail), items=history.items_at(tail))
+        candidate = fine_tuning.update(state, new, on_epoch=progress(self.config.pretrain_epochs, 0))
+        # The tail is no period of its own.
+        following = replace(candidate.state, history=history, t=t, started_at=t, memory={}, control={})
+        return Candidate(following, first.step, first.report, following.model.notes, candidate._engine, first._began)
+
+    def _fit_at_once(
+        self, history: History, events: NewEvents, on_epoch: OnEpoch | None, t: int, **about: Any
+    ) -> Candidate:
+        """Train from scratch on a whole history."""
         began = time.perf_counter()
         period = self._period(t, history, range(len(history)), None, {})
         plan, weights = Plan.retrain(period), self.fixed_weights(events.groups)
         lesson = _Lesson(plan, history, events, t, np.arange(len(history)), weights)
         result = self._train(lesson, None, on_epoch)
-        trained = np.zeros(history.n_users, np.bool_)
-        trained[result.users] = True
         state = State(
             result.model,
             result.optimizer,
@@ -325,7 +354,8 @@ class Learning:
             events.groups,
             events.user_ids,
             events.item_ids,
-            trained,
+            _marked(np.zeros(0, np.bool_), history.n_users, result.users),
+            _marked(np.zeros(0, np.bool_), history.n_items, result.items),
             t,
             t,
             last_time=events.last_time,
@@ -368,7 +398,8 @@ class Learning:
                 following,
                 model=model,
                 optimizer=optimizer,
-                trained=_resized(state.trained, history),
+                trained=_marked(state.trained, history.n_users),
+                trained_items=_marked(state.trained_items, history.n_items),
                 memory=plan.memory,
                 unlearned=unlearned,
             )
@@ -386,18 +417,18 @@ class Learning:
         if type(result.model).inherit is not Scorer.inherit:
             previous = self.models.grown(state, history, events.features)[0] if base is None else base[0]
             result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
-        trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
-        trained[result.users] = True
+        nobody, nothing = state.trained[:0], state.trained_items[:0]
         following = replace(
             following,
             model=result.model,
             optimizer=result.optimizer,
-            trained=trained,
+            trained=_marked(nobody if is_fresh else state.trained, history.n_users, result.users),
+            trained_items=_marked(nothing if is_fresh else state.trained_items, history.n_items, result.items),
             started_at=t if is_fresh else state.started_at,
             memory=self.strategy.after(plan, result.report),
             pending=state.pending[:0],
             unlearned=_without(unlearned, plan.events),
-            is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
+            memory_use=MemoryUse(),  # its memory is its own, or the caller lets it take over the last state's
             event_weights=weights,
         )
         notes = (*reasons, *control.reasons, *result.model.notes)
@@ -441,7 +472,8 @@ class Learning:
             following,
             model=model.eval(),
             optimizer=optimizer,
-            trained=_resized(state.trained, history),
+            trained=_marked(state.trained, history.n_users),
+            trained_items=_marked(state.trained_items, history.n_items),
             pending=pending,
             unlearned=np.concatenate([state.unlearned, arrived]),
             popularity=state.popularity_after(history),
@@ -486,7 +518,7 @@ class Learning:
             memory=self.strategy.forget(state.memory, rows),
             pending=pending,
             unlearned=unlearned,
-            is_shared=False,
+            memory_use=MemoryUse(),
         )
 
     # ── training ─────────────────────────────────────────────────────────────────────────
@@ -525,7 +557,7 @@ class Learning:
         learned = history, plan.events, lesson.unlearned, lesson.user_weights, t
         if optimizer is None:
             self._compute(model, *learned, was_weighted=lesson.was_weighted)
-            return _Result(model, None, None, None, history.users_at(plan.events))
+            return _Result(model, None, None, None, history.users_at(plan.events), history.items_at(plan.events))
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
@@ -559,10 +591,10 @@ class Learning:
         if job.schedule is not None:
             job.schedule.finish()
         if works_on_copy:
-            return _Result(model, optimizer, report, engine, job.batches.users)
+            return _Result(model, optimizer, report, engine, job.batches.users, job.batches.positives)
         engine.finish(in_place=True)  # the model is nobody else's
         self._compute(model, *learned, was_weighted=lesson.was_weighted)
-        return _Result(model, optimizer, report, None, job.batches.users)
+        return _Result(model, optimizer, report, None, job.batches.users, job.batches.positives)
 
     def _engine_of(self, job: TrainingJob) -> Callable[[TrainingJob], Engine]:
         """What runs a job: this process, or the workers."""
@@ -736,10 +768,12 @@ def _without(positions: Rows, gone: Positions) -> Rows:
     return np.setdiff1d(positions, gone, assume_unique=True)
 
 
-def _resized(mask: Mask, history: History) -> Mask:
-    resized = np.zeros(history.n_users, np.bool_)
-    resized[: len(mask)] = mask
-    return resized
+def _marked(mask: Mask, n_rows: int, rows: Rows | tuple[()] = ()) -> Mask:
+    """The mask with a place for each of `n_rows` rows, and these marked."""
+    marked = np.zeros(n_rows, np.bool_)
+    marked[: len(mask)] = mask
+    marked[np.asarray(rows, np.int64)] = True
+    return marked
 
 
 def note_on_undecided(groups: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Literal, NamedTuple, Self, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -50,10 +50,17 @@ from fairstream.training import EngineName, FairnessWeight, OnEpoch, RuntimeConf
 from fairstream.training.distributed import ActorGroup
 
 Metrics = Sequence[str] | Mapping[str, Metric]
-_OWN_TO_EACH = ("_writing", "_swapping", "_n_readers")
+_OWN_TO_EACH = ("_writing", "_observing", "_observed", "_swapping", "_n_readers")
 """What a copy does not share: locks, and who is reading."""
 _RUN_OPTIONS = ("metrics", "seed", "device", "engine")
 """Options of the constructor that are not of the method."""
+
+
+class _Observed(NamedTuple):
+    """The events of one `observe`."""
+
+    log: EventLog
+    learn_later: bool
 
 
 class FairRecommender(Shown):
@@ -153,7 +160,7 @@ class FairRecommender(Shown):
         max_group_loss: float | None = None,
         disparity_side: Side = "behind",
         disparity_lever: Literal["auto", "event-weights", "fairness-loss"] = "auto",
-        disparity_task: Literal["event", "next"] = "event",
+        disparity_task: Literal["event", "next"] = "next",
         disparity_metric: str = "ndcg@20",
         optimizer: Literal["row", "dense"] | None = None,
         restart: Literal["never", "on-degradation", "by-bound"] = "never",
@@ -186,9 +193,18 @@ class FairRecommender(Shown):
         self._locks()
 
     def _locks(self) -> None:
-        self._writing = RLock()  # one update at a time
-        self._swapping = Lock()  # guards the two fields below
+        # Locks are taken in this order. `observe` takes the second alone, so that it does not wait for training.
+        self._writing = RLock()  # one fit, update, forget, retain … at a time
+        self._observing = RLock()  # held from reading the state in force until its successor is in force
+        self._observed: list[_Observed] | None = None  # while an update runs, what was observed since it began
+        self._swapping = Lock()  # guards the state and the number of its readers
         self._n_readers = 0
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Exclude everything else that changes the state."""
+        with self._writing, self._observing:
+            yield
 
     def _summary(self) -> Summary:
         defaults = {name: parameter.default for name, parameter in _parameters().items()}
@@ -259,7 +275,7 @@ class FairRecommender(Shown):
         if unknown := sorted(set(params) - set(self._params)):
             known = ", ".join(sorted(self._params))
             raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {known}")
-        with self._writing:
+        with self._changing():
             changed = type(self)(**{**self._params, **params})
             with self._swapping:
                 self.__dict__.update({name: value for name, value in vars(changed).items() if name not in _OWN_TO_EACH})
@@ -327,7 +343,7 @@ class FairRecommender(Shown):
             features=features,
             n_items=0 if features is None else len(item_ids),
         )
-        with self._writing:
+        with self._changing():
             candidate = self._learning_with(groups, cluster, checkpoint).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
             self._is_mapped = False
@@ -419,8 +435,7 @@ class FairRecommender(Shown):
         """
         if not 0 < control_step <= 1:
             raise ConfigurationError(f"control_step must be above 0 and at most 1, got {control_step!r}")
-        with self._writing:
-            state = self._fitted()
+        with self._writing, self._while_observing() as state:
             self._require_optimizer("learn")
             learning = self._learning_with(state.groups, cluster, checkpoint)
             if strategy is not None:
@@ -456,20 +471,26 @@ class FairRecommender(Shown):
         return self
 
     def observe(self, events: Any, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
-        """Take note of new events at once, without training.
+        """Record new events without training on them, at once, also while another thread runs an `update`.
 
         Items that users have interacted with are no longer recommended to them, and models that
-        read histories use the events from now on. Items that `items` describes can be recommended
-        from now on. The next `update` learns the events, unless `learn_later` is False.
+        read histories use the events from now on. The next `update` learns the events, unless `learn_later`
+        is False.
+
+        A model with item tables recommends a new item once an `update` has trained its row, or at once where `items`
+        gives it a feature that a trained item has. The popularity fallback counts its events at once.
 
         In a recommender loaded without groups whose events have weights, new events count in the popularity fallback
         as much as the item's events so far on average, and once where the item has none.
         """
-        with self._writing:
+        with self._observing:
             state = self._fitted()
-            new = self._align(state, events, users, items)
+            log = self._read_more(state, events, users, items)
+            new = NewEvents.align(log, state)
             if len(new.users) or new.features is not state.features:
                 self._replace_state(self._learning.observe(state, new, learn_later=learn_later))
+                if self._observed is not None:
+                    self._observed.append(_Observed(log, learn_later))
             self.notes = new.notes
             report(self.notes)
         return self
@@ -491,7 +512,7 @@ class FairRecommender(Shown):
             How many of them were known.
 
         """
-        with self._writing:
+        with self._changing():
             state = self._fitted()
             rows = state.user_ids.lookup(id_or_ids(user_ids))
             rows = np.unique(rows[rows >= 0])
@@ -533,7 +554,7 @@ class FairRecommender(Shown):
         600
 
         """
-        with self._writing:
+        with self._changing():
             state = self._fitted()
             kept = state.positions_of(events)
             if len(kept) == 0:
@@ -553,7 +574,7 @@ class FairRecommender(Shown):
 
         Where there were no groups at all, `groups` says what they are called: `Groups` of any users.
         """
-        with self._writing:
+        with self._changing():
             state = self._fitted()
             known = groups if groups is not None and state.groups.is_empty else state.groups
             groups = read_more_groups(state.user_ids.ids, to_table(users, what="the users"), state.columns, known)
@@ -571,7 +592,7 @@ class FairRecommender(Shown):
         histories: Sequence[Sequence[Any]] | None = None,
         exclude: Any = None,
         only: Any = None,
-        task: Task = "event",
+        task: Task = "next",
         cluster: str | None = None,
     ) -> pa.Table:
         """The k best items for each user, without those the user has interacted with.
@@ -590,8 +611,8 @@ class FairRecommender(Shown):
             Ids of items that must not be recommended, and of the only ones that may be: one id or a list. Unknown
             ids among them change nothing.
         task
-            What the lists are for: "event", the user's very next event, or "next", all that the user
-            does in the coming period.
+            What the lists are for: "next", all that the user does in the coming period, or "event", the user's
+            very next event. `evaluate` tests the same lists.
         cluster
             "local" or HOST:PORT: make the lists on a Ray cluster (`pip install 'fairstream[cluster]'`), bit for bit
             the same ones; None: in this process.
@@ -632,7 +653,7 @@ class FairRecommender(Shown):
         *,
         exclude: Any = None,
         only: Any = None,
-        task: Task = "event",
+        task: Task = "next",
         users_per_file: int = 10_000,
         cluster: str | None = None,
     ) -> None:
@@ -688,7 +709,7 @@ class FairRecommender(Shown):
         Parameters
         ----------
         items
-            One id or a list of ids; unknown ones have no similar items.
+            One id or a list of ids; unknown ones have no similar items, nor have those whose vector is untrained.
         k
             Items each; fewer where there are not so many, or where nobody has had an item with another.
 
@@ -928,8 +949,8 @@ class FairRecommender(Shown):
         """Write ids and vectors whose inner products are the scores, for an index such as FAISS.
 
         A new folder gets `items.parquet` (item_id, vector) and `users.parquet` (user_id, vector), and the same
-        vectors in the same order as `items.npy` and `users.npy` (float32). Users whom the model cannot score are
-        not in it. An index does not leave out what a user has had: ask it for more, and leave that out.
+        vectors in the same order as `items.npy` and `users.npy` (float32). Users and items that the model cannot score
+        are not in it. An index does not leave out what a user has had: ask it for more, and leave that out.
 
         Parameters
         ----------
@@ -1053,8 +1074,41 @@ class FairRecommender(Shown):
         with self._swapping:
             self._state = following
 
+    @contextmanager
+    def _while_observing(self) -> Iterator[State]:
+        """The state in force; `_commit` adds what is observed meanwhile to its successor."""
+        with self._observing:
+            state, self._observed = self._fitted(), []
+        try:
+            yield state
+        finally:
+            with self._observing:
+                self._observed = None
+
     def _commit(self, candidate: Candidate, before: State | None) -> None:
-        """Put the next state in force by a single assignment.
+        """Put the next state in force by a single assignment, with what was observed since `before`."""
+        with self._observing:
+            if not self._observed:
+                self._commit_alone(candidate, before)
+                return
+            early = list(self._observed)
+        # The state in force shares memory with `before`, so that the next one needs its own.
+        following, update = candidate.commit(in_place=False)
+        following = self._after(following, early)
+        with self._observing:  # what came in since
+            self._replace_state(self._after(following, self._observed[len(early) :]))
+            self.last_update = update
+
+    def _after(self, state: State, observed: Sequence[_Observed]) -> State:
+        """The state that also knows what was observed."""
+        for log, learn_later in observed:
+            new = NewEvents.align(log, state)
+            if len(new.users) or new.features is not state.features:
+                state = self._learning.observe(state, new, learn_later=learn_later)
+        return state
+
+    def _commit_alone(self, candidate: Candidate, before: State | None) -> None:
+        """Put the next state in force where nothing was observed since `before`.
 
         Its memory may be that of the state before, unless somebody is using that one.
         """
@@ -1110,6 +1164,10 @@ class FairRecommender(Shown):
 
     def _align(self, state: State, events: Any, users: Any, items: Any = None) -> NewEvents:
         """The events that are not known yet, in the rows of the state."""
+        return NewEvents.align(self._read_more(state, events, users, items), state)
+
+    def _read_more(self, state: State, events: Any, users: Any, items: Any) -> EventLog:
+        """Events as a log, read as those of the state were."""
         if isinstance(events, EventLog):
             log = self._read(events, users=users, items=items)
             if state.last_time is not None:
@@ -1118,7 +1176,7 @@ class FairRecommender(Shown):
             log = read_more_events(
                 events, state.groups, state.later_columns, users=users, items=items, last_time=state.last_time
             )
-        return NewEvents.align(self._learning.readable(log), state)
+        return self._learning.readable(log)
 
     def _evaluate(
         self,

@@ -25,6 +25,14 @@ _NOTHING: Rows = np.empty(0, dtype=np.int64)
 _EVENTS = "the events"
 
 
+@dataclass(eq=False)
+class MemoryUse:
+    """Who uses the memory of a model: states that share memory share this object."""
+
+    is_shared: bool = False
+    """Whether somebody else may hold one of these states, so that no later state may reuse their memory."""
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """A recommender at one moment: never changed, only replaced by the next one.
@@ -45,6 +53,8 @@ class State:
 
     Users whose events had to be left out, for want of items to draw negatives from, are not among them.
     """
+    trained_items: Mask
+    """(n_items,) the items that were positives in training; other items have an untrained row."""
     t: int
     """The period of the last update; events observed since then belong to the next one."""
     started_at: int
@@ -59,8 +69,8 @@ class State:
     """How the events were read."""
     last_time: np.generic | None = None
     """The time of the latest event; its dtype is the kind of time."""
-    is_shared: bool = False
-    """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
+    """Belongs to the memory of the model; a state over other memory has another one."""
     features: Codes | None = None
     """(at least n_items, F) what describes the items; None where the model reads no features."""
     event_weights: Mapping[str, float] = field(default_factory=dict)
@@ -78,8 +88,11 @@ class State:
 
     @cached_property
     def contexts(self) -> ContextBuilder:
-        """What the model may know of each user now."""
-        return ContextBuilder(self.model.reads, self.history, self.trained, self.model.device)
+        """What the model may know of each user now, and which items it can score."""
+        trained = torch.from_numpy(self.trained_items).to(self.model.device)
+        can_score = self.model.can_score_items(trained).cpu().numpy()
+        items = None if can_score.all() else np.flatnonzero(can_score)
+        return ContextBuilder(self.model.reads, self.history, self.trained, self.model.device, items)
 
     @cached_property
     def fallback(self) -> RecentPopularity:
@@ -141,9 +154,14 @@ class State:
         weights[has_events] = self.popularity[has_events] / before[has_events]
         return history.recent_popularity * weights
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether somebody else may hold memory of this state, so that the next one must not reuse it."""
+        return self.memory_use.is_shared
+
     def share(self) -> State:
-        """Mark this state as held by somebody else, too; returns the state itself."""
-        object.__setattr__(self, "is_shared", True)
+        """Mark the memory of this state as held by somebody else, too; returns the state itself."""
+        self.memory_use.is_shared = True
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -30,7 +30,10 @@ def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
     is_known = rows >= 0
     items = rows[is_known]
     vectors = _item_vectors(state)
-    source, likeness = ("histories", _shared_users(state)) if vectors is None else ("vectors", _cosines(vectors))
+    if vectors is None:
+        source, likeness = "histories", _shared_users(state)
+    else:
+        source, likeness = "vectors", _cosines(vectors, state.contexts.items)
     n_items = len(state.item_ids) if vectors is None else len(vectors)
     at_once = max(1, _SCORES_AT_ONCE // max(1, n_items))
     blocks = [items[start : start + at_once] for start in range(0, max(1, len(items)), at_once)]
@@ -50,8 +53,9 @@ def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
 
 
 def write_vectors(folder: Path, state: State, model: str) -> None:
-    """Write the vectors of all items, and of the users whom the model can score, into a new folder."""
+    """Write the vectors of the items and the users that the model can score into a new folder."""
     rows = np.flatnonzero(state.contexts.can_score(state.model, np.arange(state.history.n_users)))
+    items = np.arange(state.history.n_items) if state.contexts.items is None else state.contexts.items
     parts, of_items = [], None
     with torch.no_grad(), evaluating(state.model):
         for start in range(0, max(1, len(rows)), _USERS_AT_ONCE):
@@ -67,7 +71,7 @@ def write_vectors(folder: Path, state: State, model: str) -> None:
     assert of_items is not None
     tables = {
         "users": ("user_id", state.user_ids.ids.take(pa.array(rows)), np.concatenate(parts)),
-        "items": ("item_id", state.item_ids.ids, of_items[: len(state.item_ids)]),
+        "items": ("item_id", state.item_ids.ids.take(pa.array(items)), of_items[items]),
     }
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -99,10 +103,17 @@ def _best(likeness: Likeness, items: Rows, k: int) -> tuple[Rows, Likeness]:
     return best, np.take_along_axis(likeness, best, axis=1)
 
 
-def _cosines(vectors: Floats) -> Callable[[Rows], Likeness]:
-    """Items (A,) → (A, n_items) the cosines of their vectors with those of all items."""
+def _cosines(vectors: Floats, trained: Rows | None) -> Callable[[Rows], Likeness]:
+    """Items (A,) → (A, n_items) the cosines of their vectors with those of all items; −∞ where one is not trained."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return lambda items: unit[items] @ unit.T
+    is_trained = np.full(len(unit), trained is None)
+    if trained is not None:
+        is_trained[trained] = True
+
+    def likeness(items: Rows) -> Likeness:
+        return np.where(is_trained[items, None] & is_trained, unit[items] @ unit.T, -np.inf)
+
+    return likeness
 
 
 def _shared_users(state: State) -> Callable[[Rows], Likeness]:
