@@ -302,9 +302,13 @@ def make_model(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
 
 
 def copy_model(model: Scorer, factory: ModelFactory) -> Scorer:
-    """A copy in memory of its own; activations that a model has cached on itself are not copied."""
+    """A copy in memory of its own, but for closed forms, which replace their tensors and never change them.
+
+    Activations that a model has cached on itself are not copied.
+    """
+    shared = {id(tensor): tensor for part in closed_forms(model).values() for tensor in part.buffers()}
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, shared)
     except RuntimeError:  # PyTorch refuses to copy tensors that autograd is still attached to
         twin = make_model(factory, model.n_users, model.n_items).to(model.device)
         twin.load_state_dict(model.state_dict())
