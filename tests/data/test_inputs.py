@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
+import pyarrow.json
 import pyarrow.parquet
 import pytest
 
@@ -290,3 +291,36 @@ class TestWhatIsLeftOut:
         assert any("2 of 7 users have no plan (2 of them are not in the users table)" in note for note in log.notes)
         whole = fs.read_events(EVENTS, users=USERS)
         assert any("1 of 7 users have no plan: they count" in note for note in whole.notes)
+
+
+@pytest.mark.parametrize(
+    "name", ["e.csv", "e.csv.gz", "e.csv.xz", "e.csv.bz2", "e.csv.zst", "e.csv.zip", "e.jsonl", "utf16.csv"]
+)
+def test_arrows_threads_never_hold_a_python_stream(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that such a thread drops while the interpreter ends aborts the process: exit code 134 instead of 2."""
+    text = '{"user": 1, "item": 2, "time": 3}\n' if name.endswith("jsonl") else "user,item,time\n1,2,3\n007,2,4\n"
+    content, path = text.encode("utf-16" if name.startswith("utf16") else "utf-8"), tmp_path / name
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("e.csv", content)
+    else:
+        compress = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstd_compress}
+        path.write_bytes(compress.get(path.suffix, bytes)(content))
+    sources = []
+
+    def spy(read: Any) -> Any:
+        def reader(source: Any, **options: Any) -> pa.Table:
+            sources.append(source)
+            return read(source, **options)
+
+        return reader
+
+    monkeypatch.setattr(pyarrow.csv, "read_csv", spy(pyarrow.csv.read_csv))
+    monkeypatch.setattr(pyarrow.json, "read_json", spy(pyarrow.json.read_json))
+    table = to_table(str(path), what="the events")
+    assert table["user"].to_pylist() == ([1] if name.endswith("jsonl") else ["1", "007"])
+    assert {type(source) for source in sources} <= {pa.OSFile, pa.BufferReader}
+
+
+def zstd_compress(content: bytes) -> bytes:
+    return pa.compress(content, codec="zstd", asbytes=True)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
-import io
 import json
 import lzma
 import re
 import zipfile
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -35,6 +36,7 @@ from fairstream.data.tables import (
     first_sentence,
     integers_as_text,
     is_text,
+    native_reader,
     reading,
 )
 from fairstream.errors import DataError
@@ -56,6 +58,7 @@ COMPRESSIONS = (".gz", ".zip", ".bz2", ".xz", ".zst")
 """May follow that end, except of Parquet and Arrow files, which are compressed inside."""
 _SUFFIXES = ".parquet or .csv, .tsv, .txt, .arrow, .jsonl, .json (text also with .gz, .zip, .bz2, .xz or .zst)"
 _SEPARATORS = ",;\t|"
+_BLOCK = 1 << 20
 _SNIFFED = 1 << 16
 _PADDED = r"^\s*(0\d|\+)"
 """Numbers that would lose a letter."""
@@ -285,14 +288,20 @@ class DataFile:
 
     def _read_csv(self, layout: CsvLayout) -> pa.Table:
         """Numbers are numbers where no field would lose a letter; a column with 007 or +7 is text, as DuckDB has it."""
+        watch = _PaddingWatch(layout)
         with self.opened() as stream:
-            watched = _PaddingWatch(stream, layout)
-            table = _parse_csv(watched, layout)
+            blocks = map(watch.look_at, _utf8_blocks(stream, layout.encoding))
+            if self.path and self.compression is None and layout.encoding == "utf-8":
+                deque(blocks, maxlen=0)
+                source = pa.OSFile(self.name)
+            else:
+                source = native_reader(blocks)
+        table = _parse_csv(source, layout)
         numbers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
         numbers += [field.name for field in table.schema if pa.types.is_floating(field.type)]
-        if watched.has_padding and numbers:
-            with self.opened() as stream:
-                texts = _parse_csv(stream, layout, numbers)
+        if watch.has_padding and numbers:
+            source.seek(0)
+            texts = _parse_csv(source, layout, numbers)
             for name in numbers:
                 if pc.any(pc.match_substring_regex(texts[name], _PADDED)).as_py():
                     table = table.set_column(table.column_names.index(name), name, texts[name])
@@ -438,32 +447,34 @@ def sniff_csv(stream: Any) -> CsvLayout:
     return CsvLayout(separator, encoding.removesuffix("-sig"), "," if is_continental else ".")
 
 
-def _parse_csv(stream: Any, layout: CsvLayout, texts: list[str] | None = None) -> pa.Table:
-    """Read a CSV file; with `texts` these columns alone, as text."""
+def _utf8_blocks(stream: Any, encoding: str) -> Iterator[bytes]:
+    if encoding == "utf-8":
+        return iter(partial(stream.read, _BLOCK), b"")
+    text = codecs.getreader(encoding)(stream)
+    return (block.encode() for block in iter(partial(text.read, _BLOCK), ""))
+
+
+def _parse_csv(source: pa.NativeFile, layout: CsvLayout, texts: list[str] | None = None) -> pa.Table:
+    """Read a CSV file in UTF-8; with `texts` these columns alone, as text."""
     return pyarrow.csv.read_csv(
-        stream,
-        read_options=pyarrow.csv.ReadOptions(encoding=layout.encoding),
+        source,
         parse_options=pyarrow.csv.ParseOptions(delimiter=layout.separator, newlines_in_values=True),
         convert_options=csv_conversion(dict.fromkeys(texts or (), pa.string()), texts, layout.decimal_point),
     )
 
 
-class _PaddingWatch(io.RawIOBase):
-    """A stream of CSV that looks, as it is read, for fields that may begin with a plus sign or a zero and a digit."""
+class _PaddingWatch:
+    """Looks, block by block of a CSV file, for fields that may begin with a plus sign or a zero and a digit."""
 
-    def __init__(self, stream: Any, layout: CsvLayout) -> None:
-        self._stream, self._last = stream, b"\n\n"
-        self.has_padding = layout.encoding != "utf-8"  # then only the columns can tell
+    def __init__(self, layout: CsvLayout) -> None:
+        self.has_padding, self._last = False, b"\n\n"
         self._starts = np.zeros(256, dtype=np.bool_)
         """The letters that a field can follow."""
         self._starts[list(b'\r\n\t "' + layout.separator.encode())] = True
         self._plus = re.compile(rb'[\r\n\t "' + re.escape(layout.separator.encode()) + rb"]\+")
 
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        block: bytes = self._stream.read(size)
+    def look_at(self, block: bytes) -> bytes:
+        """Look at the next block, and return it."""
         if not self.has_padding:
             text = self._last + block
             letters = np.frombuffer(text, np.uint8)
@@ -486,4 +497,4 @@ def _read_json(stream: Any) -> pa.Table:
     if content.lstrip()[:1] == b"[":
         return _of_rows(json.loads(content), "the rows")
     options = pyarrow.json.ReadOptions(block_size=max(_JSON_BLOCK, 1))
-    return pyarrow.json.read_json(io.BytesIO(content), read_options=options)
+    return pyarrow.json.read_json(native_reader([content]), read_options=options)

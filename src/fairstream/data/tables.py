@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 import re
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -276,6 +276,18 @@ def open_source(source: str | Path, what: str) -> Iterator[None]:
         raise DataError(f"{what}: {path.name} must end in {' or '.join(SUFFIXES)}")
     with reading(what, path, path.suffix[1:]):
         yield
+
+
+def native_reader(blocks: Iterable[bytes]) -> pa.BufferReader:
+    """Copy bytes into Arrow's own memory, for Arrow's readers of text.
+
+    A reader's thread may drop the last reference to its source after the call has returned. A Python object needs the
+    interpreter's lock for that, and where the interpreter is just ending the process aborts.
+    """
+    memory = pa.BufferOutputStream()
+    for block in blocks:
+        memory.write(block)
+    return pa.BufferReader(memory.getvalue())
 
 
 def read_csv(source: Any, *, types: dict[str, pa.DataType] | None = None, **options: Any) -> pa.Table:

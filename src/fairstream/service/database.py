@@ -19,6 +19,7 @@ from sqlalchemy.engine import Dialect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.types import TypeDecorator
 
+from fairstream.data.tables import native_reader
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.files import replace_file
 
@@ -242,13 +243,10 @@ def _copy(cursor: Any, into: str, rows: pa.Table) -> int:
 
 
 def _postgres_select(raw: Any, query: str, schema: pa.Schema) -> pa.Table:
-    lines = io.BytesIO()
     with raw.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as copy:
-        for part in copy:
-            lines.write(part)
-    if not lines.tell():
+        lines = native_reader(copy)
+    if not lines.size():
         return schema.empty_table()
-    lines.seek(0)
     return pyarrow.csv.read_csv(
         lines,
         read_options=pyarrow.csv.ReadOptions(column_names=schema.names),

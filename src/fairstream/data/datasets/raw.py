@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from fairstream.data.inputs import to_table
-from fairstream.data.tables import first_sentence, read_csv
+from fairstream.data.tables import first_sentence, native_reader, read_csv
 from fairstream.errors import DataError
 
 _EVENTS = ["user_id", "item_id", "rating", "timestamp"]
@@ -70,7 +69,7 @@ def _read_delimited(path: Path, names: list[str], delimiter: str) -> pa.Table:
     content = path.read_bytes().replace(delimiter.encode(), b"\t")  # Arrow takes one-byte delimiters only
     try:
         return read_csv(
-            io.BytesIO(content),
+            native_reader([content]),
             types={name: _TYPES[name] for name in names if name in _TYPES},
             read_options=pyarrow.csv.ReadOptions(column_names=names),
             parse_options=pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
