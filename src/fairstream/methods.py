@@ -247,6 +247,8 @@ class Parts:
 
         """
         given: dict[str, Any] = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
+        for name, part in given.items():
+            _check_part(name, part)
         objects = {name: None if isinstance(part, str) else part for name, part in given.items()}
         options |= {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
         if metrics is not None:
@@ -331,3 +333,14 @@ class Parts:
         """What runs the steps of a method."""
         engine = METHODS[config.method].engine
         return choose_engine if engine is None else engine(config)
+
+
+def _check_part(name: str, part: Any) -> None:
+    """Raise a `ConfigurationError` where a part is neither a name nor an object that can stand for one."""
+    if name == "strategy":
+        is_possible, own = isinstance(part, Strategy), "a Strategy"
+    else:
+        is_possible, own = callable(part), "a function or class"
+    if not (part is None or isinstance(part, str) or is_possible):
+        weight = "; the weight of the fairness loss is fairness_weight" if name == "fairness" else ""
+        raise ConfigurationError(f"{name} must be a name or {own} of your own, got {part!r}{weight}")

@@ -57,8 +57,9 @@ def read_events(
         The column that makes the groups; several ("gender,age", or a list) make their
         intersections. Without it, the only column of `users` with two values.
     advantaged
-        The value of the advantaged group; without it the larger group. "auto" measures before
-        each update which groups are ahead; a group with that very name is written "=auto".
+        The value of the advantaged group; without it, of two groups the larger one, and of more none: nobody
+        guesses. "auto" measures before each update which groups are ahead; a group with that very name is
+        written "=auto".
     user_column, item_column, time_column, rating_column
         Names of the columns; usual names are recognised.
     rating_above

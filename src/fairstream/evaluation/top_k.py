@@ -36,6 +36,8 @@ Heaps = tuple[Floats, Rows]
 """(B, k) scores and codes, the worst at the root; an empty place holds (−∞, 2 n_items)."""
 _TILE = 64
 _SCORES_OF_A_FEW = 1 << 18
+_MAX_VIEWS = 8
+"""Up to this many runs of neighbouring items are ranked as views; columns picked one by one are copied."""
 
 
 class TopKBackend(NamedTuple):
@@ -117,9 +119,11 @@ def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
     for first, scores in blocks:
         begin, end = np.searchsorted(allowed, [first, first + scores.shape[1]]).tolist()
         columns = allowed[begin:end] - first
-        if end > begin and columns[-1] - columns[0] == end - begin - 1:  # neighbours: a view, where others are copied
-            yield begin, scores[:, columns[0] : columns[-1] + 1]
-        elif end > begin:
+        breaks = np.flatnonzero(np.diff(columns) > 1) + 1
+        if len(breaks) < _MAX_VIEWS:
+            for run in np.split(columns, breaks) if len(columns) else ():
+                yield begin + int(np.searchsorted(columns, run[0])), scores[:, run[0] : run[-1] + 1]
+        else:
             yield begin, scores[:, torch.from_numpy(columns).to(scores.device)]
 
 

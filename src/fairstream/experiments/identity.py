@@ -101,5 +101,6 @@ def pretraining_id(log: EventLog, config: RunConfig) -> str:
 
 def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:
     groups = groups_of(log)
-    about = [log.fingerprint(), groups.attribute, *groups.names[:1], groups.choice, settings]
+    first = groups.names[:1] if groups.has_advantaged else ()
+    about = [log.fingerprint(), groups.attribute, *first, groups.choice, settings]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:20]

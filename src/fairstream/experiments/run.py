@@ -20,9 +20,9 @@ from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Breakdown, ComparedTests, Evaluation, Evaluator, Explanation, Metric, explain
 from fairstream.evaluation.blocks import connected
-from fairstream.evaluation.by_group import GroupScores, score_headings
+from fairstream.evaluation.by_group import GroupScores
 from fairstream.experiments.config import RunConfig, evaluation_protocol
-from fairstream.experiments.results import PeriodResult, mean_slices, versions
+from fairstream.experiments.results import PeriodResult, mean_slices, notes_on_advantaged, versions
 from fairstream.methods import METHODS, Parts, note_without_groups
 from fairstream.models import ModelFactory, may_inherit
 from fairstream.objectives import FairnessLoss, Loss
@@ -32,6 +32,7 @@ from fairstream.recommender import Learning, NewEvents, State, Update
 from fairstream.recommender.learning import note_on_undecided
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.strategies import Retrain, Strategy, UserQuality
+from fairstream.threads import inference_threads, limit_threads
 from fairstream.training import Tensors
 from fairstream.training.distributed import ActorGroup
 
@@ -87,7 +88,10 @@ class Run(Tabular, Iterator[PeriodResult]):
         self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
         if self.groups.is_empty:
             self.notes += (note_without_groups(self.config),)
-        """What is worth knowing about the log and its periods: one sentence each."""
+        self._learning.fixed_weights(self.groups)  # what cannot be honoured is said now, not at the first fit
+        self._notes_on_fairness = self._learning.notes_on_fairness(self.groups)
+        self.notes += self._notes_on_fairness
+        """What is worth knowing about the log, its periods, and what is done for fairness: one sentence each."""
         self._state: State | None = None
         make_reranker = METHODS[config.method].reranker
         reranker = None if make_reranker is None else make_reranker(config)
@@ -134,7 +138,8 @@ class Run(Tabular, Iterator[PeriodResult]):
             if self._cluster is not None and self._evaluator.cluster is None:
                 there = self._connection.enter_context(self._connect())
                 self._evaluator = replace(self._evaluator, cluster=there)
-            yield
+            with limit_threads(inference_threads("auto")):
+                yield
         except BaseException:
             self._disconnect()
             raise
@@ -293,8 +298,13 @@ class Run(Tabular, Iterator[PeriodResult]):
         tasks = {task: replace(tested, breakdown=None) for task, tested in tasks.items()}  # as large as the period
         explanation = {task: self._explained(task, t, after[task]) for task in explained if self._alternatives}
         self._broken_down, self._alternatives = after, {}
-        advantaged = tuple(self.groups.names[code] for code in self.groups.ahead)
-        return PeriodResult(t, update, advantaged, tasks, {task: found for task, found in explanation.items() if found})
+        return PeriodResult(
+            t,
+            update,
+            self.groups.advantaged,
+            tasks,
+            {task: found for task, found in explanation.items() if found},
+        )
 
     def _tested_alternatives(
         self, t: int, events: NewEvents, quality: float | None, of_users: UserQuality | None
@@ -369,14 +379,14 @@ class Run(Tabular, Iterator[PeriodResult]):
             f"Run of {self.config.method} with {self.config.model}, seed {self.config.seed}: "
             f"{n_done} of {n_all} periods, {len(self.log):,} events; {self.groups.attribute or 'no groups'}"
         )
-        groups = self._names()
+        tests = [(result, task, tested) for result in self.results for task, tested in result.tasks.items()]
         rows = [
-            [str(result.t), result.update.step, task, name, *tested[name].cells(groups)]
-            for result in self.results
-            for task, tested in result.tasks.items()
+            [str(result.t), result.update.step, task, name, *tested.cells(tested[name])]
+            for result, task, tested in tests
             for name in list(tested.metrics)[:1]
         ]
-        return Summary(title, ["t", "update", "task", "metric", *score_headings(groups)], rows, self.notes)
+        headings = ["t", "update", "task", "metric", *(tests[0][2].headings if tests else ())]
+        return Summary(title, headings, rows, self.notes)
 
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each period so far, task, metric and group, "all" being everyone.
@@ -461,7 +471,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         return {} if self._evaluator.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
 
     def about(self) -> dict[str, Any]:
-        """The whole configuration, the data, and what computed it."""
+        """The whole configuration, the data, what computed it, and what is not done for fairness."""
         return {
             "config": self.config.model_dump(mode="json"),
             "data": {
@@ -471,24 +481,26 @@ class Run(Tabular, Iterator[PeriodResult]):
                 "n_users": self.log.n_users,
                 "n_items": self.log.n_items,
                 "group": None if self.groups.is_empty else self.groups.attribute,
-                "advantaged": None if self.groups.is_empty else self.groups.names[0],
-                "advantaged_by": None if self.groups.is_empty else self.groups.choice,
+                "advantaged": self.groups.names[0] if self.groups.has_advantaged else None,
+                "advantaged_by": self.groups.choice if self.groups.has_advantaged else None,
                 "groups": list(self._names()),
                 "columns": asdict(self.log.columns),
                 "period_ends": list(self.periods.ends),
                 "period_begins": self._begins(),
             },
             "versions": {**versions(), "device": str(self._learning.device)},
+            "notes": list(self._notes_on_fairness),
         }
 
     def document(self) -> dict[str, Any]:
         """The run as JSON: its whole configuration, data, versions, results and times."""
-        before = [] if self.pretrained is None else [self.pretrained]
+        before, about, summary = [] if self.pretrained is None else [self.pretrained], self.about(), self.summary()
         return {
-            **self.about(),
+            **about,
+            "notes": [*about["notes"], *notes_on_advantaged(about, summary)],
             "pretrained": before[0].to_dict() if before else None,
             "periods": [result.to_dict() for result in self.results],
-            "summary": self.summary(),
+            "summary": summary,
             "slices": {
                 task: mean_slices([result.tasks[task].slices for result in self.results]) for task in self.config.tasks
             },

@@ -17,7 +17,7 @@ from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
-from fairstream.methods import METHODS, MethodConfig, Parts
+from fairstream.methods import METHODS, Method, MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
     ContextBuilder,
@@ -48,6 +48,7 @@ from fairstream.strategies import (
     Strategy,
     UserQuality,
 )
+from fairstream.threads import Threads, limit_threads, training_threads
 from fairstream.training import (
     Batches,
     Engine,
@@ -180,6 +181,7 @@ class Learning:
     randomness: Randomness
     device: torch.device
     engine: EngineName = "auto"
+    threads: Threads = "auto"
     oracle: History | None = None
     """All events, future ones included: the paper's protocol lets training know of them."""
     workers: WorkerGroup | None = None
@@ -541,9 +543,53 @@ class Learning:
         return LAMBDA_PER_LOG_WEIGHT.get(self.config.surrogate, 2.0) * control.log_weight
 
     def fixed_weights(self, groups: Groups) -> dict[str, float]:
-        """How many times the events of each group count by the configuration alone."""
+        """How many times the events of each group count by the configuration alone.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are to count more, and nobody has said for which of three groups or more.
+
+        """
         weight = self.config.group_weight
-        return {} if weight == 1 else dict.fromkeys(groups.behind(), weight)
+        if weight == 1:
+            return {}
+        if not groups.has_advantaged:
+            raise ConfigurationError(
+                f"group_weight is for every group but the advantaged one, and none of the {len(groups.names)} groups "
+                f"of {groups.attribute} was named; name the best-served one with advantaged= (on the command line: "
+                f"--advantaged), or use max_disparity, which finds out who is behind"
+            )
+        return dict.fromkeys(groups.behind(), weight)
+
+    def notes_on_fairness(self, groups: Groups) -> tuple[str, ...]:
+        """What is asked of the fairness loss and cannot be done: one sentence, or none."""
+        config, model = self.config, self.example
+        if groups.is_empty or not self.objective.is_fair:
+            return ()
+        if isinstance(model, ClosedFormScorer):
+            if config.group_weight != 1:  # which closed forms do take
+                return ()
+            name = config.model if self.parts.model is None else type(model).__name__
+            twin = next((n for n, m in METHODS.items() if m == Method(n, METHODS[config.method].strategy)), None)
+            takes_weights = "weights" in inspect.signature(model.learn).parameters
+            return (
+                f"{name} is computed in closed form, so the fairness loss of {config.method} has no effect: the "
+                f"results equal those of {twin or 'fairness_weight=0'}; use "
+                f"{'max_disparity or group_weight, or ' if takes_weights else ''}a model trained by gradient descent",
+            )
+        if self._is_undirected(groups):
+            return (
+                f"{len(groups.names)} groups of {groups.attribute} and no advantaged one named: the "
+                f"{config.fairness_name} fairness loss was not applied; name the best-served group with advantaged= "
+                f"(on the command line: --advantaged), or use max_disparity or fairness='largest', which find out who "
+                f"is behind",
+            )
+        return ()
+
+    def _is_undirected(self, groups: Groups) -> bool:
+        """Whether the fairness loss has to know which group is better served, and nobody has said."""
+        return getattr(self.objective.fairness, "needs_advantaged", False) and not groups.has_advantaged
 
     def _train(self, lesson: _Lesson, base: Trained | None, on_epoch: OnEpoch | None) -> _Result:
         """Learn a lesson, on a fresh model or on `base`, which shares its memory with the state before."""
@@ -573,17 +619,18 @@ class Learning:
         if is_fresh and config.schedule == "cosine":
             job = replace(job, schedule=Schedule(job.optimizer, rate, epochs * len(job.batches)))
         try:
-            engine = make_engine(job)
-            report = train(
-                job,
-                engine,
-                n_interactions=len(plan.events),
-                t=t,
-                epochs=epochs,
-                randomness=self.randomness,
-                learning_rate=rate,
-                on_epoch=on_epoch,
-            )
+            with limit_threads(training_threads(self.threads)):
+                engine = make_engine(job)
+                report = train(
+                    job,
+                    engine,
+                    n_interactions=len(plan.events),
+                    t=t,
+                    epochs=epochs,
+                    randomness=self.randomness,
+                    learning_rate=rate,
+                    on_epoch=on_epoch,
+                )
         except BaseException:
             if self.workers is not None:
                 self.workers.stop()
@@ -643,10 +690,12 @@ class Learning:
                 setattr(part, key, value)
 
     def _objective(self, lesson: _Lesson) -> Objective:
-        """What training minimises, with the λ that a controller sets."""
-        if not self._sets_lambda or lesson.control is None or lesson.control.log_weight == 0:
-            return self.objective
-        return replace(self.objective, lambda_=self._lambda(lesson.control), mu=self.config.n_fairness_negatives)
+        """What training minimises, with the λ that a controller sets; 0 where nobody has said whom it is to help."""
+        if self._sets_lambda and lesson.control is not None and lesson.control.log_weight != 0:
+            return replace(self.objective, lambda_=self._lambda(lesson.control), mu=self.config.n_fairness_negatives)
+        if self._is_undirected(lesson.about.groups) and not self.objective.is_auto:
+            return replace(self.objective, lambda_=0.0, mu=self.config.n_negatives)
+        return self.objective
 
     @property
     def _sets_lambda(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -46,13 +46,14 @@ from fairstream.recommender.state import NewEvents, State
 from fairstream.recommender.vectors import similar_items, write_vectors
 from fairstream.reporting import report
 from fairstream.strategies import MeasureGroups, Side, Strategy
+from fairstream.threads import Threads, check_threads, inference_threads, limit_threads
 from fairstream.training import EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
 from fairstream.training.distributed import ActorGroup
 
 Metrics = Sequence[str] | Mapping[str, Metric]
 _OWN_TO_EACH = ("_writing", "_observing", "_observed", "_swapping", "_n_readers")
 """What a copy does not share: locks, and who is reading."""
-_RUN_OPTIONS = ("metrics", "seed", "device", "engine")
+_RUN_OPTIONS = ("metrics", "seed", "device", "engine", "threads")
 """Options of the constructor that are not of the method."""
 
 
@@ -104,6 +105,10 @@ class FairRecommender(Shown):
         decision, also of those against it.
     seed, device, engine
         Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
+    threads
+        How many of PyTorch's threads to use. "auto" takes as many as this process has cores, by its affinity and the
+        CPU quota of its container, and for gradient descent at most half of them and 4. The limit holds inside the
+        calls of this recommender alone; `torch.get_num_threads()` stays as it is.
 
     The remaining options are the fields of `MethodConfig`; None stands for what the model wants by default.
 
@@ -140,6 +145,7 @@ class FairRecommender(Shown):
         seed: int = 0,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         engine: EngineName = "auto",
+        threads: Threads = "auto",
         embedding_dim: int | None = None,
         feature_buckets: int | None = None,
         surrogate: Surrogate = "hit",
@@ -180,7 +186,12 @@ class FairRecommender(Shown):
         self.config = MethodConfig(**options)
         runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
         self._learning = Learning(
-            self.config, parts, Randomness(runtime.seed), runtime.torch_device(), engine=runtime.engine
+            self.config,
+            parts,
+            Randomness(runtime.seed),
+            runtime.torch_device(),
+            engine=runtime.engine,
+            threads=check_threads(threads),
         )
         resolve_metrics(metrics, 1, {})  # an unknown name is an error now, not at the first evaluation
         self._metrics = metrics
@@ -200,10 +211,14 @@ class FairRecommender(Shown):
         self._swapping = Lock()  # guards the state and the number of its readers
         self._n_readers = 0
 
+    def _limited_threads(self) -> AbstractContextManager[None]:
+        """Limit PyTorch's threads inside the block, in the calling thread alone."""
+        return limit_threads(inference_threads(self._learning.threads))
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Exclude everything else that changes the state."""
-        with self._writing, self._observing:
+        with self._limited_threads(), self._writing, self._observing:
             yield
 
     def _summary(self) -> Summary:
@@ -328,7 +343,7 @@ class FairRecommender(Shown):
         """
         log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
         groups = log.require_groups() if log.groups is not None else Groups.none(log.n_users)
-        without_groups = self._notes_without_groups() if groups.is_empty else ()
+        notes = self._notes_without_groups() if groups.is_empty else ()
         item_ids, features = log.item_ids.copy().indexed(), None
         if log.features is not None:
             item_ids.extend(log.features.ids.ids)
@@ -347,7 +362,8 @@ class FairRecommender(Shown):
             candidate = self._learning_with(groups, cluster, checkpoint).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
             self._is_mapped = False
-            self.notes = (*log.notes, *without_groups, *candidate.notes)
+            notes += self._learning.notes_on_fairness(groups)
+            self.notes = (*log.notes, *notes, *candidate.notes)
             report(self.notes[len(log.notes) :])  # reading has reported the others
         return self
 
@@ -435,7 +451,7 @@ class FairRecommender(Shown):
         """
         if not 0 < control_step <= 1:
             raise ConfigurationError(f"control_step must be above 0 and at most 1, got {control_step!r}")
-        with self._writing, self._while_observing() as state:
+        with self._limited_threads(), self._writing, self._while_observing() as state:
             self._require_optimizer("learn")
             learning = self._learning_with(state.groups, cluster, checkpoint)
             if strategy is not None:
@@ -465,6 +481,9 @@ class FairRecommender(Shown):
                 candidate = learning.update(
                     state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
                 )
+                # What held before this update has been said.
+                before, now = (learning.notes_on_fairness(one.groups) for one in (state, new))
+                notes += [note for note in now if note not in before]
                 candidate.notes = self.notes = (*notes, *candidate.notes)
                 self._commit(candidate, state)  # workers hold a part of it until then
             report(self.notes)
@@ -991,6 +1010,7 @@ class FairRecommender(Shown):
         strategy: str | Strategy | None = None,
         metrics: Metrics | None = None,
         device: Literal["auto", "cpu", "cuda"] | None = None,
+        threads: Threads = "auto",
         mapped: bool = False,
         **changed: Any,
     ) -> FairRecommender:
@@ -1004,8 +1024,8 @@ class FairRecommender(Shown):
             Objects of your own have to be passed again; a checkpoint holds no code.
         metrics
             As for the constructor.
-        device
-            "auto", "cpu" or "cuda".
+        device, threads
+            As for the constructor.
         mapped
             Leave the model in the file, mapped into memory, and the optimizer out: for processes that share one file
             to recommend from. What was loaded so can observe events, and neither learn, forget nor be saved.
@@ -1040,7 +1060,7 @@ class FairRecommender(Shown):
         runtime.torch_device()  # a device that is not there is no fault of the checkpoint
         own = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
         options = saved_options(path, manifest, changed, own)
-        recommender = cls(metrics=metrics, device=runtime.device, **options)
+        recommender = cls(metrics=metrics, device=runtime.device, threads=threads, **options)
         recommender._state = read_state(path, manifest, tensors, recommender._learning, mapped=mapped)
         recommender._is_mapped = mapped
         return recommender
@@ -1065,7 +1085,8 @@ class FairRecommender(Shown):
             state = self._fitted()
             self._n_readers += 1
         try:
-            yield state
+            with self._limited_threads():
+                yield state
         finally:
             with self._swapping:
                 self._n_readers -= 1

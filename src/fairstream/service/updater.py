@@ -11,7 +11,7 @@ import hashlib
 import platform
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.explain import strata
 from fairstream.service.forgetting import complete_forgetting
+from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood, rejects_drift
 from fairstream.service.periods import closed_periods, events_of, in_order
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
@@ -94,11 +95,11 @@ class _Update:
 
     def run(self) -> Outcome:
         head, tail = self.events.slice(0, self.n_learnable), self.events.slice(self.n_learnable)
-        n_tested, needed = pc.count_distinct(tail["user_id"]).as_py(), self.gate.min_tested_users
-        if n_tested < needed:
+        n_users, needed = pc.count_distinct(tail["user_id"]).as_py(), self.gate.min_tested_users
+        if n_users < needed:
             return Outcome(
                 "skipped",
-                f"the period stays open: {n_tested} users have held-out events to judge by, {needed} are needed "
+                f"the period stays open: {n_users} users have held-out events to judge by, {needed} are needed "
                 f"(gate.min_tested_users); {len(self.events)} events wait",
             )
         current = in_service(self.engine)
@@ -115,12 +116,12 @@ class _Update:
                 evaluation = self._reported(*candidates.judge_in_service(self.events))
             self.say(f"learning {len(head)} events")
             begin = time.perf_counter()
-            drifts = [] if evaluation is None else list(drift(evaluation["levels"], self._levels_before(), self.gate))
+            drifts = [] if evaluation is None else list(self._drifts(evaluation))
             trial = candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
         except ModelError as error:
             return self._conclude(None, evaluation, Decision((*self._flood(), finite(str(error)))), current, 0.0)
-        except DataError as error:  # all of it was known before
-            return Outcome("skipped", f"the period stays open: {error}")
+        except DataError as error:  # it tests nobody, or too few users
+            return Outcome("skipped", f"the period stays open: {error}; {len(self.events)} events wait")
         seconds = time.perf_counter() - begin
         return self._conclude(trial, evaluation, self._decide(trial, drifts), current, seconds)
 
@@ -146,11 +147,14 @@ class _Update:
         latest = models(self.engine, limit=self.gate.drift_patience)
         return sum(1 for _ in takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest))
 
-    def _levels_before(self) -> dict[str, Any]:
-        """How well the last period that was learned from was served; of the first period nobody can tell."""
+    def _drifts(self, evaluation: dict[str, Any]) -> Iterator[Check]:
+        """Compare with the last period that was learned from; of the first period nobody can tell."""
         current = in_service(self.engine)
-        evaluation = self.periods[model(self.engine, current.model).t].evaluation if current else None
-        return evaluation["levels"] if evaluation else {}
+        before = self.periods[model(self.engine, current.model).t].evaluation if current else None
+        if before:
+            noise_before = before.get("noise", {})
+            noise = {name: (error, noise_before.get(name, 0.0)) for name, error in evaluation["noise"].items()}
+            yield from drift(evaluation["levels"], before["levels"], self.gate, noise)
 
     def _conclude(
         self,
@@ -204,6 +208,9 @@ class _Update:
         for sentence in sentences_of(about):
             self.say(sentence)
         self.say(f"model {name} is {kind}: {outcome.reason}")
+        noise = noise_words(self.workspace.config.privacy.epsilon, has_target=bool(sentences_of(about)))
+        if noise is not None and self.candidates.has_groups:
+            self.say(noise)
         return outcome
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:
@@ -238,8 +245,9 @@ class _Update:
         return about
 
     def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:
-        names, advantaged = names_of(evaluation), self.workspace.config.advantaged
-        return {**reported(evaluation, groups, names, advantaged), "strata": strata(evaluation)}
+        names, config = names_of(evaluation), self.workspace.config
+        numbers = reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon)
+        return {**numbers, "strata": strata(evaluation)}
 
 
 def _hash(events: pa.Table) -> str:
