@@ -48,7 +48,7 @@ def as_json(frontier: fs.Frontier) -> dict[str, Any]:
     return {**document, "levels": [{**level, "seconds": None} for level in document["levels"]]}
 
 
-def summary_of_a_run(log: fs.EventLog, model: str, task: str = "event", **options: Any) -> dict[str, Any]:
+def summary_of_a_run(log: fs.EventLog, model: str, task: str = "next", **options: Any) -> dict[str, Any]:
     job = fs.run(
         log,
         model=model,
