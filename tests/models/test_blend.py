@@ -414,3 +414,13 @@ def test_a_newcomers_first_event_is_answered_by_the_blends_own_weights(
         result = rec.evaluate(later, users=stream.users, tasks=["event"], min_group_size=1, n_resamples=0)["event"]
         values.append(result.slices["history_0"]["ndcg@20"].mean)
     assert values[0] > 2 * values[1]
+
+
+def test_where_nobody_in_the_tail_has_items_left_to_learn_from_it_is_fitted_at_once() -> None:
+    """Everybody at the end has had every item, so there are no negatives to train on."""
+    rows = [(user, item) for user in range(40) for item in range(user % 12 + 1)]
+    rows.sort(key=lambda row: row[0] % 12)  # whoever has had everything comes last
+    users, items = zip(*rows, strict=True)
+    rec = fs.FairRecommender("blend", **QUICK).fit(pa.table({"user": users, "item": items, "time": range(len(rows))}))
+    assert len(rec.state.unlearned) == 0
+    assert rec.state.history.ends == (len(rows),)

@@ -16,7 +16,7 @@ import torch
 from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.groups import UNKNOWN
 from fairstream.data.history import Positions
-from fairstream.errors import ConfigurationError
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
 from fairstream.methods import METHODS, Method, MethodConfig, Parts
 from fairstream.models import (
@@ -194,13 +194,13 @@ class Learning:
     randomness: Randomness
     device: torch.device
     engine: EngineName = "auto"
-    threads: Threads = "auto"
     oracle: History | None = None
     """All events, future ones included: the paper's protocol lets training know of them."""
     workers: WorkerGroup | None = None
     """Who takes the steps of gradient descent; None: this process."""
     checkpoint: Path | None = None
     """Where the workers' trainings are saved while they last."""
+    threads: Threads = "auto"
 
     def __post_init__(self) -> None:
         self.parts.check(self.config)
@@ -350,7 +350,10 @@ class Learning:
         state, _ = first.commit(in_place=True)
         fine_tuning = replace(self, parts=replace(self.parts, strategy=FineTune()), checkpoint=None)
         new = events._replace(users=history.users_at(tail), items=history.items_at(tail))
-        candidate = fine_tuning.update(state, new, on_epoch=progress(self.config.pretrain_epochs, 0))
+        try:
+            candidate = fine_tuning.update(state, new, on_epoch=progress(self.config.pretrain_epochs, 0))
+        except DataError:  # nobody in the tail has items left to draw negatives from
+            return self._fit_at_once(history, events, on_epoch, t, **about)
         # The tail is no period of its own.
         following = replace(candidate.state, history=history, t=t, started_at=t, memory={}, control={})
         return Candidate(following, first.step, first.report, following.model.notes, candidate._engine, first._began)
