@@ -46,7 +46,7 @@ class Service:
         self.writer = Writer(self.store, self.serving.stored, limits.max_open_events)
         self.commands = Commands(workspace.folder)
         self.updates = UpdateRunner(workspace, self.commands)
-        self.forgetter = Forgetter(workspace.engine, self.commands)
+        self.forgetter = Forgetter(workspace, self.commands)
         # Of their own, so that a database that hangs takes no thread from recommendations.
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
         self.lists = RequestBatcher(self.serving, self.list_threads)
