@@ -76,7 +76,7 @@ class Follower:
 
     def __init__(self, workspace: Workspace, store: EventStore, serving: Serving) -> None:
         self._workspace, self._store, self._serving = workspace, store, serving
-        self._stop = threading.Event()
+        self._stop, self._looked = threading.Event(), time.monotonic()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self._taken_up: _InService | None = None
         """What was in service when the model that answers was chosen."""
@@ -92,6 +92,7 @@ class Follower:
         """Whose lists the model before had made."""
 
     def start(self) -> None:
+        self._looked = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -102,6 +103,10 @@ class Follower:
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
+
+    def seconds_since_look(self) -> float:
+        """How long ago a look at the database succeeded."""
+        return time.monotonic() - self._looked
 
     def poll(self) -> None:
         """Look once, and take up what has changed."""
@@ -141,6 +146,7 @@ class Follower:
         ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
         with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
             row = tuple(connection.execute(query).one())
+        self._looked = time.monotonic()
         in_service = None if row[0] is None else _InService(*row[:5])
         return _Look(in_service, (row[5], int(row[6])), (row[7], int(row[8])), row[9])
 
