@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.csv
 from sqlalchemy import Connection, Engine, Text, create_engine, event, inspect, text
 from sqlalchemy.engine import Dialect, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, TimeoutError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.types import TypeDecorator
 
 from fairstream.errors import ConfigurationError, WorkspaceError
@@ -47,7 +48,7 @@ def now() -> int:
 
 
 def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -> Engine:
-    """SQLite in the file, or PostgreSQL at a `postgresql://` address; for requests statements have to be short there."""
+    """SQLite in the file, or PostgreSQL at a `postgresql://` address, whose statements are short for requests."""
     if url is None:
         return _sqlite(file)
     try:
@@ -144,9 +145,9 @@ def reachable(engine: Engine) -> Iterator[None]:
     """Say in a sentence that the database cannot be reached."""
     try:
         yield
-    except (DBAPIError, TimeoutError) as error:
+    except (DBAPIError, PoolTimeoutError) as error:
         where, why = engine.url.render_as_string(hide_password=True), str(getattr(error, "orig", error)).splitlines()[0]
-        kind = DatabaseDownError if isinstance(error, OperationalError | TimeoutError) else DatabaseUnavailableError
+        kind = DatabaseDownError if isinstance(error, OperationalError | PoolTimeoutError) else DatabaseUnavailableError
         raise kind(f"the database {where} cannot be used: {why}") from None
 
 

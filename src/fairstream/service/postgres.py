@@ -1,7 +1,8 @@
 """PostgreSQL connections that never wait for ever.
 
-The server bounds what it can notice: locks, statements, transactions that their client has left idle, lost machines. A server that
-is frozen, or behind a network that drops packets, bounds nothing, so a connection for requests also gives up by itself.
+The server bounds what it can notice: locks, statements, transactions that their client has left idle, lost machines.
+A server that is frozen, or behind a network that drops packets, bounds nothing, so a connection for requests also
+gives up by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import psycopg
 from sqlalchemy import URL, Engine, create_engine, event
 
 CONNECT_SECONDS, WAIT_SECONDS, STATEMENT_SECONDS, SILENCE_SECONDS = 3, 5, 8, 10
-"""For requests: to connect, to wait for a lock or a free connection, to run a statement, and without a word of the server."""
+"""For requests: to connect, to wait for a lock or a free connection, to run a statement, to hear from the server."""
 IDLE_SECONDS = 30
 """After so long the server ends a transaction whose client does nothing: a frozen process would keep its locks."""
 _NETWORK = {
@@ -28,7 +29,7 @@ _NETWORK = {
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """Ends itself where the server is silent for longer than `max_silence` seconds; None: waits for as long as it takes."""
+    """A connection that closes when the server is silent for `max_silence` seconds; None: it waits without limit."""
 
     max_silence: float | None = None
 
@@ -60,7 +61,7 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         connect_args={name: value for name, value in _NETWORK.items() if name not in address.query},
     )
     settings = {
-        "tcp_keepalives_idle": 30,  # a machine that lost its power says no goodbye; by default the server waits two hours
+        "tcp_keepalives_idle": 30,  # by default the server waits two hours for a machine that lost its power
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
         "idle_in_transaction_session_timeout": 1000 * IDLE_SECONDS,
@@ -73,7 +74,9 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
     def _connect(_dialect: Any, _record: Any, arguments: Any, options: Any) -> BoundedConnection:
         connection = BoundedConnection.connect(*arguments, **options)
         connection.max_silence = SILENCE_SECONDS if for_requests else None
-        connection.execute(setting)  # by statement: a pool such as pgbouncer refuses settings in the connection's options
+        connection.execute(
+            setting
+        )  # by statement: a pool such as pgbouncer refuses settings in the connection's options
         connection.commit()
         return connection
 

@@ -98,7 +98,7 @@ def put_into_service(connection: Connection, model_id: str) -> None:
 def deciding(engine: Engine) -> Iterator[tuple[Connection, str | None]]:
     """A transaction in which nobody else changes the model in service; yields that model's id.
 
-    It takes no updating lock: a rollback waits for no update. An update compares the model in service with its parent here.
+    A rollback takes no updating lock, so it waits for no update; the update checks here that its parent is in service.
     """
     with reachable(engine), writing(engine) as connection:
         if engine.dialect.name == "postgresql":

@@ -210,14 +210,14 @@ class _Update:
     def _overtaken(self, name: str, parent: str | None, now_in_service: str | None) -> Outcome:
         """Drop the candidate: somebody has put another model into service since the update began.
 
-        Skipped, not rejected: the gate compared the candidate with a model that answers no longer. The period stays open,
-        so that the next update judges the model now in service by these events and learns them from there.
+        Skipped, not rejected: the gate compared the candidate with a model that no longer answers. The period stays
+        open, so that the next update judges the model now in service by these events and learns them from there.
         """
         self.workspace.models.remove([name])
         return Outcome(
             "skipped",
-            f"the period stays open: model {now_in_service} was put into service instead of {parent} while the update ran; "
-            f"the next update starts from it",
+            f"the period stays open: model {now_in_service} was put into service instead of {parent} while the update "
+            f"ran; the next update starts from it",
         )
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:

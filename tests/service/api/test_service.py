@@ -220,6 +220,17 @@ def items_of(answer: dict[str, Any]) -> list[str]:
     return [item["item_id"] for item in answer["items"]]
 
 
+def test_a_person_to_be_forgotten_is_a_stranger_in_the_next_list(new_service: Maker) -> None:
+    _, client = new_service()
+    client.app.state.service.follower.stop()  # which would tell the list half a second later
+    stranger = items_for(client, "nobody", 10)
+    assert items_for(client, "u1", 10) != stranger
+    answer = client.delete("/v1/users/u1", headers=client.keys.admin)
+    assert answer.status_code == 202
+    assert answer.json()["n_events"] > 0
+    assert items_for(client, "u1", 10) == stranger
+
+
 def test_a_promotion_is_taken_up_and_a_rollback_too(new_service: Maker) -> None:
     workspace, client = new_service()
     first = client.get("/v1/models", headers=client.keys.read).json()["data"][0]["id"]
