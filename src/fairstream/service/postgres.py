@@ -74,9 +74,7 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
     def _connect(_dialect: Any, _record: Any, arguments: Any, options: Any) -> BoundedConnection:
         connection = BoundedConnection.connect(*arguments, **options)
         connection.max_silence = SILENCE_SECONDS if for_requests else None
-        connection.execute(
-            setting
-        )  # by statement: a pool such as pgbouncer refuses settings in the connection's options
+        connection.execute(setting)  # not as options of the connection, which a pool such as pgbouncer refuses
         connection.commit()
         return connection
 
