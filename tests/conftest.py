@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 # Two processes run the tests on two cores. Said before PyTorch is loaded, which the process that only hands out
 # the tests never needs.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # a test that asks for more threads leaves the cores to other tests
 
 import pytest
 from hypothesis import settings

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any, TypeVar, cast
 
 from fairstream.reporting import COMPILING
+from fairstream.threads import available_cores
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Part = TypeVar("Part")
@@ -154,7 +155,7 @@ def _n_threads() -> int:
     if torch is not None:
         return int(torch.get_num_threads())
     setting = os.environ.get("OMP_NUM_THREADS", "")
-    return int(setting) if setting.isdecimal() else os.cpu_count() or 1
+    return int(setting) if setting.isdecimal() else available_cores()
 
 
 @cache

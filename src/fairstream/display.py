@@ -26,6 +26,10 @@ class Summary:
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
+    more: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = ()
+    """Further tables: headings and rows."""
+    captions: Sequence[str] = ()
+    """What the tables mean, in lines below them."""
 
     def text(self) -> str:
         """As plain text.
@@ -37,8 +41,11 @@ class Summary:
         M         0.25
         note: one seed
         """
-        table = [text_table(self.headings, self.rows)] if self.rows else []
-        return "\n".join([self.title, *table, *(f"note: {note}" for note in self.notes)])
+        tables = [text_table(*table) for table in self._tables]
+        lines = [*self.captions, *(f"note: {note}" for note in self.notes)]
+        if not self.more:
+            return "\n".join([self.title, *tables, *lines])
+        return "\n\n".join([self.title, *tables, "\n".join(lines)])
 
     def html(self) -> str:
         """As HTML, with every word escaped.
@@ -47,13 +54,18 @@ class Summary:
         '<div><p>a &lt; b</p></div>'
         """
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.title.splitlines())
-        table = ""
-        if self.rows:
-            head, *body = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in (self.headings, *self.rows))
+        tables = ""
+        for headings, rows in self._tables:
+            head, *body = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in (headings, *rows))
             head = head.replace("<td>", "<th>").replace("</td>", "</th>")
-            table = f"<table><thead><tr>{head}</tr></thead><tbody><tr>{'</tr><tr>'.join(body)}</tr></tbody></table>"
+            tables += f"<table><thead><tr>{head}</tr></thead><tbody><tr>{'</tr><tr>'.join(body)}</tr></tbody></table>"
+        captions = "".join(f"<p>{escape(line)}</p>" for line in self.captions)
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        return f"<div>{lines}{table}{f'<ul>{notes}</ul>' if notes else ''}</div>"
+        return f"<div>{lines}{tables}{captions}{f'<ul>{notes}</ul>' if notes else ''}</div>"
+
+    @property
+    def _tables(self) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:
+        return [*([(self.headings, self.rows)] if self.rows else []), *self.more]
 
 
 class Shown(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -107,7 +107,7 @@ groups or more."""
     """What the controller sets in models trained by gradient descent: event-weights, how much each group's events \
 count in the softmax loss; fairness-loss, λ; auto, event-weights where the loss takes them. Closed forms and \
 popularity have weights of events alone."""
-    disparity_task: Literal["event", "next"] = "event"
+    disparity_task: Literal["event", "next"] = "next"
     """Where that gap is measured: event, at each event of the period just ended; next, one list for it."""
     disparity_metric: str = "ndcg@20"
     """In which metric, as NAME@K."""
@@ -204,6 +204,16 @@ popularity have weights of events alone."""
         return self.fairness or METHODS[self.method].fairness
 
 
+def note_without_groups(config: MethodConfig) -> str:
+    """What it means that there are no groups, for a configuration of `Parts.without_groups`."""
+    if config.has_lever:
+        return f"there are no groups: {config.fairness_name} is the fairness loss, and no disparity is measured"
+    return "there are no groups: nothing is done for fairness, and no disparity is measured"
+
+
+ConfigT = TypeVar("ConfigT", bound=MethodConfig)
+
+
 @dataclass(frozen=True)
 class Parts:
     """Objects of the caller's own, in place of registered names."""
@@ -237,11 +247,13 @@ class Parts:
 
         """
         given: dict[str, Any] = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
+        for name, part in given.items():
+            _check_part(name, part)
         objects = {name: None if isinstance(part, str) else part for name, part in given.items()}
         options |= {name: part if part is None or isinstance(part, str) else CUSTOM for name, part in given.items()}
         if metrics is not None:
             options["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        wanted = {} if model is None or isinstance(model, str) else model_defaults(model)
+        wanted = {} if model is None or isinstance(model, str) else model_defaults(model, loss)
         options = {**wanted, **{name: value for name, value in options.items() if value is not None}}
         return options, cls(**objects, metrics=dict(metrics) if isinstance(metrics, Mapping) else {})
 
@@ -266,26 +278,37 @@ class Parts:
                 f"fairness_weight='auto' is computed from gradients, and the model {config.model} is computed in "
                 f"closed form; give a number, or another model"
             )
-        fairness: FairnessLoss = DisparityLoss("signed", config.surrogate, config.temperature)
-        if self.fairness is not None:
-            fairness = self.fairness
-        elif name is not None:
-            decay = config.fairness_ema_decay
-            fairness = FAIRNESS_LOSSES[name](
-                temperature=config.temperature,
-                surrogate=config.surrogate,
-                step_size=config.dro_step_size,
-                share=config.cvar_share,
-                **({} if decay is None else {"ema_decay": decay}),
-            )
         return Objective(
             lambda_=0.0 if weight == "auto" else weight,
             n=config.n_negatives,
             mu=config.n_fairness_negatives if weight != 0 else config.n_negatives,  # no more are drawn than are used
             loss=self.loss or LOSSES[config.loss],
-            fairness=fairness,
+            fairness=self._fairness_loss(config),
             is_auto=weight == "auto",
         )
+
+    def _fairness_loss(self, config: MethodConfig) -> FairnessLoss:
+        """The fairness loss in force, whatever its weight."""
+        if self.fairness is not None:
+            return self.fairness
+        name, decay = config.fairness_name, config.fairness_ema_decay
+        if name is None:
+            return DisparityLoss("signed", config.surrogate, config.temperature)
+        return FAIRNESS_LOSSES[name](
+            temperature=config.temperature,
+            surrogate=config.surrogate,
+            step_size=config.dro_step_size,
+            share=config.cvar_share,
+            **({} if decay is None else {"ema_decay": decay}),
+        )
+
+    def without_groups(self, config: ConfigT) -> ConfigT:
+        """The configuration where there are no groups: only a fairness loss that needs none stays on."""
+        without = config.without_lever()
+        is_missing = self.fairness is None and config.fairness == CUSTOM  # a stored run does not hold the object
+        if is_missing or getattr(self._fairness_loss(config), "needs_groups", True):
+            return without
+        return without.with_options(fairness_weight=config.fairness_weight)
 
     def make_controller(self, config: MethodConfig) -> DisparityController | None:
         """What holds the disparity, where one is accepted."""
@@ -310,3 +333,14 @@ class Parts:
         """What runs the steps of a method."""
         engine = METHODS[config.method].engine
         return choose_engine if engine is None else engine(config)
+
+
+def _check_part(name: str, part: Any) -> None:
+    """Raise a `ConfigurationError` where a part is neither a name nor an object that can stand for one."""
+    if name == "strategy":
+        is_possible, own = isinstance(part, Strategy), "a Strategy"
+    else:
+        is_possible, own = callable(part), "a function or class"
+    if not (part is None or isinstance(part, str) or is_possible):
+        weight = "; the weight of the fairness loss is fairness_weight" if name == "fairness" else ""
+        raise ConfigurationError(f"{name} must be a name or {own} of your own, got {part!r}{weight}")

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from fairstream import Record, Run
+from fairstream.evaluation import Change, Estimate, Explained, Explanation, Mix
 from fairstream.experiments import Store, write_json
+from fairstream.pages.change_page import page_of
+from fairstream.pages.change_words import summary
 from stores import small, source_of, write_stream
 
 Command = Callable[..., Any]
@@ -56,7 +59,7 @@ def test_sentences_a_table_a_page_and_json(command: Command, folder: Path) -> No
     told = command("explain", folder / "explained.json", "--output", "page.html", "--json", "out.json")
     assert told.code == 0, told.err
     assert "NDCG@5 at each event for everyone" in told.out
-    assert "PD (majority minus the rest)" in told.out
+    assert "The gap between majority and the rest" in told.out
     assert "the parts add up to the change" in told.out
     document = json.loads((told.folder / "out.json").read_text())
     for change in (document["everyone"], *document["groups"].values(), *document["gaps"].values()):
@@ -108,3 +111,36 @@ def test_a_page_that_cannot_be_written_is_an_error_before_anything_else(command:
     told = command("explain", folder / "explained.json", "--output", "no/where.html")
     assert told.code == 2
     assert "there is no folder" in told.err
+
+
+def moved_gap(before: float, after: float) -> Explained:
+    """An explanation of one number of everyone, and of a gap that is surely another than before."""
+    change = after - before
+    parts = {"drift": Estimate(change, (change - 0.001, change + 0.001))}
+    level = Change(0.1, 0.1, Estimate(0.0, (-0.01, 0.01)), {"drift": Estimate(0.0)})
+    gap = Change(before, after, Estimate(change, (change - 0.001, change + 0.001)), parts)
+    shown = Explanation(level, {"a": level, "b": level}, {"a": gap}, {"": Mix((9, 9), (None, None), (0.0, 0.0))})
+    return Explained("x", "group", "ndcg@20", "next", 1, ("before", "after"), {1: shown})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (-0.023, -0.088, "widened by 0.0650, from 0.0230 behind to 0.0880 behind"),
+        (-0.0323, -0.0181, "narrowed by 0.0142, from 0.0323 behind to 0.0181 behind"),
+        (0.02, 0.05, "widened by 0.0300, from 0.0200 ahead to 0.0500 ahead"),
+        (0.05, 0.02, "narrowed by 0.0300, from 0.0500 ahead to 0.0200 ahead"),
+        (-0.02, 0.03, "turned round, from 0.0200 behind to 0.0300 ahead"),
+        (0.03, -0.02, "turned round, from 0.0300 ahead to 0.0200 behind"),
+        (0.03, 0.03, "stayed at 0.0300 ahead"),
+    ],
+)
+def test_a_gap_widens_or_narrows_by_its_size_and_says_who_is_behind(before: float, after: float, words: str) -> None:
+    explained = moved_gap(before, after)
+    told = summary(explained)[-1]
+    assert told.startswith(f"The gap between a and the rest {words}")
+    page = page_of(explained)
+    assert f"{words[0].upper()}{words[1:]}." in page
+    for said in (told, page):
+        assert "rose by" not in said
+        assert "fell by" not in said

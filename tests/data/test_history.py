@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,23 @@ def test_columns_at_positions_are_the_columns_there(pieces: list[Pairs], data: s
     assert history.items_at(range(start, stop)).tolist() == [item for _, item in events[start:stop]]
 
 
+def slow_firsts(history: History, chosen: Rows) -> Rows:
+    """The definition: list for each event all earlier events of its user, and look for its item among them."""
+    bounds, earlier = history.items_of(history.users_at(chosen), chosen)
+    had = np.repeat(history.items_at(chosen), np.diff(bounds)) == earlier
+    return chosen[np.bincount(np.repeat(np.arange(len(chosen)), np.diff(bounds)), had, len(chosen)) == 0]
+
+
+@given(PIECES, st.data())
+def test_first_events_are_those_of_a_slow_search(pieces: list[Pairs], data: st.DataObject) -> None:
+    history = known(*pieces)
+    chosen = rows(*sorted(data.draw(st.sets(st.integers(0, max(0, len(history) - 1)))))) if len(history) else rows()
+    assert np.asarray(history.firsts(chosen)).tolist() == slow_firsts(history, chosen).tolist()
+    start = data.draw(st.integers(0, len(history)))
+    positions = np.arange(start, len(history))
+    assert list(history.firsts(range(start, len(history)))) == slow_firsts(history, positions).tolist()
+
+
 @given(PIECES)
 def test_the_ends_of_the_periods_are_kept(pieces: list[Pairs]) -> None:
     assert known(*pieces).ends == tuple(itertools.accumulate(len(piece) for piece in pieces))
@@ -209,3 +227,17 @@ def test_popularity_is_summed_in_the_order_of_the_events(pieces: list[Pairs]) ->
     age = np.arange(len(items) - 1, -1, -1, dtype=np.float64)
     expected = np.bincount(items, np.exp2(-age / max(1.0, 0.1 * len(items))))
     assert known(*pieces).recent_popularity.tolist() == expected.tolist()
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=3), st.data())
+def test_firsts_are_the_events_before_which_the_user_had_not_had_the_item(pieces: list[Pairs], data: Any) -> None:
+    history, pairs = known(*pieces), [pair for piece in pieces for pair in piece]
+    chosen = sorted(data.draw(st.sets(st.integers(0, len(pairs) - 1)))) if pairs else []
+    expected = [at for at in chosen if pairs[at] not in pairs[:at]]
+    assert list(history.firsts(np.array(chosen, dtype=np.int64))) == expected
+
+
+def test_an_event_that_is_repeated_once_is_no_first() -> None:
+    history = known([(0, 3), (1, 3), (0, 3)], [(0, 3), (1, 2)])
+    assert list(history.firsts(np.arange(5))) == [0, 1, 4]
+    assert list(history.firsts(np.array([2, 3, 4]))) == [4]

@@ -103,7 +103,9 @@ def test_resampling_adds_to_the_numbers_and_changes_none(data: tuple[Users, int]
         resampled,
         interval=None,
         gaps={name: bare(gap) for name, gap in resampled.gaps.items()},
+        by_group_interval={},
         largest_gap=bare(resampled.largest_gap),
+        furthest_behind=bare(resampled.furthest_behind),
         spread=bare(resampled.spread),
         disparity=bare(resampled.disparity),
         null_mean=None,
@@ -173,7 +175,8 @@ def test_of_equally_far_groups_the_first_is_named() -> None:
 
 def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> None:
     nothing = GroupScores(None, None, {"majority": None, "minority": None}, {}, *[None] * 7)
-    assert scores_of([(0, 0.5), (0, 1.0)]) == replace(nothing, mean=0.75, by_group={"majority": 0.75, "minority": None})
+    alone = replace(nothing, mean=0.75, by_group={"majority": 0.75, "minority": None}, advantaged="majority")
+    assert scores_of([(0, 0.5), (0, 1.0)]) == alone
     assert scores_of([]) == scores_of([], n_resamples=5) == nothing
 
 

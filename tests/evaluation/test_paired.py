@@ -73,7 +73,7 @@ def test_the_interval_of_a_reduction_covers_where_one_side_has_no_disparity_left
     for _ in range(60):
         user = rng.beta(1.0, 3.0, (400, 3, 1)) + rng.normal(0, 0.1, (400, 3, 2))
         columns = user - np.array([0.05, 0.0]) * codes[:, None, None]
-        difference = Paired(GroupPanel(columns, codes, 2), 1, N_RESAMPLES).largest_gap(0, minus=1)
+        difference = Paired(GroupPanel(columns, codes, 2), 1, N_RESAMPLES).furthest_behind(0, minus=1)
         covered += difference.low <= 0.05 <= difference.high
         assert difference.low < difference.value < difference.high
     assert covered >= 54
@@ -85,5 +85,5 @@ def test_a_large_gap_is_not_widened_for_a_bias_that_it_does_not_have() -> None:
     found = Paired(GroupPanel(columns, codes, 2), 1, N_RESAMPLES)
     value, drawn = found.of("gap")
     plain = Interval.of(value[1, 0] - value[1, 1], drawn[:, 1, 0] - drawn[:, 1, 1])
-    difference = found.largest_gap(0, minus=1)
+    difference = found.furthest_behind(0, minus=1)
     assert (difference.low, difference.high) == pytest.approx((plain.low, plain.high), abs=2e-4)

@@ -248,7 +248,7 @@ def test_differences_are_differences_of_the_means_with_the_width_of_a_paired_tes
     for name, mask in (("M", ~is_f), ("F", is_f)):
         assert first.by_group[name].value == pytest.approx(values[mask].mean())
     sizes = [abs(found[name]["hit@1"].performance_disparity) for name in ("good", "bad")]
-    assert first.largest_gap.value == pytest.approx(sizes[0] - sizes[1])
+    assert first.furthest_behind.value == pytest.approx(sizes[0] - sizes[1])
     assert first.mean.excludes_zero
     assert (second.mean.value, second.mean.low, second.mean.high) == (0, 0, 0)
     (back,) = (part for part in found.against("good", "hit@1") if part.system == "bad")
@@ -269,7 +269,7 @@ def test_systems_that_are_alike_cannot_be_told_apart(systems: dict[str, Any]) ->
     pair = {name: systems["recommendations"][name] for name in ("bad", "same")}
     found = evaluate(pair, systems["truth"], k=1)
     assert found.verdict == "bad leads in ndcg@1, but cannot be told from same."
-    assert found.differences[0].largest_gap is None
+    assert found.differences[0].furthest_behind is None
     assert "minus bad" in str(found)
     with pytest.raises(KeyError, match="there are bad, same"):
         found["other"]

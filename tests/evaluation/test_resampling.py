@@ -66,7 +66,7 @@ def mean(values: list[float]) -> float:
 def reference(panel: GroupPanel, m: int) -> dict[str, object]:
     """One metric, a period at a time, from lists of users."""
     groups = range(panel.n_groups)
-    names = [name for name in Statistics._fields if name != "signed_largest"]
+    names = [name for name in Statistics._fields if name != "behind_as_observed"]
     found: dict[str, list[object]] = {name: [] for name in names}
     for p in range(panel.values.shape[1]):
         users = [
@@ -85,6 +85,7 @@ def reference(panel: GroupPanel, m: int) -> dict[str, object]:
         found["gap"].append(gap)
         found["abs_gap"].append([abs(size) for size in gap])
         found["largest"].append(max(sizes, default=NAN))
+        found["behind"].append(max((-size for size in gap if not math.isnan(size)), default=NAN))
         found["spread"].append(max(heights) - min(heights) if len(heights) > 1 else NAN)
     for g in groups:  # a group's mean is over the periods of its gap, where it has any
         is_compared = [not math.isnan(gaps[g]) for gaps in found["gap"]]
@@ -104,7 +105,7 @@ def test_the_numbers_are_those_of_a_plain_computation(panel: GroupPanel) -> None
     for m in range(panel.values.shape[2]):
         for name, expected in reference(panel, m).items():
             np.testing.assert_allclose(getattr(found, name)[..., m], expected, atol=1e-12, err_msg=name)
-    np.testing.assert_allclose(found.signed_largest, found.largest, atol=1e-12)
+    np.testing.assert_allclose(found.behind_as_observed, found.behind, atol=1e-12)
 
 
 @given(panels(groups=(2, 2)))
@@ -112,6 +113,7 @@ def test_of_two_groups_the_spread_is_the_largest_gap(panel: GroupPanel) -> None:
     """A period in which one of them is judged alone has neither."""
     found = panel.observed()
     np.testing.assert_allclose(found.spread, found.largest, atol=1e-12)
+    np.testing.assert_allclose(found.behind, found.largest, atol=1e-12)
 
 
 @given(panels())

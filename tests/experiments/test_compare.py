@@ -67,9 +67,9 @@ def by_hand(found: Numbers, groups: Numbers, n_groups: int, min_size: int = 1) -
         for g, values in judged.items():
             rest = [value for other, values in judged.items() if other != g for value in values]
             if rest:
-                gaps.append(abs(np.mean(values) - np.mean(rest)))
+                gaps.append(np.mean(rest) - np.mean(values))
         if n_groups == 2 and gaps:
-            assert gaps[0] == pytest.approx(gaps[1])
+            assert gaps[0] == pytest.approx(-gaps[1])
         if gaps:
             disparity.append(max(gaps))
     return float(np.mean(performance)), float(np.mean(disparity)) if disparity else np.nan
@@ -201,7 +201,8 @@ def test_the_front_and_the_verdicts_follow_from_the_numbers(made: Rivals) -> Non
         assert set(found) == set(point) - {leader}
         level = [label for label, interval in found.items() if interval.low <= 0 <= interval.high]
         if level:
-            assert verdict == f"{leader} leads on {part}, but cannot be told from {', '.join(level)}."
+            assert verdict.startswith(f"{leader} leads on {part}")
+            assert verdict.endswith(f", but cannot be told from {', '.join(level)}.")
         else:
             assert verdict.startswith(f"{leader} wins on {part}")
 
@@ -214,7 +215,7 @@ def test_a_clear_winner_is_called_one() -> None:
     assert comparison.against("Finetune")[0].performance.excludes_zero
 
 
-def test_with_more_than_two_groups_the_largest_gap_decides() -> None:
+def test_with_more_than_two_groups_the_one_furthest_behind_decides() -> None:
     # a and b do alike and c does worse: a's gap to the rest is not the largest
     groups = np.repeat([0, 1, 2], 20)
     found = np.repeat([[3, 3, 1]], 20, axis=1)
@@ -223,7 +224,24 @@ def test_with_more_than_two_groups_the_largest_gap_decides() -> None:
     comparison = compare(runs, **FEW)
     assert [contender.disparity.value for contender in comparison.contenders] == [(3 - 1) / K, 0]
     assert comparison.contenders[0].by_group == {"a": 0.75, "b": 0.75, "c": 0.25}
+    assert comparison.contenders[0].behind == "c"
     assert compare(runs).metric == f"ndcg@{K}"  # the main one, where none is asked for
+
+
+def test_a_group_that_is_ahead_does_not_make_a_system_the_unfairer_one() -> None:
+    """Of a system that serves c best, and one that leaves c behind by less than that, the second is the unfairer."""
+    groups = np.repeat([0, 1, 2], [40, 40, 20])
+    ahead, left = np.repeat([[2, 2, 4]], [40, 40, 20], axis=1), np.repeat([[2, 2, 1]], [40, 40, 20], axis=1)
+    comparison = compare(
+        [record(ahead, groups, n_groups=3), record(left, groups, n_groups=3, method="Finetune")], **FEW
+    )
+    lists = {c.label: c for c in comparison.contenders}
+    assert lists["FADE"].disparity.value == pytest.approx((2 * 40 + 4 * 20) / 60 / K - 2 / K)  # a or b, not c
+    assert (lists["Finetune"].behind, lists["Finetune"].disparity.value) == ("c", pytest.approx(1 / K))
+    assert [c.label for c in comparison.contenders if c.is_on_front] == ["FADE"]
+    assert comparison.verdicts()[1].startswith("FADE wins on disparity")
+    assert "behind the rest" in comparison.verdicts()[1]
+    assert "furthest behind" in repr(comparison)
 
 
 def test_users_without_a_group_count_overall_and_for_no_disparity() -> None:

@@ -65,7 +65,7 @@ OF_A_TARGET = {
     "max_group_loss": 0.1,
     "disparity_side": "both",
     "disparity_lever": "fairness-loss",
-    "disparity_task": "next",
+    "disparity_task": "event",
     "disparity_metric": "ndcg@3",
 }
 """The same of options that go with max_disparity."""
@@ -257,3 +257,9 @@ def test_a_calendar_that_moves_the_end_of_the_first_data_makes_another_beginning
     ends = [resolved(source.read(), config)[1].ends[0] for config in (daily, weekly)]
     assert ends[0] != ends[1]
     assert beginning_of(source, daily) != beginning_of(source, weekly)
+
+
+def test_options_of_updates_count_in_the_pretraining_of_a_model_that_is_updated_in_it(source: Source) -> None:
+    for model, counts in (("blend", True), ("sasrec", False)):
+        one, other = (small(model=model, update_epochs=epochs) for epochs in (1, 2))
+        assert (beginning_of(source, one) != beginning_of(source, other)) == counts

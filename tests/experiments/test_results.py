@@ -65,7 +65,7 @@ def judged(document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.mark.few(1)
 def test_the_document_has_the_agreed_layout(finished: Run) -> None:
     document = stored(finished.document())
-    parts = {"config", "data", "versions", "pretrained", "periods", "summary", "slices", "timing"}
+    parts = {"config", "data", "versions", "notes", "pretrained", "periods", "summary", "slices", "timing"}
     assert set(document) == parts
     assert [period["t"] for period in document["periods"]] == [1, 2, 3]
     assert document["pretrained"]["t"] == 0

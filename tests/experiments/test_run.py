@@ -28,6 +28,7 @@ from fairstream import (
 from fairstream.data import UNKNOWN
 from fairstream.evaluation import REPAIRS, Evaluator
 from fairstream.models import MatrixFactorization
+from fairstream.objectives import CVaRLoss
 from fairstream.strategies import RestartOnDegradation, UserQuality
 from support import FAST
 
@@ -566,6 +567,15 @@ def test_without_groups_nothing_is_done_for_fairness_and_that_is_said(small: Eve
             assert (score["disparity"], score["by_group"]) == (None, {})
     with pytest.raises(ConfigurationError, match="max_disparity is about groups"):
         fairstream.run(bare, model="mf", max_disparity=0.1, **FAST)
+
+
+def test_without_groups_a_fairness_loss_that_needs_none_stays_on(small: EventLog) -> None:
+    bare = replace(small, groups=None)
+    by_name = finished(bare, fairness="cvar", fairness_weight=4.0)
+    own = finished(bare, fairness=CVaRLoss(), fairness_weight=4.0)
+    assert "there are no groups: cvar is the fairness loss, and no disparity is measured" in by_name.notes
+    assert by_name.document()["summary"] == own.document()["summary"]
+    assert by_name.document()["summary"] != finished(bare).document()["summary"]
 
 
 def test_groups_that_do_not_differ_are_refused(small: EventLog) -> None:

@@ -30,6 +30,17 @@ def losses_of(scores: torch.Tensor) -> list[float]:
 # ── Group DRO ────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_group_that_is_seen_late_begins_with_the_mean_weight() -> None:
+    """However long the others have lost as much as it does."""
+    loss = GroupDROLoss(0.5, 0.0).start(3, CPU)
+    scores = torch.zeros(4, 4)
+    for _ in range(50):
+        loss(scores, torch.tensor([0, 0, 1, 1]), SIGNS)
+    assert loss.weights is not None
+    q = loss.weights.update(torch.ones(3), torch.tensor([0, 1, 2]))
+    assert q.tolist() == pytest.approx([1 / 3] * 3)
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.8])
 def test_the_weights_are_those_of_exponentiated_gradient_ascent(decay: float) -> None:
     """All groups in all batches: q_g ← q_g exp(η ℓ̂_g) / Σ, with ℓ̂ the running mean of each group's loss."""

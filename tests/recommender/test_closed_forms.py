@@ -208,13 +208,13 @@ def test_a_model_of_ones_own_need_not_know_weights_unless_there_are_any() -> Non
 
 
 def test_a_catalogue_too_large_for_the_model_is_noted() -> None:
-    rec = fitted(partial(ItemItem, max_items=20))
+    rec = fitted(partial(ItemItem, max_items=20), fairness_weight=0)
     n_items = rec.model.n_items
     assert rec.notes == (f"item-item knows the 20 most popular of {n_items} items; all others score 0",)
     rec.update(LATER, users=USERS)
     assert rec.last_update is not None
     assert rec.last_update.notes == rec.notes
-    assert fitted("item-item").notes == ()
+    assert fitted("item-item", fairness_weight=0).notes == ()
 
 
 def test_a_catalogue_too_large_for_the_model_passes_all_checks() -> None:

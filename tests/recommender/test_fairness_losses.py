@@ -21,8 +21,8 @@ def by(n_groups: int) -> pa.Table:
     return pa.table({"user_id": range(60), "community": [str(user % n_groups) for user in range(60)]})
 
 
-def fitted(model: Any, n_groups: int = 4, **options: Any) -> fs.FairRecommender:
-    log = fs.read_events(STREAM.events.slice(0, 800), users=by(n_groups), group="community")
+def fitted(model: Any, n_groups: int = 4, advantaged: str | None = None, **options: Any) -> fs.FairRecommender:
+    log = fs.read_events(STREAM.events.slice(0, 800), users=by(n_groups), group="community", advantaged=advantaged)
     return fs.FairRecommender(model, **{**QUICK, **options}).fit(log)
 
 
@@ -56,7 +56,7 @@ def test_the_automatic_weight_is_found_for_every_model(model: str) -> None:
 
 
 def test_statistics_across_batches_change_what_is_learned_and_only_if_asked_for() -> None:
-    plain, off, accumulated = (fitted("mf", fairness_ema_decay=decay) for decay in (None, 0.0, 0.9))
+    plain, off, accumulated = (fitted("mf", advantaged="0", fairness_ema_decay=decay) for decay in (None, 0.0, 0.9))
     assert said(plain) == said(off)
     assert said(plain) != said(accumulated)
     report = accumulated.last_update.report  # type: ignore[union-attr]

@@ -67,6 +67,24 @@ def summary_of_a_run(log: fs.EventLog, model: str, task: str = "event", **option
     return job.summary()[task]["ndcg@20"]
 
 
+def test_the_larger_group_is_the_one_that_was_larger_when_training_began() -> None:
+    """Most users of all are of the group that comes later, which nobody knows before the first test."""
+    early, late = [f"e{n}" for n in range(30)], [f"l{n}" for n in range(60)]
+    first = [(user, f"i{(n + k) % 20}") for k in range(14) for n, user in enumerate((*early, *late[:10]))]
+    then = [(user, f"i{(n + 14 + k) % 20}") for k in range(4) for n, user in enumerate((*early, *late[10:]))]
+    users, items = zip(*first, *then, strict=True)
+    log = fs.read_events(
+        pa.table({"user": users, "item": items, "time": range(len(users))}),
+        users=pa.table({"user": [*early, *late], "group": ["early"] * len(early) + ["late"] * len(late)}),
+        group="group",
+    )
+    assert log.require_groups().names[0] == "late"
+    past = Past.cut(log, pretrain_ratio=0.6, n_periods=2)
+    assert past.groups.names[0] == "early"
+    frontier = recommender().frontier(log, levels=[1, 3], **{**QUICK, "n_periods": 2}, pretrain_ratio=0.6)
+    assert frontier.raised == ("late",)
+
+
 # ── what it is equal to ──────────────────────────────────────────────────────────────────
 
 
@@ -113,6 +131,14 @@ def test_the_events_that_a_recommender_knows_are_its_past(frontier: fs.Frontier)
     state = rec.state
     assert as_json(rec.frontier(levels=[1, 3, 8], **QUICK)) == as_json(frontier)
     assert rec.state is state
+
+
+def test_repeated_events_belong_to_the_past_that_a_recommender_knows() -> None:
+    log = read(STREAM.events.take(np.repeat(np.arange(3000), 2)), repeats="all")
+    own = recommender("popularity").fit(log).frontier(levels=[1, 3], **QUICK)
+    given = recommender("popularity").frontier(log, levels=[1, 3], **QUICK)
+    assert own.period_ends[-1] == len(log) == 6000
+    assert [level.scores for level in own.levels] == [level.scores for level in given.levels]
 
 
 def test_it_is_the_same_every_time(frontier: fs.Frontier) -> None:
@@ -222,6 +248,12 @@ def test_the_other_lever_and_an_accepted_disparity_are_off(frontier: fs.Frontier
     assert given.max_disparity == 0.9
     assert [level.scores for level in given.levels] == [level.scores for level in frontier.levels]
     assert given.setting == {"group_weight": 1.0, "fairness_weight": 0.0}
+
+
+def test_what_an_accepted_disparity_may_cost_is_off_too(frontier: fs.Frontier) -> None:
+    held = recommender(max_disparity=0.9, min_quality=0.01, max_group_loss=0.05)
+    given = held.frontier(LOG, levels=[1, 3, 8], **QUICK)
+    assert [level.scores for level in given.levels] == [level.scores for level in frontier.levels]
 
 
 def test_weights_that_training_does_not_know_are_noted() -> None:

@@ -54,6 +54,20 @@ class TestWithoutGroups:
         plain = fs.FairRecommender("mf", fairness_weight=0, **FAST["mf"]).fit(FIRST, users=STREAM.users)
         assert without.recommend(users) == plain.recommend(users)
 
+    def test_a_fairness_loss_that_needs_no_groups_stays_on(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {**FAST["mf"], "fairness": "cvar", "fairness_weight": 4.0}
+        with_groups = fs.FairRecommender("mf", **options).fit(FIRST, users=STREAM.users)
+        rec = fs.FairRecommender("mf", **options).fit(FIRST)
+        assert "there are no groups: cvar is the fairness loss, and no disparity is measured" in rec.notes
+        users = LATER["user_id"][:20]
+        assert rec.recommend(users) == with_groups.recommend(users)
+        rec.save(tmp_path / "model")
+        for one in (rec, fs.load(tmp_path / "model")):
+            one.update(LATER)
+            assert one.last_update is not None
+            assert one.last_update.report is not None
+            assert one.last_update.report.fairness_weight == 4.0
+
     def test_users_that_come_later_change_nothing_and_it_is_said(self) -> None:
         rec = fs.FairRecommender("item-item").fit(FIRST).update(LATER, users=STREAM.users)
         assert any("users have no effect" in note for note in rec.notes)

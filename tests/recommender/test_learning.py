@@ -38,6 +38,27 @@ ENGINES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize(
+    "options", [{"model": "mf"}, {"model": "mf", "engine": "reference"}, {"model": "gru", "loss": "softmax"}], ids=str
+)
+def test_an_update_learns_at_its_own_rate_and_a_retraining_at_that_of_the_fit(
+    options: dict[str, Any], log: EventLog, periods: Periods
+) -> None:
+    """Adam moves no weight by much more than the rate at each step."""
+    learning = learning_of(factory=None, learning_rate=0.01, update_learning_rate=1e-9, fairness_weight=0.0, **options)
+    (before, after), _ = run(learning, log, periods, 1)
+    of_before = before.model.state_dict()
+    moved = {
+        name: float((value[: len(of_before[name])] - of_before[name]).abs().max())
+        for name, value in after.model.state_dict().items()
+    }
+    assert 0 < max(moved.values()) < 1e-6
+    retrained = learning_of("Retrain", factory=None, learning_rate=0.01, update_learning_rate=1e-9, **options)
+    at_the_same = learning_of("Retrain", factory=None, learning_rate=0.01, **options)
+    (_, one), (_, other) = (run(each, log, periods, 1)[0] for each in (retrained, at_the_same))
+    assert all(torch.equal(value, other.model.get_parameter(name)) for name, value in one.model.named_parameters())
+
+
 @pytest.fixture(scope="module")
 def periods(log: EventLog) -> Periods:
     """D_0 of 100 events and D_1 … D_3 of 100, early on, where users and items keep appearing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 import fairstream as fs
 from fairstream.errors import ConfigurationError
 from fairstream.sampling import NegativeSampler
+from fairstream.strategies import Measured, MeasureGroups
+from fairstream.strategies.controller import Estimate
 from fairstream.training import cut_windows
 
 STREAM = fs.synthetic_stream(n_users=400, n_items=80, n_events=9000, seed=2, disadvantaged_share=0.3)
@@ -46,6 +49,17 @@ def test_a_model_with_weights_is_the_one_computed_with_them(controlled: fs.FairR
     fixed = fs.FairRecommender("item-item", device="cpu", group_weight=weight).fit(everything)
     for ours, theirs in zip(controlled.model.state_dict().values(), fixed.model.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_the_gap_is_measured_where_there_are_fewer_items_than_a_list_is_long() -> None:
+    stream = fs.synthetic_stream(n_users=300, n_items=14, n_events=2000, seed=2, disadvantaged_share=0.3)
+    log = fs.read_events(stream.events.slice(0, 1000), users=stream.users, group="community", advantaged="majority")
+    rec = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001).fit(log)
+    same = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001, disparity_metric="ndcg@14").fit(log)
+    for one in (rec, same):
+        one.update(stream.events.slice(1000), users=stream.users)
+    assert len(rec.state.control["periods"]) == 1
+    assert rec.state.control == same.state.control
 
 
 def test_a_generous_target_changes_nothing() -> None:
@@ -110,6 +124,26 @@ def test_newcomers_get_the_popularity_among_the_weighted_events() -> None:
     assert rec.recommend([10**9], k=5)["item_id"].to_pylist() == best.to_pylist()
 
 
+@pytest.mark.parametrize("task", ["next", "event"])
+def test_newcomers_are_tested_on_the_lists_that_they_would_get(task: Any) -> None:
+    """Under a weight that turns the popularity of items upside down, should it count there."""
+    many, few = [f"m{n}" for n in range(40)], [f"f{n}" for n in range(10)]
+    taken = [(user, f"i{n}") for n in range(6) for user in many] + [(user, f"j{n}") for n in range(6) for user in few]
+    taken = [taken[at] for at in np.random.default_rng(0).permutation(len(taken))]  # neither is the more recent
+    wanted = [(f"n{n}", f"{'i' if n % 5 == 0 else 'j'}{n % 6}") for n in range(30)]
+    users, items = zip(*taken, *wanted, strict=True)
+    events = pa.table({"user": users, "item": items, "time": range(len(users))})
+    people = pa.table({"user": [*many, *few], "group": ["many"] * 40 + ["few"] * 10})
+    rec = fs.FairRecommender("item-item", device="cpu", group_weight=50.0)
+    rec.fit(events.slice(0, len(taken)), users=people, group="group", advantaged="many")
+    lists = rec.recommend([user for user, _ in wanted], k=6)
+    assert set(lists["source"].to_pylist()) == {"popularity"}
+    listed = set(zip(lists["user_id"].to_pylist(), lists["item_id"].to_pylist(), strict=True))
+    tested = rec.evaluate(events.slice(len(taken)), tasks=task, k=6, metrics=["hit"], n_resamples=0)
+    assert tested["hit@6"].mean == pytest.approx(np.mean([pair in listed for pair in wanted]))
+    assert len(listed & set(wanted)) in (6, 24)  # a list holds one kind of item, not both
+
+
 def test_the_weights_of_users_are_those_of_their_windows() -> None:
     history, codes = fs.FairRecommender("popularity", device="cpu").fit(LOG).state.history, LOG.require_groups().codes
     sampler = NegativeSampler(history.seen, history.users, n_items=history.n_items, device=torch.device("cpu"))
@@ -152,6 +186,45 @@ def test_the_lever_is_lambda_where_that_is_asked_for() -> None:
     tables = [rec.model.state_dict()["item.weight"] for rec in (by_weights, by_lambda, plain)]
     assert by_lambda.state.event_weights["minority"] > 1
     assert not any(torch.equal(tables[i], tables[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def a_gap_of(gap: float) -> MeasureGroups:
+    """A measurement by which minority is so far behind, and surely."""
+
+    def measure(*_: Any) -> Measured:
+        gaps = {"minority": Estimate(gap, 1e-8), "majority": Estimate(-gap, 1e-8)}
+        return Measured(Estimate(0.2, 1e-8), gaps, {})
+
+    return measure
+
+
+@pytest.mark.parametrize("model", ["popularity", "item-item"])
+def test_once_the_weights_are_given_back_old_events_count_once_again(model: str) -> None:
+    """The model is then the one that never had weights, as a fresh fit of the same events is."""
+    rec = fs.FairRecommender(model, device="cpu", max_disparity=0.02).fit(LOG)
+    rec.update(PERIODS[0], users=STREAM.users, measure_groups=a_gap_of(0.2))
+    assert rec.state.event_weights["minority"] > 1.2
+    n_periods = 1
+    while rec.state.event_weights:
+        rec.update(PERIODS[n_periods], users=STREAM.users, measure_groups=a_gap_of(-0.2))
+        n_periods += 1
+    everything = STREAM.events.slice(0, 4000 + 1000 * n_periods)
+    log = fs.read_events(everything, users=STREAM.users, group="community", advantaged="majority")
+    fresh = fs.FairRecommender(model, device="cpu").fit(log)
+    for ours, theirs in zip(rec.model.state_dict().values(), fresh.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("surrogate", "per_unit"), [("hit", 2.0), ("log-likelihood", 0.25), ("probability", 8.0)])
+def test_lambda_follows_the_log_weight_that_the_controller_decides(surrogate: Any, per_unit: float) -> None:
+    """In what the update says, and in what the steps of training had."""
+    options: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 4, "surrogate": surrogate}
+    rec = fs.FairRecommender("mf", device="cpu", max_disparity=0.02, **options).fit(LOG)
+    rec.update(PERIODS[0], users=STREAM.users, measure_groups=a_gap_of(0.2))
+    log_weight = math.log(rec.last_update.event_weights["minority"])
+    assert log_weight > 0.5
+    assert rec.last_update.fairness_weight == pytest.approx(per_unit * log_weight)
+    assert rec.last_update.report.fairness_weight == pytest.approx(per_unit * log_weight)
 
 
 def test_the_controller_starts_from_the_group_weight() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fairstream
-from fairstream import EventLog, FairRecommender
+from fairstream import EventLog, FairRecommender, SyntheticStream
 from fairstream.data import History
 from fairstream.models import ClosedFormScorer, Context, Reads
 
@@ -76,7 +76,7 @@ def test_of_a_recommendation(model: Any) -> None:
     for task, favourite in FAVOURITE.items():
         for asked in ({"user_ids": EVERYBODY}, {"histories": [[2, 3], [5]]}):
             assert set(rec.recommend(**asked, k=1, task=task)["item_id"].to_pylist()) == {favourite}
-    assert rec.recommend(EVERYBODY, k=1).equals(rec.recommend(EVERYBODY, k=1, task="event"))
+    assert rec.recommend(EVERYBODY, k=1).equals(rec.recommend(EVERYBODY, k=1, task="next"))
 
 
 @MODELS
@@ -98,3 +98,25 @@ def test_of_a_run(model: Any, protocol: str) -> None:
     assert run.pretrained is not None
     found = {task: evaluation["hit@1"].mean for task, evaluation in run.pretrained.tasks.items()}
     assert found == pytest.approx({task: SHARE[task] for task in run.config.tasks})
+
+
+@pytest.mark.parametrize("model", ["blend", "item-item", "mf", "recent-popularity"])  # without ties
+def test_evaluate_tests_the_lists_that_recommend_returns(model: str, stream: SyntheticStream) -> None:
+    """By default, for known users and newcomers; NDCG is computed here from the lists alone."""
+    first, later = stream.events.slice(0, 2500), stream.events.slice(2500, 700)
+    rec = FairRecommender(model, pretrain_epochs=2, embedding_dim=8, device="cpu").fit(first)
+    known = set(zip(*(first[name].to_pylist() for name in ("user_id", "item_id")), strict=True))
+    wanted: dict[Any, set[Any]] = {}
+    for user, item in zip(*(later[name].to_pylist() for name in ("user_id", "item_id")), strict=True):
+        if (user, item) not in known:
+            wanted.setdefault(user, set()).add(item)
+    lists: dict[Any, list[Any]] = {user: [] for user in wanted}
+    for row in rec.recommend(list(wanted), k=20).to_pylist():
+        lists[row["user_id"]].append(row["item_id"])
+    discount = 1 / np.log2(np.arange(2, 22))
+    own = [
+        sum(discount[place] for place, item in enumerate(lists[user]) if item in items) / discount[: len(items)].sum()
+        for user, items in wanted.items()
+    ]
+    evaluated = rec.evaluate(later, n_resamples=0)["ndcg@20"].mean
+    assert evaluated == pytest.approx(np.mean(own), abs=1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from fairstream import evaluation
 from fairstream.evaluation import Evaluation
 from fairstream.service.gate import Check, Decision, compared, drift, finite, flood
-from fairstream.service.privacy import Comparison, Release
+from fairstream.service.privacy import Comparison, Release, noise_margin
 from fairstream.service.settings import Gate, Privacy
 
 NAMES = ["majority", "minority"]
@@ -94,16 +96,29 @@ def test_groups_too_small_to_judge_are_not_told_of() -> None:
     assert set(found) == {("performance", None)}
 
 
-@given(was=st.floats(0.1, 0.9), fall=st.floats(-0.5, 0.95), half=st.floats(0.001, 0.3))
+LEVELS = {"was": st.floats(0.1, 0.9), "fall": st.floats(-0.5, 0.95), "half": st.floats(0.001, 0.3)}
+
+
+@given(**LEVELS)
 def test_drift_is_a_large_fall_that_the_intervals_leave_no_doubt_of(was: float, fall: float, half: float) -> None:
     value = was * (1 - fall)
     levels = [{"minority": [level, [level - half, level + half]]} for level in (value, was)]
-    (check,) = drift(*levels, GATE)
+    (check,) = drift(*levels, GATE, {})
     assert check.ok == (not (1 - value / was > 0.5 and value + half < was - half))
+    assert f"± {half:.3f}" in check.sentence
+
+
+@given(**LEVELS)
+def test_drift_that_noise_could_make_is_none(was: float, fall: float, half: float) -> None:
+    value, noise = was * (1 - fall), half / 2
+    levels = [{"minority": [level, [level - half, level + half]]} for level in (value, was)]
+    (check,) = drift(*levels, GATE, {"minority": (noise, noise)})
+    margin = noise_margin(noise) * np.hypot(1, value / was) / was
+    assert check.ok == (not (1 - value / was - margin > 0.5 and value + half < was - half))
 
 
 def test_of_what_there_was_nothing_before_there_is_no_drift() -> None:
-    assert list(drift({"minority": [0.1, [0.0, 0.2]]}, {}, GATE)) == []
+    assert list(drift({"minority": [0.1, [0.0, 0.2]]}, {}, GATE, {})) == []
 
 
 @given(share=st.floats(0, 1))
@@ -114,3 +129,43 @@ def test_a_flood_is_held(share: float) -> None:
 def test_numbers_that_are_none_are_held() -> None:
     assert finite(None).ok
     assert not finite("learning left numbers in user.weight that are not finite").ok
+
+
+FOUR = ["18-29", "30-44", "45-64", "65+"]
+N_DRAWS = 300
+
+
+def noisy_checks(n: int, before: float, after: list[float], secret: int) -> list[Check]:
+    """n tested users of four groups, 8 % of them of the last one, with the noise of a secret at ε = 1."""
+    rng = np.random.default_rng(secret)
+    codes = rng.choice(4, n, p=[0.34, 0.30, 0.28, 0.08])
+    luck = rng.random(n)
+    found = []
+    for shares in (np.full(4, before), np.array(after)):
+        tested = judged(luck < shares[codes]).tested
+        found.append(replace(tested, codes=codes.astype(np.int16)))
+    release = Release(secret.to_bytes(4, "big"), Privacy(epsilon=1.0), GATE.min_group_size, "test")
+    return list(compared(Comparison.of(release, *found, FOUR, n), GATE))
+
+
+@pytest.mark.parametrize("n", [1000, 2000, 5000])
+def test_noise_rejects_no_candidate_that_is_better_for_everybody(n: int) -> None:
+    """A shop of some 2,000 users, a candidate that is 30 % better: before, 3 to 4 of 100 were rejected."""
+    decisions = [Decision(tuple(noisy_checks(n, 0.14, [0.182] * 4, secret))) for secret in range(N_DRAWS)]
+    assert [decision.reason for decision in decisions if not decision.promote] == []
+    for decision in decisions:
+        not_tested = [check for check in decision.checks if not check.is_tested]
+        assert all(
+            check.value is None and "too few people for the privacy noise" in check.sentence for check in not_tested
+        )
+        assert all(check.group in decision.reason for check in not_tested if check.group is not None)
+    if n == 1000:
+        assert all(not check.is_tested for check in decisions[0].checks if check.group is not None)
+
+
+def test_a_candidate_that_is_much_worse_for_a_group_of_a_large_shop_is_rejected() -> None:
+    for secret in range(30):
+        found = noisy_checks(30_000, 0.14, [0.07, 0.18, 0.18, 0.18], secret)
+        rejects = {(check.name, check.group) for check in found if not check.ok}
+        assert ("performance", "18-29") in rejects, [check.sentence for check in found]
+        assert ("performance", None) not in rejects

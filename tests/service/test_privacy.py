@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,30 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from streams import know, named_stream, take_in
+from streams import SMALL, know, named_stream, take_in
+from typer.testing import CliRunner
 
-from fairstream.evaluation import UserResults
+from fairstream.cli import app
+from fairstream.evaluation import Evaluation, UserResults
+from fairstream.evaluation.by_group import GroupScores
 from fairstream.service.audit import entries
+from fairstream.service.dashboard.overview import gap_chart, quality_chart
+from fairstream.service.dashboard.reading import read_overview
+from fairstream.service.explain import explain_workspace
+from fairstream.service.gaps import TOO_FEW, gap_in, level_of, score_in, too_noisy, why_no_gap
 from fairstream.service.learning import Learning
 from fairstream.service.periods import closed_periods
-from fairstream.service.privacy import EVERYONE, SHARES, Comparison, GroupMeans, Normal, Release
+from fairstream.service.privacy import (
+    EVERYONE,
+    SHARES,
+    Comparison,
+    GroupMeans,
+    Normal,
+    Release,
+    ndcg_of,
+    readable_from,
+    reported,
+)
 from fairstream.service.registry import models
 from fairstream.service.settings import Gate, Privacy
 from fairstream.service.updater import update
@@ -226,8 +244,116 @@ def test_the_attack_of_made_up_users_learns_the_same_whatever_the_truth(new_work
         workspace = replace(workspace, secret=b"the same in both worlds")
         found = attacked(workspace, truth)
         assert set(found["period"]["levels"]) == {EVERYONE}
-        assert found["period"]["excluded_groups"] == NAMES
+        assert list(found["period"]["withheld"]) == NAMES
         assert found["period"]["metrics"]["hit@20"]["by_group"] == {}
         counts = keys_by_group(found)
         assert counts["majority"] == counts["minority"]
         assert not any(check["group"] for check in found["decision"]["checks"])
+
+
+FOUR = ["18-29", "30-44", "45-64", "65+"]
+
+
+def stored(hits: np.ndarray, codes: np.ndarray, secret: int, epsilon: Any = 1.0) -> dict[str, Any]:
+    """What an update stores of a period with these users, as JSON."""
+    tested = results(np.arange(len(hits)), codes, hits)
+    release = Release(secret.to_bytes(4, "big"), Privacy(epsilon=epsilon), 20, "x")
+    sizes = release.sizes("period sizes", codes, FOUR)
+    groups = release.means("period", ndcg_of(tested), codes, FOUR, sizes).readable()
+    everyone = GroupScores.from_dict({"mean": float(hits.mean())})
+    found = reported(Evaluation({"ndcg@5": everyone}, len(hits), 0, {}, {}, tested), groups, FOUR, None, epsilon)
+    return json.loads(json.dumps(found, allow_nan=False))
+
+
+@pytest.mark.parametrize("n", [500, 2000, 8000])
+def test_groups_that_are_served_alike_are_shown_so(n: int) -> None:
+    """The truth is a gap of 0: numbers that are shown hold it within their margins, others are withheld and say why."""
+    held, stated, n_shown, n_draws, reasons = [], 0, 0, 300, set()
+    for secret in range(n_draws):
+        rng = np.random.default_rng(secret)
+        codes = rng.choice(4, n, p=[0.34, 0.30, 0.28, 0.08])
+        hits = rng.random(n) < 0.14
+        found = stored(hits, codes, secret)
+        score = score_in(found)
+        for code, name in enumerate(FOUR):
+            if name in found["levels"]:
+                _, (low, high) = found["levels"][name]
+                held.append(low <= hits[codes == code].mean() <= high)
+                assert found["noise"][name] <= hits.mean() / 3 + 1e-4
+                assert "±" in level_of(found, name)
+            else:
+                assert score["by_group"][name] is None
+                reasons.add(level_of(found, name))
+        gap = gap_in(score)
+        if gap is not None:
+            assert gap.value < 1.5 * hits.mean()
+            n_shown += 1
+            stated += not gap.may_be_chance
+        else:
+            assert "too few people" in why_no_gap(found)
+    assert reasons <= {too_noisy(1.0), TOO_FEW}
+    assert (too_noisy(1.0) in reasons) == (n < 8000)
+    assert len(held) == 0 or np.mean(held) >= 0.9
+    assert stated <= 0.06 * n_draws
+    assert (n_shown > 0) == (n > 500)
+
+
+def test_a_gap_that_is_there_is_named_with_its_side_and_margin() -> None:
+    rng, named = np.random.default_rng(0), 0
+    for secret in range(50):
+        codes = rng.choice(4, 20_000)
+        gap = gap_in(score_in(stored(rng.random(20_000) < np.array([0.08, 0.15, 0.15, 0.15])[codes], codes, secret)))
+        assert gap is not None
+        named += gap.words.startswith("the group “18-29” is 0.0") and gap.words.endswith("behind everyone else")
+    assert named >= 48
+
+
+def test_the_guide_says_from_how_many_users_groups_are_shown() -> None:
+    guide = (Path(__file__).parents[2] / "docs/how-to/live.md").read_text()
+    for quality in (0.05, 0.1, 0.2):
+        assert f"| {quality:g} | {readable_from(1.0, quality):,} |" in guide
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 12.0])
+def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
+    new_workspace: Maker, tmp_path: Path, epsilon: float
+) -> None:
+    """Groups drawn by lot, four periods: at ε = 0.5 noise would be all there is to see, at 12 the groups are shown."""
+    workspace = new_workspace(
+        **{**SMALL, "privacy": Privacy(epsilon=epsilon), "gate": Gate(min_tested_users=50, min_group_size=2)}
+    )
+    (workspace.folder / "secret").write_bytes(b"always the same secret of a test")
+    workspace = replace(workspace, secret=b"always the same secret of a test")
+    rng = np.random.default_rng(3)
+    know(workspace, pa.table({"user_id": PEOPLE["user_id"], "value": rng.choice(NAMES, len(PEOPLE))}))
+    said: list[str] = []
+    for events in PERIODS[:4]:
+        take_in(workspace, events)
+        assert update(workspace, said.append).kind == "promoted", said[-1]
+    assert any(f"carry noise on purpose, for privacy (epsilon = {epsilon:g})" in sentence for sentence in said)
+    is_shown = epsilon > 1
+    evaluations = [period.evaluation for period in closed_periods(workspace.engine)[1:]]
+    for evaluation in evaluations:
+        gap = gap_in(score_in(evaluation))
+        assert (gap is not None) == is_shown
+        assert gap is None or gap.may_be_chance
+        assert all("too few people" in reason for reason in evaluation["withheld"].values())
+        by_group = score_in(evaluation)["by_group"]
+        assert {name for name, mean in by_group.items() if mean is None} == set(evaluation["withheld"])
+    overview = read_overview(workspace)
+    drawn = {line.name: len(line.points) for line in quality_chart(overview).lines}
+    for name in NAMES:
+        assert drawn.get(name, 0) == sum(name in evaluation["levels"] for evaluation in evaluations)
+    assert len(gap_chart(overview, workspace.config).lines[0].points) == (3 if is_shown else 0)
+    told = explain_workspace(workspace)
+    assert bool(told.shown.gaps) == is_shown
+    assert any("carry noise on purpose" in note for note in told.notes) == bool(told.shown.groups)
+    pages = [
+        CliRunner().invoke(app, [command, str(workspace.folder)], env={"COLUMNS": "250"}, catch_exceptions=False).stdout
+        for command in ("status", "periods")
+    ]
+    for page in pages:
+        assert ("may be chance" in page) == is_shown
+        assert ("too few people" in page) != is_shown
+        assert not any(f"{name} behind" in page or f"{name} ahead" in page for name in NAMES)
+    assert ("carry noise on purpose" in pages[0]) == is_shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,22 @@ def test_what_is_too_little_to_judge_by_stays_open(learned: Workspace) -> None:
     take_in(learned, PERIODS[2])
     assert update(learned).kind == "promoted"
     assert closed_periods(learned.engine)[2].n_events == len(PERIODS[2])
+
+
+def test_no_candidate_is_judged_by_users_who_cannot_be_tested(learned: Workspace) -> None:
+    """Held-out events of many users, but new ones, which alone test a model, of two: once, that promoted a model."""
+    start, known = PERIODS[2]["time"][0].as_py(), PERIODS[0].slice(0, 400)
+    users = [*known["user_id"].to_pylist(), "u0", "u1"]
+    items = [*known["item_id"].to_pylist(), "brand new", "brand new"]
+    assert len(set(users)) >= learned.config.gate.min_tested_users
+    times = pa.array([start + timedelta(seconds=n) for n in range(len(users))], pa.timestamp("us"))
+    take_in(learned, PERIODS[2].set_column(2, "time", pa.array([start] * len(PERIODS[2]), pa.timestamp("us"))))
+    take_in(learned, pa.table({"user_id": users, "item_id": items, "time": times}))
+    before = in_service(learned.engine)
+    outcome = update(learned)
+    assert outcome.kind == "skipped", outcome
+    assert "the held-out events test 2 users, 50 are needed (gate.min_tested_users)" in outcome.reason
+    assert (in_service(learned.engine), len(closed_periods(learned.engine))) == (before, 2)
 
 
 @pytest.mark.slow

@@ -16,8 +16,10 @@ from fairstream.cli.console import Interrupted
 from fairstream.service import registry, updater, updates
 from fairstream.service.api.follower import Follower
 from fairstream.service.event_store import EventStore
+from fairstream.service.learning import Learning
 from fairstream.service.periods import closed_periods
 from fairstream.service.serving import Serving
+from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 
 
@@ -101,6 +103,22 @@ def test_groups_are_declared_when_a_workspace_is_made(tmp_path: Path) -> None:
     refused = cli("init", tmp_path / "v", "--groups", "F,M", "--advantaged", "X")
     assert "advantaged must be one of groups" in str(refused.exception)
     assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "is_noted"), [((), True), (("--advantaged", "X"), False), (("--max-disparity", "0.02"), False)]
+)
+def test_of_three_groups_without_an_advantaged_one_a_workspace_is_told_what_that_means(
+    tmp_path: Path, options: tuple[str, ...], is_noted: bool
+) -> None:
+    said = cli("init", tmp_path / "w", "--group", "gender", "--groups", "F,M,X", *options).stdout
+    assert ("3 groups of gender and no advantaged one named" in " ".join(said.split())) is is_noted
+    with Workspace.open(tmp_path / "w") as workspace:
+        config = workspace.config
+    assert config.has_advantaged is ("--advantaged" in options)
+    if not config.has_advantaged:
+        with pytest.raises(fairstream.ConfigurationError, match="none of F, M, X was named"):
+            LiveConfig(group="gender", groups=["F", "M", "X"], learning=Learning(group_weight=2.0))
 
 
 def test_a_workspace_is_upgraded_by_its_own_command(tmp_path: Path) -> None:

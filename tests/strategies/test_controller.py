@@ -93,6 +93,22 @@ def test_a_step_is_answered_and_what_is_not_needed_is_given_back() -> None:
     assert thetas[-1] < 0.2 * max(thetas)
 
 
+@pytest.mark.parametrize("integral", [0.01, 0.5])
+def test_a_weight_never_rises_while_the_gap_is_surely_accepted_however_fast_slack_shrinks(integral: float) -> None:
+    """The slow integral leaves the proportional part alone, which sees a gap that grows."""
+    controller = DisparityController(EPSILON, integral=integral)
+    memory, before, slacks = controller.start({"few": 8.0}), 8.0, []
+    for gap in (-0.06, -0.06, 0.0, 0.018, 0.018, 0.018):
+        control = controller.step(memory, measured({"few": gap, "many": -gap}, se=1e-4))
+        pooled, after = control.gaps["few"], control.weights.get("few", 1.0)
+        slacks.append(EPSILON - pooled.value - controller.z * pooled.se)
+        assert slacks[-1] > 0
+        assert after <= before
+        memory, before = control.memory, after
+    assert slacks[-1] < slacks[0] / 4
+    assert before > 1.0
+
+
 def test_a_group_that_is_ahead_never_counts_more_however_its_lead_changes() -> None:
     leads = [0.2, 0.05, 0.1, 0.0, 0.15]
     made = steps(DisparityController(EPSILON), [measured({"few": lead, "many": -lead}) for lead in leads])

@@ -13,6 +13,7 @@ from fairstream._version import __version__
 from fairstream.cli.console import Interrupted, print_error
 from fairstream.errors import FairstreamError
 from fairstream.reporting import silence
+from fairstream.threads import configure_openmp
 
 EXPERIMENTS, SERVICE, DATA = "Experiments", "Live service", "Data"
 INTERRUPTED = 130
@@ -120,6 +121,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; what a user can put right becomes one sentence and exit code 2."""
+    configure_openmp()
     try:
         code = app(prog_name="fairstream", standalone_mode=False)
     except FairstreamError as error:

@@ -46,7 +46,7 @@ def compare(
     console = make_console(quiet=quiet, json=json)
     console.print(contender_table(comparison))
     console.print(difference_table(comparison, reference))
-    print_lines(console, *comparison.verdicts())
+    print_lines(console, *comparison.verdicts(), *comparison.notes)
     write_result({**asdict(comparison), "verdicts": comparison.verdicts()}, json)
 
 

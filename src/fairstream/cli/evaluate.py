@@ -37,7 +37,9 @@ def evaluate(
     advantaged: Annotated[
         str | None,
         typer.Option(
-            help="Value of the advantaged group.", show_default="the larger group", rich_help_panel="Reading the data"
+            help="Value of the advantaged group.",
+            show_default="the larger of two groups, of more none",
+            rich_help_panel="Reading the data",
         ),
     ] = None,
     k: ListLength = 20,

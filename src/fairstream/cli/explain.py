@@ -15,9 +15,9 @@ from fairstream.cli.workspaces import opened
 from fairstream.evaluation import Change, Estimate, Explained
 from fairstream.evaluation.score_cells import CHANCE_MARK
 from fairstream.experiments import check_writable, explain_run, write_file
-from fairstream.pages.change_words import PARTS, may_be_chance, summary
+from fairstream.pages.change_words import PARTS, levels, may_be_chance, summary
 from fairstream.pages.vega import need_charts
-from fairstream.text import number, signed
+from fairstream.text import signed
 
 _WORKSPACE_FILE = "fairstream.toml"
 
@@ -89,7 +89,7 @@ def _table(explained: Explained) -> Table:
 
 def _cells(change: Change, keys: Sequence[str]) -> list[str]:
     parts = (change.parts.get(key) for key in keys)
-    return [number(change.before), number(change.after), *map(_cell, (change.change, *parts))]
+    return [*levels(change), *map(_cell, (change.change, *parts))]
 
 
 def _cell(estimate: Estimate | None) -> str:

@@ -6,7 +6,8 @@ from rich.table import Table
 
 from fairstream.cli.console import new_table
 from fairstream.evaluation import Interval
-from fairstream.evaluation.score_cells import CHANCE_MARK, ordered, shown_groups
+from fairstream.evaluation.by_group import ordered
+from fairstream.evaluation.score_cells import CHANCE_MARK, shown_groups
 from fairstream.pages.frontier import TASKS
 from fairstream.recommender import Frontier, FrontierLevel
 from fairstream.recommender.frontier import percent, relative

@@ -14,7 +14,11 @@ from fairstream.cli.workspaces import needing_live
 from fairstream.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fairstream.service.settings import LiveConfig
     from fairstream.service.workspace import Workspace
+
+_QUALITY = 0.1
+"""A mean NDCG that shops have, for an example."""
 
 
 def init(
@@ -34,7 +38,7 @@ def init(
         str | None,
         typer.Option(
             help="Value of the advantaged group; `auto`: found from the period before each update.",
-            show_default="the larger group",
+            show_default="the larger of two groups, of more none",
         ),
     ] = None,
     database: Annotated[
@@ -90,8 +94,16 @@ def init(
         made = _made(folder, given, learning, database, demo=demo)
     with made as workspace:
         from fairstream.service.keys import make_key  # noqa: PLC0415
+        from fairstream.service.privacy import readable_from  # noqa: PLC0415
 
-        config = workspace.config
+        config, epsilon = workspace.config, workspace.config.privacy.epsilon
+        noise = []
+        if epsilon != "off":
+            size = readable_from(epsilon, _QUALITY)
+            noise = [
+                f"Numbers of groups will carry noise, for privacy (epsilon = {epsilon:g}): at an NDCG of {_QUALITY:g} "
+                f"a group is shown from about {size:,} of its users tested in a period."
+            ]
         where = "SQLite, in the folder" if database is None else workspace.engine.url.render_as_string()
         print_lines(
             console,
@@ -102,6 +114,8 @@ def init(
             f"  database     {where}",
             *([f"  accepted gap {max_disparity:g}"] if max_disparity is not None else []),
             f"  options      {folder / FILE}",
+            *(_undirected(config) if max_disparity is None and not config.has_advantaged else ()),
+            *noise,
         )
         key = make_key(workspace.engine, "admin", "admin")
         if demo:
@@ -128,6 +142,14 @@ def upgrade(folder: WorkspaceFolder, json: Json = None, quiet: Quiet = False) ->
     state = "were brought to what this version needs" if is_changed else "are up to date"
     print_lines(make_console(quiet=quiet, json=json), f"The tables of {folder} {state}.")
     write_result({"folder": str(folder), "upgraded": is_changed}, json)
+
+
+def _undirected(config: LiveConfig) -> tuple[str]:
+    """What it means that nobody has said which of three groups or more is better served."""
+    return (
+        f"{len(config.groups or ())} groups of {config.group} and no advantaged one named: a signed fairness loss will "
+        f"not be applied; name the best-served group with --advantaged, or accept a gap with --max-disparity",
+    )
 
 
 def _values(groups: str | None) -> list[str] | None:

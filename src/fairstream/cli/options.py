@@ -71,7 +71,7 @@ Advantaged = Annotated[
     str | None,
     _reading(
         "Value of the advantaged group; `auto`: found from the period before each update.",
-        "the larger group",
+        "the larger of two groups, of more none",
     ),
 ]
 Users = Annotated[

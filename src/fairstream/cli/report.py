@@ -80,11 +80,12 @@ def write_runs(runs: Sequence[Path], output: Path, *, metric: str | None, task: 
     records, task, metric = by_label(runs, metric=metric, task=task)
     documents = {label: pooled(group) for label, group in records.items()}
     comparison: dict[str, Any] | None = None
-    notes = []
+    notes: list[str] = [] if len(records) > 1 else list(next(iter(documents.values())).get("notes", ()))
     if len(records) > 1:
         try:
             result = compare([record for group in records.values() for record in group], metric=metric, task=task)
             comparison = {**asdict(result), "verdicts": result.verdicts()}
+            notes += result.notes
         except (ConfigurationError, DataError) as error:  # the runs stand side by side all the same
             notes.append(f"They were not compared: {error}.")
     page = runs_page(documents, task=task, metric=metric, comparison=comparison, notes=notes)

@@ -47,7 +47,7 @@ from fairstream.cli.workers import default_workers, finished_runs
 from fairstream.cluster import connect
 from fairstream.data import EventLog, read_events
 from fairstream.errors import DataError
-from fairstream.evaluation.score_cells import ordered
+from fairstream.evaluation.by_group import ordered
 from fairstream.experiments import Record, Run, RunConfig, compare, pooled, popularity_runs, run_seeds
 from fairstream.registry import load_plugins
 
@@ -138,7 +138,11 @@ def run(
         write_result({"runs": [document(record) for record in records]}, json)
     _show(pooled(records), {name: other.document() for name, other in to_beat.items()}, console)
     print_lines(
-        console, *_decisions(records), *_not_beaten(records, to_beat), *(f"Written to {file}" for file in written)
+        console,
+        *_notes(records, job),
+        *_decisions(records),
+        *_not_beaten(records, to_beat),
+        *(f"Written to {file}" for file in written),
     )
 
 
@@ -209,6 +213,12 @@ def _kept(store: Path | None, written: Sequence[str]) -> str:
     return "nothing was kept; with --store DIR finished runs are kept, and the same command resumes"
 
 
+def _notes(records: Sequence[Record], job: Run) -> list[str]:
+    """What the finished runs noted and the introduction did not say."""
+    notes = dict.fromkeys(note for record in records for note in record.about.get("notes", ()))
+    return [note for note in notes if note not in job.notes]
+
+
 def _decisions(records: Sequence[Record]) -> list[str]:
     """What the updates of each period noted."""
     return [
@@ -256,6 +266,8 @@ def _introduce(job: Run, console: Console) -> None:
     if not job.groups.is_empty:
         first, *others = job.groups.names
         groups = f"; {job.groups.attribute}: {first} ({how[job.groups.choice]}) against {_listed(ordered(others))}"
+        if not job.groups.has_advantaged:
+            groups = f"; {job.groups.attribute}: {_listed(ordered(job.groups.names))} (no advantaged one named)"
     about = f"{len(log):,} events{name}, {log.n_users:,} users, {log.n_items:,} items{groups}"
     print_lines(console, about, *job.notes)
 

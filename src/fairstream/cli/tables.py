@@ -9,12 +9,12 @@ from rich.table import Table
 
 from fairstream.cli.console import new_table
 from fairstream.evaluation import Interval, PointValue
+from fairstream.evaluation.by_group import ordered
 from fairstream.evaluation.score_cells import (
     CHANCE_MARK,
     LEGEND,
     gap_cells,
     gap_headings,
-    ordered,
     plus_minus,
     score_cells,
     shown_groups,
@@ -196,15 +196,19 @@ def _caption(document: Document, task: str, main: str) -> str | None:
     if not document["data"]["groups"]:
         return None
     score = document["summary"][task][main]
-    size = f"mean |PD| {number(score['abs_performance_disparity'])} (null mean {number(score['null_mean'])})"
+    sizes, groups, first = [], document["data"]["groups"], document["data"]["advantaged"]
+    if first is not None:
+        of = f" of {first}" if len(groups) > 2 else ""
+        size = f"{number(score['abs_performance_disparity'])} (null mean {number(score['null_mean'])})"
+        sizes.append(f"mean |PD|{of} {size}")
     if spread := score["spread"]:
         p_value = "" if spread["p_value"] is None else f" (p = {spread['p_value']:.3f})"
-        size += f", spread between groups {number(spread['value'])}{p_value}"
+        sizes.append(f"spread between groups {number(spread['value'])}{p_value}")
     excluded: dict[str, int] = {}
     for period in document["periods"]:
         for name, n in period["tasks"][task]["excluded_groups"].items():
             excluded[name] = max(n, excluded.get(name, 0))
-    lines = [size, "null: the size it has on average (null mean) where the groups' means are equal", LEGEND]
+    lines = [", ".join(sizes), "null: the size it has on average (null mean) where the groups' means are equal", LEGEND]
     if excluded:
         lines.append(_exclusions(excluded, document))
     return "\n".join(lines)
@@ -228,16 +232,17 @@ def contender_table(comparison: Comparison) -> Table:
     seeds, over = (f"{n_seeds} seeds", "users and seeds") if n_seeds > 1 else ("1 seed", "users")
     is_point = isinstance(comparison.contenders[0].performance, PointValue)
     intervals = "one number for all users: no intervals" if is_point else f"95 % intervals over {over}"
+    size = "|PD|" if comparison.n_groups == 2 else "how far a group is behind"
     table = new_table(
         f"{comparison.metric} on {TASK_NAMES[comparison.task]}, {comparison.n_users:,} users, {seeds}",
         caption=f"{intervals}; ● on the Pareto front\n"
-        "|PD| is above 0 by chance alone: see the run's own table for its size under permutation",
+        f"{size} is above 0 by chance alone: see the run's own table for its size under permutation",
     )
     table.add_column("", no_wrap=True, min_width=1)
     table.add_column("method", no_wrap=True)
-    gap = "mean |PD|" if comparison.n_groups == 2 else "largest gap"
     names = shown_groups(list(comparison.contenders[0].by_group))
-    for heading in (comparison.metric, "interval", *names, gap, "interval"):
+    gap = ("mean |PD|", "interval") if names else ("behind by", "interval", "furthest behind")
+    for heading in (comparison.metric, "interval", *names, *gap):
         table.add_column(heading, justify="right", no_wrap=True)
     for contender in comparison.contenders:
         groups = [number(contender.by_group[name]) for name in names]
@@ -247,6 +252,7 @@ def contender_table(comparison: Comparison) -> Table:
             *_interval_cells(contender.performance, number),
             *groups,
             *_interval_cells(contender.disparity, number),
+            *([] if names else [contender.behind]),
         )
     return table
 
@@ -257,7 +263,7 @@ def difference_table(comparison: Comparison, against: str) -> Table:
         f"The others minus {against}, on the same users and seeds", caption=f"{CHANCE_MARK} the interval contains 0"
     )
     table.add_column("method", no_wrap=True)
-    gap = "mean |PD|" if comparison.n_groups == 2 else "largest gap"
+    gap = "mean |PD|" if comparison.n_groups == 2 else "behind by"
     for heading in (comparison.metric, "95 % interval", gap, "95 % interval"):
         table.add_column(heading, justify="right", no_wrap=True)
     for difference in comparison.against(against):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import typer
 
 from fairstream.cli.console import print_error
 from fairstream.errors import ConfigurationError, FairstreamError
+from fairstream.threads import available_cores
 
 
 def check_device(device: str, cluster: str | None = None) -> None:
@@ -28,7 +28,7 @@ def default_workers(device: str, cluster: str | None = None) -> int | None:
 
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.device_count()
-    return os.cpu_count() or 1
+    return available_cores()
 
 
 def print_failures(errors: Sequence[FairstreamError]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,8 @@ from fairstream.text import number
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from fairstream.service.workspace import Workspace
 
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")]
 
@@ -46,6 +49,7 @@ def models(
 
         current = registry.in_service(workspace.engine)
         page = registry.models(workspace.engine, before, limit + 1)
+        noise = _noise(workspace)
     rows = [
         {
             **model.model_dump(mode="json", include={"id", "t", "parent", "state", "created", "training_seconds"}),
@@ -64,7 +68,7 @@ def models(
         table.add_row(mark, model.id, str(model.t), model.state, _when(model.created), seconds, row["reason"] or "")
     console = make_console(quiet=quiet, json=json)
     console.print(table)
-    print_lines(console, *_more(f"--before {following}" if following else None, n_rows=len(rows)))
+    print_lines(console, *_more(f"--before {following}" if following else None, n_rows=len(rows)), *noise)
     write_result({"models": rows, "next": following}, json)
 
 
@@ -86,6 +90,9 @@ def periods(
         from fairstream.service.periods import closed_periods  # noqa: PLC0415 (an extra)
 
         page = closed_periods(workspace.engine, before=before, limit=limit + 1)
+        noise = _noise(workspace)
+    from fairstream.service.gaps import gap_in, score_in, why_no_gap  # noqa: PLC0415 (an extra)
+
     shown = page[-limit:]
     following = shown[0].t if len(page) > limit else None
     table = new_table("Periods")
@@ -93,29 +100,36 @@ def periods(
         table.add_column(heading, no_wrap=True)
     for heading in ("events", "users", "late", "NDCG", "largest gap"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("whose")
     rows = []
     for period in shown:
-        score = _score(period.evaluation)
-        gap = (score.get("largest_gap") or {}).get("value")
+        score = score_in(period.evaluation)
+        gap = gap_in(score)
         rows.append(
             {
                 **period.model_dump(mode="json", include={"t", "closed", "n_events", "n_users", "n_late"}),
                 "ndcg": score.get("mean"),
-                "largest_gap": gap,
+                "largest_gap": None if gap is None else asdict(gap),
                 "evaluation": period.evaluation,
             }
         )
         counts = (f"{n:,}" for n in (period.n_events, period.n_users, period.n_late))
-        table.add_row(str(period.t), _when(period.closed), *counts, number(score.get("mean")), number(gap))
+        gap_cells = (gap.size, gap.side) if gap else ("–", "")
+        if gap is None and period.evaluation and score.get("by_group"):
+            gap_cells = "–", why_no_gap(period.evaluation)
+        table.add_row(str(period.t), _when(period.closed), *counts, number(score.get("mean")), *gap_cells)
     console = make_console(quiet=quiet, json=json)
     console.print(table)
-    print_lines(console, *_more(None if following is None else f"--before {following}", n_rows=len(rows)))
+    print_lines(console, *_more(None if following is None else f"--before {following}", n_rows=len(rows)), *noise)
     write_result({"periods": rows, "next": following}, json)
 
 
-def _score(evaluation: dict[str, Any] | None) -> dict[str, Any]:
-    metrics = (evaluation or {}).get("metrics", {})
-    return next((score for name, score in metrics.items() if name.startswith("ndcg@")), {})
+def _noise(workspace: Workspace) -> Sequence[str]:
+    """That numbers of groups carry noise, where they do."""
+    from fairstream.service.gaps import noise_words  # noqa: PLC0415 (an extra)
+
+    sentence = noise_words(workspace.config.privacy.epsilon)
+    return [] if sentence is None else [sentence]
 
 
 def _more(option: str | None, *, n_rows: int) -> Sequence[str]:

@@ -53,7 +53,7 @@ class ItemFeatures:
             If the source cannot be read, an id is missing, a column holds something else than strings, lists of
             strings, integers or booleans, or an item has several rows that differ.
         """
-        table = to_table(source, what="the items")
+        table = to_table(source, what="the items", columns=columns)
         name = columns.find("item", table, what=_TABLE)
         if missing := table[name].null_count:
             raise DataError(

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairstream.data.tables import Columns, combined
-from fairstream.data.vocabulary import Rows, id_column
+from fairstream.data.vocabulary import Rows, id_column, same_kind
 from fairstream.errors import DataError
 
 ADVANTAGED, UNKNOWN = 0, -1
 AUTO = "auto"
+_TWO = 2
 MOST_GROUPS = 100
 """More values than these are no groups to compare."""
 
@@ -52,7 +53,11 @@ class Groups:
     """How the advantaged group was chosen: declared by the caller, the larger one where none was
     declared, or measured before each update on the period that has just ended."""
     ahead: tuple[int, ...] = (ADVANTAGED,)
-    """The codes that the fairness loss treats as better served than the rest; several only by `auto`."""
+    """The codes that the fairness loss treats as better served than the rest; several only by `auto`.
+
+    Of three groups or more of which none is declared the larger one stands here too, but counts for nothing: see
+    `has_advantaged`.
+    """
 
     @classmethod
     def none(cls, n_users: int) -> Groups:
@@ -68,6 +73,22 @@ class Groups:
         """Whether there are no groups at all."""
         return not self.names
 
+    @property
+    def has_advantaged(self) -> bool:
+        """Whether somebody has said which group is better served, or there are only two, of which the larger one is.
+
+        Of three groups or more the larger one may well be the worst served: nobody guesses.
+
+        >>> [Groups.from_values("age", ages).has_advantaged for ages in ([18, 18, 30], [18, 18, 30, 65])]
+        [True, False]
+        """
+        return bool(self.names) and (self.choice != "larger" or len(self.names) <= _TWO)
+
+    @property
+    def advantaged(self) -> tuple[str, ...]:
+        """The names of the groups that count as better served than the rest; none where nobody knows."""
+        return tuple(self.names[code] for code in self.ahead) if self.has_advantaged else ()
+
     @classmethod
     def from_values(cls, attribute: str, values: Any, *, possible: Any = None, advantaged: object = None) -> Groups:
         """Make groups from the value of each user row (null: not known).
@@ -81,8 +102,9 @@ class Groups:
         possible
             Further values, which no user has yet.
         advantaged
-            The value of the advantaged group; without it, or with "auto", the larger group, as in
-            the paper. A group that is itself named "auto" is declared as "=auto".
+            The value of the advantaged group; without it, of two groups the larger one, as in the paper, and of
+            more none; with "auto", measured before each update. A group that is itself named "auto" is declared
+            as "=auto".
 
         Raises
         ------
@@ -159,12 +181,17 @@ class Groups:
         return len(np.unique(self.codes[self.codes != UNKNOWN]))
 
     def signs(self, n_groups: int) -> list[float]:
-        """Return +1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others."""
+        """Return +1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others.
+
+        All are 0 where nobody knows who is ahead.
+        """
+        if not self.has_advantaged:
+            return [0.0] * n_groups
         return [1.0 if code in self.ahead else -1.0 for code in range(n_groups)]
 
     def behind(self) -> list[str]:
-        """Return the names of the groups that count as behind the rest."""
-        return [name for code, name in enumerate(self.names) if code not in self.ahead]
+        """Return the names of the groups that count as behind the rest; none where nobody knows."""
+        return [name for name in self.names if name not in self.advantaged] if self.has_advantaged else []
 
     def weights(self, weights: Mapping[str, float]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """Return the weight of each user's group, 1 for users of other groups or none; None where all are 1.
@@ -178,7 +205,7 @@ class Groups:
         return by_code[self.codes]
 
     def with_ahead(self, names: Iterable[str], judged: Iterable[str] | None = None) -> Groups:
-        """Return the same groups with `names` ahead of the rest; the same object where none is.
+        """Return the same groups with `names`, as measured, ahead of the rest; the same object where none is.
 
         `judged` are the groups that could be compared (None: all); the others stay what they were.
         """
@@ -186,7 +213,7 @@ class Groups:
         leading = {self.names.index(name) for name in names}
         kept = {code for code in self.ahead if self.names[code] in unjudged}
         ahead = tuple(sorted(leading | kept)) if leading else ()
-        return replace(self, ahead=ahead) if 0 < len(ahead) < len(self.names) else self
+        return replace(self, ahead=ahead, choice="auto") if 0 < len(ahead) < len(self.names) else self
 
     def without(self, row: int | Rows) -> Groups:
         """Return the groups without these user rows; a group that loses its last user goes behind those with users.
@@ -316,18 +343,20 @@ class GroupValues:
         """Return the value of each of the users, null where the table has none."""
         if not len(self.users):
             return pa.nulls(len(user_ids), pa.string())
-        if user_ids.type != self.users.type:
+        user_ids, users = same_kind(user_ids, self.users)
+        if user_ids.type != users.type:
             raise DataError(
                 f"user ids must be of one kind in both tables: the events have {user_ids.type}, "
-                f"the users {self.users.type}; convert one of the columns"
+                f"the users {users.type}; convert one of the columns"
             )
-        return self.values.take(pc.index_in(user_ids, value_set=self.users))
+        return self.values.take(pc.index_in(user_ids, value_set=users))
 
     def n_unmatched(self, user_ids: pa.Array) -> int:
         """Return how many of the users the table does not name."""
-        if not len(self.users) or user_ids.type != self.users.type:
+        user_ids, users = same_kind(user_ids, self.users)
+        if not len(users) or user_ids.type != users.type:
             return len(user_ids)
-        return int(pc.index_in(user_ids, value_set=self.users).null_count)
+        return int(pc.index_in(user_ids, value_set=users).null_count)
 
     def groups(self, user_ids: pa.Array, advantaged: object) -> Groups:
         """Return the groups of the users; values that only others have are possible too.

@@ -238,11 +238,14 @@ class History:
         """Those of the positions at which a user has an item for the first time."""
         if not self.has_repeats:
             return positions
-        chosen = np.asarray(positions, dtype=np.int64)
-        users, items = self.users_at(chosen), self.items_at(chosen)
-        bounds, earlier = self.items_of(users, chosen)
-        had = np.repeat(items, np.diff(bounds)) == earlier
-        return chosen[np.bincount(np.repeat(np.arange(len(chosen)), np.diff(bounds)), had, len(chosen)) == 0]
+        chosen, users = np.asarray(positions, dtype=np.int64), self.users
+        is_asked = np.zeros(self.n_users, dtype=np.bool_)
+        is_asked[users[chosen]] = True
+        places = np.flatnonzero(is_asked[users])  # an update asks about few users: only their events are sorted
+        _, earliest = np.unique((users[places] << 32) | self.items_at(places), return_index=True)
+        is_first = np.zeros(len(self), dtype=np.bool_)
+        is_first[places[earliest]] = True
+        return chosen[is_first[chosen]]
 
     @cached_property
     def recent_popularity(self) -> Floats:

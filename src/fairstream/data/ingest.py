@@ -24,7 +24,7 @@ from fairstream.data.inputs import to_table
 from fairstream.data.log import EventLog, is_chronological, notes_on_order, require_events
 from fairstream.data.source_parts import ROWS_AT_ONCE, Source, connect_duckdb
 from fairstream.data.storage import check_new, writing_to
-from fairstream.data.tables import Columns, EventParser, Repeats, combined
+from fairstream.data.tables import Columns, EventParser, Repeats, combined, is_text
 from fairstream.data.vocabulary import Vocabulary, id_column
 from fairstream.errors import DataError
 from fairstream.files import sibling_tempdir
@@ -54,9 +54,8 @@ def ingest(
 ) -> EventLog:
     """Read events that do not fit into memory into a new folder, and open the log there.
 
-    The log is what `read_events` would make of the same source and options, with one exception:
-    in a CSV file, a column of numbers with leading zeros ("007") stays a column of strings. Needs
-    DuckDB: `pip install 'fairstream[ingest]'`.
+    The log is what `read_events` would make of the same source and options. Needs DuckDB:
+    `pip install 'fairstream[ingest]'`.
 
     Parameters
     ----------
@@ -185,6 +184,9 @@ class _Staging:
         batch = pa.table(columns)
         self._database.register("batch", batch)
         self._database.execute(f"CREATE TABLE IF NOT EXISTS {name} AS SELECT * FROM batch LIMIT 0")  # noqa: S608
+        for column, kind, *_ in self._database.execute(f"DESCRIBE {name}").fetchall():
+            if kind == "BIGINT" and is_text(batch[column].type):  # ids of another file that are written 007
+                self._database.execute(f"ALTER TABLE {name} ALTER {column} TYPE VARCHAR")
         self._database.execute(f"INSERT INTO {name} SELECT * FROM batch")  # noqa: S608 (the names are ours)
 
     def _log(self, *, is_sorted: bool, kind: np.dtype[Any] | None, repeats: Repeats) -> EventLog:

@@ -20,13 +20,23 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.json
 import pyarrow.parquet
 
-from fairstream.data.tables import csv_conversion, decoded, first_sentence, reading
+from fairstream.data.tables import (
+    Columns,
+    csv_conversion,
+    decoded,
+    first_sentence,
+    integers_as_text,
+    is_text,
+    reading,
+)
 from fairstream.errors import DataError
 
 KINDS = {
@@ -47,13 +57,15 @@ COMPRESSIONS = (".gz", ".zip", ".bz2", ".xz", ".zst")
 _SUFFIXES = ".parquet or .csv, .tsv, .txt, .arrow, .jsonl, .json (text also with .gz, .zip, .bz2, .xz or .zst)"
 _SEPARATORS = ",;\t|"
 _SNIFFED = 1 << 16
+_PADDED = r"^\s*(0\d|\+)"
+"""Numbers that would lose a letter."""
 _JSON_BLOCK = 16 << 20
 _ROWS_AT_ONCE = 1 << 16
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig"}
 
 
-def to_table(source: Any, *, what: str) -> pa.Table:
+def to_table(source: Any, *, what: str, columns: Columns | None = None) -> pa.Table:
     """Return whatever holds a table as one Arrow table.
 
     Parameters
@@ -63,6 +75,8 @@ def to_table(source: Any, *, what: str) -> pa.Table:
         (dictionaries), a file, a folder of files, a glob, an address that fsspec can open, or a list of those.
     what
         What it is, for messages.
+    columns
+        How earlier tables were read: ids in text files are read as text where they were text before.
 
     Raises
     ------
@@ -74,19 +88,20 @@ def to_table(source: Any, *, what: str) -> pa.Table:
     >>> to_table(({"user": name, "n": n} for n, name in enumerate("ab")), what="the users").to_pydict()
     {'user': ['a', 'b'], 'n': [0, 1]}
     """
-    tables = list(read_pieces(source, what))
+    tables = list(read_pieces(source, what, columns))
     if len(tables) == 1:
         return tables[0]
+    texts = {field.name for table in tables for field in table.schema if is_text(field.type)}
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
+        return pa.concat_tables([integers_as_text(table, texts) for table in tables], promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(f"{what}: the parts have columns that do not fit together: {first_sentence(error)}") from None
 
 
-def read_pieces(source: Any, what: str) -> Iterator[pa.Table]:
+def read_pieces(source: Any, what: str, columns: Columns | None = None) -> Iterator[pa.Table]:
     """Yield the tables that a source consists of, one at a time: at least one."""
     for part in parts_of(source, what):
-        yield part.read(what) if isinstance(part, DataFile) else frame_to_table(part, what)
+        yield part.read(what, columns) if isinstance(part, DataFile) else frame_to_table(part, what)
 
 
 def parts_of(source: Any, what: str) -> Iterator[Any]:
@@ -232,11 +247,13 @@ class DataFile:
         if self.kind is None:
             raise DataError(f"{what}: {PurePosixPath(self.name).name} must end in {_SUFFIXES}")
 
-    def read(self, what: str) -> pa.Table:
+    def read(self, what: str, columns: Columns | None = None) -> pa.Table:
         """Return the file as a table."""
         self.check(what)
         with self.reading(what):
-            return self.with_values(decoded(self._read(), what))
+            table = self.with_values(decoded(self._read(), what))
+            # A text file does not say whether digits are a number: the earlier tables do.
+            return table if columns is None or self.kind != "csv" else columns.with_text_ids(table)
 
     def with_values(self, table: pa.Table) -> pa.Table:
         """Return the table with the columns that the folders' names give."""
@@ -260,16 +277,25 @@ class DataFile:
             if self.kind == "json":
                 return _read_json(stream)
             layout = sniff_csv(stream)
-        with self.opened() as stream:
-            table = pyarrow.csv.read_csv(
-                stream,
-                read_options=pyarrow.csv.ReadOptions(encoding=layout.encoding),
-                parse_options=pyarrow.csv.ParseOptions(delimiter=layout.separator),
-                convert_options=csv_conversion(decimal_point=layout.decimal_point),
-            )
+        table = self._read_csv(layout)
         for field in table.schema:
             if pa.types.is_binary(field.type):
                 raise ValueError(f"the text in {field.name!r} is not UTF-8; save the file as UTF-8")
+        return table
+
+    def _read_csv(self, layout: CsvLayout) -> pa.Table:
+        """Numbers are numbers where no field would lose a letter; a column with 007 or +7 is text, as DuckDB has it."""
+        with self.opened() as stream:
+            watched = _PaddingWatch(stream, layout)
+            table = _parse_csv(watched, layout)
+        numbers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
+        numbers += [field.name for field in table.schema if pa.types.is_floating(field.type)]
+        if watched.has_padding and numbers:
+            with self.opened() as stream:
+                texts = _parse_csv(stream, layout, numbers)
+            for name in numbers:
+                if pc.any(pc.match_substring_regex(texts[name], _PADDED)).as_py():
+                    table = table.set_column(table.column_names.index(name), name, texts[name])
         return table
 
     @contextmanager
@@ -410,6 +436,48 @@ def sniff_csv(stream: Any) -> CsvLayout:
     has_comma, has_point = (re.search(rf"(^|;)-?\d+{mark}\d+(;|\r?$)", text, re.MULTILINE) for mark in (",", r"\."))
     is_continental = separator == ";" and has_comma and not has_point
     return CsvLayout(separator, encoding.removesuffix("-sig"), "," if is_continental else ".")
+
+
+def _parse_csv(stream: Any, layout: CsvLayout, texts: list[str] | None = None) -> pa.Table:
+    """Read a CSV file; with `texts` these columns alone, as text."""
+    return pyarrow.csv.read_csv(
+        stream,
+        read_options=pyarrow.csv.ReadOptions(encoding=layout.encoding),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=layout.separator, newlines_in_values=True),
+        convert_options=csv_conversion(dict.fromkeys(texts or (), pa.string()), texts, layout.decimal_point),
+    )
+
+
+class _PaddingWatch(io.RawIOBase):
+    """A stream of CSV that looks, as it is read, for fields that may begin with a plus sign or a zero and a digit."""
+
+    def __init__(self, stream: Any, layout: CsvLayout) -> None:
+        self._stream, self._last = stream, b"\n\n"
+        self.has_padding = layout.encoding != "utf-8"  # then only the columns can tell
+        self._starts = np.zeros(256, dtype=np.bool_)
+        """The letters that a field can follow."""
+        self._starts[list(b'\r\n\t "' + layout.separator.encode())] = True
+        self._plus = re.compile(rb'[\r\n\t "' + re.escape(layout.separator.encode()) + rb"]\+")
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        block: bytes = self._stream.read(size)
+        if not self.has_padding:
+            text = self._last + block
+            letters = np.frombuffer(text, np.uint8)
+            at = np.flatnonzero(letters[2:-1] == ord("0"))
+            at = at[self._starts[letters[at + 1]]]
+            is_time = (letters[at + 1] == ord(" ")) & _is_digit(letters[at])  # of a day and the time after it
+            is_padded = _is_digit(letters[at + 3]) & ~is_time
+            self.has_padding = bool(is_padded.any()) or (b"+" in text and self._plus.search(text) is not None)
+            self._last = text[-3:]
+        return block
+
+
+def _is_digit(letters: Any) -> Any:
+    return (letters >= ord("0")) & (letters <= ord("9"))
 
 
 def _read_json(stream: Any) -> pa.Table:

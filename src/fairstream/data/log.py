@@ -17,7 +17,7 @@ from fairstream.data.features import ItemFeatures, notes_on_undescribed
 from fairstream.data.groups import UNKNOWN, Groups
 from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.tables import Columns, Repeats
-from fairstream.data.vocabulary import Rows, Vocabulary
+from fairstream.data.vocabulary import Rows, Vocabulary, same_kind
 from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import DataError
 from fairstream.periods import unit_of
@@ -267,7 +267,9 @@ class EventLog(Tabular):
     def with_features(self, features: ItemFeatures) -> EventLog:
         """Return the log with its items described, and a note on those that are not."""
         notes = tuple(note for note in self.notes if note not in self._notes_on_features())
-        described = replace(self, features=features, notes=notes)
+        ids, described_ids = same_kind(self.item_ids.ids, features.ids.ids)
+        features = replace(features, ids=Vocabulary.of_distinct(described_ids))
+        described = replace(self, item_ids=Vocabulary.of_distinct(ids), features=features, notes=notes)
         return replace(described, notes=notes + described._notes_on_features())
 
     def _notes_on_features(self) -> tuple[str, ...]:

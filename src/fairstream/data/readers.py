@@ -57,8 +57,9 @@ def read_events(
         The column that makes the groups; several ("gender,age", or a list) make their
         intersections. Without it, the only column of `users` with two values.
     advantaged
-        The value of the advantaged group; without it the larger group. "auto" measures before
-        each update which groups are ahead; a group with that very name is written "=auto".
+        The value of the advantaged group; without it, of two groups the larger one, and of more none: nobody
+        guesses. "auto" measures before each update which groups are ahead; a group with that very name is
+        written "=auto".
     user_column, item_column, time_column, rating_column
         Names of the columns; usual names are recognised.
     rating_above
@@ -102,7 +103,7 @@ def _read(
 ) -> EventLog:
     if is_log(source):
         return _reopened(source, columns, users=users, items=items, group=group, advantaged=advantaged)
-    events, people = _tables(source, users)
+    events, people = _tables(source, users, columns)
     log, _ = _read_log(events, columns)
     if items is not None:
         log = log.with_features(ItemFeatures.read(items, columns))
@@ -153,9 +154,9 @@ def read_more_events(
     notes: tuple[str, ...] = ()
     if is_log(source):
         log = EventLog.open(source)
-        people = None if users is None else to_table(users, what="the users")
+        people = None if users is None else to_table(users, what="the users", columns=columns)
     else:
-        events, people = _tables(source, users)
+        events, people = _tables(source, users, columns)
         log, used = _read_log(events, columns)
         beside_events = people is None
         people = events if people is None else people
@@ -185,13 +186,13 @@ def read_more_events(
     return replace(log, notes=log.notes + notes)
 
 
-def _tables(source: Any, users: Any) -> tuple[pa.Table, pa.Table | None]:
+def _tables(source: Any, users: Any, columns: Columns) -> tuple[pa.Table, pa.Table | None]:
     """Return the table of the events, and that of the users where there is one."""
     if isinstance(source, str | Path):
         dataset = open_dataset(source)
         source, users = dataset.events, dataset.users if users is None else users
-    events = to_table(source, what="the events")
-    return events, None if users is None else to_table(users, what="the users")
+    events = to_table(source, what="the events", columns=columns)
+    return events, None if users is None else to_table(users, what="the users", columns=columns)
 
 
 def _read_log(events: pa.Table, columns: Columns) -> tuple[EventLog, set[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +49,8 @@ class Columns:
         Of the events of one user with one item, "first" keeps the first alone, "all" keeps all.
     time_zone
         Whether the times had a time zone, where events have been read.
+    text_ids
+        The roles, user and item, whose ids have been text: digits in a text file are text there, too.
     """
 
     user: str | None = None
@@ -59,8 +61,10 @@ class Columns:
     time_unit: str | None = None
     repeats: Repeats = "first"
     time_zone: bool | None = None
+    text_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text_ids", tuple(self.text_ids))  # JSON has lists
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise ConfigurationError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}")
         if self.repeats not in get_args(Repeats):
@@ -90,6 +94,11 @@ class Columns:
         if role == "time" and name is not None and name.lower() == "order":
             return _time_rather_than_order(name, table, what)
         return name
+
+    def with_text_ids(self, table: pa.Table) -> pa.Table:
+        """Return the table of a text file with ids as text where they have been text before."""
+        named = [role for role in self.text_ids if getattr(self, role) in (None, *table.column_names)]
+        return integers_as_text(table, {self.find_optional(role, table, what=_EVENTS_TABLE) for role in named})
 
 
 def _time_rather_than_order(order: str, table: pa.Table, what: str) -> str:
@@ -186,11 +195,12 @@ def _ratings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 
 
 def _from_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Return times that are written as text as timestamps; others stay as they are."""
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)) or len(column) == 0:
+    """Return times that are written as text as timestamps, or as the numbers that they are; others stay."""
+    if not is_text(column.type) or len(column) == 0:
         return column
     failure = ""
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+    stamps = (pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
+    for kind in (pa.int64(), *stamps):
         try:
             return column.cast(kind)
         except pa.ArrowInvalid as error:
@@ -305,6 +315,19 @@ def _decoded_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _plain_strings(values: Any) -> Any:
     return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column holds strings."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def integers_as_text(table: pa.Table, names: Collection[str | None]) -> pa.Table:
+    """Return the table with those of the named columns that hold integers as text."""
+    for at, field in enumerate(table.schema):
+        if field.name in names and pa.types.is_integer(field.type):
+            table = table.set_column(at, field.name, table[field.name].cast(pa.large_string()))
+    return table
 
 
 def combined(column: pa.ChunkedArray) -> pa.Array:

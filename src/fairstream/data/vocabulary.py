@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fairstream.errors import DataError
 
@@ -194,6 +195,21 @@ def id_column(ids: Any) -> pa.Array:
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type) or pa.types.is_string_view(ids.type):
         return ids.cast(pa.large_string())
     raise DataError(f"ids must be integers or strings, got {ids.type}; convert the column first")
+
+
+def same_kind(ids: pa.Array, others: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return integers as text beside digits that are text; anything else as it is.
+
+    Two tables of one source can differ in this: the ids of a CSV file are text where one of them is written 007.
+
+    >>> [part.to_pylist() for part in same_kind(pa.array([10, 7]), pa.array(["007", "10"], pa.large_string()))]
+    [['10', '7'], ['007', '10']]
+    """
+    for texts, numbers in ((ids, others), (others, ids)):
+        is_mixed = pa.types.is_large_string(texts.type) and pa.types.is_integer(numbers.type)
+        if is_mixed and pc.all(pc.match_substring_regex(texts, r"^\s*[+-]?\d+\s*$")).as_py():
+            return ids.cast(pa.large_string()), others.cast(pa.large_string())
+    return ids, others
 
 
 def _whole(ids: pa.Array) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -12,10 +12,11 @@ import pyarrow as pa
 from scipy.special import stdtrit
 
 from fairstream.evaluation.resampling import Array, GroupPanel, Mask, Side, Statistics, largest_of, mean_of
-from fairstream.text import number, signed
+from fairstream.text import number
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
+_TWO = 2
 _PRIOR_USERS = 8.0
 """Users' worth of the pooled dispersion in an interval: what coverage in benchmarks/coverage.py asks for."""
 
@@ -62,7 +63,7 @@ class GroupScores:
     interval: tuple[float, float] | None
     """The 95 % confidence interval of `mean`; that of PD is `disparity.interval`."""
     by_group: Mapping[str, float | None]
-    """Each group's mean, the advantaged group first; None where too few of its users were tested."""
+    """Each group's mean, in the order of the codes; None where too few of its users were tested."""
     gaps: Mapping[str, Estimate]
     """Of each compared group: its mean minus that of the users of all other compared groups."""
     largest_gap: Estimate | None
@@ -72,13 +73,25 @@ class GroupScores:
     spread: Estimate | None
     """The best group's mean minus the worst's."""
     disparity: Estimate | None
-    """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2)."""
+    """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2).
+
+    None where nobody has said which of three groups or more that is.
+    """
     abs_performance_disparity: float | None
     """The size of PD; over several periods the mean of each period's, as in the paper. Noise makes it larger."""
     abs_performance_disparity_debiased: float | None
     """The same with each period's size replaced by √max(0, PD² − SE²)."""
     null_mean: float | None
     """What the size of PD is on average under the null hypothesis of equal means; it is never 0."""
+    advantaged: str | None = None
+    """The group that PD is of."""
+    by_group_interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The 95 % confidence intervals of the means in `by_group`."""
+    furthest_behind: Estimate | None = None
+    """How far the worst-served group is behind the rest, for two groups the size of PD; its p-value allows for several
+    groups having been compared."""
+    furthest_behind_group: str | None = None
+    """The worst-served group: the one furthest behind the rest."""
 
     @property
     def performance_disparity(self) -> float | None:
@@ -100,24 +113,35 @@ class GroupScores:
         """The groups without a gap: too few of their users were tested, or those of no other group."""
         return [name for name in self.by_group if name not in self.gaps]
 
-    def cells(self, groups: Sequence[str]) -> list[str]:
-        """Return the mean, its interval, the groups' means and, where there are groups, PD, its interval and its p."""
-        cells = [number(self.mean), _interval(self.interval), *(number(self.by_group.get(name)) for name in groups)]
-        if not groups:
-            return cells
-        gap = self.disparity or Estimate(float("nan"))
-        p_value = "–" if gap.p_value is None else f"{gap.p_value:.3f}"
-        return [*cells, signed(self.performance_disparity), _interval(gap.interval), p_value]
+    def note_on_advantaged(self, metric: str) -> str | None:
+        """Return a sentence where the group that counts as advantaged is behind the rest by more than chance."""
+        gap = self.disparity
+        if gap is None or gap.p_value is None or gap.may_be_chance or gap.value >= 0:
+            return None
+        return (
+            f"{self.advantaged} counts as advantaged, but is {number(-gap.value)} behind the rest in {metric} "
+            f"(p = {gap.p_value:.3f}), and a fairness loss would take from it; name another group with advantaged=, or "
+            f"use max_disparity, which finds out who is behind"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the numbers of everyone and of each group, in the columns `SCORE_COLUMNS`."""
-        low, high = self.interval or (None, None)
-        rows = [{"group": "all", "value": self.mean, "low": low, "high": high, "gap": None, "p_value": None}]
-        for name, value in self.by_group.items():
-            gap = self.gaps.get(name)
-            low, high = (None, None) if gap is None or gap.interval is None else gap.interval
-            size, p_value = (None, None) if gap is None else (gap.value, gap.p_value)
-            rows.append({"group": name, "value": value, "low": low, "high": high, "gap": size, "p_value": p_value})
+        of_all = dict.fromkeys(name for name, _ in SCORE_COLUMNS)
+        of_all |= {"group": "all", "value": self.mean, **_ends("", self.interval)}
+        rows: list[dict[str, Any]] = [of_all]
+        for name in ordered(list(self.by_group)):
+            gap, interval = self.gaps.get(name), self.by_group_interval.get(name)
+            of_gap = (None, None, None) if gap is None else (gap.value, gap.interval, gap.p_value)
+            rows.append(
+                {
+                    "group": name,
+                    "value": self.by_group[name],
+                    **_ends("", interval),
+                    "gap": of_gap[0],
+                    **_ends("gap_", of_gap[1]),
+                    "p_value": of_gap[2],
+                }
+            )
         return rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,6 +150,8 @@ class GroupScores:
             "mean": self.mean,
             "interval": None if self.interval is None else list(self.interval),
             "by_group": dict(self.by_group),
+            "by_group_interval": {name: list(interval) for name, interval in self.by_group_interval.items()},
+            "advantaged": self.advantaged,
             "performance_disparity": self.performance_disparity,
             "abs_performance_disparity": self.abs_performance_disparity,
             "abs_performance_disparity_debiased": self.abs_performance_disparity_debiased,
@@ -136,6 +162,9 @@ class GroupScores:
             "largest_gap": None
             if self.largest_gap is None
             else {"group": self.largest_gap_group, **self.largest_gap.to_dict()},
+            "furthest_behind": None
+            if self.furthest_behind is None
+            else {"group": self.furthest_behind_group, **self.furthest_behind.to_dict()},
             "spread": None if self.spread is None else self.spread.to_dict(),
         }
 
@@ -159,6 +188,12 @@ class GroupScores:
             abs_performance_disparity=stored.get("abs_performance_disparity"),
             abs_performance_disparity_debiased=stored.get("abs_performance_disparity_debiased"),
             null_mean=stored.get("null_mean"),
+            advantaged=stored.get("advantaged"),
+            by_group_interval={
+                name: (interval[0], interval[1]) for name, interval in (stored.get("by_group_interval") or {}).items()
+            },
+            furthest_behind=Estimate.from_dict(stored.get("furthest_behind")),
+            furthest_behind_group=(stored.get("furthest_behind") or {}).get("group"),
         )
 
 
@@ -166,24 +201,36 @@ def _pair(stored: Sequence[float] | None) -> tuple[float, float] | None:
     return None if stored is None else (stored[0], stored[1])
 
 
-def score_headings(groups: Sequence[str]) -> list[str]:
-    """Return the headings of `GroupScores.cells`."""
-    return ["mean", "95 % interval", *groups, *(["PD", "95 % interval", "p"] if groups else [])]
+def _ends(prefix: str, interval: tuple[float, float] | None) -> dict[str, float | None]:
+    low, high = interval or (None, None)
+    return {f"{prefix}low": low, f"{prefix}high": high}
+
+
+def ordered(names: Sequence[str]) -> list[str]:
+    """Two groups with the advantaged one first; more in the order of their values, numbers as numbers.
+
+    >>> ordered(["M", "F"]), ordered(["45", "100", "18"])
+    (['M', 'F'], ['18', '45', '100'])
+    """
+    if len(names) <= _TWO:
+        return list(names)
+    return sorted(names, key=lambda name: [(not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in name.split(",")])
 
 
 SCORE_COLUMNS = (
     ("group", pa.string()),
-    *((name, pa.float64()) for name in ("value", "low", "high", "gap", "p_value")),
+    *((name, pa.float64()) for name in ("value", "low", "high", "gap", "gap_low", "gap_high", "p_value")),
 )
-"""What `GroupScores.rows` has, as fields of an Arrow schema."""
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "–" if interval is None else f"{interval[0]:.4f} … {interval[1]:.4f}"
+"""What `GroupScores.rows` has, as fields of an Arrow schema: `low` and `high` are those of `value` in every row."""
 
 
 def group_statistics(
-    panel: GroupPanel, names: Sequence[str], rng: np.random.Generator | None = None, n_resamples: int = 0
+    panel: GroupPanel,
+    names: Sequence[str],
+    rng: np.random.Generator | None = None,
+    n_resamples: int = 0,
+    *,
+    has_advantaged: bool = True,
 ) -> list[GroupScores]:
     """The scores of each metric of the panel.
 
@@ -197,6 +244,8 @@ def group_statistics(
         Draws the permutations.
     n_resamples
         The number of permutations; 0: no confidence intervals and no p-values.
+    has_advantaged
+        Whether the first group is known to be the advantaged one; else there is no PD.
 
     Returns
     -------
@@ -218,7 +267,8 @@ def group_statistics(
     if n_resamples and rng is not None:
         uncertainty = _Uncertainty.of(panel, observed, *panel.permuted(rng, n_resamples))
     debiased = panel.debiased()
-    return [_scores(m, names, observed, debiased, uncertainty) for m in range(panel.values.shape[2])]
+    has_advantaged = has_advantaged and len(names) > 0
+    return [_scores(m, names, observed, debiased, uncertainty, has_advantaged) for m in range(panel.values.shape[2])]
 
 
 class _Uncertainty(NamedTuple):
@@ -234,13 +284,15 @@ class _Uncertainty(NamedTuple):
         everyone = panel.everyone
         low, high = score_interval(everyone, everyone, panel.is_share)
         tests = {name: (test(panel.studentised()), test(studentised)) for name, test in _TESTS.items()}
-        names = ("gap", "abs_gap", "largest", "spread")
+        names = ("gap", "abs_gap", "largest", "behind", "spread")
+        of_own = score_interval(own, pooled, panel.is_share)
         return cls(
             intervals={
                 "mean": (low[0], high[0]),
+                "by_group": of_own,
                 "gap": difference_interval(
                     observed.gap,
-                    (own.mean, *score_interval(own, pooled, panel.is_share)),
+                    (own.mean, *of_own),
                     (rest.mean, *score_interval(rest, pooled, panel.is_share)),
                 ),
             },
@@ -253,16 +305,30 @@ def _largest_size(studentised: Array) -> Array:
     return largest_of(np.abs(studentised), axis=-2)
 
 
+def _largest_behind(studentised: Array) -> Array:
+    return largest_of(-studentised, axis=-2)
+
+
 def _range(studentised: Array) -> Array:
     return largest_of(studentised, axis=-2) + largest_of(-studentised, axis=-2)
 
 
-_TESTS: Mapping[str, Callable[[Array], Array]] = {"gap": np.abs, "largest": _largest_size, "spread": _range}
+_TESTS: Mapping[str, Callable[[Array], Array]] = {
+    "gap": np.abs,
+    "largest": _largest_size,
+    "behind": _largest_behind,
+    "spread": _range,
+}
 """Statistic → what the permutation test compares, from the studentised gaps (…, G, M)."""
 
 
 def _scores(
-    m: int, names: Sequence[str], observed: Statistics, debiased: Array, uncertainty: _Uncertainty
+    m: int,
+    names: Sequence[str],
+    observed: Statistics,
+    debiased: Array,
+    uncertainty: _Uncertainty,
+    has_advantaged: bool,
 ) -> GroupScores:
     def of(name: str, *at: int) -> Estimate | None:
         """The statistic `name` of metric m (of group `at`) with its uncertainty."""
@@ -273,26 +339,32 @@ def _scores(
         interval = None
         if name in uncertainty.intervals:
             low, high = uncertainty.intervals[name]
-            interval = (float(low[here]), float(high[here]))
+            interval = None if math.isnan(low[here]) else (float(low[here]), float(high[here]))
         if name not in uncertainty.p_values:
             return Estimate(value, interval)
         null_mean = _or_none(uncertainty.null_mean[name][here])
         return Estimate(value, interval, float(uncertainty.p_values[name][here]), null_mean)
 
     gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
-    mean, has_groups = of("mean"), len(names) > 0
+    mean, means = of("mean"), {name: of("by_group", code) for code, name in enumerate(names)}
     return GroupScores(
         mean=None if mean is None else mean.value,
         interval=None if mean is None else mean.interval,
-        by_group={name: _or_none(observed.by_group[code, m]) for code, name in enumerate(names)},
+        by_group={name: None if part is None else part.value for name, part in means.items()},
         gaps=gaps,
         largest_gap=of("largest"),
         largest_gap_group=names[int(np.nanargmax(observed.abs_gap[:, m]))] if gaps else None,
         spread=of("spread") if gaps else None,
-        disparity=of("gap", 0) if has_groups else None,
-        abs_performance_disparity=_or_none(observed.abs_gap[0, m]) if has_groups else None,
-        abs_performance_disparity_debiased=_or_none(debiased[0, m]) if has_groups else None,
-        null_mean=_or_none(uncertainty.null_mean["abs_gap"][0, m]) if uncertainty.null_mean and has_groups else None,
+        disparity=of("gap", 0) if has_advantaged else None,
+        abs_performance_disparity=_or_none(observed.abs_gap[0, m]) if has_advantaged else None,
+        abs_performance_disparity_debiased=_or_none(debiased[0, m]) if has_advantaged else None,
+        null_mean=_or_none(uncertainty.null_mean["abs_gap"][0, m])
+        if uncertainty.null_mean and has_advantaged
+        else None,
+        advantaged=names[0] if has_advantaged else None,
+        by_group_interval={name: part.interval for name, part in means.items() if part and part.interval},
+        furthest_behind=of("behind"),
+        furthest_behind_group=min(gaps, key=lambda name: gaps[name].value) if gaps else None,
     )
 
 

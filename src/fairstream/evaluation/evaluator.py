@@ -13,10 +13,10 @@ import torch
 
 from fairstream.cluster import Cluster
 from fairstream.data import Groups, History, Rows, SeenItems
-from fairstream.display import SIZE, Summary, Tabular, charts, colour
+from fairstream.display import SIZE, Tabular, charts, colour
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.breakdown import Breakdown
-from fairstream.evaluation.by_group import SCORE_COLUMNS, GroupScores, score_headings
+from fairstream.evaluation.by_group import SCORE_COLUMNS, GroupScores
 from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.protocol import Protocol
@@ -24,6 +24,7 @@ from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES, evaluating, rank
 from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.reranking import N_RERANKED, Reranker, RerankReport, rerank_hits
 from fairstream.evaluation.resampling import Array, GroupPanel
+from fairstream.evaluation.score_cells import Scored
 from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.evaluation.totals import Total
 from fairstream.evaluation.user_results import Slice, UserResults, cut_slices, score_periods, user_means
@@ -32,8 +33,11 @@ from fairstream.randomness import Randomness
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Tabular):
-    """The quality of a model on some events: `evaluation["ndcg@20"]` is one metric by group."""
+class Evaluation(Scored, Tabular):
+    """The quality of a model on some events: `evaluation["ndcg@20"]` is one metric by group.
+
+    Prints as `evaluate_recommendations` prints the same lists.
+    """
 
     metrics: Mapping[str, GroupScores]
     n_tested_users: int
@@ -47,25 +51,25 @@ class Evaluation(Tabular):
     """The outcome of reranking, if there was any."""
     breakdown: Breakdown | None = field(default=None, compare=False, repr=False)
     """What the test consisted of, where that was asked for."""
+    group: str | None = None
+    """What makes the groups; None: there are none."""
+    n_users_by_group: Mapping[str, int] = field(default_factory=dict)
+    """Tested users of each group, in the order of the codes."""
+    notes: tuple[str, ...] = ()
+    """What is unusual: one sentence each."""
 
-    def __getitem__(self, metric: str) -> GroupScores:
-        if metric not in self.metrics:
-            raise KeyError(f"{metric}; there are {', '.join(self.metrics)}")
-        return self.metrics[metric]
+    def _title(self) -> str:
+        cold = f"{self.n_cold_users:,} of them without history"
+        return f"Evaluation: {self.n_tested_users:,} tested users, {cold}\n{self.verdict}"
 
-    def _summary(self) -> Summary:
-        groups = list(next(iter(self.metrics.values())).by_group) if self.metrics else []
-        title = f"Evaluation: {self.n_tested_users:,} tested users, {self.n_cold_users:,} of them without history"
-        headings = ["metric", *score_headings(groups)]
-        rows = [[name, *score.cells(groups)] for name, score in self.metrics.items()]
-        notes = [f"{name} has {n:,} tested user(s), too few to be compared" for name, n in self.excluded_groups.items()]
-        return Summary(title, headings, rows, notes)
+    def _n_users(self) -> int:
+        return self.n_tested_users
 
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each metric and group, "all" being everyone.
 
-        Columns: metric, group, value, low and high (of `value` for everyone, of `gap` for a group), gap (to the other
-        groups' users), p_value.
+        Columns: metric, group, value, its interval low and high, gap (to the other groups' users), its interval
+        gap_low and gap_high, p_value (of the gap).
         """
         return pa.Table.from_pylist(
             [{"metric": name, **row} for name, score in self.metrics.items() for row in score.rows()],
@@ -73,7 +77,7 @@ class Evaluation(Tabular):
         )
 
     def plot(self, metric: str | None = None) -> Any:
-        """Draw one metric by group, with everyone's mean and its interval; needs altair (`fairstream[report]`).
+        """Draw one metric for everyone and by group, with intervals; needs altair (`fairstream[report]`).
 
         Parameters
         ----------
@@ -86,11 +90,11 @@ class Evaluation(Tabular):
 
         """
         alt, name = charts(), metric or next(iter(self.metrics))
-        rows = [{**row, "is_all": row["group"] == "all"} for row in self[name].rows() if row["value"] is not None]
+        rows = [row for row in self[name].rows() if row["value"] is not None]
         groups = [row["group"] for row in rows]
         base = alt.Chart(alt.Data(values=rows)).encode(alt.Y("group:N", sort=groups, title=None))
         bars = base.mark_bar(height=14).encode(alt.X("value:Q", title=name), colour("group", groups))
-        interval = base.transform_filter("datum.is_all && isValid(datum.low)").mark_rule()
+        interval = base.transform_filter("isValid(datum.low)").mark_rule()
         chart = bars + interval.encode(alt.X("low:Q", title=name), alt.X2("high:Q"))
         return chart.properties(width=SIZE["width"])
 
@@ -102,6 +106,7 @@ class Evaluation(Tabular):
             "n_tested_users": self.n_tested_users,
             "n_cold_users": self.n_cold_users,
             "excluded_groups": dict(self.excluded_groups),
+            "notes": list(self.notes),
             **reranking,
             "slices": {name: part.to_dict() for name, part in self.slices.items()},
             "tested": self.tested.to_dict(),
@@ -230,7 +235,8 @@ class Evaluator:
         n_groups = max(self.groups.n_groups_among(history.n_users), int(codes.max(initial=-1)) + 1)
         tested = self._results(lists, truth, is_cold, n_groups)
         scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", *draw))
-        few = zip(self.groups.names, panel.n_tested[:, 0], panel.judged[:, 0], strict=False)
+        sizes = dict(zip(self.groups.names, panel.n_tested[:, 0].astype(int).tolist(), strict=False))
+        few = zip(sizes.items(), panel.judged[:, 0], strict=True)
         breakdown = None
         if self.breaks_down:
             n_earlier = history.latest(requests.users, 1)[1] if requests.n_earlier is None else requests.n_earlier
@@ -246,19 +252,35 @@ class Evaluator:
             metrics=scores,
             n_tested_users=len(tested.users),
             n_cold_users=n_cold,
-            excluded_groups={name: int(n) for name, n, is_compared in few if n and not is_compared},
+            excluded_groups={name: n for (name, n), is_compared in few if n and not is_compared},
             slices=slices,
             tested=tested,
             reranking=reranking,
             breakdown=breakdown,
+            group=self.groups.attribute or None,
+            n_users_by_group=sizes,
+            notes=self.notes_on(scores),
         )
+
+    def notes_on(self, scores: Mapping[str, GroupScores]) -> tuple[str, ...]:
+        """A sentence where, in the main metric, the group that was said to be better served is the one behind."""
+        note = next((score.note_on_advantaged(name) for name, score in scores.items()), None)
+        return () if note is None or self.groups.choice == "auto" else (note,)
 
     def scores(
         self, tested: Sequence[UserResults], n_groups: int, rng: np.random.Generator | None = None
     ) -> tuple[dict[str, GroupScores], GroupPanel]:
         """Each metric averaged over the given tests; with a generator, also its uncertainty."""
         names = self.groups.names[:n_groups]
-        return score_periods(tested, self.resolved_metrics, names, self.min_group_size, rng, self.n_resamples)
+        return score_periods(
+            tested,
+            self.resolved_metrics,
+            names,
+            self.min_group_size,
+            rng,
+            self.n_resamples,
+            has_advantaged=self.groups.has_advantaged,
+        )
 
     def _results(self, lists: Lists, truth: Truth, is_cold: Mask, n_groups: int) -> UserResults:
         """What is kept of a test: the hits, and the values of metrics that these and a name do not determine."""

@@ -49,28 +49,33 @@ class Change:
     """By name: `FACTORS`, `LEARNING` and, where a lever was in force and measured, `LEVER`; their sum is the change."""
     lever_worth: Estimate | None = None
     """What the lever is worth by now: W_t minus the same update without it."""
+    margins: tuple[float, float] | None = None
+    """Half of the 95 % intervals of `before` and `after`, where they are known."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         worth = {} if self.lever_worth is None else {"lever_worth": _packed(self.lever_worth)}
+        margins = {} if self.margins is None else {"margins": list(self.margins)}
         return {
             "before": self.before,
             "after": self.after,
             "change": _packed(self.change),
             "parts": {name: _packed(part) for name, part in self.parts.items()},
             **worth,
+            **margins,
         }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Change:
         """The inverse of `to_dict`."""
-        worth = stored.get("lever_worth")
+        worth, margins = stored.get("lever_worth"), stored.get("margins")
         return cls(
             stored["before"],
             stored["after"],
             _unpacked(stored["change"]),
             {name: _unpacked(part) for name, part in stored["parts"].items()},
             None if worth is None else _unpacked(worth),
+            None if margins is None else (margins[0], margins[1]),
         )
 
 

@@ -70,7 +70,7 @@ class Paired:
         rng = Randomness(0).numpy("comparison")
         self.observed = panel.observed()
         self._gaps, errors = panel.period_gaps
-        self._bias = _largest_bias(self._gaps, errors)
+        self._bias = _bias(self._gaps, errors)
         self._drawn = panel.bootstrapped(rng, n_resamples)
         self._n_seeds = n_seeds
         self._seeds = rng.integers(0, n_seeds, size=(n_resamples, n_seeds))
@@ -94,14 +94,14 @@ class Paired:
             return Interval.of(value[contender], drawn[:, contender])
         return Interval.of(value[contender] - value[minus], drawn[:, contender] - drawn[:, minus])
 
-    def largest_gap(self, contender: int, minus: int | None = None) -> Interval:
-        """The mean over periods of a contender's largest |gap| (for two groups |PD|), or of its difference to another.
+    def furthest_behind(self, contender: int, minus: int | None = None) -> Interval:
+        """How far a contender's group furthest behind the rest is behind (for two groups |PD|), averaged over periods.
 
-        Noise makes |gap| too large by up to 0.8 standard errors where the true gap is 0, and by
-        nothing where it is large. The end of the interval on that side is moved by what the bias
+        Or the difference to another contender's. Noise makes it too large by up to 0.8 standard errors where the true
+        gap is 0, and by nothing where it is large. The end of the interval on that side is moved by what the bias
         may be; between two contenders it cannot exceed the difference of their gaps.
         """
-        value, drawn = self.of("signed_largest")
+        value, drawn = self.of("behind_as_observed")
         if minus is None:
             interval = Interval.of(value[contender], drawn[:, contender])
             return replace(interval, low=interval.low - self._mean_bias(contender)).at_least_zero()
@@ -118,9 +118,9 @@ class Paired:
         return values.reshape(*values.shape[:-1], -1, self._n_seeds)
 
 
-def _largest_bias(gaps: Array, standard_errors: Array) -> Array:
-    """(P, M) by how much noise may have increased each period's largest |gap|: E|N(δ, SE²)| − δ at δ = |gap| − SE."""
-    sizes, errors = (np.where(np.isnan(gaps), np.nan, part) for part in (np.abs(gaps), standard_errors))
+def _bias(gaps: Array, standard_errors: Array) -> Array:
+    """(P, M) by how much noise may have increased how far a group is behind: E|N(δ, SE²)| − δ at δ = −gap − SE."""
+    sizes, errors = (np.where(np.isnan(gaps), np.nan, part) for part in (-gaps, standard_errors))
     size = largest_of(sizes, axis=0)
     error = largest_of(np.where(sizes == size, errors, np.nan), axis=0)
     z = np.minimum(size, _FAR * error) / np.where(error > 0, error, 1.0)  # at most _FAR; 0 without noise

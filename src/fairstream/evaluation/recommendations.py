@@ -18,25 +18,17 @@ from fairstream.evaluation.metrics import Metric, MetricAtK, resolve_metrics
 from fairstream.evaluation.paired import Interval, Paired, PointValue
 from fairstream.evaluation.protocol import Protocol
 from fairstream.evaluation.resampling import Array, GroupPanel
-from fairstream.evaluation.score_cells import (
-    CHANCE_MARK,
-    LEGEND,
-    gap_cells,
-    gap_headings,
-    ordered,
-    score_cells,
-    shown_groups,
-)
+from fairstream.evaluation.score_cells import CHANCE_MARK, LEGEND, Scored, shown_groups
 from fairstream.evaluation.totals import Total, total_scores
 from fairstream.randomness import Randomness
-from fairstream.text import number, signed, text_table
+from fairstream.text import signed, text_table
 
 Missing = Literal["zero", "exclude"]
 Difference = Interval | PointValue
 
 
-@dataclass(frozen=True)
-class RecommendationEvaluation:
+@dataclass(frozen=True, repr=False)
+class RecommendationEvaluation(Scored):
     """The quality of one system's lists: `evaluation["ndcg@20"]` is one metric, overall and by group.
 
     Prints as a table. Make one with `evaluate_recommendations`.
@@ -50,7 +42,7 @@ class RecommendationEvaluation:
     group: str | None
     """The column that makes the groups."""
     n_users_by_group: Mapping[str, int]
-    """Tested users of each group, the advantaged one first."""
+    """Tested users of each group, in the order of the codes."""
     excluded_groups: Mapping[str, int]
     """Groups with too few tested users to compare, and their numbers of tested users."""
     notes: tuple[str, ...]
@@ -59,30 +51,6 @@ class RecommendationEvaluation:
     """NAME@K → (U,) the users' values, in the order of `users`; of metrics with one value a user."""
     users: Sequence[Any] = field(compare=False)
     """The ids of the tested users."""
-
-    def __getitem__(self, metric: str) -> GroupScores:
-        if metric not in self.metrics:
-            raise KeyError(f"{metric}; there are {', '.join(self.metrics)}")
-        return self.metrics[metric]
-
-    @property
-    def verdict(self) -> str:
-        """One sentence on the gap between the groups in the first metric."""
-        name, score = next(iter(self.metrics.items()))
-        gap, of = score.largest_gap, score.largest_gap_group
-        if len(score.gaps) == 2:  # both are as large: who is behind is named
-            of = min(score.gaps, key=lambda name: score.gaps[name].value)
-        if self.group is None:
-            return f"{name} is {number(score.mean)} over {self.n_users:,} users; without groups there is no disparity."
-        if gap is None or of is None:
-            return f"{name} is {number(score.mean)}; too few users of the groups were tested to compare them."
-        side = "ahead of" if score.gaps[of].value > 0 else "behind"
-        rest = "the rest" if len(self.n_users_by_group) > 2 else next(o for o in self.n_users_by_group if o != of)
-        sentence = f"{self.group} {of} is {number(gap.value)} {side} {rest} in {name}"
-        if gap.p_value is None:
-            return f"{sentence}."
-        chance = "which may be chance" if gap.may_be_chance else "more than chance explains"
-        return f"{sentence}, {chance} (permutation p = {gap.p_value:.3f}, null mean {number(gap.null_mean)})."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; without the users' values."""
@@ -97,35 +65,8 @@ class RecommendationEvaluation:
             "notes": list(self.notes),
         }
 
-    def __str__(self) -> str:
-        shown = shown_groups(list(self.n_users_by_group))
-        headings = ["", "mean", "95 % interval", *(gap_headings(shown) if self.group else [])]
-        rows = [[name, *self._cells(score, shown)] for name, score in self.metrics.items()]
-        parts = [self.verdict, text_table(headings, rows)]
-        if self.group and not shown:
-            parts.append(self._group_table())
-        by_group = self.n_users_by_group
-        sizes = ", ".join(f"{name} {by_group[name]:,}" for name in ordered(list(by_group)))
-        lines = [f"{self.n_users:,} users" + (f" by {self.group}: {sizes}" if self.group else "")]
-        if any(score.p_value is not None for score in self.metrics.values()):
-            lines += [LEGEND, "null: the size of the gap on average (null mean) where the groups' means are equal"]
-        lines += [f"excluded, too few users: {', '.join(self.excluded_groups)}"] if self.excluded_groups else []
-        return "\n\n".join([*parts, "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])])
-
-    __repr__ = __str__
-
-    def _cells(self, score: GroupScores, shown: Sequence[str]) -> list[str]:
-        mean, *gap = score_cells(score.to_dict(), shown)
-        return [mean, _between(score.interval), *(gap if self.group else [])]
-
-    def _group_table(self) -> str:
-        name, score = next(iter(self.metrics.items()))
-        rows = []
-        for group in ordered(list(self.n_users_by_group)):
-            gap = score.gaps.get(group)
-            cells = gap_cells(None if gap is None else gap.to_dict())
-            rows.append([group, f"{self.n_users_by_group[group]:,}", number(score.by_group[group]), *cells])
-        return text_table([str(self.group), "users", name, "gap to the rest", "95 % interval", "p", "null"], rows)
+    def _n_users(self) -> int:
+        return self.n_users
 
 
 @dataclass(frozen=True)
@@ -139,8 +80,9 @@ class SystemDifference:
     """Of the means over all users."""
     by_group: Mapping[str, Difference]
     """Of each compared group's means."""
-    largest_gap: Difference | None
-    """Of the sizes of the largest gap (for two groups |PD|); below 0: this system is the fairer one."""
+    furthest_behind: Difference | None
+    """Of how far each system's worst-served group is behind the rest (for two groups |PD|); below 0: this system is the
+    fairer one."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -150,7 +92,7 @@ class SystemDifference:
             "against": self.against,
             "mean": _as_json(self.mean),
             "by_group": {name: _as_json(part) for name, part in self.by_group.items()},
-            "largest_gap": None if self.largest_gap is None else _as_json(self.largest_gap),
+            "furthest_behind": None if self.furthest_behind is None else _as_json(self.furthest_behind),
         }
 
 
@@ -198,9 +140,9 @@ class RecommendationComparison:
         shown = shown_groups(list(like.n_users_by_group))
         tables = []
         for metric in like.metrics:
-            headings = [metric, "mean", "95 % interval", *(gap_headings(shown) if like.group else [])]
-            tables.append(text_table(headings, [[n, *s._cells(s[metric], shown)] for n, s in self.systems.items()]))
-        gap = "|PD|" if shown else "largest gap"
+            rows = [[name, *system.cells(system[metric])] for name, system in self.systems.items()]
+            tables.append(text_table([metric, *like.headings], rows))
+        gap = "|PD|" if shown else "behind by"
         headings = [f"minus {first}", "metric", "mean", "95 % interval"]
         headings += [*shown, gap, "95 % interval"] if like.group else []
         rows = []
@@ -208,7 +150,7 @@ class RecommendationComparison:
             cells = [part.system, part.metric, *_difference_cells(part.mean)]
             if like.group:
                 cells += [_difference_cells(part.by_group.get(name))[0] for name in shown]
-                cells += _difference_cells(part.largest_gap)
+                cells += _difference_cells(part.furthest_behind)
             rows.append(cells)
         shared = [note for note in like.notes if all(note in system.notes for system in self.systems.values())]
         own = [f"{n}: {note}" for n, system in self.systems.items() for note in system.notes if note not in shared]
@@ -306,7 +248,8 @@ def evaluate_recommendations(
         The column that makes the groups; several ("gender,age", or a list) make their intersections. Without it, the
         only column of `users` with two values; without `users` too, there are no groups.
     advantaged
-        The value of the advantaged group, from which the disparity counts; without it the larger group.
+        The value of the advantaged group, from which the disparity counts; without it, of two groups the larger one,
+        and of more none.
     k
         The cut-off of metrics without one.
     metrics
@@ -409,6 +352,10 @@ class _Setting:
         return () if self.groups is None else self.groups.names
 
     @property
+    def has_advantaged(self) -> bool:
+        return self.groups is not None and self.groups.has_advantaged
+
+    @property
     def codes(self) -> Codes:
         """(U,) of the tested users."""
         if self.groups is None:
@@ -429,17 +376,20 @@ class _Setting:
         if values:
             rng = Randomness(self.seed).numpy("recommendations")
             panel = self._panel(list(values.values()))
-            scores |= dict(zip(values, group_statistics(panel, self.names, rng, self.n_resamples), strict=True))
+            found = group_statistics(panel, self.names, rng, self.n_resamples, has_advantaged=self.has_advantaged)
+            scores |= dict(zip(values, found, strict=True))
         sizes = np.bincount(self.codes[self.codes >= 0], minlength=len(self.names)).tolist()
         by_group = dict(zip(self.names, sizes, strict=True))
+        scores = {metric.name: scores[metric.name] for metric in self.metrics}
+        behind = next(score.note_on_advantaged(name) for name, score in scores.items())
         return RecommendationEvaluation(
-            metrics={metric.name: scores[metric.name] for metric in self.metrics},
+            metrics=scores,
             n_users=len(rows),
             n_without_list=int((~table.has_list).sum()),
             group=None if self.groups is None else self.groups.attribute,
             n_users_by_group=by_group,
             excluded_groups={name: n for name, n in by_group.items() if n < self.min_size},
-            notes=self._notes(table),
+            notes=(*self._notes(table), *([] if behind is None else [behind])),
             values=values,
             users=self.tested.users.ids.take(rows),
         )
@@ -464,7 +414,7 @@ class _Setting:
                         b,
                         paired.interval("mean", *both),
                         {self.names[code]: paired.interval("by_group", *both, group=code) for code in compared},
-                        paired.largest_gap(*both) if compared else None,
+                        paired.furthest_behind(*both) if compared else None,
                     )
                 )
         return found
@@ -474,7 +424,7 @@ class _Setting:
 
     def _total(self, overall: float, metric: MetricAtK, lists: Lists, truth: Truth) -> GroupScores:
         total = Total.of(overall, metric, lists, truth, self.codes, len(self.names), self.min_size)
-        return total_scores([total], self.names)
+        return total_scores([total], self.names, has_advantaged=self.has_advantaged)
 
     def _notes(self, table: ReadLists) -> tuple[str, ...]:
         n_missing, n_excluded = int((~table.has_list).sum()), int((~self.chosen).sum())
@@ -515,19 +465,15 @@ def _points(metric: str, a: str, b: str, one: GroupScores, other: GroupScores) -
         return None if first is None or second is None else PointValue(first - second)
 
     by_group = {name: minus(one.by_group[name], other.by_group[name]) for name in one.by_group}
-    sizes = [None if score.largest_gap is None else score.largest_gap.value for score in (one, other)]
+    behind = [None if score.furthest_behind is None else score.furthest_behind.value for score in (one, other)]
     return SystemDifference(
         metric,
         a,
         b,
         PointValue((one.mean or 0.0) - (other.mean or 0.0)),
         {name: part for name, part in by_group.items() if part is not None},
-        minus(*sizes),
+        minus(*behind),
     )
-
-
-def _between(interval: tuple[float, float] | None) -> str:
-    return "–" if interval is None else f"{number(interval[0])} … {number(interval[1])}"
 
 
 def _difference_cells(part: Difference | None) -> list[str]:

@@ -39,10 +39,12 @@ class Statistics(NamedTuple):
     """(…, G, M) the mean over periods of |gap|: for two groups the paper's mean |PD|."""
     largest: Array
     """(…, M) the largest |gap| of any group."""
-    signed_largest: Array
-    """(…, M) the gap, with the sign, of the group that was the largest in the data themselves.
+    behind: Array
+    """(…, M) how far the group furthest behind the rest is behind; for two groups |PD|."""
+    behind_as_observed: Array
+    """(…, M) how far the group that is furthest behind in the data themselves is behind.
 
-    As observed it equals `largest`. Its draws are those of a mean: unlike draws of |gap| they are
+    As observed it equals `behind`. Its draws are those of a mean: unlike draws of `behind` they are
     not pushed upwards by noise.
     """
     spread: Array
@@ -314,14 +316,13 @@ class GroupPanel:
         return np.stack([self._columns[rows].sum(axis=0) for rows in self._strata])
 
     @cached_property
-    def _largest_sign(self) -> Array:
-        """(G, P, M) ±1 for the group with the largest |gap| of the period as observed, 0 for the others."""
+    def _is_furthest_behind(self) -> Array:
+        """(G, P, M) 1 for the group furthest behind the rest in the period as observed, 0 for the others."""
         gap, _ = self._gaps(self._observed)
-        size = np.where(np.isnan(gap), -1.0, np.abs(gap))
-        is_largest = np.zeros(size.shape)
+        is_furthest = np.zeros(gap.shape)
         if self.n_groups:
-            np.put_along_axis(is_largest, size.argmax(axis=0)[None], 1.0, axis=0)
-        return np.where(gap < 0, -is_largest, is_largest)
+            np.put_along_axis(is_furthest, np.where(np.isnan(gap), np.inf, gap).argmin(axis=0)[None], 1.0, axis=0)
+        return is_furthest
 
     def _split(self, tables: Array) -> tuple[Array, Array]:
         """(…, S, P · M + P) → sums (…, S, P, M) and counts (…, S, P)."""
@@ -351,15 +352,16 @@ class GroupPanel:
         if scale is not None:
             gap = gap * scale[..., None, :]
         size = np.abs(gap)
-        largest = largest_of(size, axis=-3)
-        signed = np.where(np.isnan(largest), np.nan, np.nansum(gap * self._largest_sign, axis=-3))
+        behind = largest_of(-gap, axis=-3)
+        as_observed = np.where(np.isnan(behind), np.nan, -np.nansum(gap * self._is_furthest_behind, axis=-3))
         return Statistics(
             mean=mean_of(everyone, axis=-2),
             by_group=mean_of(shown, axis=-2),
             gap=mean_of(gap, axis=-2),
             abs_gap=mean_of(size, axis=-2),
-            largest=mean_of(largest, axis=-2),
-            signed_largest=mean_of(signed, axis=-2),
+            largest=mean_of(largest_of(size, axis=-3), axis=-2),
+            behind=mean_of(behind, axis=-2),
+            behind_as_observed=mean_of(as_observed, axis=-2),
             spread=mean_of(best - worst, axis=-2),
         )
 

@@ -36,6 +36,8 @@ Heaps = tuple[Floats, Rows]
 """(B, k) scores and codes, the worst at the root; an empty place holds (−∞, 2 n_items)."""
 _TILE = 64
 _SCORES_OF_A_FEW = 1 << 18
+_MAX_VIEWS = 8
+"""Up to this many runs of neighbouring items are ranked as views; columns picked one by one are copied."""
 
 
 class TopKBackend(NamedTuple):
@@ -83,8 +85,14 @@ def top_k_of_all(
 ) -> Lists:
     """The k best of the first `n_items` items that the user has not had; among equals the positives come last.
 
-    With `allowed`, sorted item rows, only these are ranked. With a cluster its tasks rank the blocks of requests.
+    Items that the model cannot score are not ranked. With `allowed`, sorted item rows, only these are ranked. With a
+    cluster its tasks rank the blocks of requests.
     """
+    if (scorable := requests.contexts.items) is not None:
+        allowed = scorable if allowed is None else np.intersect1d(allowed, scorable, assume_unique=True)
+    if allowed is not None and len(allowed) == 0:
+        shape = (len(requests), k)
+        return Lists(np.full(shape, -1), np.full(shape, -np.inf), np.zeros(shape, np.bool_))
     backend = backend_for(model.device)
     # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
     scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
@@ -110,8 +118,13 @@ def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
     """The columns of some items, which are counted from 0."""
     for first, scores in blocks:
         begin, end = np.searchsorted(allowed, [first, first + scores.shape[1]]).tolist()
-        if end > begin:
-            yield begin, scores[:, torch.from_numpy(allowed[begin:end] - first).to(scores.device)]
+        columns = allowed[begin:end] - first
+        breaks = np.flatnonzero(np.diff(columns) > 1) + 1
+        if len(breaks) < _MAX_VIEWS:
+            for run in np.split(columns, breaks) if len(columns) else ():
+                yield begin + int(np.searchsorted(columns, run[0])), scores[:, run[0] : run[-1] + 1]
+        else:
+            yield begin, scores[:, torch.from_numpy(columns).to(scores.device)]
 
 
 def score_blocks(

@@ -70,10 +70,11 @@ class Total:
         return cls(stored["overall"], tuple(stored["by_group"]), tuple(stored["rest"]))
 
 
-def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:
+def total_scores(totals: Sequence[Total], names: Sequence[str], *, has_advantaged: bool = True) -> GroupScores:
     """The scores of a metric that is one number for all users, averaged over periods; without uncertainty.
 
-    The gap of a group is its number minus that of the users of all other groups.
+    The gap of a group is its number minus that of the users of all other groups. `has_advantaged` is as for
+    `group_statistics`.
     """
 
     def table(rows: Sequence[tuple[float | None, ...]]) -> Array:
@@ -87,7 +88,7 @@ def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:
     # Group means and gaps are means over the same periods, so that for two groups they agree.
     by_group = np.where(is_compared | ~is_compared.any(axis=0), by_group, np.nan)
     gaps = {name: Estimate(value) for name, g in zip(names, gap.T, strict=True) if (value := _mean(g)) is not None}
-    largest = _mean(_over_groups(np.nanmax, np.abs(gap)))
+    largest, behind = (_mean(_over_groups(np.nanmax, part)) for part in (np.abs(gap), -gap))
     compared = np.where(is_compared, by_group, np.nan)
     spread = _mean(_over_groups(np.nanmax, compared) - _over_groups(np.nanmin, compared))
     sizes = [_mean(np.abs(g)) for g in gap.T]
@@ -99,10 +100,13 @@ def total_scores(totals: Sequence[Total], names: Sequence[str]) -> GroupScores:
         largest_gap=None if largest is None else Estimate(largest),
         largest_gap_group=max(zip(names, sizes, strict=True), key=lambda pair: pair[1] or -1.0)[0] if gaps else None,
         spread=None if spread is None else Estimate(spread),
-        disparity=gaps.get(names[0]) if names else None,
-        abs_performance_disparity=sizes[0] if names else None,
+        disparity=gaps.get(names[0]) if names and has_advantaged else None,
+        abs_performance_disparity=sizes[0] if names and has_advantaged else None,
         abs_performance_disparity_debiased=None,
         null_mean=None,
+        advantaged=names[0] if names and has_advantaged else None,
+        furthest_behind=None if behind is None else Estimate(behind),
+        furthest_behind_group=min(gaps, key=lambda name: gaps[name].value) if gaps else None,
     )
 
 

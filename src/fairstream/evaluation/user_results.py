@@ -145,6 +145,8 @@ def score_periods(
     min_size: int,
     rng: np.random.Generator | None = None,
     n_resamples: int = 0,
+    *,
+    has_advantaged: bool = True,
 ) -> tuple[dict[str, GroupScores], GroupPanel]:
     """Each metric averaged over the given tests, and who was tested; with a generator, also its uncertainty.
 
@@ -158,7 +160,7 @@ def score_periods(
         The groups' names, in the order of their codes.
     min_size
         The fewest tested users with which a group is compared.
-    rng, n_resamples
+    rng, n_resamples, has_advantaged
         As for `group_statistics`.
 
     """
@@ -168,9 +170,10 @@ def score_periods(
     # With numbers for all users alone, the panel still has to hold who was tested.
     values, codes = stack_periods(tested, list(by_user.values()) or [hit])
     panel = GroupPanel(values, codes, len(names), min_size)
-    statistics = group_statistics(panel, names, rng, n_resamples if by_user else 0)
+    n_resamples = n_resamples if by_user else 0
+    statistics = group_statistics(panel, names, rng, n_resamples, has_advantaged=has_advantaged)
     scores = dict(zip(by_user, statistics, strict=False))
-    scores |= {name: total_scores(parts, names) for name, parts in totals.items()}
+    scores |= {name: total_scores(parts, names, has_advantaged=has_advantaged) for name, parts in totals.items()}
     return {name: scores[name] for name in by_name}, panel
 
 

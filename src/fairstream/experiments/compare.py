@@ -14,6 +14,7 @@ import pyarrow as pa
 from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Interval, PointValue, UserResults
+from fairstream.evaluation.by_group import ordered
 from fairstream.evaluation.resampling import Array
 from fairstream.experiments.config import RunConfig
 from fairstream.experiments.measured import measure
@@ -36,7 +37,10 @@ class Contender:
     label: str
     performance: Interval | PointValue
     disparity: Interval | PointValue
-    """The mean over periods and seeds of |PD|; with more than two groups, of the largest gap."""
+    """The mean over periods and seeds of |PD|; with more than two groups, of how far the worst-served one is behind the
+    rest: a group that is ahead makes nobody unfair."""
+    behind: str
+    """The worst-served group: the one furthest behind the rest."""
     by_group: dict[str, float | None]
     is_on_front: bool
     """Whether no other is at least as good on both and better on one."""
@@ -65,25 +69,37 @@ class Comparison(Tabular):
     contenders: tuple[Contender, ...]
     differences: tuple[Difference, ...]
     """Every ordered pair."""
+    notes: tuple[str, ...] = ()
+    """What the methods do not do for fairness although they were asked to, and the like: one sentence each."""
 
     def _summary(self) -> Summary:
         title = (
             f"Comparison of {self.metric} on the task {self.task}: {self.n_users:,} users, {self.n_groups} groups, "
             f"{len(self.seeds)} seed(s)"
         )
-        gap = "|PD|" if self.n_groups == 2 else "largest gap"
-        headings = ["", self.metric, "95 % interval", gap, "95 % interval", "Pareto front"]
+        behind = [] if self.n_groups == 2 else ["furthest behind"]
+        headings = ["", self.metric, "95 % interval", self._gap_name, "95 % interval", *behind, "Pareto front"]
         rows = [
-            [one.label, *_cells(one.performance), *_cells(one.disparity), "yes" if one.is_on_front else ""]
+            [
+                one.label,
+                *_cells(one.performance),
+                *_cells(one.disparity),
+                *([one.behind] if behind else []),
+                "yes" if one.is_on_front else "",
+            ]
             for one in self.contenders
         ]
-        return Summary(title, headings, rows, self.verdicts())
+        return Summary(title, headings, rows, (*self.verdicts(), *self.notes))
+
+    @property
+    def _gap_name(self) -> str:
+        return "|PD|" if self.n_groups == 2 else "behind by"
 
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each contender.
 
-        Columns: label, performance, performance_low, performance_high, the same for disparity, is_on_front, and each
-        group's mean under its name.
+        Columns: label, performance, performance_low, performance_high, the same for disparity, behind (the worst-served
+        group), is_on_front, and each group's mean under its name.
         """
         return pa.Table.from_pylist(
             [
@@ -94,6 +110,7 @@ class Comparison(Tabular):
                         for name in ("performance", "disparity")
                         for suffix, part in (("", "value"), ("_low", "low"), ("_high", "high"))
                     },
+                    "behind": one.behind,
                     "is_on_front": one.is_on_front,
                     **one.by_group,
                 }
@@ -110,7 +127,7 @@ class Comparison(Tabular):
 
         """
         alt, labels = charts(), [one.label for one in self.contenders]
-        gap = "|PD|" if self.n_groups == 2 else "largest gap"
+        gap = self._gap_name if self.n_groups == 2 else "how far the worst-served group is behind the rest"
         x, y = (alt.Scale(zero=False), alt.Scale(zero=False))
         base = alt.Chart(alt.Data(values=self.to_arrow().to_pylist())).encode(colour("label", labels))
         across, down = alt.X("disparity:Q", title=gap, scale=x), alt.Y("performance:Q", title=self.metric, scale=y)
@@ -145,9 +162,12 @@ class Comparison(Tabular):
         level = [
             difference.label for difference in self.against(leader.label) if not getattr(difference, what).excludes_zero
         ]
+        how = ""
+        if what == "disparity" and self.n_groups > 2:
+            how = f" ({leader.behind}, its worst-served group, is {number(leader.disparity.value)} behind the rest)"
         if not level:
-            return f"{leader.label} wins on {what}: no other's interval of the difference holds 0."
-        return f"{leader.label} leads on {what}, but cannot be told from {', '.join(level)}."
+            return f"{leader.label} wins on {what}{how}: no other's interval of the difference holds 0."
+        return f"{leader.label} leads on {what}{how}, but cannot be told from {', '.join(level)}."
 
 
 def _cells(estimate: Interval | PointValue) -> list[str]:
@@ -230,7 +250,8 @@ def compare(
             labels[c],
             performance[c],
             disparity[c],
-            measured.by_group(c),
+            measured.behind(c),
+            {name: measured.by_group(c)[name] for name in ordered(groups[0])},
             not _is_dominated(points, c),
         )
         for c in each
@@ -242,7 +263,13 @@ def compare(
         if a != b
     )
     n_users = len(np.unique(np.concatenate([tested.users for tested in tests[0]])))
-    return Comparison(metric, task, part, tuple(seeds), n_users, len(groups[0]), contenders, differences)
+    notes = dict.fromkeys(
+        f"{label}: {note}"
+        for label, of in zip(labels, records, strict=True)
+        for record in of
+        for note in record.about.get("notes", ())
+    )
+    return Comparison(metric, task, part, tuple(seeds), n_users, len(groups[0]), contenders, differences, tuple(notes))
 
 
 def by_label(

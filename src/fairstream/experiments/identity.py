@@ -11,7 +11,7 @@ from fairstream.data import EventLog
 from fairstream.experiments.config import PAPER_TASKS, RunConfig
 from fairstream.experiments.run import groups_of, resolved
 from fairstream.methods import CONTROLLER_OPTIONS, METHODS
-from fairstream.models import may_be_closed_form
+from fairstream.models import MODELS, Blend, ClosedFormScorer, may_inherit
 
 _OF_THE_REPORT = ("n_resamples", "metrics", "tasks", "explain")
 """What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
@@ -28,11 +28,11 @@ _LATER_OPTIONS = {
     "fairness_ema_decay": None,
 }
 """Options that came later, and the values with which a run is what it was before them: it keeps its id."""
+_OF_UPDATES = ("update_epochs", "update_learning_rate")
 _OUTSIDE_PRETRAINING = (
     "method",
     "strategy",
-    "update_epochs",
-    "update_learning_rate",
+    *_OF_UPDATES,
     "restart",
     "restart_every",
     "pretrain_ratio",
@@ -59,8 +59,10 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if method.engine is None:
         unused += _OF_THE_ADVERSARY
     unused += CONTROLLER_OPTIONS if config.get("max_disparity") is None else ("fairness_weight",)
-    if not may_be_closed_form(config["model"]) and config.get("group_weight") == 1:
-        unused += ("group_weight",)  # which other models had no use for at first
+    model = MODELS.get(config["model"])
+    is_by_gradient = isinstance(model, type) and not issubclass(model, ClosedFormScorer | Blend)
+    if is_by_gradient and config.get("group_weight") == 1:
+        unused += ("group_weight",)  # which these models had no use for at first
     unused += tuple(name for name, before in _LATER_OPTIONS.items() if config.get(name, before) == before)
     return {name: value for name, value in config.items() if name not in unused}
 
@@ -88,9 +90,9 @@ def run_id(log: EventLog, config: RunConfig) -> str:
 def pretraining_id(log: EventLog, config: RunConfig) -> str:
     """Return the id of a run's pre-trained model, which runs with the same id can share."""
     config, periods = resolved(log, config)
-    kept = {
-        name: value for name, value in used_settings(config.model_dump()).items() if name not in _OUTSIDE_PRETRAINING
-    }
+    # A model that inherits is pre-trained, then updated with the last of these events.
+    outside = set(_OUTSIDE_PRETRAINING) - (set(_OF_UPDATES) if may_inherit(config.model) else set())
+    kept = {name: value for name, value in used_settings(config.model_dump()).items() if name not in outside}
     method = METHODS[config.method]
     about = {"seed": config.seed, "fairness": config.fairness_name, "adversary": method.engine is not None}
     # A share, a number and a calendar are three ways to say where D_0 ends.
@@ -99,5 +101,6 @@ def pretraining_id(log: EventLog, config: RunConfig) -> str:
 
 def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:
     groups = groups_of(log)
-    about = [log.fingerprint(), groups.attribute, *groups.names[:1], groups.choice, settings]
+    first = groups.names[:1] if groups.has_advantaged else ()
+    about = [log.fingerprint(), groups.attribute, *first, groups.choice, settings]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:20]

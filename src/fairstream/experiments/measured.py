@@ -28,7 +28,10 @@ class Measured(Protocol):
         """The mean over all users."""
 
     def disparity(self, contender: int, minus: int | None = None) -> Interval | PointValue:
-        """The largest gap, for two groups |PD|."""
+        """How far the worst-served group is behind the rest, for two groups |PD|."""
+
+    def behind(self, contender: int) -> str:
+        """The worst-served group."""
 
     def by_group(self, contender: int) -> dict[str, float | None]:
         """Each group's mean."""
@@ -79,7 +82,7 @@ class _OfUsers:
     """A metric of one value a user: intervals come from resampled users and seeds."""
 
     def __init__(self, paired: Paired, groups: Sequence[str]) -> None:
-        _need_disparities(paired.of("largest")[0].tolist(), groups)
+        _need_disparities(paired.of("behind")[0].tolist(), groups)
         self._groups = groups
         self._paired, self._by_group = paired, paired.of("by_group")[0]
 
@@ -87,7 +90,10 @@ class _OfUsers:
         return self._paired.interval("mean", contender, minus)
 
     def disparity(self, contender: int, minus: int | None = None) -> Interval:
-        return self._paired.largest_gap(contender, minus=minus)
+        return self._paired.furthest_behind(contender, minus=minus)
+
+    def behind(self, contender: int) -> str:
+        return self._groups[int(np.nanargmin(self._paired.of("gap")[0][:, contender]))]
 
     def by_group(self, contender: int) -> dict[str, float | None]:
         values = [None if np.isnan(value) else float(value) for value in self._by_group[:, contender]]
@@ -103,8 +109,10 @@ class _OfAllUsers:
         scores = [
             score_periods(periods, [name], own, min_size=1)[0][name] for periods, own in zip(tests, groups, strict=True)
         ]
-        gaps = [np.nan if score.largest_gap is None else score.largest_gap.value for score in scores]
+        gaps = [np.nan if score.furthest_behind is None else score.furthest_behind.value for score in scores]
         _need_disparities(gaps, groups[0])
+        by_name = [{name: gap.value for name, gap in score.gaps.items()} for score in scores]
+        self._gaps = mean_of([by_name[s::n_seeds] for s in range(n_seeds)])
         self._mean = mean_of([[score.mean for score in scores[s::n_seeds]] for s in range(n_seeds)])
         self._gap = mean_of([gaps[s::n_seeds] for s in range(n_seeds)])
         by_group = [{group: score.by_group[group] for group in groups[0]} for score in scores]
@@ -115,6 +123,9 @@ class _OfAllUsers:
 
     def disparity(self, contender: int, minus: int | None = None) -> PointValue:
         return PointValue(self._gap[contender] - (0.0 if minus is None else self._gap[minus]))
+
+    def behind(self, contender: int) -> str:
+        return min(self._gaps[contender], key=self._gaps[contender].__getitem__)
 
     def by_group(self, contender: int) -> dict[str, float | None]:
         return dict(self._by_group[contender])

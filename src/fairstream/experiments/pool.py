@@ -27,6 +27,7 @@ from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
 from fairstream.methods import Parts
 from fairstream.reporting import COMPILING, silence
+from fairstream.threads import available_cores
 
 OnJobs = Callable[[float, int], None]
 """Called with (work done, jobs done) as the work proceeds."""
@@ -239,7 +240,7 @@ def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> N
         n_started.value += 1
     if torch.cuda.is_available():
         torch.cuda.set_device(place % torch.cuda.device_count())
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
+    torch.set_num_threads(max(1, available_cores() // n_workers))
     silence()
     COMPILING.setLevel(logging.INFO)
     COMPILING.addHandler(QueueHandler(epochs))

@@ -79,7 +79,15 @@ def _scores_over_seeds(
     averaged = [_mean_results(results, metrics) for results in zip(*tests, strict=True)]
     rng = Randomness(0).numpy("resampling of several seeds")
     names, config = like.about["data"]["groups"], like.config
-    statistics, _ = score_periods(averaged, list(metrics), names, config["min_group_size"], rng, config["n_resamples"])
+    statistics, _ = score_periods(
+        averaged,
+        list(metrics),
+        names,
+        config["min_group_size"],
+        rng,
+        config["n_resamples"],
+        has_advantaged=like.about["data"]["advantaged"] is not None,
+    )
     result = {}
     for metric, score in statistics.items():
         # |PD| of the mean is smaller than the mean |PD|, which is what each run reports.

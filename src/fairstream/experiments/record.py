@@ -29,7 +29,7 @@ from fairstream.errors import DataError
 from fairstream.evaluation import MetricAtK, Protocol, Total, UserResults
 from fairstream.experiments.config import evaluation_protocol
 from fairstream.experiments.identity import used_settings
-from fairstream.experiments.results import reported_metrics, stored_metric, summarise_periods
+from fairstream.experiments.results import notes_on_advantaged, reported_metrics, stored_metric, summarise_periods
 
 FORMAT = 2
 Tests = dict[tuple[int, str], UserResults]
@@ -105,8 +105,10 @@ class Record:
             "pretrain_s": ordered[0].about["timing"]["update_s"][0],
             "update_s": [part.about["timing"]["update_s"][0] for part in ordered[1:]],
         }
-        about = {**shared, "pretrained": first, "periods": later}
-        return cls({**about, **summarise_periods(about, tests), "timing": timing}, lambda: tests)
+        about = {**shared, "notes": ordered[0].about["notes"], "pretrained": first, "periods": later}
+        about |= summarise_periods(about, tests)
+        about["notes"] = [*about["notes"], *notes_on_advantaged(about, about["summary"])]
+        return cls({**about, "timing": timing}, lambda: tests)
 
     @classmethod
     def read(cls, path: Path | str) -> Record:

@@ -13,6 +13,7 @@ from fairstream._version import __version__
 from fairstream.evaluation import (
     Evaluation,
     Explanation,
+    GroupScores,
     MetricAtK,
     Protocol,
     Slice,
@@ -126,10 +127,30 @@ def summarise_periods(about: Mapping[str, Any], tests: Mapping[tuple[int, str], 
     for task in periods[0]["tasks"]:
         tested = [tests[result["t"], task] for result in periods]
         rng = Randomness(config["seed"]).numpy("resampling of the mean", len(periods))
-        scores, _ = score_periods(tested, metrics, names, config["min_group_size"], rng, config["n_resamples"])
+        scores, _ = score_periods(
+            tested,
+            metrics,
+            names,
+            config["min_group_size"],
+            rng,
+            config["n_resamples"],
+            has_advantaged=about["data"]["advantaged"] is not None,
+        )
         summary[task] = {name: score.to_dict() for name, score in scores.items()}
     slices = {task: _mean_slices([result["tasks"][task]["slices"] for result in periods]) for task in summary}
     return {"summary": summary, "slices": slices}
+
+
+def notes_on_advantaged(about: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+    """A sentence where, over all periods, the group that was said to be better served is the one behind.
+
+    Of the main metric, and of the first task where it is so.
+    """
+    if about["data"]["advantaged_by"] == "auto":
+        return []
+    mains = {task: next(iter(scores.items())) for task, scores in summary.items() if scores}
+    notes = {task: GroupScores.from_dict(score).note_on_advantaged(name) for task, (name, score) in mains.items()}
+    return [f"on the task {task}, {note}" for task, note in notes.items() if note is not None][:1]
 
 
 def versions() -> dict[str, str]:

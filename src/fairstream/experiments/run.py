@@ -20,10 +20,10 @@ from fairstream.display import SIZE, Summary, Tabular, charts, colour
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Breakdown, ComparedTests, Evaluation, Evaluator, Explanation, Metric, explain
 from fairstream.evaluation.blocks import connected
-from fairstream.evaluation.by_group import GroupScores, score_headings
+from fairstream.evaluation.by_group import GroupScores
 from fairstream.experiments.config import RunConfig, evaluation_protocol
-from fairstream.experiments.results import PeriodResult, mean_slices, versions
-from fairstream.methods import METHODS, Parts
+from fairstream.experiments.results import PeriodResult, mean_slices, notes_on_advantaged, versions
+from fairstream.methods import METHODS, Parts, note_without_groups
 from fairstream.models import ModelFactory, may_inherit
 from fairstream.objectives import FairnessLoss, Loss
 from fairstream.periods import Periods, cut_by_length, cut_periods, is_calendar, to_moments
@@ -32,6 +32,7 @@ from fairstream.recommender import Learning, NewEvents, State, Update
 from fairstream.recommender.learning import note_on_undecided
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.strategies import Retrain, Strategy, UserQuality
+from fairstream.threads import inference_threads, limit_threads
 from fairstream.training import Tensors
 from fairstream.training.distributed import ActorGroup
 
@@ -41,6 +42,7 @@ OnProgress = Callable[[int, int, int], None]
 TRAINED = "users/trained"
 """The name of the tensor that tells whom a pre-trained model has been trained on."""
 _PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
+_NO_PARTS = Parts()
 
 
 class Run(Tabular, Iterator[PeriodResult]):
@@ -61,7 +63,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         n_workers: int | None = None,
     ) -> None:
         self.log, self.dataset = log, known.name if (known := recognise(log)) else None
-        self.config, self.periods = resolved(log, config)
+        self.config, self.periods = resolved(log, config, parts or Parts())
         n_first = log.n_items_after(self.periods.ends[0])
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
@@ -85,8 +87,11 @@ class Run(Tabular, Iterator[PeriodResult]):
         self._features = None if readable.features is None else readable.features.of(log.item_ids)
         self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
         if self.groups.is_empty:
-            self.notes += ("there are no groups: nothing is done for fairness, and no disparity is measured",)
-        """What is worth knowing about the log and its periods: one sentence each."""
+            self.notes += (note_without_groups(self.config),)
+        self._learning.fixed_weights(self.groups)  # what cannot be honoured is said now, not at the first fit
+        self._notes_on_fairness = self._learning.notes_on_fairness(self.groups)
+        self.notes += self._notes_on_fairness
+        """What is worth knowing about the log, its periods, and what is done for fairness: one sentence each."""
         self._state: State | None = None
         make_reranker = METHODS[config.method].reranker
         reranker = None if make_reranker is None else make_reranker(config)
@@ -133,7 +138,8 @@ class Run(Tabular, Iterator[PeriodResult]):
             if self._cluster is not None and self._evaluator.cluster is None:
                 there = self._connection.enter_context(self._connect())
                 self._evaluator = replace(self._evaluator, cluster=there)
-            yield
+            with limit_threads(inference_threads("auto")):
+                yield
         except BaseException:
             self._disconnect()
             raise
@@ -155,6 +161,8 @@ class Run(Tabular, Iterator[PeriodResult]):
         history = History.of(events.users, events.items)
         model, optimizer = self._learning.models.restored(history, weights, 0, self._features)
         trained, ids = weights[TRAINED].cpu().numpy(), (self.log.user_ids, self.log.item_ids)
+        trained_items = np.zeros(history.n_items, np.bool_)
+        trained_items[events.items[trained[events.users]]] = True
         weights_of_events = self._learning.fixed_weights(self.groups)
         self._state = State(
             model,
@@ -163,6 +171,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             self.groups,
             *ids,
             trained,
+            trained_items,
             0,
             0,
             features=self._features,
@@ -190,7 +199,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             raise ConfigurationError(
                 "only a method that retrains every period, with the advantaged group declared, can begin at any period"
             )
-        if may_inherit(self.config.model):
+        if may_inherit(self._learning.parts.model or self.config.model):
             raise ConfigurationError(
                 f"the model {self.config.model} takes over something from the period before it, as the blend does its "
                 f"weights, and cannot begin at any period"
@@ -289,8 +298,13 @@ class Run(Tabular, Iterator[PeriodResult]):
         tasks = {task: replace(tested, breakdown=None) for task, tested in tasks.items()}  # as large as the period
         explanation = {task: self._explained(task, t, after[task]) for task in explained if self._alternatives}
         self._broken_down, self._alternatives = after, {}
-        advantaged = tuple(self.groups.names[code] for code in self.groups.ahead)
-        return PeriodResult(t, update, advantaged, tasks, {task: found for task, found in explanation.items() if found})
+        return PeriodResult(
+            t,
+            update,
+            self.groups.advantaged,
+            tasks,
+            {task: found for task, found in explanation.items() if found},
+        )
 
     def _tested_alternatives(
         self, t: int, events: NewEvents, quality: float | None, of_users: UserQuality | None
@@ -365,14 +379,14 @@ class Run(Tabular, Iterator[PeriodResult]):
             f"Run of {self.config.method} with {self.config.model}, seed {self.config.seed}: "
             f"{n_done} of {n_all} periods, {len(self.log):,} events; {self.groups.attribute or 'no groups'}"
         )
-        groups = self._names()
+        tests = [(result, task, tested) for result in self.results for task, tested in result.tasks.items()]
         rows = [
-            [str(result.t), result.update.step, task, name, *tested[name].cells(groups)]
-            for result in self.results
-            for task, tested in result.tasks.items()
+            [str(result.t), result.update.step, task, name, *tested.cells(tested[name])]
+            for result, task, tested in tests
             for name in list(tested.metrics)[:1]
         ]
-        return Summary(title, ["t", "update", "task", "metric", *score_headings(groups)], rows, self.notes)
+        headings = ["t", "update", "task", "metric", *(tests[0][2].headings if tests else ())]
+        return Summary(title, headings, rows, self.notes)
 
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each period so far, task, metric and group, "all" being everyone.
@@ -457,7 +471,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         return {} if self._evaluator.rerank is None else {"rerank_s": [report.seconds for report in reports if report]}
 
     def about(self) -> dict[str, Any]:
-        """The whole configuration, the data, and what computed it."""
+        """The whole configuration, the data, what computed it, and what is not done for fairness."""
         return {
             "config": self.config.model_dump(mode="json"),
             "data": {
@@ -467,24 +481,26 @@ class Run(Tabular, Iterator[PeriodResult]):
                 "n_users": self.log.n_users,
                 "n_items": self.log.n_items,
                 "group": None if self.groups.is_empty else self.groups.attribute,
-                "advantaged": None if self.groups.is_empty else self.groups.names[0],
-                "advantaged_by": None if self.groups.is_empty else self.groups.choice,
+                "advantaged": self.groups.names[0] if self.groups.has_advantaged else None,
+                "advantaged_by": self.groups.choice if self.groups.has_advantaged else None,
                 "groups": list(self._names()),
                 "columns": asdict(self.log.columns),
                 "period_ends": list(self.periods.ends),
                 "period_begins": self._begins(),
             },
             "versions": {**versions(), "device": str(self._learning.device)},
+            "notes": list(self._notes_on_fairness),
         }
 
     def document(self) -> dict[str, Any]:
         """The run as JSON: its whole configuration, data, versions, results and times."""
-        before = [] if self.pretrained is None else [self.pretrained]
+        before, about, summary = [] if self.pretrained is None else [self.pretrained], self.about(), self.summary()
         return {
-            **self.about(),
+            **about,
+            "notes": [*about["notes"], *notes_on_advantaged(about, summary)],
             "pretrained": before[0].to_dict() if before else None,
             "periods": [result.to_dict() for result in self.results],
-            "summary": self.summary(),
+            "summary": summary,
             "slices": {
                 task: mean_slices([result.tasks[task].slices for result in self.results]) for task in self.config.tasks
             },
@@ -509,14 +525,14 @@ def groups_of(log: EventLog) -> Groups:
     return Groups.none(log.n_users) if log.groups is None else log.require_groups()
 
 
-def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
+def resolved(log: EventLog, config: RunConfig, parts: Parts = _NO_PARTS) -> tuple[RunConfig, Periods]:
     """The configuration with what the log decides filled in, and the log's periods.
 
-    Without groups there is nothing to be fair to: every lever is off.
+    Without groups every lever that needs them is off.
     """
     if log.groups is None:
         _need_no_groups(config)
-        config = config.without_lever()
+        config = parts.without_groups(config)
     known = recognise(log)
     ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
     if config.pretrain_events is not None:

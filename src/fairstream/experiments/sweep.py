@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from fairstream.methods import Parts
 from fairstream.models import ModelFactory
 from fairstream.objectives import FairnessLoss, Loss
 from fairstream.strategies import Strategy
+from fairstream.threads import available_cores
 
 OnSeedProgress = Callable[[int, int, int, int], None]
 """Called with (seed, period t, epochs done, epochs in all)."""
@@ -124,7 +124,7 @@ def run_seeds(
             folder,
             [(LogSource(log), configs)],
             device=configs[0].device,
-            n_workers=n_workers or (None if cluster else min(len(configs), os.cpu_count() or 1)),
+            n_workers=n_workers or (None if cluster else min(len(configs), available_cores())),
             cluster=cluster,
             parts=parts,
             on_epoch=on_epoch,

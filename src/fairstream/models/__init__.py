@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import torch
 
 from fairstream.models.blend import Blend
 from fairstream.models.context import NO_CONTEXT, TASKS, Context, ContextBuilder, Graph, Mask, Reads, Task
@@ -42,10 +44,41 @@ for _name, _model in {
     MODELS.register(_name, _model)
 
 
-def model_defaults(model: str | ModelFactory) -> Mapping[str, Any]:
-    """Options of training that a model wants otherwise than the paper: its attribute `defaults`."""
-    found: Mapping[str, Any] = getattr(MODELS.get(model) if isinstance(model, str) else model, "defaults", {})
-    return found
+_HANDED_ON = ("embedding_dim", "feature_buckets")
+"""Options of training that are arguments of a model's constructor."""
+
+
+def model_class(model: str | ModelFactory) -> type[Scorer] | None:
+    """The class of the models that a factory makes; None: no model has this name.
+
+    A class stands for itself, in a `partial` too; any other factory makes a model for one user and one item.
+
+    >>> model_class(partial(SASRec, embedding_dim=128)) is model_class("sasrec") is SASRec
+    True
+    """
+    factory = MODELS.get(model) if isinstance(model, str) else model
+    kind = factory.func if isinstance(factory, partial) else factory
+    if kind is None or isinstance(kind, type):
+        return kind
+    with torch.random.fork_rng(devices=[]):  # the caller's own draws stay the same
+        return type(factory(1, 1))
+
+
+def model_defaults(model: str | ModelFactory, loss: object = None) -> dict[str, Any]:
+    """Options of training that a model wants otherwise than the paper: its attribute `defaults`.
+
+    What a `partial` hands on to the constructor comes first. The weights of events go with the model's own `loss`.
+
+    >>> model_defaults(partial(SASRec, embedding_dim=128))["embedding_dim"]
+    128
+    """
+    factory = MODELS.get(model) if isinstance(model, str) else model
+    wanted = dict(getattr(model_class(model), "defaults", {}))
+    if isinstance(factory, partial):
+        wanted |= {name: value for name in _HANDED_ON if (value := factory.keywords.get(name))}
+    if loss is not None and loss != wanted.get("loss"):
+        wanted.pop("activity_exponent", None)
+    return wanted
 
 
 def model_factory(name: str, embedding_dim: int) -> ModelFactory:
@@ -56,34 +89,23 @@ def model_factory(name: str, embedding_dim: int) -> ModelFactory:
     return model
 
 
-def may_inherit(name: str) -> bool:
-    """Whether a model takes over something from the one before it (`Scorer.inherit`), as far as its name tells.
+def may_inherit(model: str | ModelFactory) -> bool:
+    """Whether a model takes over something from the one before it (`Scorer.inherit`); True of an unknown name.
 
     >>> may_inherit("blend"), may_inherit("mf")
     (True, False)
     """
-    model = MODELS.get(name)
-    return not isinstance(model, type) or getattr(model, "inherit", None) is not Scorer.inherit
+    return getattr(model_class(model), "inherit", None) is not Scorer.inherit
 
 
 def is_closed_form(model: str | ModelFactory) -> bool:
-    """Whether a model is computed in closed form as a whole, as far as its name or class tells.
+    """Whether a model is computed in closed form as a whole.
 
-    >>> is_closed_form("item-item"), is_closed_form("blend")
+    >>> is_closed_form(partial(ItemItem, ridge=5.0)), is_closed_form("blend")
     (True, False)
     """
-    kind = MODELS.get(model) if isinstance(model, str) else model
-    return isinstance(kind, type) and issubclass(kind, ClosedFormScorer)
-
-
-def may_be_closed_form(name: str) -> bool:
-    """Whether something of a model is computed in closed form, as far as its name tells.
-
-    >>> may_be_closed_form("item-item"), may_be_closed_form("mf")
-    (True, False)
-    """
-    model = MODELS.get(name)
-    return not isinstance(model, type) or issubclass(model, ClosedFormScorer | Blend)
+    kind = model_class(model)
+    return kind is not None and issubclass(kind, ClosedFormScorer)
 
 
 __all__ = [
@@ -116,8 +138,8 @@ __all__ = [
     "copy_model",
     "is_closed_form",
     "make_model",
-    "may_be_closed_form",
     "may_inherit",
+    "model_class",
     "model_defaults",
     "model_factory",
 ]

@@ -51,10 +51,10 @@ class Blend(Scorer):
     The parts are a sequence model (its logits), item–item regression and its logarithm, and the
     logarithms of the items' popularity, of all time and more or less recent. The weights depend
     on the task, the very next event or a list for the whole period, and on the length of the
-    user's history. They are learned at each update, by maximum likelihood, from what the parts of
-    the model in service would have said of the period that has just ended, before they learn from
-    it, and are the mean of all periods so far; from the ninth on older ones fade. Until a first
-    period has ended they are a guess.
+    user's history. They are learned by maximum likelihood from how the parts would have ranked new
+    events before learning them: in `fit` the last 5 % of the events, in each update the new period.
+    They are the mean of all these so far; from the ninth on older ones fade. Where there were too
+    few events to learn them, they are a guess.
 
     The sequence model is trained by gradient descent, with a fairness loss if there is one; the
     other parts, and the weights of the blend, are computed with group weights if there are any.
@@ -84,7 +84,7 @@ class Blend(Scorer):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        guessed = "the blend's weights are a guess until a first period has ended: update it with new events"
+        guessed = "there were too few events to learn the blend's weights, so they are a guess: update it with more"
         return (*self.item_item.notes, *(() if bool(self.n_periods.any()) else (guessed,)))
 
     def grow(self, n_users: int, n_items: int) -> None:

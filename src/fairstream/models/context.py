@@ -136,13 +136,21 @@ class ContextBuilder:
         (n_users,) the users whom the model has been trained on.
     device
         Where the model is.
+    items
+        The sorted rows of the items that the model can score; None: all of them.
 
     """
 
     def __init__(
-        self, reads: Reads, history: History, trained: Mask | None = None, device: torch.device | str = "cpu"
+        self,
+        reads: Reads,
+        history: History,
+        trained: Mask | None = None,
+        device: torch.device | str = "cpu",
+        items: Rows | None = None,
     ) -> None:
         self.reads, self._history, self._trained, self._device = reads, history, trained, device
+        self.items = items
         self._observed, self._task = history, TASKS[0]
         self._reads_nothing = not reads.history and not reads.graph
 

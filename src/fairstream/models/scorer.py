@@ -96,6 +96,18 @@ class Scorer(nn.Module, ABC):
             return torch.ones_like(context.is_trained)
         return context.n_events > 0
 
+    def can_score_items(self, trained: Tensor) -> Tensor:
+        """(n_items,) whether the model can score each item; the others are never recommended.
+
+        `trained` (n_items,) marks the items that were positives in training. By default: in a model with item tables
+        the trained items, and those that share a feature with one of them; all items for any other model.
+        """
+        known = torch.ones_like(trained)
+        for table in self.tables():
+            if isinstance(table, ItemTable):
+                known &= table.is_known(trained)
+        return known
+
     def forget(self, users: Tensor) -> None:
         """Remove what the model keeps of these user rows; the rows of later users move up.
 
@@ -290,9 +302,13 @@ def make_model(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
 
 
 def copy_model(model: Scorer, factory: ModelFactory) -> Scorer:
-    """A copy in memory of its own; activations that a model has cached on itself are not copied."""
+    """A copy in memory of its own, but for closed forms, which replace their tensors and never change them.
+
+    Activations that a model has cached on itself are not copied.
+    """
+    shared = {id(tensor): tensor for part in closed_forms(model).values() for tensor in part.buffers()}
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, shared)
     except RuntimeError:  # PyTorch refuses to copy tensors that autograd is still attached to
         twin = make_model(factory, model.n_users, model.n_items).to(model.device)
         twin.load_state_dict(model.state_dict())

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import Lock
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+_GENERATOR: ContextVar[torch.Generator | None] = ContextVar("generator of new rows", default=None)
+
+
+@contextmanager
+def drawing_rows_from(generator: torch.Generator) -> Iterator[None]:
+    """Let tables draw the rows by which they grow from this generator instead of PyTorch's global one."""
+    token = _GENERATOR.set(generator)
+    try:
+        yield
+    finally:
+        _GENERATOR.reset(token)
 
 
 class Table(nn.Embedding):
@@ -56,7 +71,7 @@ class Table(nn.Embedding):
         n_before, n_new = self.num_embeddings, n_rows - self.num_embeddings
         if n_new > 0:
             fresh = torch.empty(n_new, self.embedding_dim, dtype=self.weight.dtype)
-            nn.init.normal_(fresh, std=self.std)
+            nn.init.normal_(fresh, std=self.std, generator=_GENERATOR.get())
             self.weight.data = grow_rows(self.weight, n_rows)
             self.weight.data[n_before:] = fresh.to(self.weight.device)
             self.num_embeddings = n_rows
@@ -142,6 +157,16 @@ class ItemTable(Table):
         if self.features is None:
             return own
         return own + self._of_features(self.codes[rows.clamp(min=0)].masked_fill((rows < 0).unsqueeze(-1), -1))
+
+    def is_known(self, trained: Tensor) -> Tensor:
+        """(n,) whether each of the first n items has a trained row, or shares a feature with an item that has one."""
+        if self.features is None:
+            return trained
+        codes = self.codes[: len(trained)]
+        known_features = trained.new_zeros(self.features.num_embeddings + 1)  # the last one stands for the padding
+        known_features[codes[trained]] = True
+        known_features[-1] = False
+        return trained | known_features[codes].any(dim=1)
 
     def embeddings(self) -> Tensor:
         """(n_items, d) those of all items."""

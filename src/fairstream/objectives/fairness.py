@@ -29,6 +29,8 @@ It may have these attributes:
 - `candidates`: "sampled" (the default); "all": the scores are (B, 2), the positive's and log Σ e^s of all other items;
   "as-loss": as the recommendation loss has it.
 - `needs_two_groups = False`: it is asked also where a batch has users of less than two groups.
+- `needs_advantaged = True`: it reads the signs, and is left out where nobody has said which of three groups or more
+  is better served (all signs are 0 then).
 - `needs_groups = False`: interactions of users whose group is not known have a part in it.
 - `start(n_groups, device)` → the loss of one training, with a state of its own that lives across batches. Keep it in
   tensors that are changed in place: on CUDA the steps are recorded and replayed."""
@@ -112,6 +114,11 @@ class DisparityLoss(SurrogateLoss):
             raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         check_surrogate(self.surrogate, self.temperature)
         check_decay(self.ema_decay)
+
+    @property
+    def needs_advantaged(self) -> bool:
+        """Whether it has to know which group is better served: the absolute loss pulls every gap to 0."""
+        return self.kind == "signed"
 
     def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
         return fairness_loss(self.disparity(scores, groups, len(signs)), signs, self.kind)

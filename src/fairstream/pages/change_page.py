@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import altair as alt
 
 from fairstream.evaluation import Change, Estimate, Explained, Mix
-from fairstream.pages.change_words import MEANINGS, PARTS, TASKS, may_be_chance, moved, named_parts, summary
+from fairstream.pages.change_words import (
+    MEANINGS,
+    PARTS,
+    TASKS,
+    gap_moved,
+    levels,
+    may_be_chance,
+    moved,
+    named_parts,
+    summary,
+)
 from fairstream.pages.document import Charts, whole_page
-from fairstream.pages.format import number, signed
+from fairstream.pages.format import signed
 from fairstream.pages.markup import Markup, element
 from fairstream.pages.series import Styles, legend, palette
 from fairstream.pages.tables import Cell, body, group_heading, row, section, table
@@ -71,10 +81,10 @@ def _gaps(explained: Explained, charts: Charts) -> Markup:
     return section(
         "The gaps",
         _note(
-            f"A group's {explained.metric.upper()} minus that of everyone in the other groups. Away from zero in the "
-            "direction of the gap means that it widened."
+            f"A group's {explained.metric.upper()} minus that of everyone in the other groups. A part to the right was "
+            "to the good of the group, one to the left to the good of the others."
         ),
-        _pictures(_gap_changes(explained), charts, "gap"),
+        _pictures(_gap_changes(explained), charts, "gap", gap_moved),
         id_="gaps",
     )
 
@@ -89,7 +99,9 @@ def _left_out(explained: Explained) -> Markup | None:
 # ── pictures ─────────────────────────────────────────────────────────────────────────────
 
 
-def _pictures(changes: Mapping[str, Change], charts: Charts, prefix: str) -> Markup:
+def _pictures(
+    changes: Mapping[str, Change], charts: Charts, prefix: str, how: Callable[[Change], str] = moved
+) -> Markup:
     """A picture for each change, all on the same scale."""
     ends = [end for change in changes.values() for part in change.parts.values() for end in _ends(part)]
     low, high = min([0.0, *ends]), max([0.0, *ends])
@@ -103,7 +115,7 @@ def _pictures(changes: Mapping[str, Change], charts: Charts, prefix: str) -> Mar
         said = "; ".join(f"{part} {signed(found.value)}" for part, found in named_parts(change))
         chart = element("div", id=id_, class_="chart bars", role="img", aria_label=f"{name}: {said}.")
         heading = element("h3", name)
-        line = element("p", f"{_capital(moved(change))}.", class_="whose")
+        line = element("p", f"{_capital(how(change))}.", class_="whose")
         panels.append(element("div", heading, line, chart, class_="panel"))
     return element("figure", element("div", *panels, class_="panels"))
 
@@ -232,9 +244,10 @@ def _numbers(explained: Explained) -> Markup:
     shown = explained.shown
     changes = {_EVERYONE: shown.everyone, **shown.groups, **_gap_changes(explained)}
     columns = [("", ""), *((name, "n") for name in changes)]
-    levels = [
-        row(columns, ["before", *(number(change.before) for change in changes.values())]),
-        row(columns, ["after", *(number(change.after) for change in changes.values())]),
+    both = [levels(change) for change in changes.values()]
+    totals = [
+        row(columns, ["before", *(before for before, _ in both)]),
+        row(columns, ["after", *(after for _, after in both)]),
         row(columns, ["change", *(_estimate(change.change) for change in changes.values())]),
     ]
     parts = [
@@ -242,7 +255,7 @@ def _numbers(explained: Explained) -> Markup:
         for key, name in PARTS.items()
         if key in shown.everyone.parts
     ]
-    bodies = [body(levels), body(parts, heading=group_heading("Of which", n_columns=len(columns)))]
+    bodies = [body(totals), body(parts, heading=group_heading("Of which", n_columns=len(columns)))]
     if shown.everyone.lever_worth is not None:
         worth = ["the lever by now", *(_estimate(change.lever_worth) for change in changes.values())]
         heading = group_heading("Against the same update without it", n_columns=len(columns))

@@ -46,8 +46,8 @@ def summary(explained: Explained) -> list[str]:
     if shown.gaps:
         name = _gap_of_interest(explained)
         gap = shown.gaps[name]
-        what = "PD" if name == next(iter(shown.gaps)) else "The gap"
-        sentences.append(f"{what} ({name} minus the rest) {moved(gap)}{_because(gap)}.")
+        because = _because(gap, f"; {name} minus the rest: ")
+        sentences.append(f"The gap between {name} and the rest {gap_moved(gap)}{because}.")
     sentences += _lever(explained)
     return sentences
 
@@ -68,6 +68,42 @@ def moved(change: Change) -> str:
     return f"{verb} by {size}, from {number(change.before)} to {number(change.after)}{doubt}"
 
 
+def gap_moved(gap: Change) -> str:
+    """How a group's gap to the rest moved: by its size, and with who is behind.
+
+    >>> gap_moved(Change(-0.023, -0.088, Estimate(-0.065, (-0.09, -0.04)), {}))
+    'widened by 0.0650, from 0.0230 behind to 0.0880 behind'
+    >>> gap_moved(Change(-0.02, 0.03, Estimate(0.05, (-0.01, 0.11)), {}))
+    'turned round, from 0.0200 behind to 0.0300 ahead, which chance alone could do'
+    """
+    before, after = levels(gap)
+    sides = f"{_side(gap.before, before)} to {_side(gap.after, after)}"
+    growth = abs(gap.after) - abs(gap.before)
+    doubt = ", which chance alone could do" if may_be_chance(gap.change) else ""
+    if abs(gap.change.value) < _NOTHING:
+        return f"stayed at {_side(gap.after, after)}"
+    if gap.before * gap.after < 0:
+        return f"turned round, from {sides}{doubt}"
+    return f"{'widened' if growth > 0 else 'narrowed'} by {number(abs(growth))}, from {sides}{doubt}"
+
+
+def levels(change: Change) -> tuple[str, str]:
+    """The number before and after, with their margins where these are known.
+
+    >>> levels(Change(-0.1, 0.2, Estimate(0.3), {}, margins=(0.05, 0.06)))
+    ('−0.1000 ± 0.0500', '0.2000 ± 0.0600')
+    """
+    if change.margins is None:
+        return number(change.before), number(change.after)
+    (before, after), margins = (change.before, change.after), change.margins
+    return f"{number(before)} ± {number(margins[0])}", f"{number(after)} ± {number(margins[1])}"
+
+
+def _side(value: float, written: str) -> str:
+    """How far the group is behind or ahead."""
+    return written.removeprefix("−") + (" behind" if value < 0 else " ahead" if value > 0 else "")
+
+
 def may_be_chance(estimate: Estimate) -> bool:
     """Whether the 95 % interval holds 0."""
     return estimate.interval is not None and estimate.interval[0] <= 0 <= estimate.interval[1]
@@ -80,12 +116,12 @@ def named_parts(change: Change) -> Iterator[tuple[str, Estimate]]:
             yield name, change.parts[key]
 
 
-def _because(change: Change) -> str:
+def _because(change: Change, lead: str = ": ") -> str:
     """The largest parts."""
     parts = [(name, part) for name, part in named_parts(change) if abs(part.value) >= _NOTHING]
     largest = sorted(parts, key=lambda pair: -abs(pair[1].value))[:_MOST_NAMED]
     named = ", ".join(f"{name} {signed(part.value)}{_CHANCE if may_be_chance(part) else ''}" for name, part in largest)
-    return f": {named}" if named else ""
+    return f"{lead}{named}" if named else ""
 
 
 def _groups(explained: Explained) -> list[str]:
@@ -94,17 +130,26 @@ def _groups(explained: Explained) -> list[str]:
     sides: dict[str, list[str]] = {"gained": [], "lost": [], "stayed where they were, as far as can be told": []}
     for name, change in moves.items():
         if may_be_chance(change):
-            sides["stayed where they were, as far as can be told"].append(f"{name} ({signed(change.value)})")
+            sides["stayed where they were, as far as can be told"].append(f"{name} ({_with_margin(change)})")
         else:
-            sides["gained" if change.value > 0 else "lost"].append(f"{name} ({signed(change.value)})")
+            sides["gained" if change.value > 0 else "lost"].append(f"{name} ({_with_margin(change)})")
     words = [f"{', '.join(names)} {what}" for what, names in sides.items() if names]
     return [f"{'; '.join(words)}."] if words else ["No group has enough tested users to be reported."]
 
 
+def _with_margin(change: Estimate) -> str:
+    """A change with half of its interval."""
+    if change.interval is None:
+        return signed(change.value)
+    return f"{signed(change.value)} ± {number((change.interval[1] - change.interval[0]) / 2)}"
+
+
 def _gap_of_interest(explained: Explained) -> str:
-    """Of two groups the advantaged one's, of more the one that moved most."""
-    gaps = explained.shown.gaps
-    return next(iter(gaps)) if len(gaps) <= 2 else max(gaps, key=lambda name: abs(gaps[name].change.value))
+    """Of two groups the advantaged one's, of more the one that moved most, beyond chance if there is one."""
+    moves = {name: gap.change for name, gap in explained.shown.gaps.items()}
+    if len(moves) <= 2:
+        return next(iter(moves))
+    return max(moves, key=lambda name: (not may_be_chance(moves[name]), abs(moves[name].value)))
 
 
 def _lever(explained: Explained) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from fairstream.evaluation.by_group import ordered
 from fairstream.pages.document import Charts, whole_page
 from fairstream.pages.format import anything, counted, number, signed
 from fairstream.pages.markup import Markup, element
@@ -41,7 +42,7 @@ def runs_page(
 
     """
     charts, styles = Charts(), palette(list(runs))
-    groups = list(next(iter(runs.values()))["data"]["groups"])
+    groups = ordered(next(iter(runs.values()))["data"]["groups"])
     sections = {
         "comparison": None if comparison is None else _comparison(comparison, metric, styles, charts),
         "periods": _periods(runs, task, metric, styles, charts),
@@ -115,6 +116,7 @@ def _comparison(comparison: Document, metric: str, styles: Styles, charts: Chart
         ("95 % interval", "n"),
         (gap, "n"),
         ("95 % interval", "n"),
+        *((("furthest behind", ""),) if comparison["n_groups"] > 2 else ()),
         ("Pareto front", ""),
     ]
     rows = [
@@ -124,6 +126,7 @@ def _comparison(comparison: Document, metric: str, styles: Styles, charts: Chart
                 one["label"],
                 *_interval(one["performance"]),
                 *_interval(one["disparity"]),
+                *((one["behind"],) if comparison["n_groups"] > 2 else ()),
                 "yes" if one["is_on_front"] else "",
             ],
         )
@@ -153,7 +156,7 @@ def _differences(comparison: Document, against: str, metric: str, gap: str) -> M
 
 
 def _gap_name(n_groups: int) -> str:
-    return "mean |PD|" if n_groups == 2 else "largest gap"
+    return "mean |PD|" if n_groups == 2 else "behind by"
 
 
 def _interval(part: Document, form: Callable[[float], str] = number) -> list[Cell]:
@@ -186,11 +189,11 @@ def _periods(runs: Mapping[str, Document], task: str, metric: str, styles: Style
             score = result["tasks"][task][metric]
             at = {"method": label, "t": result["t"]}
             values.append({**at, "value": _rounded(score["mean"])})
-            if (largest := score["largest_gap"]) is not None:
-                gaps.append({**at, "value": _rounded(abs(largest["value"]))})
+            if gaps_of := score.get("gaps"):  # a group that is ahead makes nobody unfair
+                gaps.append({**at, "value": _rounded(max(-gap["value"] for gap in gaps_of.values()))})
     panels = [_panel("quality", metric.upper(), values, styles, charts)]
     if gaps:
-        panels.append(_panel("gap", "largest gap between a group and the rest", gaps, styles, charts))
+        panels.append(_panel("gap", "how far the worst-served group is behind the rest", gaps, styles, charts))
     return element(
         "div",
         _note("Period 0 is the model after pre-training; each period's model is tested on what comes after it."),

@@ -174,6 +174,7 @@ def state_all_tensors(state: State) -> Tensors:
         "events/unlearned": state.unlearned,
         "groups/codes": state.groups.codes,
         "users/trained": state.trained,
+        "items/trained": state.trained_items,
     }
     if state.features is not None:
         columns["items/features"] = state.features
@@ -256,6 +257,13 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, 
     groups = Groups(
         kept["attribute"], tuple(kept["names"]), tensors["groups/codes"].numpy(), kept["choice"], tuple(kept["ahead"])
     )
+    unlearned = tensors.get("events/unlearned", tensors["events/pending"]).numpy()  # 0.2.0 kept the pending ones alone
+    trained_items = np.full(history.n_items, True)
+    if "items/trained" in tensors:
+        trained_items = tensors["items/trained"].numpy()
+    else:  # 0.2.0 did not say; an item is untrained where the model has learned none of its events
+        trained_items[items[unlearned]] = False
+        trained_items[np.delete(items, unlearned)] = True
     features = tensors["items/features"].numpy() if "items/features" in tensors else None
     model, optimizer = learning.models.restored(history, tensors, int(manifest["started_at"]), features, mapped=mapped)
     return State(
@@ -266,11 +274,12 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, 
         vocabulary_from_tensors("users", tensors).indexed(),
         vocabulary_from_tensors("items", tensors).indexed(),
         tensors["users/trained"].numpy(),
+        trained_items,
         int(manifest["t"]),
         int(manifest["started_at"]),
         manifest["memory"],
         pending,
-        tensors.get("events/unlearned", tensors["events/pending"]).numpy(),  # 0.2.0 kept the pending ones alone
+        unlearned,
         Columns(**manifest["columns"]),
         _time_from_json(manifest["last_time"]),
         features=features,

@@ -42,7 +42,7 @@ class FrontierLevel:
     """The quality of everyone and of each group, averaged over the periods."""
     gap: Estimate
     """With two groups PD, the advantaged group's quality minus the other's; with more, how far `behind` is behind the
-    rest, with the p-value of the largest gap, which allows for several groups having been compared."""
+    rest, with a p-value that allows for several groups having been compared."""
     behind: str
     """The group that is furthest behind the rest."""
     quality_change: Interval
@@ -380,7 +380,7 @@ def make_levels(
             f"no disparity can be compared: in every period fewer than {min_group_size} users of all groups but one "
             f"were tested; use fewer periods, more events, or a smaller min_group_size"
         )
-    behind = [_furthest_behind(score) for score in scores]
+    behind = [score.furthest_behind_group or "" for score in scores]
     at = list(tests).index(none)
     gaps = paired.of("gap")
     # Two groups: of the advantaged one; more: of the one furthest behind, turned around. As `_gap` has it.
@@ -408,18 +408,14 @@ def make_levels(
     )
 
 
-def _furthest_behind(score: GroupScores) -> str:
-    return min(score.gaps, key=lambda name: score.gaps[name].value)
-
-
 def _gap(score: GroupScores, behind: str, names: Sequence[str]) -> Estimate:
     """PD of two groups; of more, how far the one furthest behind is behind the rest."""
     if len(names) == 2 and score.disparity is not None:
         return score.disparity
-    gap, largest = score.gaps[behind], score.largest_gap
+    gap, furthest = score.gaps[behind], score.furthest_behind
     assert gap.interval is not None  # there is at least one resample
-    assert largest is not None
-    return Estimate(-gap.value, (-gap.interval[1], -gap.interval[0]), largest.p_value, largest.null_mean)
+    assert furthest is not None
+    return Estimate(-gap.value, (-gap.interval[1], -gap.interval[0]), furthest.p_value, furthest.null_mean)
 
 
 def _dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:

@@ -16,8 +16,8 @@ import torch
 from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Evaluation, Evaluator, UserResults
-from fairstream.methods import METHODS, MethodConfig, Parts
+from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
+from fairstream.methods import METHODS, Method, MethodConfig, Parts
 from fairstream.models import (
     ClosedFormScorer,
     ContextBuilder,
@@ -29,16 +29,17 @@ from fairstream.models import (
     UserWeights,
     WindowScorer,
     closed_forms,
-    may_be_closed_form,
+    make_model,
 )
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recommender.model_builder import ModelBuilder, Trained
-from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.state import MemoryUse, NewEvents, State
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
 from fairstream.strategies import (
     Control,
     DisparityController,
+    FineTune,
     Keep,
     Measured,
     MeasureGroups,
@@ -47,6 +48,7 @@ from fairstream.strategies import (
     Strategy,
     UserQuality,
 )
+from fairstream.threads import Threads, limit_threads, training_threads
 from fairstream.training import (
     Batches,
     Engine,
@@ -69,6 +71,8 @@ MOST_ITEMS = 5_000
 """Up to so many items, sequence models rank each positive among all of them while they are trained …"""
 N_SHARED = 1_024
 """… beyond, among so many that are drawn for each batch."""
+CALIBRATION_SHARE = 0.05
+"""Share of the first events, the latest ones, from which `fit` learns what a model inherits: the blend's weights."""
 LAMBDA_PER_LOG_WEIGHT: Mapping[str, float] = {"log-likelihood": 0.25, "probability": 8.0}
 """λ for each unit of log weight, where a controller sets it, by the surrogate of the fairness loss; else 2."""
 
@@ -103,6 +107,8 @@ class _Result(NamedTuple):
     """Holds the result until it is finished, where it worked on a copy."""
     users: Rows
     """Whom it was trained on."""
+    items: Rows
+    """The positives."""
 
 
 class _Lesson(NamedTuple):
@@ -175,6 +181,7 @@ class Learning:
     randomness: Randomness
     device: torch.device
     engine: EngineName = "auto"
+    threads: Threads = "auto"
     oracle: History | None = None
     """All events, future ones included: the paper's protocol lets training know of them."""
     workers: WorkerGroup | None = None
@@ -196,6 +203,12 @@ class Learning:
     def models(self) -> ModelBuilder:
         """Makes, copies and grows models with their optimizers."""
         return ModelBuilder(self.config, self.factory, self.randomness, self.device, self.oracle)
+
+    @cached_property
+    def example(self) -> Scorer:
+        """A model for one user and one item: it shows what kind of model there is."""
+        with self.randomness.seeded("weights", 0):
+            return make_model(self.factory, 1, 1)
 
     @cached_property
     def objective(self) -> Objective:
@@ -239,7 +252,10 @@ class Learning:
         """
         if self.controller is None:
             return None
-        evaluator = replace(evaluator, metrics=(self.config.disparity_metric,), k=1, n_resamples=0, rerank=None)
+        (metric,) = resolve_metrics((self.config.disparity_metric,), 20, evaluator.protocol.metrics)
+        # A list is no longer than the catalogue.
+        name = f"{metric.name.rpartition('@')[0]}@{min(metric.k, state.history.n_items)}"
+        evaluator = replace(evaluator, metrics=(name,), k=1, n_resamples=0, rerank=None)
         (metric,) = evaluator.resolved_metrics
 
         def tested(model: Scorer, contexts: ContextBuilder, **options: Any) -> UserResults:
@@ -301,14 +317,38 @@ class Learning:
     def fit_history(
         self, history: History, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any
     ) -> Candidate:
-        """Train from scratch on a whole history, as of period t."""
+        """Train from scratch on a whole history, as of period t.
+
+        A model that inherits (the blend, its weights) is trained on the history up to a short tail, and then updated
+        with the tail: how well it predicts the tail before learning it decides what it would otherwise have to guess.
+        """
+        n_head = len(history) - int(CALIBRATION_SHARE * len(history))
+        if type(self.example).inherit is Scorer.inherit or n_head == len(history):
+            return self._fit_at_once(history, events, on_epoch, t, **about)
+        head, tail = range(n_head), range(n_head, len(history))
+
+        def progress(n_done: int, n_more: int) -> OnEpoch | None:
+            return on_epoch and (lambda done, total: on_epoch(n_done + done, n_done + total + n_more))
+
+        before = History.of(history.users_at(head), history.items_at(head), n_items=events.n_items)
+        first = self._fit_at_once(before, events, progress(0, self.config.update_epochs), t, **about)
+        state, _ = first.commit(in_place=True)
+        fine_tuning = replace(self, parts=replace(self.parts, strategy=FineTune()), checkpoint=None)
+        new = events._replace(users=history.users_at(tail), items=history.items_at(tail))
+        candidate = fine_tuning.update(state, new, on_epoch=progress(self.config.pretrain_epochs, 0))
+        # The tail is no period of its own.
+        following = replace(candidate.state, history=history, t=t, started_at=t, memory={}, control={})
+        return Candidate(following, first.step, first.report, following.model.notes, candidate._engine, first._began)
+
+    def _fit_at_once(
+        self, history: History, events: NewEvents, on_epoch: OnEpoch | None, t: int, **about: Any
+    ) -> Candidate:
+        """Train from scratch on a whole history."""
         began = time.perf_counter()
         period = self._period(t, history, range(len(history)), None, {})
         plan, weights = Plan.retrain(period), self.fixed_weights(events.groups)
         lesson = _Lesson(plan, history, events, t, np.arange(len(history)), weights)
         result = self._train(lesson, None, on_epoch)
-        trained = np.zeros(history.n_users, np.bool_)
-        trained[result.users] = True
         state = State(
             result.model,
             result.optimizer,
@@ -316,7 +356,8 @@ class Learning:
             events.groups,
             events.user_ids,
             events.item_ids,
-            trained,
+            _marked(np.zeros(0, np.bool_), history.n_users, result.users),
+            _marked(np.zeros(0, np.bool_), history.n_items, result.items),
             t,
             t,
             last_time=events.last_time,
@@ -359,7 +400,8 @@ class Learning:
                 following,
                 model=model,
                 optimizer=optimizer,
-                trained=_resized(state.trained, history),
+                trained=_marked(state.trained, history.n_users),
+                trained_items=_marked(state.trained_items, history.n_items),
                 memory=plan.memory,
                 unlearned=unlearned,
             )
@@ -377,18 +419,18 @@ class Learning:
         if type(result.model).inherit is not Scorer.inherit:
             previous = self.models.grown(state, history, events.features)[0] if base is None else base[0]
             result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
-        trained = np.zeros(history.n_users, np.bool_) if is_fresh else _resized(state.trained, history)
-        trained[result.users] = True
+        nobody, nothing = state.trained[:0], state.trained_items[:0]
         following = replace(
             following,
             model=result.model,
             optimizer=result.optimizer,
-            trained=trained,
+            trained=_marked(nobody if is_fresh else state.trained, history.n_users, result.users),
+            trained_items=_marked(nothing if is_fresh else state.trained_items, history.n_items, result.items),
             started_at=t if is_fresh else state.started_at,
             memory=self.strategy.after(plan, result.report),
             pending=state.pending[:0],
             unlearned=_without(unlearned, plan.events),
-            is_shared=False,  # its memory is its own, or was the last state's, by the caller's leave
+            memory_use=MemoryUse(),  # its memory is its own, or the caller lets it take over the last state's
             event_weights=weights,
         )
         notes = (*reasons, *control.reasons, *result.model.notes)
@@ -404,6 +446,10 @@ class Learning:
     def without_lever(self) -> Learning:
         """The same, with nothing done for fairness in training."""
         return replace(self, config=self.config.without_lever())
+
+    def without_groups(self) -> Learning:
+        """The same where there are no groups: only a fairness loss that needs none stays on."""
+        return replace(self, config=self.parts.without_groups(self.config))
 
     def unweighted(self, state: State) -> State:
         """The state with the events of every group counting once, where that needs no training.
@@ -428,7 +474,8 @@ class Learning:
             following,
             model=model.eval(),
             optimizer=optimizer,
-            trained=_resized(state.trained, history),
+            trained=_marked(state.trained, history.n_users),
+            trained_items=_marked(state.trained_items, history.n_items),
             pending=pending,
             unlearned=np.concatenate([state.unlearned, arrived]),
             popularity=state.popularity_after(history),
@@ -473,7 +520,7 @@ class Learning:
             memory=self.strategy.forget(state.memory, rows),
             pending=pending,
             unlearned=unlearned,
-            is_shared=False,
+            memory_use=MemoryUse(),
         )
 
     # ── training ─────────────────────────────────────────────────────────────────────────
@@ -496,9 +543,53 @@ class Learning:
         return LAMBDA_PER_LOG_WEIGHT.get(self.config.surrogate, 2.0) * control.log_weight
 
     def fixed_weights(self, groups: Groups) -> dict[str, float]:
-        """How many times the events of each group count by the configuration alone."""
+        """How many times the events of each group count by the configuration alone.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are to count more, and nobody has said for which of three groups or more.
+
+        """
         weight = self.config.group_weight
-        return {} if weight == 1 else dict.fromkeys(groups.behind(), weight)
+        if weight == 1:
+            return {}
+        if not groups.has_advantaged:
+            raise ConfigurationError(
+                f"group_weight is for every group but the advantaged one, and none of the {len(groups.names)} groups "
+                f"of {groups.attribute} was named; name the best-served one with advantaged= (on the command line: "
+                f"--advantaged), or use max_disparity, which finds out who is behind"
+            )
+        return dict.fromkeys(groups.behind(), weight)
+
+    def notes_on_fairness(self, groups: Groups) -> tuple[str, ...]:
+        """What is asked of the fairness loss and cannot be done: one sentence, or none."""
+        config, model = self.config, self.example
+        if groups.is_empty or not self.objective.is_fair:
+            return ()
+        if isinstance(model, ClosedFormScorer):
+            if config.group_weight != 1:  # which closed forms do take
+                return ()
+            name = config.model if self.parts.model is None else type(model).__name__
+            twin = next((n for n, m in METHODS.items() if m == Method(n, METHODS[config.method].strategy)), None)
+            takes_weights = "weights" in inspect.signature(model.learn).parameters
+            return (
+                f"{name} is computed in closed form, so the fairness loss of {config.method} has no effect: the "
+                f"results equal those of {twin or 'fairness_weight=0'}; use "
+                f"{'max_disparity or group_weight, or ' if takes_weights else ''}a model trained by gradient descent",
+            )
+        if self._is_undirected(groups):
+            return (
+                f"{len(groups.names)} groups of {groups.attribute} and no advantaged one named: the "
+                f"{config.fairness_name} fairness loss was not applied; name the best-served group with advantaged= "
+                f"(on the command line: --advantaged), or use max_disparity or fairness='largest', which find out who "
+                f"is behind",
+            )
+        return ()
+
+    def _is_undirected(self, groups: Groups) -> bool:
+        """Whether the fairness loss has to know which group is better served, and nobody has said."""
+        return getattr(self.objective.fairness, "needs_advantaged", False) and not groups.has_advantaged
 
     def _train(self, lesson: _Lesson, base: Trained | None, on_epoch: OnEpoch | None) -> _Result:
         """Learn a lesson, on a fresh model or on `base`, which shares its memory with the state before."""
@@ -512,7 +603,7 @@ class Learning:
         learned = history, plan.events, lesson.unlearned, lesson.user_weights, t
         if optimizer is None:
             self._compute(model, *learned, was_weighted=lesson.was_weighted)
-            return _Result(model, None, None, None, history.users_at(plan.events))
+            return _Result(model, None, None, None, history.users_at(plan.events), history.items_at(plan.events))
         is_fresh = plan.start == "fresh"
         config, epochs = self.config, plan.epochs
         rate = (None if is_fresh else config.update_learning_rate) or config.learning_rate
@@ -528,17 +619,18 @@ class Learning:
         if is_fresh and config.schedule == "cosine":
             job = replace(job, schedule=Schedule(job.optimizer, rate, epochs * len(job.batches)))
         try:
-            engine = make_engine(job)
-            report = train(
-                job,
-                engine,
-                n_interactions=len(plan.events),
-                t=t,
-                epochs=epochs,
-                randomness=self.randomness,
-                learning_rate=rate,
-                on_epoch=on_epoch,
-            )
+            with limit_threads(training_threads(self.threads)):
+                engine = make_engine(job)
+                report = train(
+                    job,
+                    engine,
+                    n_interactions=len(plan.events),
+                    t=t,
+                    epochs=epochs,
+                    randomness=self.randomness,
+                    learning_rate=rate,
+                    on_epoch=on_epoch,
+                )
         except BaseException:
             if self.workers is not None:
                 self.workers.stop()
@@ -546,10 +638,10 @@ class Learning:
         if job.schedule is not None:
             job.schedule.finish()
         if works_on_copy:
-            return _Result(model, optimizer, report, engine, job.batches.users)
+            return _Result(model, optimizer, report, engine, job.batches.users, job.batches.positives)
         engine.finish(in_place=True)  # the model is nobody else's
         self._compute(model, *learned, was_weighted=lesson.was_weighted)
-        return _Result(model, optimizer, report, None, job.batches.users)
+        return _Result(model, optimizer, report, None, job.batches.users, job.batches.positives)
 
     def _engine_of(self, job: TrainingJob) -> Callable[[TrainingJob], Engine]:
         """What runs a job: this process, or the workers."""
@@ -598,10 +690,12 @@ class Learning:
                 setattr(part, key, value)
 
     def _objective(self, lesson: _Lesson) -> Objective:
-        """What training minimises, with the λ that a controller sets."""
-        if not self._sets_lambda or lesson.control is None or lesson.control.log_weight == 0:
-            return self.objective
-        return replace(self.objective, lambda_=self._lambda(lesson.control), mu=self.config.n_fairness_negatives)
+        """What training minimises, with the λ that a controller sets; 0 where nobody has said whom it is to help."""
+        if self._sets_lambda and lesson.control is not None and lesson.control.log_weight != 0:
+            return replace(self.objective, lambda_=self._lambda(lesson.control), mu=self.config.n_fairness_negatives)
+        if self._is_undirected(lesson.about.groups) and not self.objective.is_auto:
+            return replace(self.objective, lambda_=0.0, mu=self.config.n_negatives)
+        return self.objective
 
     @property
     def _sets_lambda(self) -> bool:
@@ -609,8 +703,7 @@ class Learning:
         lever = self.config.disparity_lever
         if self.controller is None:
             return False
-        takes_weights = self.objective.is_weighted or may_be_closed_form(self.config.model)
-        if lever == "event-weights" and not takes_weights:
+        if lever == "event-weights" and not self.objective.is_weighted and not closed_forms(self.example):
             raise ConfigurationError(
                 f"the loss {self.config.loss} takes no weights of events; choose loss='softmax' or "
                 f"disparity_lever='fairness-loss'"
@@ -724,10 +817,12 @@ def _without(positions: Rows, gone: Positions) -> Rows:
     return np.setdiff1d(positions, gone, assume_unique=True)
 
 
-def _resized(mask: Mask, history: History) -> Mask:
-    resized = np.zeros(history.n_users, np.bool_)
-    resized[: len(mask)] = mask
-    return resized
+def _marked(mask: Mask, n_rows: int, rows: Rows | tuple[()] = ()) -> Mask:
+    """The mask with a place for each of `n_rows` rows, and these marked."""
+    marked = np.zeros(n_rows, np.bool_)
+    marked[: len(mask)] = mask
+    marked[np.asarray(rows, np.int64)] = True
+    return marked
 
 
 def note_on_undecided(groups: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from fairstream.data import History
 from fairstream.errors import ConfigurationError
 from fairstream.methods import METHODS, MethodConfig
 from fairstream.models import ClosedFormScorer, WindowScorer, closed_forms
@@ -76,7 +75,7 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
         If the method has no such lever, or the model no use for it.
 
     """
-    config, model = learning.config, learning.models.new(History.of(*np.zeros((2, 1), np.int64)), 0)
+    config, model = learning.config, learning.example
     if METHODS[config.method].engine is not None or isinstance(learning.strategy, Keep):
         raise ConfigurationError(
             f"a frontier varies the weights of events or λ in updates, which {config.method} does not use; "
@@ -107,7 +106,7 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
 
 def at_level(config: MethodConfig, lever: LeverName, value: float) -> MethodConfig:
     """Return the configuration with one lever at a value and the other off, and without an accepted disparity."""
-    options: dict[str, Any] = {**{name: none for name, (none, _) in LEVERS.items()}, lever: value}
+    options: dict[str, Any] = {lever: value}
     if lever == "fairness_weight" and config.fairness_name is None:
         options["fairness"] = "signed"
-    return config.with_options(max_disparity=None, min_quality=None, **options)
+    return config.without_lever().with_options(**options)

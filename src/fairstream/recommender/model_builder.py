@@ -11,7 +11,20 @@ import torch
 from fairstream.data import History, Rows
 from fairstream.data.features import Codes
 from fairstream.methods import MethodConfig
-from fairstream.models import ClosedFormScorer, ModelFactory, Scorer, UserTable, copy_model, make_model
+from fairstream.models import (
+    Blend,
+    ClosedFormScorer,
+    ItemItem,
+    ItemTable,
+    ModelFactory,
+    Popularity,
+    Scorer,
+    Table,
+    UserTable,
+    copy_model,
+    make_model,
+)
+from fairstream.models.tables import drawing_rows_from
 from fairstream.randomness import Randomness
 from fairstream.recommender.state import State
 from fairstream.training import Tensors, make_optimizer
@@ -24,6 +37,8 @@ from fairstream.training.optimizers import (
     state_tensors,
 )
 
+_GROWTHS = {kind.grow for kind in (Scorer, Blend, ItemItem, Popularity, Table, ItemTable)}
+"""What grows by rows of tables alone."""
 Trained = tuple[Scorer, torch.optim.Optimizer | None]
 """A model, and its optimizer unless it is computed in closed form."""
 
@@ -79,7 +94,12 @@ class ModelBuilder:
             twin, optimizer = self.copied(model, state.optimizer, state.features)
         # A period can bring rows in several goes, which must not begin with the same draws.
         n_observed = len(state.history) - state.history.ends[-1]
-        with self.randomness.seeded("growth", state.t + 1, *([n_observed] if n_observed else [])):
+        indices = (state.t + 1, n_observed) if n_observed else (state.t + 1,)
+        generator = self.randomness.torch("growth", *indices)
+        # A training may hold PyTorch's global generator for a whole epoch. Only custom growth has to wait for it.
+        parts: list[Scorer | Table] = [twin, *twin.tables()]
+        is_custom = any(type(part).grow not in _GROWTHS for part in parts)
+        with self.randomness.seeded("growth", *indices, needed=is_custom), drawing_rows_from(generator):
             twin.grow(rows.n_users, rows.n_items)
         _described(twin, features)
         if optimizer is not None:

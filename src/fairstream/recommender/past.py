@@ -101,7 +101,9 @@ def log_of(state: State) -> EventLog:
     """The events of a state as a log, in the order in which they came; their times are lost and counted instead."""
     history = state.history
     users, items = history.users, history.items
-    log = EventLog.from_columns(state.user_ids.ids.take(users), state.item_ids.ids.take(items), np.arange(len(history)))
+    log = EventLog.from_columns(
+        state.user_ids.ids.take(users), state.item_ids.ids.take(items), np.arange(len(history)), state.columns.repeats
+    )
     _, first = np.unique(users, return_index=True)
     rows = users[np.sort(first)]  # in the order of first appearance, as the log numbers them
     groups = replace(state.groups, codes=state.groups.codes[rows])
@@ -144,11 +146,14 @@ def measure_frontier(
     named = (metric,) if isinstance(metric, str) else metric
     (resolved,) = resolve_metrics(named, _K, Protocol.named("strict").metrics)
     past = Past.cut(log, pretrain_ratio=pretrain_ratio, n_periods=n_periods)
+    configs = {value: at_level(learning.config, lever, value) for value in values}
+    for config in configs.values():
+        _check_advantaged(replace(learning, config=config), past.groups)
     tests, seconds, pretrain_seconds = _go_through(
         past,
         variant,
         at_level(learning.config, lever, none),
-        {f"{lever} {value:g}": at_level(learning.config, lever, value) for value in values},
+        {f"{lever} {value:g}": config for value, config in configs.items()},
         task=task,
         metric=resolved,
         min_group_size=min_group_size,
@@ -181,6 +186,13 @@ def measure_frontier(
         pretrain_seconds=pretrain_seconds,
         notes=(*log.notes, *notes),
     )
+
+
+def _check_advantaged(learning: Learning, groups: Groups) -> None:
+    """Raise a ConfigurationError where a level would not do anything, because nobody has said for whom."""
+    learning.fixed_weights(groups)
+    if not groups.has_advantaged and (notes := learning.notes_on_fairness(groups)):
+        raise ConfigurationError(notes[0])
 
 
 def _go_through(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Literal, NamedTuple, Self, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from fairstream.display import Shown, Summary
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, resolve_metrics
 from fairstream.evaluation.blocks import connected
-from fairstream.methods import METHODS, MethodConfig, Parts
+from fairstream.methods import METHODS, MethodConfig, Parts, note_without_groups
 from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, RecentPopularity, Scorer, Task
 from fairstream.objectives import FairnessLoss, Loss, Surrogate
 from fairstream.randomness import Randomness
@@ -46,14 +46,22 @@ from fairstream.recommender.state import NewEvents, State
 from fairstream.recommender.vectors import similar_items, write_vectors
 from fairstream.reporting import report
 from fairstream.strategies import MeasureGroups, Side, Strategy
+from fairstream.threads import Threads, check_threads, inference_threads, limit_threads
 from fairstream.training import EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
 from fairstream.training.distributed import ActorGroup
 
 Metrics = Sequence[str] | Mapping[str, Metric]
-_OWN_TO_EACH = ("_writing", "_swapping", "_n_readers")
+_OWN_TO_EACH = ("_writing", "_observing", "_observed", "_swapping", "_n_readers")
 """What a copy does not share: locks, and who is reading."""
-_RUN_OPTIONS = ("metrics", "seed", "device", "engine")
+_RUN_OPTIONS = ("metrics", "seed", "device", "engine", "threads")
 """Options of the constructor that are not of the method."""
+
+
+class _Observed(NamedTuple):
+    """The events of one `observe`."""
+
+    log: EventLog
+    learn_later: bool
 
 
 class FairRecommender(Shown):
@@ -67,7 +75,8 @@ class FairRecommender(Shown):
     ----------
     model
         A registered name ("mf", "ncf", "item-item", "popularity", …), or a `Scorer` class or function
-        (n_users, n_items) → `Scorer` of your own.
+        (n_users, n_items) → `Scorer` of your own, `partial(SASRec, embedding_dim=128)` for one. A function is
+        called with one user and one item to see what it makes.
     method
         Which method of the paper: "FADE" (fine-tuning with the fairness loss), "Finetune",
         "Retrain", … (see `METHODS`).
@@ -96,6 +105,10 @@ class FairRecommender(Shown):
         decision, also of those against it.
     seed, device, engine
         Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
+    threads
+        How many of PyTorch's threads to use. "auto" takes as many as this process has cores, by its affinity and the
+        CPU quota of its container, and for gradient descent at most half of them and 4. The limit holds inside the
+        calls of this recommender alone; `torch.get_num_threads()` stays as it is.
 
     The remaining options are the fields of `MethodConfig`; None stands for what the model wants by default.
 
@@ -132,6 +145,7 @@ class FairRecommender(Shown):
         seed: int = 0,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         engine: EngineName = "auto",
+        threads: Threads = "auto",
         embedding_dim: int | None = None,
         feature_buckets: int | None = None,
         surrogate: Surrogate = "hit",
@@ -152,7 +166,7 @@ class FairRecommender(Shown):
         max_group_loss: float | None = None,
         disparity_side: Side = "behind",
         disparity_lever: Literal["auto", "event-weights", "fairness-loss"] = "auto",
-        disparity_task: Literal["event", "next"] = "event",
+        disparity_task: Literal["event", "next"] = "next",
         disparity_metric: str = "ndcg@20",
         optimizer: Literal["row", "dense"] | None = None,
         restart: Literal["never", "on-degradation", "by-bound"] = "never",
@@ -172,7 +186,12 @@ class FairRecommender(Shown):
         self.config = MethodConfig(**options)
         runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
         self._learning = Learning(
-            self.config, parts, Randomness(runtime.seed), runtime.torch_device(), engine=runtime.engine
+            self.config,
+            parts,
+            Randomness(runtime.seed),
+            runtime.torch_device(),
+            engine=runtime.engine,
+            threads=check_threads(threads),
         )
         resolve_metrics(metrics, 1, {})  # an unknown name is an error now, not at the first evaluation
         self._metrics = metrics
@@ -185,9 +204,22 @@ class FairRecommender(Shown):
         self._locks()
 
     def _locks(self) -> None:
-        self._writing = RLock()  # one update at a time
-        self._swapping = Lock()  # guards the two fields below
+        # Locks are taken in this order. `observe` takes the second alone, so that it does not wait for training.
+        self._writing = RLock()  # one fit, update, forget, retain … at a time
+        self._observing = RLock()  # held from reading the state in force until its successor is in force
+        self._observed: list[_Observed] | None = None  # while an update runs, what was observed since it began
+        self._swapping = Lock()  # guards the state and the number of its readers
         self._n_readers = 0
+
+    def _limited_threads(self) -> AbstractContextManager[None]:
+        """Limit PyTorch's threads inside the block, in the calling thread alone."""
+        return limit_threads(inference_threads(self._learning.threads))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Exclude everything else that changes the state."""
+        with self._limited_threads(), self._writing, self._observing:
+            yield
 
     def _summary(self) -> Summary:
         defaults = {name: parameter.default for name, parameter in _parameters().items()}
@@ -258,7 +290,7 @@ class FairRecommender(Shown):
         if unknown := sorted(set(params) - set(self._params)):
             known = ", ".join(sorted(self._params))
             raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {known}")
-        with self._writing:
+        with self._changing():
             changed = type(self)(**{**self._params, **params})
             with self._swapping:
                 self.__dict__.update({name: value for name, value in vars(changed).items() if name not in _OWN_TO_EACH})
@@ -311,7 +343,7 @@ class FairRecommender(Shown):
         """
         log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
         groups = log.require_groups() if log.groups is not None else Groups.none(log.n_users)
-        without_groups = self._notes_without_groups() if groups.is_empty else ()
+        notes = self._notes_without_groups() if groups.is_empty else ()
         item_ids, features = log.item_ids.copy().indexed(), None
         if log.features is not None:
             item_ids.extend(log.features.ids.ids)
@@ -326,11 +358,12 @@ class FairRecommender(Shown):
             features=features,
             n_items=0 if features is None else len(item_ids),
         )
-        with self._writing:
+        with self._changing():
             candidate = self._learning_with(groups, cluster, checkpoint).fit(first, on_epoch, columns=log.columns)
             self._commit(candidate, None)
             self._is_mapped = False
-            self.notes = (*log.notes, *without_groups, *candidate.notes)
+            notes += self._learning.notes_on_fairness(groups)
+            self.notes = (*log.notes, *notes, *candidate.notes)
             report(self.notes[len(log.notes) :])  # reading has reported the others
         return self
 
@@ -351,13 +384,13 @@ class FairRecommender(Shown):
                 "max_disparity is a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
                 "max_disparity"
             )
-        return ("there are no groups: nothing is done for fairness, and no disparity is measured",)
+        return (note_without_groups(self._learning.without_groups().config),)
 
     def _learning_with(
         self, groups: Groups, cluster: str | None = None, checkpoint: str | Path | None = None
     ) -> Learning:
-        """How states follow each other, and where; without groups there is nothing to be fair to."""
-        learning = self._learning.without_lever() if groups.is_empty else self._learning
+        """How states follow each other, and where; without groups, what needs them is off."""
+        learning = self._learning.without_groups() if groups.is_empty else self._learning
         if cluster is None:
             if checkpoint is not None:
                 raise ConfigurationError("checkpoint goes with a training on a cluster; give cluster, or leave it out")
@@ -418,8 +451,7 @@ class FairRecommender(Shown):
         """
         if not 0 < control_step <= 1:
             raise ConfigurationError(f"control_step must be above 0 and at most 1, got {control_step!r}")
-        with self._writing:
-            state = self._fitted()
+        with self._limited_threads(), self._writing, self._while_observing() as state:
             self._require_optimizer("learn")
             learning = self._learning_with(state.groups, cluster, checkpoint)
             if strategy is not None:
@@ -449,26 +481,35 @@ class FairRecommender(Shown):
                 candidate = learning.update(
                     state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
                 )
+                # What held before this update has been said.
+                before, now = (learning.notes_on_fairness(one.groups) for one in (state, new))
+                notes += [note for note in now if note not in before]
                 candidate.notes = self.notes = (*notes, *candidate.notes)
                 self._commit(candidate, state)  # workers hold a part of it until then
             report(self.notes)
         return self
 
     def observe(self, events: Any, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
-        """Take note of new events at once, without training.
+        """Record new events without training on them, at once, also while another thread runs an `update`.
 
         Items that users have interacted with are no longer recommended to them, and models that
-        read histories use the events from now on. Items that `items` describes can be recommended
-        from now on. The next `update` learns the events, unless `learn_later` is False.
+        read histories use the events from now on. The next `update` learns the events, unless `learn_later`
+        is False.
+
+        A model with item tables recommends a new item once an `update` has trained its row, or at once where `items`
+        gives it a feature that a trained item has. The popularity fallback counts its events at once.
 
         In a recommender loaded without groups whose events have weights, new events count in the popularity fallback
         as much as the item's events so far on average, and once where the item has none.
         """
-        with self._writing:
+        with self._observing:
             state = self._fitted()
-            new = self._align(state, events, users, items)
+            log = self._read_more(state, events, users, items)
+            new = NewEvents.align(log, state)
             if len(new.users) or new.features is not state.features:
                 self._replace_state(self._learning.observe(state, new, learn_later=learn_later))
+                if self._observed is not None:
+                    self._observed.append(_Observed(log, learn_later))
             self.notes = new.notes
             report(self.notes)
         return self
@@ -490,7 +531,7 @@ class FairRecommender(Shown):
             How many of them were known.
 
         """
-        with self._writing:
+        with self._changing():
             state = self._fitted()
             rows = state.user_ids.lookup(id_or_ids(user_ids))
             rows = np.unique(rows[rows >= 0])
@@ -532,7 +573,7 @@ class FairRecommender(Shown):
         600
 
         """
-        with self._writing:
+        with self._changing():
             state = self._fitted()
             kept = state.positions_of(events)
             if len(kept) == 0:
@@ -552,7 +593,7 @@ class FairRecommender(Shown):
 
         Where there were no groups at all, `groups` says what they are called: `Groups` of any users.
         """
-        with self._writing:
+        with self._changing():
             state = self._fitted()
             known = groups if groups is not None and state.groups.is_empty else state.groups
             groups = read_more_groups(state.user_ids.ids, to_table(users, what="the users"), state.columns, known)
@@ -570,7 +611,7 @@ class FairRecommender(Shown):
         histories: Sequence[Sequence[Any]] | None = None,
         exclude: Any = None,
         only: Any = None,
-        task: Task = "event",
+        task: Task = "next",
         cluster: str | None = None,
     ) -> pa.Table:
         """The k best items for each user, without those the user has interacted with.
@@ -589,8 +630,8 @@ class FairRecommender(Shown):
             Ids of items that must not be recommended, and of the only ones that may be: one id or a list. Unknown
             ids among them change nothing.
         task
-            What the lists are for: "event", the user's very next event, or "next", all that the user
-            does in the coming period.
+            What the lists are for: "next", all that the user does in the coming period, or "event", the user's
+            very next event. `evaluate` tests the same lists.
         cluster
             "local" or HOST:PORT: make the lists on a Ray cluster (`pip install 'fairstream[cluster]'`), bit for bit
             the same ones; None: in this process.
@@ -631,7 +672,7 @@ class FairRecommender(Shown):
         *,
         exclude: Any = None,
         only: Any = None,
-        task: Task = "event",
+        task: Task = "next",
         users_per_file: int = 10_000,
         cluster: str | None = None,
     ) -> None:
@@ -687,7 +728,7 @@ class FairRecommender(Shown):
         Parameters
         ----------
         items
-            One id or a list of ids; unknown ones have no similar items.
+            One id or a list of ids; unknown ones have no similar items, nor have those whose vector is untrained.
         k
             Items each; fewer where there are not so many, or where nobody has had an item with another.
 
@@ -927,8 +968,8 @@ class FairRecommender(Shown):
         """Write ids and vectors whose inner products are the scores, for an index such as FAISS.
 
         A new folder gets `items.parquet` (item_id, vector) and `users.parquet` (user_id, vector), and the same
-        vectors in the same order as `items.npy` and `users.npy` (float32). Users whom the model cannot score are
-        not in it. An index does not leave out what a user has had: ask it for more, and leave that out.
+        vectors in the same order as `items.npy` and `users.npy` (float32). Users and items that the model cannot score
+        are not in it. An index does not leave out what a user has had: ask it for more, and leave that out.
 
         Parameters
         ----------
@@ -969,6 +1010,7 @@ class FairRecommender(Shown):
         strategy: str | Strategy | None = None,
         metrics: Metrics | None = None,
         device: Literal["auto", "cpu", "cuda"] | None = None,
+        threads: Threads = "auto",
         mapped: bool = False,
         **changed: Any,
     ) -> FairRecommender:
@@ -982,8 +1024,8 @@ class FairRecommender(Shown):
             Objects of your own have to be passed again; a checkpoint holds no code.
         metrics
             As for the constructor.
-        device
-            "auto", "cpu" or "cuda".
+        device, threads
+            As for the constructor.
         mapped
             Leave the model in the file, mapped into memory, and the optimizer out: for processes that share one file
             to recommend from. What was loaded so can observe events, and neither learn, forget nor be saved.
@@ -1018,7 +1060,7 @@ class FairRecommender(Shown):
         runtime.torch_device()  # a device that is not there is no fault of the checkpoint
         own = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
         options = saved_options(path, manifest, changed, own)
-        recommender = cls(metrics=metrics, device=runtime.device, **options)
+        recommender = cls(metrics=metrics, device=runtime.device, threads=threads, **options)
         recommender._state = read_state(path, manifest, tensors, recommender._learning, mapped=mapped)
         recommender._is_mapped = mapped
         return recommender
@@ -1043,7 +1085,8 @@ class FairRecommender(Shown):
             state = self._fitted()
             self._n_readers += 1
         try:
-            yield state
+            with self._limited_threads():
+                yield state
         finally:
             with self._swapping:
                 self._n_readers -= 1
@@ -1052,8 +1095,41 @@ class FairRecommender(Shown):
         with self._swapping:
             self._state = following
 
+    @contextmanager
+    def _while_observing(self) -> Iterator[State]:
+        """The state in force; `_commit` adds what is observed meanwhile to its successor."""
+        with self._observing:
+            state, self._observed = self._fitted(), []
+        try:
+            yield state
+        finally:
+            with self._observing:
+                self._observed = None
+
     def _commit(self, candidate: Candidate, before: State | None) -> None:
-        """Put the next state in force by a single assignment.
+        """Put the next state in force by a single assignment, with what was observed since `before`."""
+        with self._observing:
+            if not self._observed:
+                self._commit_alone(candidate, before)
+                return
+            early = list(self._observed)
+        # The state in force shares memory with `before`, so that the next one needs its own.
+        following, update = candidate.commit(in_place=False)
+        following = self._after(following, early)
+        with self._observing:  # what came in since
+            self._replace_state(self._after(following, self._observed[len(early) :]))
+            self.last_update = update
+
+    def _after(self, state: State, observed: Sequence[_Observed]) -> State:
+        """The state that also knows what was observed."""
+        for log, learn_later in observed:
+            new = NewEvents.align(log, state)
+            if len(new.users) or new.features is not state.features:
+                state = self._learning.observe(state, new, learn_later=learn_later)
+        return state
+
+    def _commit_alone(self, candidate: Candidate, before: State | None) -> None:
+        """Put the next state in force where nothing was observed since `before`.
 
         Its memory may be that of the state before, unless somebody is using that one.
         """
@@ -1109,15 +1185,19 @@ class FairRecommender(Shown):
 
     def _align(self, state: State, events: Any, users: Any, items: Any = None) -> NewEvents:
         """The events that are not known yet, in the rows of the state."""
+        return NewEvents.align(self._read_more(state, events, users, items), state)
+
+    def _read_more(self, state: State, events: Any, users: Any, items: Any) -> EventLog:
+        """Events as a log, read as those of the state were."""
         if isinstance(events, EventLog):
             log = self._read(events, users=users, items=items)
             if state.last_time is not None:
                 log = replace(log, notes=(*log.notes, *log.notes_after(state.last_time)))
         else:
             log = read_more_events(
-                events, state.groups, state.columns, users=users, items=items, last_time=state.last_time
+                events, state.groups, state.later_columns, users=users, items=items, last_time=state.last_time
             )
-        return NewEvents.align(self._learning.readable(log), state)
+        return self._learning.readable(log)
 
     def _evaluate(
         self,

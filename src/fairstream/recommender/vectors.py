@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from fairstream.files import new_folder
 from fairstream.recommender.state import State
 
 _USERS_AT_ONCE = 4096
+_SCORES_AT_ONCE = 1 << 20
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+Likeness = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 
 def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
@@ -28,16 +31,15 @@ def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
     items = rows[is_known]
     vectors = _item_vectors(state)
     if vectors is None:
-        source, likeness = "histories", _shared_users(state, items)
+        source, likeness = "histories", _shared_users(state)
     else:
-        source, unit = "vectors", vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        likeness = unit[items] @ unit.T
-    likeness[np.arange(len(items)), items] = -np.inf
-    if vectors is None:
-        likeness[likeness <= 0] = -np.inf  # nobody has had both
-    k = min(k, likeness.shape[1])
-    best = np.argsort(-likeness, axis=1, kind="stable")[:, :k]
-    scores = np.take_along_axis(likeness, best, axis=1)
+        source, likeness = "vectors", _cosines(vectors, state.contexts.items)
+    n_items = len(state.item_ids) if vectors is None else len(vectors)
+    at_once = max(1, _SCORES_AT_ONCE // max(1, n_items))
+    blocks = [items[start : start + at_once] for start in range(0, max(1, len(items)), at_once)]
+    best, scores = (
+        np.concatenate(parts) for parts in zip(*(_best(likeness(rows), rows, k) for rows in blocks), strict=True)
+    )
     row, rank = np.nonzero(np.isfinite(scores))
     return pa.table(
         {
@@ -51,8 +53,9 @@ def similar_items(state: State, ids: pa.Array, k: int) -> pa.Table:
 
 
 def write_vectors(folder: Path, state: State, model: str) -> None:
-    """Write the vectors of all items, and of the users whom the model can score, into a new folder."""
+    """Write the vectors of the items and the users that the model can score into a new folder."""
     rows = np.flatnonzero(state.contexts.can_score(state.model, np.arange(state.history.n_users)))
+    items = np.arange(state.history.n_items) if state.contexts.items is None else state.contexts.items
     parts, of_items = [], None
     with torch.no_grad(), evaluating(state.model):
         for start in range(0, max(1, len(rows)), _USERS_AT_ONCE):
@@ -68,7 +71,7 @@ def write_vectors(folder: Path, state: State, model: str) -> None:
     assert of_items is not None
     tables = {
         "users": ("user_id", state.user_ids.ids.take(pa.array(rows)), np.concatenate(parts)),
-        "items": ("item_id", state.item_ids.ids, of_items[: len(state.item_ids)]),
+        "items": ("item_id", state.item_ids.ids.take(pa.array(items)), of_items[items]),
     }
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -93,14 +96,42 @@ def _item_vectors(state: State) -> Floats | None:
     return None if both is None else both[1].detach().float().cpu().numpy()
 
 
-def _shared_users(state: State, items: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """(A, n_items) the cosine of who has had them: users of both over the root of the product of either's users."""
+def _best(likeness: Likeness, items: Rows, k: int) -> tuple[Rows, Likeness]:
+    """(A, n_items) → the k others that are most like each of the items, and how much: (A, k) each."""
+    likeness[np.arange(len(items)), items] = -np.inf
+    best = np.argsort(-likeness, axis=1, kind="stable")[:, :k].copy()  # a view would keep the whole block
+    return best, np.take_along_axis(likeness, best, axis=1)
+
+
+def _cosines(vectors: Floats, trained: Rows | None) -> Callable[[Rows], Likeness]:
+    """Items (A,) → (A, n_items) the cosines of their vectors with those of all items; −∞ where one is not trained."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    is_trained = np.full(len(unit), trained is None)
+    if trained is not None:
+        is_trained[trained] = True
+
+    def likeness(items: Rows) -> Likeness:
+        return np.where(is_trained[items, None] & is_trained, unit[items] @ unit.T, -np.inf)
+
+    return likeness
+
+
+def _shared_users(state: State) -> Callable[[Rows], Likeness]:
+    """Items (A,) → (A, n_items) the cosine of who has had them; −∞ where nobody has had both.
+
+    That is users of both over the root of the product of either's users.
+    """
     n_items, seen = state.history.n_items, state.history.seen
-    users, had = seen.users, seen.items
-    n_users = np.bincount(had, minlength=n_items).astype(np.float64)
-    likeness = np.zeros((len(items), len(state.item_ids)))
-    for place, item in enumerate(items):
-        _, of_both = seen.lists(users[had == item])
-        shared = np.bincount(of_both, minlength=n_items)
-        likeness[place, :n_items] = shared / np.sqrt(np.maximum(n_users[item] * n_users, 1))
+    n_users = np.bincount(seen.items, minlength=n_items).astype(np.float64)
+    by_item, ends = seen.users[np.argsort(seen.items, kind="stable")], np.cumsum(n_users, dtype=np.int64)
+
+    def likeness(items: Rows) -> Likeness:
+        found = np.full((len(items), len(state.item_ids)), -np.inf)
+        for place, item in enumerate(items):
+            _, of_both = seen.lists(by_item[ends[item] - int(n_users[item]) : ends[item]])
+            shared = np.bincount(of_both, minlength=n_items)
+            cosines = shared / np.sqrt(np.maximum(n_users[item] * n_users, 1))
+            found[place, :n_items] = np.where(shared > 0, cosines, -np.inf)
+        return found
+
     return likeness

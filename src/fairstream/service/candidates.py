@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import torch
 
 from fairstream.data import UNKNOWN, Groups, read_events
-from fairstream.errors import ConfigurationError
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation
 from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
@@ -147,7 +147,7 @@ class Candidates:
         results, names = evaluation.tested, names_of(evaluation)
         codes = established(results, n_established)
         sizes = self._release.sizes("period sizes", codes, names)
-        return evaluation, self._release.means("period", ndcg_of(results), codes, names, sizes)
+        return evaluation, self._release.means("period", ndcg_of(results), codes, names, sizes).readable()
 
     def learn(self, head: pa.Table, tail: pa.Table, *, has_drifted: bool) -> Trial:
         """Learn `head`, with what was left over last time; judge by `tail`.
@@ -159,7 +159,7 @@ class Candidates:
         if self._parent is None:
             candidate = self._fresh(head)
             n_items = pc.count_distinct(pa.concat_tables([head, tail])["item_id"]).as_py()
-            return Trial(candidate, len(head), self._judge(candidate, tail), n_items)
+            return Trial(candidate, len(head), self._judge_held_out(candidate, tail), n_items)
         lessons = [self._lesson(head, tail, (), has_drifted=has_drifted)]
         if has_drifted:
             rejected = self._learnable()
@@ -195,6 +195,7 @@ class Candidates:
         n_established = len(kept.state.user_ids)
         n_new_items = self._n_unknown(kept, pa.concat_tables([head, tail]))
         self._observe(kept, events)  # at once, as the candidate does: then both give users the same rows
+        before = self._judge_held_out(kept, tail)  # before the training: with too few users it would be in vain
         assert self._parent is not None
         step = control_step(self._workspace.engine, self._parent)
         candidate.update(
@@ -210,7 +211,7 @@ class Candidates:
             candidate,
             len(events),
             self._judge(candidate, tail),
-            self._judge(kept, tail),
+            before,
             self._judge(kept, tail, baseline=True) if has_drifted else None,
             n_new_items,
             n_established,
@@ -269,6 +270,16 @@ class Candidates:
     def _observe(self, recommender: FairRecommender, events: pa.Table) -> None:
         if len(events):
             recommender.observe(_columns(events), users=self._people, learn_later=False)
+
+    def _judge_held_out(self, recommender: FairRecommender, events: pa.Table) -> Evaluation:
+        """Judge by the held-out events, which must test enough users."""
+        evaluation, needed = self._judge(recommender, events), self._config.gate.min_tested_users
+        if evaluation.n_tested_users < needed:
+            raise DataError(
+                f"the held-out events test {evaluation.n_tested_users} users, {needed} are needed "
+                f"(gate.min_tested_users)"
+            )
+        return evaluation
 
     def _judge(self, recommender: FairRecommender, events: pa.Table, *, baseline: bool = False) -> Evaluation:
         gate = self._config.gate

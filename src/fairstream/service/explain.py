@@ -31,6 +31,7 @@ from fairstream.evaluation.explanation import (
     mix_of_sums,
 )
 from fairstream.evaluation.resampling import Array
+from fairstream.service.gaps import noise_words
 from fairstream.service.periods import closed_periods
 from fairstream.service.privacy import EVERYONE
 from fairstream.service.records import Model, Period
@@ -129,6 +130,8 @@ def _notes(workspace: Workspace, made: Mapping[int, Model], t: int, shown: Expla
             f"What the update brought was measured on the held-out events of period {t - 1}; what it did otherwise on "
             f"period {t} is part of the drift."
         )
+    if shown.groups and (noise := noise_words(workspace.config.privacy.epsilon)) is not None:
+        notes.append(noise)
     if workspace.config.learning.has_lever:
         notes.append(
             "What is done for fairness is part of the update here; `fairstream run … --explain` on the same events "
@@ -174,11 +177,16 @@ def _moved(
     Of groups nothing but their means is kept, so that there are no factors of theirs.
     """
     (was, ends_before), (value, ends) = before, after
+    change = Estimate(value - was, _interval(value - was, (value, *ends), (was, *ends_before)))
     parts = {name: Estimate(part) for name, part in (factors or {}).items()}
     if learned is not None:
         parts[LEARNING] = learned
-    parts["drift"] = Estimate(value - was - sum(part.value for part in parts.values()))
-    return Change(was, value, Estimate(value - was, _interval(value - was, (value, *ends), (was, *ends_before))), parts)
+    drift = change.value - sum(part.value for part in parts.values())
+    interval = None if factors else change.interval
+    if interval is not None and learned is not None and learned.interval is not None:
+        interval = _interval(drift, (change.value, *interval), (learned.value, *learned.interval))
+    parts["drift"] = Estimate(drift, interval)
+    return Change(was, value, change, parts, margins=(ends_before[1] - was, ends[1] - value))
 
 
 def _factors(old: Sums, new: Sums) -> dict[str, float]:

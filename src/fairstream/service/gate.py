@@ -2,8 +2,12 @@
 
 The candidate and the model in service are judged on the same held-out events, which neither has
 learned, so that what is hard for both cancels. A change counts as beyond its limit if its value
-is, and its 95 % interval leaves out "no change": a limit that noise alone could break would stop
+is, and its 95 % interval leaves out "no change": a limit that chance alone could break would stop
 everything, one that only certainty could break would stop nothing.
+
+The numbers of groups carry noise on purpose, and noise is no reason to reject a candidate: a group's change must
+be further beyond its limit than noise carries it in 999 of 1,000 cases (`noise_margin`), too. Where noise alone has a
+standard error as large as the limit nothing is tested, and the check says so.
 
 Before that the period itself is looked at. If the model in service does far worse on it than on
 the last period that was learned from, it is the events that have changed: somebody may have poisoned them, or
@@ -20,7 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fairstream.evaluation.resampling import Array
-from fairstream.service.privacy import EVERYONE, Comparison, Normal
+from fairstream.service.gaps import too_noisy, with_margin
+from fairstream.service.privacy import EVERYONE, Comparison, Normal, noise_margin
 from fairstream.service.settings import Gate
 
 _OF_THE_INPUT = frozenset({"flood", "finite"})
@@ -40,6 +45,8 @@ class Check:
     group: str | None = None
     accepted: bool = False
     """Beyond its limit and passed all the same, as the sentence says."""
+    is_tested: bool = True
+    """Whether the noise leaves anything to judge by; a check that is not tested rejects nothing."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,17 @@ class Decision:
     def reason(self) -> str:
         if self.promote:
             accepted = dict.fromkeys(check.sentence for check in self.checks if check.accepted)
-            return "; ".join(("all checks passed", *accepted))
+            return "; ".join(("all checks passed", *accepted, *self._not_tested()))
         failed = [check for check in self.checks if not check.ok]
         if any(check.name == "drift" and check.group is None for check in failed):  # then groups say the same
             failed = [check for check in failed if check.name != "drift" or check.group is None]
         return "; ".join(check.sentence for check in failed)
+
+    def _not_tested(self) -> list[str]:
+        """Which groups were not tested, in one sentence for all of them."""
+        checks = [check for check in self.checks if not check.is_tested]
+        names = [check.group for check in checks if check.group is not None]
+        return [f"not tested: {', '.join(names)}, {checks[0].sentence.partition(': ')[2]}"] if names else []
 
     def to_dict(self) -> dict[str, Any]:
         return {"promote": self.promote, "reason": self.reason, "checks": [asdict(check) for check in self.checks]}
@@ -97,19 +110,30 @@ def finite(reason: str | None) -> Check:
     return Check("finite", reason is None, reason or "every number of the candidate is finite")
 
 
-def drift(now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate) -> Iterator[Check]:
-    """Whether the model in service does as it did: the levels of this period and of the last one learned from."""
+def drift(
+    now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate, noise: Mapping[str, tuple[float, float]]
+) -> Iterator[Check]:
+    """Whether the model in service does as it did: the levels of this period and of the last one learned from.
+
+    `noise` holds the standard errors that noise gives the groups' levels now and before.
+    """
     for name in (name for name in now if name in before):
-        (value, (_, high)), (was, (low, _)) = now[name], before[name]
+        (value, ends), (was, ends_before) = now[name], before[name]
         fall = 1 - value / was if was > 0 else 0.0
+        noise_now, noise_before = noise.get(name, (0.0, 0.0))
+        margin = noise_margin(math.hypot(noise_now, (1 - fall) * noise_before)) / was if was > 0 else 0.0
+        ok = not (fall - margin > gate.max_drift and ends[1] < ends_before[0])
+        group = None if name == EVERYONE else name
+        levels = f"{value:.4f} after {was:.4f}"
+        if group is not None:
+            levels = f"{with_margin(value, ends)} after {with_margin(was, ends_before)}"
         sentence = (
             f"on this period's events the model in service does {fall:.0%} worse for {name} than on the last period's "
-            f"({value:.4f} after {was:.4f}, limit {gate.max_drift:.0%}): the events themselves have changed"
+            f"({levels}, limit {gate.max_drift:.0%}): the events themselves have changed"
         )
-        ok = not (fall > gate.max_drift and high < low)
         if ok:
-            sentence = f"the model in service does for {name} as it did ({value:.4f} after {was:.4f})"
-        yield Check("drift", ok, sentence, fall, None, gate.max_drift, None if name == EVERYONE else name)
+            sentence = f"the model in service does for {name} as it did ({levels})"
+        yield Check("drift", ok, sentence, fall, None, gate.max_drift, group)
 
 
 def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejected: int, gate: Gate) -> Check:
@@ -145,50 +169,62 @@ def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
     level = float(old.mean())
     ratio = float(change.mean()) / level if level > 0 else 0.0
     deviations = change - ratio * old  # a ratio of means varies as this does, over its denominator
-    yield _performance(EVERYONE, level, Normal(ratio, Normal.mean(deviations).se / level if level > 0 else 0.0), gate)
+    error = Normal.mean(deviations).se / level if level > 0 else 0.0
+    yield _performance(EVERYONE, level, Normal(ratio, error), gate)
     variance = float(deviations.var())
-    for name, own in comparison.groups_before.means.items():
-        moved, size = comparison.groups_change.means[name], comparison.groups_before.sizes[name]
-        ratio = moved.value / own.value if own.value > 0 else 0.0
-        # Of the standard errors, only what noise has added is left beside how the ratio itself varies.
-        noise = math.hypot(_noise(moved, change, size), ratio * _noise(own, old, size))
-        error = math.hypot(math.sqrt(variance / size), noise)
-        yield _performance(name, own.value, Normal(ratio, error / own.value if own.value > 0 else 0.0), gate)
-    if gaps := comparison.groups_after.gaps():
-        yield _disparity(comparison, gaps, gate)
+    for name in comparison.groups_before.sizes:
+        yield _performance_of_group(name, comparison, variance, gate)
+    if len(comparison.groups_before.sizes) > 1:
+        yield _disparity(comparison, gate)
 
 
-def _noise(mean: Normal, values: Array, size: float) -> float:
-    """The part of a group's standard error that noise has added."""
-    return math.sqrt(max(0.0, mean.se**2 - float(values.var()) / size))
+def _performance_of_group(name: str, comparison: Comparison, variance: float, gate: Gate) -> Check:
+    own, moved = (groups.means.get(name) for groups in (comparison.groups_before, comparison.groups_change))
+    if own is not None and moved is not None and own.value <= 0:
+        return _performance(name, own.value, moved, gate)
+    if own is not None and moved is not None:
+        ratio = moved.value / own.value
+        noise = math.hypot(moved.noise, ratio * own.noise) / own.value
+        sampling = math.sqrt(variance / comparison.groups_before.sizes[name]) / own.value
+        change = Normal(ratio, math.hypot(sampling, noise), noise)
+        if change.can_test(gate.max_fall):
+            return _performance(name, own.value, change, gate)
+    return _not_tested("performance", f"NDCG@{gate.k} for {name}", comparison, gate.max_fall, name)
+
+
+def _not_tested(check: str, what: str, comparison: Comparison, limit: float, group: str | None = None) -> Check:
+    sentence = f"{what} is not tested: {too_noisy(comparison.epsilon)}"
+    return Check(check, True, sentence, None, None, limit, group, is_tested=False)
 
 
 def _performance(name: str, level: float, change: Normal, gate: Gate) -> Check:
     """The change, as a share of what the model in service reaches."""
+    group = None if name == EVERYONE else name
     if level <= 0:
-        return Check("performance", True, f"the model in service finds nothing for {name}", None, None, gate.max_fall)
-    value, (low, high) = change.published
-    ok = not (value < -gate.max_fall and high < 0)
+        sentence = f"the model in service finds nothing for {name}"
+        return Check("performance", True, sentence, None, None, gate.max_fall, group)
+    value, (low, high) = change.published()
+    ok = not (value + noise_margin(change.noise) < -gate.max_fall and high < 0)
     sentence = (
-        f"NDCG@{gate.k} for {name} {_moved(value)} {abs(value):.1%} "
+        f"NDCG@{gate.k} for {name} {'rises' if value > 0 else 'falls'} by {abs(value):.1%} "
         f"({low:+.1%} to {high:+.1%}, limit −{gate.max_fall:.0%})"
     )
-    group = None if name == EVERYONE else name
     return Check("performance", ok, sentence, value, (low, high), gate.max_fall, group)
 
 
-def _disparity(comparison: Comparison, gaps: Mapping[str, Normal], gate: Gate) -> Check:
+def _disparity(comparison: Comparison, gate: Gate) -> Check:
+    changes = comparison.groups_change.gaps()
+    gaps = {name: gap for name, gap in comparison.groups_after.gaps().items() if changes[name].can_test(gate.max_rise)}
+    what = "the largest gap between a group and the rest"
+    if not gaps:
+        return _not_tested("disparity", what, comparison, gate.max_rise)
     largest = max(gaps, key=lambda name: abs(gaps[name].value))
     before = max(abs(gap.value) for gap in comparison.groups_before.gaps().values())
-    rise = Normal(abs(gaps[largest].value) - before, comparison.groups_change.gaps()[largest].se)
-    value, (low, high) = rise.published
-    ok = not (value > gate.max_rise and low > 0)
+    value, (low, high) = Normal(abs(gaps[largest].value) - before, *changes[largest][1:]).published()
+    ok = not (value - noise_margin(changes[largest].noise) > gate.max_rise and low > 0)
     sentence = (
-        f"the largest gap between a group and the rest {_moved(value)} {abs(value):.3f} to "
-        f"{abs(gaps[largest].value):.3f} ({low:+.3f} to {high:+.3f}, limit +{gate.max_rise:g})"
+        f"{what} {'widens' if value > 0 else 'narrows'} by {abs(value):.3f} to {abs(gaps[largest].value):.3f} "
+        f"({largest} {'behind' if gaps[largest].value < 0 else 'ahead'}; {low:+.3f} to {high:+.3f}, "
+        f"limit +{gate.max_rise:g})"
     )
     return Check("disparity", ok, sentence, value, (low, high), gate.max_rise)
-
-
-def _moved(change: float) -> str:
-    return "rises by" if change > 0 else "falls by"

@@ -455,6 +455,7 @@ def popularity_of(events: pa.Table) -> State:
         user_ids.indexed(),
         item_ids.indexed(),
         np.zeros(n_users, np.bool_),
+        np.full(history.n_items, True),
         0,
         0,
     )

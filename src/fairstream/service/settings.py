@@ -32,6 +32,7 @@ LEARNING_OPTIONS = (
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
 _PARTS = ("gate", "privacy", "alerts", "limits", "retention")
 """The tables of the file beside that."""
+_TWO = 2
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
 
@@ -81,7 +82,7 @@ service; one that is surely better, and no worse than recent popularity, is acce
     min_group_size: int = Field(20, ge=1)
     """Groups with fewer tested users are neither judged nor reported, anywhere."""
     min_tested_users: int = Field(100, ge=2)
-    """A period stays open until this many users have held-out events to judge by."""
+    """A period stays open until its held-out events test this many users."""
 
 
 class Privacy(Configuration):
@@ -143,7 +144,8 @@ class LiveConfig(Configuration):
     groups: list[str] | None = Field(None, min_length=2)
     """The values of that attribute, as they are spelled; others are refused. Without it whatever comes is a group."""
     advantaged: str | None = None
-    """The group that is better served; without it the larger one, or with "auto" found anew before each update."""
+    """The group that is better served; without it the larger of two, and of more none, so that fairness needs \
+max_disparity; with "auto" found anew before each update."""
     every: str | None = None
     """When the service updates by itself: "1d", "6h", "30m", "90s" or "10000 events"; without it only when asked."""
     keep_models: int = Field(10, ge=2)
@@ -186,7 +188,18 @@ class LiveConfig(Configuration):
     def _check_advantaged(self) -> Self:
         if self.groups is not None and self.advantaged not in (None, "auto", *self.groups):
             raise ValueError(f"advantaged must be one of groups, {', '.join(self.groups)}, got {self.advantaged!r}")
+        if not self.has_advantaged and self.learning_options.get("group_weight", 1) != 1:
+            raise ValueError(
+                f"group_weight is for every group but the advantaged one, and none of {', '.join(self.groups or ())} "
+                f"was named; name the best-served one as advantaged, or use max_disparity, which finds out who is "
+                f"behind"
+            )
         return self
+
+    @property
+    def has_advantaged(self) -> bool:
+        """Whether it is known which group is better served, as far as the groups themselves are known."""
+        return self.advantaged is not None or len(self.groups or ()) <= _TWO
 
     @field_validator("every")
     @classmethod

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict
 
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore
+from fairstream.service.gaps import Gap, gap_in, noise_words, score_in, why_no_gap
 from fairstream.service.periods import closed_periods
 from fairstream.service.records import Time, Update
 from fairstream.service.registry import in_service, rejections_in_a_row
@@ -27,8 +26,12 @@ class Status(BaseModel):
     n_periods: int
     ndcg: float | None
     """Of the model in service on the last period."""
-    largest_gap: float | None
-    """Between a group and the rest, as published."""
+    largest_gap: Gap | None
+    """Between a group and everyone else, as published."""
+    no_gap: str | None
+    """Why there is none although groups are known."""
+    epsilon: float | str
+    """Of the noise that numbers of groups carry; "off": none."""
     n_waiting: int
     """Events that wait for the next update."""
     every: str | None
@@ -38,8 +41,9 @@ class Status(BaseModel):
         """Read it."""
         engine, current = workspace.engine, in_service(workspace.engine)
         last, newest = closed_periods(engine, limit=1), updates.listed(engine, limit=1)
-        metrics: dict[str, Any] = (last[0].evaluation or {}).get("metrics", {}) if last else {}
-        score: dict[str, Any] = next((score for name, score in metrics.items() if name.startswith("ndcg@")), {})
+        evaluation = (last[0].evaluation or {}) if last else {}
+        score = score_in(evaluation)
+        gap = gap_in(score)
         return cls.model_validate(
             {
                 "model": current and current.model,
@@ -48,7 +52,9 @@ class Status(BaseModel):
                 "rejections_in_a_row": rejections_in_a_row(engine),
                 "n_periods": last[0].t + 1 if last else 0,
                 "ndcg": score.get("mean"),
-                "largest_gap": (score.get("largest_gap") or {}).get("value"),
+                "largest_gap": gap,
+                "no_gap": why_no_gap(evaluation) if gap is None and score.get("by_group") else None,
+                "epsilon": workspace.config.privacy.epsilon,
                 "n_waiting": EventStore(workspace).n_open(),
                 "every": workspace.config.every,
             }
@@ -60,10 +66,11 @@ class Status(BaseModel):
         if self.model is not None and self.since is not None:
             lines = [f"Model {self.model} is in service since {self.since:%Y-%m-%d %H:%M:%S} UTC."]
         if self.ndcg is not None:
-            gap = (
-                "" if self.largest_gap is None else f", largest gap between a group and the rest {self.largest_gap:.3f}"
-            )
+            gap = "" if self.largest_gap is None else f"; {self.largest_gap.words}"
+            gap += "" if self.no_gap is None else f"; no gap between groups is reported: {self.no_gap}"
             lines.append(f"On the last of {self.n_periods} periods its NDCG was {self.ndcg:.4f}{gap}.")
+            if self.largest_gap is not None and (noise := noise_words(self.epsilon)) is not None:
+                lines.append(noise)
         if (done := self.last_update) is not None:
             reason = f": {done.reason}" if done.reason else ""
             lines.append(

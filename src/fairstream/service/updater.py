@@ -33,6 +33,7 @@ from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.explain import strata
 from fairstream.service.forgetting import complete_forgetting
+from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood, rejects_drift
 from fairstream.service.periods import closed_periods, events_of, in_order
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
@@ -94,11 +95,11 @@ class _Update:
 
     def run(self) -> Outcome:
         head, tail = self.events.slice(0, self.n_learnable), self.events.slice(self.n_learnable)
-        n_tested, needed = pc.count_distinct(tail["user_id"]).as_py(), self.gate.min_tested_users
-        if n_tested < needed:
+        n_users, needed = pc.count_distinct(tail["user_id"]).as_py(), self.gate.min_tested_users
+        if n_users < needed:
             return Outcome(
                 "skipped",
-                f"the period stays open: {n_tested} users have held-out events to judge by, {needed} are needed "
+                f"the period stays open: {n_users} users have held-out events to judge by, {needed} are needed "
                 f"(gate.min_tested_users); {len(self.events)} events wait",
             )
         current = in_service(self.engine)
@@ -119,8 +120,8 @@ class _Update:
             trial = candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
         except ModelError as error:
             return self._conclude(None, evaluation, Decision((*self._flood(), finite(str(error)))), current, 0.0)
-        except DataError as error:  # all of it was known before
-            return Outcome("skipped", f"the period stays open: {error}")
+        except DataError as error:  # it tests nobody, or too few users
+            return Outcome("skipped", f"the period stays open: {error}; {len(self.events)} events wait")
         seconds = time.perf_counter() - begin
         return self._conclude(trial, evaluation, self._decide(trial, drifts), current, seconds)
 
@@ -147,9 +148,11 @@ class _Update:
         return sum(1 for _ in takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest))
 
     def _drifts(self, evaluation: dict[str, Any], parent: str) -> Iterator[Check]:
-        """Compare with the last period that was learned from; nobody can tell how well the first one was served."""
-        before = self.periods[model(self.engine, parent).t].evaluation
-        return drift(evaluation["levels"], before["levels"] if before else {}, self.gate)
+        """Compare with the last period that was learned from; of the first period nobody can tell."""
+        if before := self.periods[model(self.engine, parent).t].evaluation:
+            noise_before = before.get("noise", {})
+            noise = {name: (error, noise_before.get(name, 0.0)) for name, error in evaluation["noise"].items()}
+            yield from drift(evaluation["levels"], before["levels"], self.gate, noise)
 
     def _conclude(
         self,
@@ -205,6 +208,9 @@ class _Update:
         for sentence in sentences_of(about):
             self.say(sentence)
         self.say(f"model {name} is {kind}: {outcome.reason}")
+        noise = noise_words(self.workspace.config.privacy.epsilon, has_target=bool(sentences_of(about)))
+        if noise is not None and self.candidates.has_groups:
+            self.say(noise)
         return outcome
 
     def _overtaken(self, name: str, parent: str | None, now_in_service: str | None) -> Outcome:
@@ -252,8 +258,9 @@ class _Update:
         return about
 
     def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:
-        names, advantaged = names_of(evaluation), self.workspace.config.advantaged
-        return {**reported(evaluation, groups, names, advantaged), "strata": strata(evaluation)}
+        names, config = names_of(evaluation), self.workspace.config
+        numbers = reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon)
+        return {**numbers, "strata": strata(evaluation)}
 
 
 def _hash(events: pa.Table) -> str:

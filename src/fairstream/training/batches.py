@@ -40,6 +40,11 @@ class Batches:
         """How many batches there are; the last one may be short."""
         return math.ceil(len(self.users) / self.size)
 
+    @property
+    def positives(self) -> Rows:
+        """The items to learn."""
+        return self.items
+
     def span(self, b: int) -> slice:
         """Where batch b lies."""
         return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
@@ -105,6 +110,11 @@ class Windows:
 
     def __len__(self) -> int:
         return math.ceil(len(self.users) / self.size)
+
+    @property
+    def positives(self) -> Rows:
+        """The items to learn."""
+        return self.targets[self.targets >= 0]
 
     def span(self, b: int) -> slice:
         """Where batch b lies."""

@@ -84,10 +84,7 @@ loss, and in the popularity that newcomers get."""
         """What is not given is what the model wants."""
         if not isinstance(given, dict) or not isinstance(given.get("model"), str):
             return given
-        defaults = {**model_defaults(given["model"])}
-        if given.get("loss", defaults.get("loss")) != defaults.get("loss"):
-            defaults.pop("activity_exponent", None)  # weights go with the model's own loss
-        return {**defaults, **given}
+        return {**model_defaults(given["model"], given.get("loss")), **given}
 
     @field_validator("model")
     @classmethod

@@ -11,6 +11,7 @@ from fairstream.evaluation.by_group import group_statistics
 from fairstream.evaluation.resampling import GroupPanel
 from fairstream.service.audit import record
 from fairstream.service.database import writing
+from fairstream.service.gaps import TOO_FEW
 from fairstream.service.gate import Check, Decision, finite, flood
 from fairstream.service.schema import events, models, periods, service, updates
 from fairstream.service.settings import Gate
@@ -107,12 +108,23 @@ def scores(rng: np.random.Generator, gap: float, level: float, n: int = 240) -> 
     return document
 
 
+def evaluated(scores: dict[str, Any]) -> dict[str, Any]:
+    """What an update stores of these scores."""
+    means = {name: mean for name, mean in scores["by_group"].items() if mean is not None}
+    return {
+        "metrics": {METRIC: scores},
+        "levels": {name: [mean, [mean - 0.02, mean + 0.02]] for name, mean in means.items()},
+        "withheld": {name: TOO_FEW for name in scores["by_group"] if name not in means},
+        "epsilon": "off",
+    }
+
+
 def _period(connection: Connection, rng: np.random.Generator, t: int, seq: int, n_events: int) -> None:
     evaluation = None
     if t:
         found = scores(rng, 0.12 / (1 + 0.45 * t), 0.16 + 0.08 * t / (t + 3))
         n_cold = int(40 / (1 + 0.3 * t))
-        evaluation = {"metrics": {METRIC: found}, "n_tested_users": 240, "n_cold_users": n_cold, "excluded_groups": []}
+        evaluation = evaluated(found) | {"n_tested_users": 240, "n_cold_users": n_cold}
     add_period(
         connection,
         t,
@@ -164,8 +176,8 @@ def _model(connection: Connection, rng: np.random.Generator, t: int, parent: str
         "data": {"sha256": f"{t:064x}", "n_events": 4000 + t, "n_users": 900 + 13 * t, "n_items": 600 + 9 * t}
         | ({"n_new_items": 40 - 2 * t} if t else {}),
         "versions": {"fairstream": "0.6.0", "torch": "2.6.0"},
-        "evaluation": {"metrics": {METRIC: after}} if not failed else None,
-        "before": {"metrics": {METRIC: before}} if parent and not failed else None,
+        "evaluation": evaluated(after) if not failed else None,
+        "before": evaluated(before) if parent and not failed else None,
         "n_learned": 3900,
     }
     add_model(

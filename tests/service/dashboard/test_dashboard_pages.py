@@ -380,6 +380,51 @@ def test_what_others_wrote_stays_text(new_workspace: Maker) -> None:
     assert client.get(f"{link}/audit.json").json()["model"]["decision"]["reason"] == HOSTILE
 
 
+def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspace: Maker) -> None:
+    """The tile, the table and the accepted gap agree on who is behind; where it may be chance none of them says."""
+    workspace = new_workspace(group="age")
+    why = "too few people for the privacy noise (epsilon = 1)"
+    scores = {
+        "mean": 0.2,
+        "by_group": {"young": 0.14, "old": 0.2, "rare": None},
+        "gaps": {
+            "young": {"value": -0.06, "interval": [-0.08, -0.04]},
+            "old": {"value": 0.06, "interval": [0.04, 0.08]},
+        },
+        "largest_gap": {"group": "old", "value": 0.06, "interval": [0.04, 0.08], "p_value": 0.001},
+    }
+    levels = {"young": [0.14, [0.12, 0.16]], "old": [0.2, [0.17, 0.23]]}
+    evaluation = {"metrics": {METRIC: scores}, "levels": levels, "withheld": {"rare": why}, "epsilon": 1.0}
+    evaluation |= {"n_tested_users": 900, "n_cold_users": 0}
+    gaps = {"young": {"value": 0.05, "se": 0.01}, "old": {"value": -0.05, "se": 0.03}}
+    control = {"max_disparity": 0.02, "gaps": gaps, "sentences": []}
+    about = {"evaluation": evaluation, "control": control, "event_weights": {"young": 1.0, "old": 1.0, "rare": 1.0}}
+    untested = {
+        "name": "performance",
+        "ok": True,
+        "is_tested": False,
+        "group": "rare",
+        "sentence": f"not tested: {why}",
+    }
+    with writing(workspace.engine) as connection:
+        add_period(connection, 1, evaluation=evaluation)
+        add_model(connection, "m1", 1, about=about, decision={"promote": True, "reason": "good", "checks": [untested]})
+    client = signed_in(workspace)
+    pages = {path: " ".join(Reader(client.get(path).text).texts) for path in ("/", "/models", "/models/m1")}
+    for page in pages.values():
+        words = " ".join(page.split())
+        assert "0.060 ± 0.020" in words
+        assert "young behind" in words
+        assert "Numbers of groups carry noise on purpose, for privacy (epsilon = 1)" in words
+        assert not re.search(r"young ahead|old behind|old ahead", words)
+    for page in (pages["/"], pages["/models/m1"]):
+        assert "0.140 ± 0.020" in page
+        assert why in page
+        assert "0.050 ± 0.020 behind" in page  # of the young, by the controller
+        assert "0.050 ± 0.059, may be chance" in page  # of the old
+    assert "not tested" in pages["/models/m1"]
+
+
 def test_audit_reports_are_files_to_keep_that_stand_alone(shop: Workspace) -> None:
     client = signed_in(shop)
     for suffix, kind in (("html", "text/html"), ("json", "application/json")):

@@ -17,6 +17,7 @@ from fairstream.service import registry, schema
 from fairstream.service.api.auth import Reader
 from fairstream.service.api.errors import problems
 from fairstream.service.api.service import RunningService, Service
+from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.periods import closed_periods
 from fairstream.service.records import FINISHED, Period
 
@@ -114,10 +115,11 @@ def _of_workspace(service: Service) -> Iterator[Metric]:
 
 def _of_period(period: Period) -> Iterator[Metric]:
     """How the model in service did on the last period."""
-    metrics = (period.evaluation or {}).get("metrics") or {}
-    ndcg = next((scores for name, scores in metrics.items() if name.startswith("ndcg@")), None) or {}
+    ndcg = score_in(period.evaluation)
     if ndcg.get("mean") is not None:
         yield GaugeMetricFamily("fairstream_ndcg", "NDCG on the last closed period.", value=ndcg["mean"])
-    gap = ndcg.get("largest_gap") or {}
-    if gap.get("value") is not None:
-        yield GaugeMetricFamily("fairstream_largest_gap", "The largest gap of a group on it.", value=gap["value"])
+    if (gap := gap_in(ndcg)) is not None:
+        yield GaugeMetricFamily("fairstream_largest_gap", "The largest gap of a group on it.", value=gap.value)
+        if gap.margin is not None:
+            what = "Half of the 95 % interval of the largest gap, privacy noise included."
+            yield GaugeMetricFamily("fairstream_largest_gap_margin", what, value=gap.margin)

@@ -229,11 +229,19 @@ def _columns(
         moment, left = moments[place], ends[rank]
         title = f"{moment.time:%-d %b} · period {moment.t}"
         readings = [
-            (line.style, line.name, write(value)) for line in series if (value := line.values[place]) is not None
+            (line.style, line.name, write(value) + _margin(line, place, write))
+            for line in series
+            if (value := line.values[place]) is not None
         ]
         width = round(ends[rank + 1] - left, 2)
         columns.append(Column(xs[place], round(left, 2), width, title, moment.note, readings))
     return columns
+
+
+def _margin(line: Series, place: int, write: Callable[[float], str]) -> str:
+    """How far the interval goes beyond the value, where there is one."""
+    value, band = line.values[place], line.bands[place] if line.bands else None
+    return "" if value is None or band is None else f" ± {write(band[1] - value)}"
 
 
 def _path(points: Sequence[tuple[float, float] | None]) -> str:

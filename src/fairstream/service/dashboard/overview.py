@@ -9,9 +9,11 @@ from typing import Any
 from fairstream.service.dashboard.charts import Chart, Moment, Series, bar_chart, line_chart
 from fairstream.service.dashboard.reading import Overview, gap_of
 from fairstream.service.dashboard.words import count, percent, score
+from fairstream.service.gaps import with_margin
 from fairstream.service.records import Model, Period, from_microseconds
 from fairstream.service.settings import LiveConfig
 
+_Z = 1.96
 _NOT_PROMOTED = {"rejected": "candidate rejected", "failed": "update failed"}
 
 
@@ -28,7 +30,12 @@ class Target:
 def quality_chart(overview: Overview) -> Chart:
     """How good the lists of everyone and of each group were."""
     series = [
-        Series(name, f"line-{place % 6}", [scores.by_group.get(name) for _, scores in overview.evaluated])
+        Series(
+            name,
+            f"line-{place % 6}",
+            [scores.by_group.get(name) for _, scores in overview.evaluated],
+            [_band(period, name) for period, _ in overview.evaluated],
+        )
         for place, name in enumerate(overview.groups)
     ]
     series = [line for line in series if any(value is not None for value in line.values)]
@@ -88,10 +95,30 @@ def target_of(model: Model | None) -> Target | None:
         return None
     weights = model.about.get("event_weights") or {}
     groups = [
-        {"name": name, "weight": weight, "gap": (gap := control["gaps"].get(name)), "verdict": _verdict(control, gap)}
+        {
+            "name": name,
+            "weight": weight,
+            "gap": _gap_words(gap := control["gaps"].get(name)),
+            "verdict": _verdict(control, gap),
+        }
         for name, weight in weights.items()
     ]
     return Target(model, control["max_disparity"], list(control["sentences"]), groups)
+
+
+def _gap_words(gap: dict[str, float] | None) -> str:
+    """How far a group is behind or ahead, with its margin; where it may be chance, neither."""
+    if gap is None:
+        return "–"
+    size, margin = abs(gap["value"]), _Z * gap["se"]
+    side = ", may be chance" if size <= margin else " behind" if gap["value"] > 0 else " ahead"
+    return f"{with_margin(size, (size - margin, size + margin))}{side}"
+
+
+def _band(period: Period, name: str) -> tuple[float, float] | None:
+    """The interval of a group's mean."""
+    level = ((period.evaluation or {}).get("levels") or {}).get(name)
+    return None if level is None else (level[1][0], level[1][1])
 
 
 def _verdict(control: dict[str, Any], gap: dict[str, float] | None) -> tuple[str, str]:

@@ -10,10 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from fairstream.evaluation.by_group import Estimate, GroupScores
+from fairstream.evaluation.by_group import GroupScores
 from fairstream.service import schema
 from fairstream.service.audit import Entry
 from fairstream.service.event_store import EventStore
+from fairstream.service.gaps import Gap, gap_in, score_in
 from fairstream.service.periods import closed_periods
 from fairstream.service.records import Model, Period, Update, from_microseconds
 from fairstream.service.registry import InService, in_service, model, rejections_in_a_row
@@ -24,21 +25,6 @@ from fairstream.service.workspace import Workspace
 PERIODS_AT_ONCE = 60
 _LATEST_UPDATES, _LATEST_ENTRIES = 6, 12
 _LONGEST_ID = 32
-
-
-@dataclass(frozen=True)
-class Gap:
-    """The largest gap between a group and everybody else."""
-
-    group: str
-    value: float
-    interval: tuple[float, float] | None
-    is_behind: bool
-    p_value: float | None
-
-    @property
-    def may_be_chance(self) -> bool:
-        return self.p_value is not None and Estimate(self.value, p_value=self.p_value).may_be_chance
 
 
 @dataclass(frozen=True)
@@ -110,27 +96,13 @@ class ModelStory:
 
 def scores_of(evaluation: Mapping[str, Any] | None) -> GroupScores | None:
     """NDCG of everyone and of the groups, from what is stored of an evaluation."""
-    metrics: Mapping[str, Any] = (evaluation or {}).get("metrics") or {}
-    stored = next((score for name, score in metrics.items() if name.startswith("ndcg@")), None)
+    stored = score_in(evaluation)
     return GroupScores.from_dict(stored) if stored else None
 
 
 def gap_of(scores: GroupScores | None) -> Gap | None:
-    """The largest gap with its interval; of two groups, whose gaps are the same, that of the one behind.
-
-    >>> behind = {"value": -0.04, "interval": [-0.07, 0.01]}
-    >>> gap_of(GroupScores.from_dict({"gaps": {"b": behind}, "largest_gap": {"group": "b", "value": 0.04}}))
-    Gap(group='b', value=0.04, interval=(0.0, 0.07), is_behind=True, p_value=None)
-    """
-    if scores is None or scores.largest_gap is None or scores.largest_gap_group is None:
-        return None
-    behind = [name for name, gap in scores.gaps.items() if gap.value < 0]
-    name = behind[0] if len(scores.gaps) == 2 and len(behind) == 1 else scores.largest_gap_group
-    interval = scores.largest_gap.interval
-    if interval is None and (gap := scores.gaps.get(name)) is not None and gap.interval is not None:
-        low, high = sorted(end if gap.value >= 0 else -end for end in gap.interval)
-        interval = max(0.0, low), high
-    return Gap(name, scores.largest_gap.value, interval, name in behind, scores.largest_gap.p_value)
+    """The largest gap with its interval."""
+    return None if scores is None else gap_in(scores.to_dict())
 
 
 def read_overview(workspace: Workspace, *, before: int | None = None) -> Overview:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from fairstream.service import gaps
 from fairstream.service.dashboard import reading, words
 
 _FILTERS = (
@@ -23,6 +24,7 @@ _FILTERS = (
     words.iso,
     words.sentence,
     words.gap_words,
+    words.gain_words,
     words.times,
     words.reason_of,
     words.checks_of,
@@ -33,6 +35,9 @@ _FILTERS = (
     words.entry_body,
     reading.scores_of,
     reading.gap_of,
+    gaps.level_of,
+    gaps.noise_words,
+    gaps.why_no_gap,
 )
 
 
@@ -72,7 +77,7 @@ def _environment() -> Environment:
     )
     environment.filters.update({function.__name__: function for function in _FILTERS})
     style, icon = assets().values()
-    environment.globals.update(style=style, icon=icon, TOO_FEW=words.TOO_FEW)
+    environment.globals.update(style=style, icon=icon)
     return environment
 
 

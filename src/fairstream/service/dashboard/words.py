@@ -11,10 +11,9 @@ from markupsafe import Markup
 
 from fairstream.pages.format import anything
 from fairstream.service.audit import Entry
-from fairstream.service.dashboard.reading import Gap
+from fairstream.service.gaps import Gap, why_no_gap, with_margin
 from fairstream.service.records import Model, from_microseconds
 
-TOO_FEW = "too few people to report"
 _CHECKS = {
     "finite": "Training succeeded",
     "flood": "No single user dominates",
@@ -116,23 +115,23 @@ def sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}" + ("" if words.endswith((".", "!", "?")) else ".")
 
 
-def gap_words(gap: Gap | None) -> str:
-    """Who is how far behind, and whether that may be chance.
+def gap_words(gap: Gap | None, evaluation: Mapping[str, Any] | None) -> str:
+    """Who is how far behind or ahead, whether that may be chance, or why nothing is said of it.
 
-    >>> gap_words(Gap("F", 0.019, None, True, 0.3))
-    'The group “F” is 0.019 behind everyone else, which may be chance.'
+    >>> gap_words(Gap("F", 0.05, (0.02, 0.08), True, 0.01), None)
+    'The group “F” is 0.050 ± 0.030 behind everyone else.'
     """
     if gap is None:
-        return "No gap can be reported: too few people of more than one group were evaluated."
-    side = "behind" if gap.is_behind else "ahead of"
-    chance = (
-        ""
-        if gap.p_value is None
-        else ", which may be chance"
-        if gap.may_be_chance
-        else ", which is unlikely to be chance"
-    )
-    return f"The group “{gap.group}” is {score(gap.value)} {side} everyone else{chance}."
+        return f"No gap between groups is reported: {why_no_gap(evaluation or {})}."
+    return sentence(gap.words)
+
+
+def gain_words(model: Model, group: str) -> str:
+    """How far a model is ahead of the one before for a group, with its margin."""
+    gain = ((model.about.get("gains") or {}).get("groups") or {}).get(group)
+    if gain is None:
+        return "–"
+    return ("+" if gain[0] > 0 else "") + with_margin(*gain)
 
 
 def times(weight: float) -> str:

@@ -1,0 +1,133 @@
+"""What is said of groups and of the gap between them: with its margin and one sign, or why nothing is said.
+
+It reads what an update has stored, see `privacy`, and imports nothing large: every command of a workspace uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+TOO_FEW: Final = "too few people to report"
+_SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The largest gap between a group and everybody else."""
+
+    group: str
+    value: float
+    """Its size."""
+    interval: tuple[float, float] | None
+    """The 95 % interval of its size, which the privacy noise is part of."""
+    is_behind: bool
+    p_value: float | None
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether groups that are served equally could have it, by chance and by the privacy noise."""
+        holds_zero = self.interval is not None and self.interval[0] <= 0
+        return holds_zero or (self.p_value is not None and self.p_value >= _SIGNIFICANCE)
+
+    @property
+    def margin(self) -> float | None:
+        """How far the interval goes beyond the size."""
+        return None if self.interval is None else self.interval[1] - self.value
+
+    @property
+    def size(self) -> str:
+        """The size with its margin: 0.019 ± 0.030."""
+        return with_margin(self.value, self.interval)
+
+    @property
+    def side(self) -> str:
+        """Where the group is, or that nobody can tell."""
+        return "may be chance" if self.may_be_chance else f"{self.group} {'behind' if self.is_behind else 'ahead'}"
+
+    @property
+    def words(self) -> str:
+        """Who is how far behind or ahead; where it may be chance nobody is named.
+
+        >>> print(Gap("F", 0.05, (0.02, 0.08), True, 0.01).words)
+        the group “F” is 0.050 ± 0.030 behind everyone else
+        >>> print(Gap("F", 0.02, (0.0, 0.05), True, 0.2).words)
+        the largest gap between a group and everyone else is 0.020 ± 0.030, which may be chance
+        """
+        if self.may_be_chance:
+            return f"the largest gap between a group and everyone else is {self.size}, which may be chance"
+        return f"the group “{self.group}” is {self.size} {'behind' if self.is_behind else 'ahead of'} everyone else"
+
+
+def score_in(evaluation: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """NDCG of everyone and of the groups in what is stored of an evaluation; empty where there is none."""
+    metrics: Mapping[str, Any] = (evaluation or {}).get("metrics") or {}
+    return next((score for name, score in metrics.items() if name.startswith("ndcg@")), {})
+
+
+def gap_in(score: Mapping[str, Any]) -> Gap | None:
+    """The largest gap with its interval; of two groups, whose gaps are the same, that of the one behind.
+
+    >>> behind = {"value": -0.04, "interval": [-0.07, 0.01]}
+    >>> gap_in({"gaps": {"b": behind}, "largest_gap": {"group": "b", "value": 0.04}})
+    Gap(group='b', value=0.04, interval=(0.0, 0.07), is_behind=True, p_value=None)
+    """
+    largest, gaps = score.get("largest_gap") or {}, score.get("gaps") or {}
+    if largest.get("group") is None or largest.get("value") is None:
+        return None
+    behind = [name for name, gap in gaps.items() if gap["value"] < 0]
+    name = behind[0] if len(gaps) == 2 and len(behind) == 1 else largest["group"]
+    interval = largest.get("interval")
+    if interval is None and (ends := gaps.get(name, {}).get("interval")) is not None:
+        interval = sorted(end if gaps[name]["value"] >= 0 else -end for end in ends)
+    ends = None if interval is None else (max(0.0, interval[0]), interval[1])
+    return Gap(name, largest["value"], ends, name in behind, largest.get("p_value"))
+
+
+def why_no_gap(evaluation: Mapping[str, Any]) -> str:
+    """Why an evaluation with groups has no gap."""
+    means = [mean for mean in score_in(evaluation).get("by_group", {}).values() if mean is not None]
+    noisy = too_noisy(evaluation.get("epsilon", "off"))
+    return noisy if len(means) > 1 or noisy in (evaluation.get("withheld") or {}).values() else TOO_FEW
+
+
+def level_of(evaluation: Mapping[str, Any] | None, group: str) -> str:
+    """A group's mean with its margin, or why it is withheld."""
+    level = ((evaluation or {}).get("levels") or {}).get(group)
+    if level is None:
+        return str(((evaluation or {}).get("withheld") or {}).get(group, TOO_FEW))
+    return with_margin(*level)
+
+
+def with_margin(value: float, interval: tuple[float, float] | None) -> str:
+    """A number of groups with half of its interval.
+
+    >>> with_margin(-0.02, (-0.05, 0.01))
+    '−0.020 ± 0.030'
+    """
+    number = f"{value:.3f}".replace("-", "−")
+    return number if interval is None else f"{number} ± {interval[1] - value:.3f}"
+
+
+def too_noisy(epsilon: float | str) -> str:
+    """Why a number that noise would dominate is withheld, or a check not made."""
+    return f"too few people for the privacy noise (epsilon = {_written(epsilon)})"
+
+
+def noise_words(epsilon: float | str, *, has_target: bool = False) -> str | None:
+    """What readers of groups' numbers must know; None where there is no noise.
+
+    `has_target`: sentences of the controller stand beside them, which give standard errors.
+    """
+    if epsilon == "off":
+        return None
+    controller = ", or one standard error where the accepted gap is concerned" if has_target else ""
+    return (
+        f"Numbers of groups carry noise on purpose, for privacy (epsilon = {_written(epsilon)}); ± is half of a 95 % "
+        f"interval, the noise included{controller}."
+    )
+
+
+def _written(epsilon: float | str) -> str:
+    return epsilon if isinstance(epsilon, str) else f"{epsilon:g}"

@@ -1,0 +1,96 @@
+"""How many threads to use, on machines and in containers that other work shares."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from fairstream.errors import ConfigurationError
+
+Threads = int | Literal["auto"]
+"""A number of threads, or "auto"."""
+MAX_TRAINING_THREADS = 4
+"""More threads hardly speed up a step of gradient descent: on 16 cores, 4 take half the time of 1, and 16 no less."""
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def check_threads(threads: Any) -> Threads:
+    """Return a valid number of threads, or raise ConfigurationError."""
+    if threads == "auto" or (isinstance(threads, int) and not isinstance(threads, bool) and threads >= 1):
+        return threads
+    raise ConfigurationError(f"threads must be 'auto' or a whole number from 1 on, got {threads!r}")
+
+
+@cache
+def available_cores() -> int:
+    """Return how many cores this process may use: by its affinity, and by the CPU quota of its container."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    n_cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, min(n_cores, int(_quota(_CGROUPS))))
+
+
+def _quota(cgroups: Path) -> float:
+    """Return the cores that a container's quota is worth, from cgroups v2 or v1; infinity without one."""
+    for limit, period in (("cpu.max", None), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            words = (cgroups / limit).read_text().split()
+            if period is not None:
+                words += (cgroups / period).read_text().split()
+            quota, length = map(int, words)
+        except (OSError, ValueError):  # no such file, or "max 100000"
+            continue
+        if quota > 0:
+            return quota / length
+    return sys.maxsize
+
+
+def inference_threads(threads: Threads) -> int:
+    """Return the threads for scores, lists and closed forms; "auto" never exceeds PyTorch's own number."""
+    import torch  # noqa: PLC0415 (who only counts cores need not wait for it)
+
+    return min(torch.get_num_threads(), available_cores()) if threads == "auto" else threads
+
+
+def training_threads(threads: Threads) -> int:
+    """Return the threads for gradient descent.
+
+    A step is short, so its threads mostly wait for each other; where other processes use the cores, too, one thread is
+    ten times as fast as two. "auto" takes up to half of the cores, and leaves the others alone.
+    """
+    if threads != "auto":
+        return threads
+    return min(inference_threads(threads), max(1, min(MAX_TRAINING_THREADS, available_cores() // 2)))
+
+
+@contextmanager
+def limit_threads(n: int) -> Iterator[None]:
+    """Let PyTorch use n threads inside the block, in the calling thread alone: OpenMP has a limit for each thread."""
+    import torch  # noqa: PLC0415
+
+    if torch.get_num_threads() == n:  # asking also makes PyTorch set up this thread, which would undo a limit later
+        yield
+    else:
+        with _openmp().limit(limits=n):
+            yield
+
+
+@cache
+def _openmp() -> Any:
+    """Return a controller of the OpenMP libraries that are loaded."""
+    from threadpoolctl import ThreadpoolController  # noqa: PLC0415
+
+    return ThreadpoolController().select(user_api="openmp")
+
+
+def configure_openmp() -> None:
+    """Set OpenMP up for a process of ours, before PyTorch is loaded: as many threads as cores, and waiting ones sleep.
+
+    By default a waiting thread spins, which takes the core from whoever would do the work it waits for.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
