@@ -105,8 +105,8 @@ beside recent popularity, so that a hard period is no loss.)"""
 groups or more."""
     disparity_lever: Literal["auto", "event-weights", "fairness-loss"] = "auto"
     """What the controller sets in models trained by gradient descent: event-weights, how much each group's events \
-count in the softmax loss; fairness-loss, λ; auto, event-weights where the loss takes them. Closed forms and \
-popularity have weights of events alone."""
+count in the softmax loss; fairness-loss, λ; auto, event-weights where the loss takes them. Closed forms \
+have weights of events alone."""
     disparity_task: Literal["event", "next"] = "next"
     """Where that gap is measured: event, at each event of the period just ended; next, one list for it."""
     disparity_metric: str = "ndcg@20"

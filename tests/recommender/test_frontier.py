@@ -135,8 +135,8 @@ def test_the_events_that_a_recommender_knows_are_its_past(frontier: fs.Frontier)
 
 def test_repeated_events_belong_to_the_past_that_a_recommender_knows() -> None:
     log = read(STREAM.events.take(np.repeat(np.arange(3000), 2)), repeats="all")
-    own = recommender("popularity").fit(log).frontier(levels=[1, 3], **QUICK)
-    given = recommender("popularity").frontier(log, levels=[1, 3], **QUICK)
+    own = recommender("item-item").fit(log).frontier(levels=[1, 3], **QUICK)
+    given = recommender("item-item").frontier(log, levels=[1, 3], **QUICK)
     assert own.period_ends[-1] == len(log) == 6000
     assert [level.scores for level in own.levels] == [level.scores for level in given.levels]
 
@@ -224,7 +224,6 @@ def test_the_weights_help_those_behind(frontier: fs.Frontier) -> None:
     ("model", "options", "lever"),
     [
         ("item-item", {}, "group_weight"),
-        ("popularity", {}, "group_weight"),
         ("blend", {}, "group_weight"),
         ("sasrec", {}, "group_weight"),
         ("sasrec", {"loss": "bpr"}, "fairness_weight"),
@@ -232,13 +231,18 @@ def test_the_weights_help_those_behind(frontier: fs.Frontier) -> None:
     ],
 )
 def test_the_lever_is_one_that_the_model_has(model: str, options: dict[str, Any], lever: str) -> None:
-    training = {} if model in ("item-item", "popularity") else {"pretrain_epochs": 1, "update_epochs": 1}
+    training = {} if model == "item-item" else {"pretrain_epochs": 1, "update_epochs": 1}
     rec = recommender(model, **options, **training)
     small = read(STREAM.events.slice(0, 1500))
     frontier = rec.frontier(small, levels=[0, 1] if lever == "fairness_weight" else [1, 6], **{**QUICK, "n_periods": 1})
     assert frontier.lever == lever
     assert any("the signed one is weighed" in note for note in frontier.notes) == ("method" in options)
     assert frontier.levels[0].scores != frontier.levels[1].scores  # it has an effect
+
+
+def test_popularity_has_no_lever() -> None:
+    with pytest.raises(ConfigurationError, match="popularity has neither group weights nor a fairness loss to vary"):
+        recommender("popularity").frontier(LOG, **QUICK)
 
 
 @pytest.mark.slow

@@ -204,6 +204,16 @@ class Groups:
         by_code = np.array([*(weights.get(name, 1.0) for name in self.names), 1.0])  # UNKNOWN is −1
         return by_code[self.codes]
 
+    def hide(self, rows: Rows) -> Groups:
+        """Return the same groups with those of some user rows not known.
+
+        >>> Groups.from_values("gender", ["M", "F", "M"], advantaged="M").hide(np.array([0])).codes.tolist()
+        [-1, 1, 0]
+        """
+        codes = self.codes.copy()
+        codes[rows] = UNKNOWN
+        return replace(self, codes=codes)
+
     def with_ahead(self, names: Iterable[str], judged: Iterable[str] | None = None) -> Groups:
         """Return the same groups with `names`, as measured, ahead of the rest; the same object where none is.
 

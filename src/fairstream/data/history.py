@@ -247,6 +247,12 @@ class History:
         is_first[places[earliest]] = True
         return chosen[is_first[chosen]]
 
+    def users_with_rare_items(self, is_counted: np.ndarray[Any, np.dtype[np.bool_]], n_users: int) -> Rows:
+        """The users who have had an item that fewer than `n_users` of the users `is_counted` (n_users,) have had."""
+        users, items = self.seen.users, self.seen.items
+        counts = np.bincount(items, is_counted[users], minlength=self.n_items)
+        return np.unique(users[counts[items] < n_users])
+
     @cached_property
     def recent_popularity(self) -> Floats:
         """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events."""
@@ -254,11 +260,8 @@ class History:
         popularity.flags.writeable = False
         return popularity
 
-    def faded_counts(self, weights: Floats | None = None, share: float = HALF_LIFE) -> Floats:
-        """The same sums with the events of each user counted `weights` (n_users,) times; None: once.
-
-        The half-life is a `share` of all events.
-        """
+    def faded_counts(self, share: float = HALF_LIFE) -> Floats:
+        """The same sums with a half-life that is a `share` of all events."""
         n = len(self)
         half_life, popularity = max(1.0, share * n), np.zeros(self.n_items)
         for run in self.runs:
@@ -266,8 +269,7 @@ class History:
                 at = slice(start, start + _EVENTS_AT_ONCE)
                 items = run.items[at]
                 age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
-                faded = np.exp2(-age / half_life)
-                _add(popularity, items, faded if weights is None else faded * weights[run.users[at]])
+                _add(popularity, items, np.exp2(-age / half_life))
                 n -= len(items)
         return popularity
 

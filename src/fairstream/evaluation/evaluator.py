@@ -28,7 +28,7 @@ from fairstream.evaluation.score_cells import Scored
 from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.evaluation.totals import Total
 from fairstream.evaluation.user_results import Slice, UserResults, cut_slices, score_periods, user_means
-from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer, UserWeights
+from fairstream.models import ContextBuilder, Reads, RecentPopularity, Scorer
 from fairstream.randomness import Randomness
 
 
@@ -165,7 +165,6 @@ class Evaluator:
         t: int,
         n_rankable: int | None = None,
         by_event: bool = False,
-        user_weights: UserWeights | None = None,
     ) -> Evaluation:
         """Test a model on events that it has not been trained on.
 
@@ -188,8 +187,6 @@ class Evaluator:
             (the tasks `next` and `remain`). True: one list for each event, made from everything that
             the user did before it and tested on its item; a user's value is the mean over the user's
             events (the task `event`).
-        user_weights
-            How many times the events of each user count in the fallback; None: once.
 
         Returns
         -------
@@ -227,7 +224,7 @@ class Evaluator:
             lists = self._rank(model, scored, n_candidates, history, n_rankable, draw)
             lists, reranking = rerank_hits(self.rerank, lists, self.groups.codes[scored.users], self.depth)
         if not by_model.all():
-            fallback = RecentPopularity.of(history, n_rankable, user_weights).eval().to(model.device)
+            fallback = RecentPopularity.of(history, n_rankable).eval().to(model.device)
             others = replace(requests.where(~by_model), contexts=ContextBuilder(Reads(), history))
             of_fallback = self._rank(fallback, others, self.depth, history, n_rankable, draw, " of newcomers")
             lists = lists.merge(of_fallback, by_model)

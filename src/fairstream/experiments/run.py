@@ -355,7 +355,6 @@ class Run(Tabular, Iterator[PeriodResult]):
             t=t,
             n_rankable=None if self._oracle is None else self._oracle.n_items,
             by_event=task == "event",
-            user_weights=state.user_weights,
         )
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:

@@ -24,6 +24,7 @@ from fairstream.models.scorer import (
     closed_forms,
     copy_model,
     make_model,
+    takes_weights,
 )
 from fairstream.models.sequence import GRU4Rec, SASRec
 from fairstream.models.tables import ItemTable, Table, UserTable
@@ -142,4 +143,5 @@ __all__ = [
     "model_class",
     "model_defaults",
     "model_factory",
+    "takes_weights",
 ]

@@ -100,7 +100,7 @@ class ItemItem(ClosedFormScorer):
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
-        rows = self._chosen(history, weights)
+        rows = self._chosen(history)
         gram = self.gram.numpy(force=True).copy()  # older states keep theirs
         if not np.array_equal(rows, self.rows.numpy(force=True)):
             gram, new = np.zeros_like(gram), range(len(history))
@@ -110,13 +110,12 @@ class ItemItem(ClosedFormScorer):
         self.gram = torch.from_numpy(gram).to(self.device)
         self.weight = _regression(self.gram, self._ridge)
 
-    def _chosen(self, history: History, weights: UserWeights | None) -> Rows:
+    def _chosen(self, history: History) -> Rows:
         """The most popular items, as many as there is room for; of equals the earlier ones."""
         m = len(self.rows)
         if m == self._n_items:
             return np.arange(m)
-        per_event = None if weights is None else weights[history.users]
-        counts = np.bincount(history.items, per_event, minlength=self._n_items)
+        counts = np.bincount(history.items, minlength=self._n_items)
         return np.sort(np.argsort(-counts, kind="stable")[:m])
 
     def _add(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -250,8 +251,8 @@ class ClosedFormScorer(Scorer):
     """A model that is computed from the events, not trained by gradient descent.
 
     A closed-form model has no loss, so no fairness loss either: a group that is behind is helped by
-    letting its events count more. Its tensors are buffers. To forget users it is computed again from the
-    events of the others.
+    letting its events count more, where `learn` takes `weights`. Its tensors are buffers. To forget users it is
+    computed again from the events of the others.
     """
 
     @abstractmethod
@@ -268,9 +269,14 @@ class ClosedFormScorer(Scorer):
             The positions of those that it does not hold yet.
         weights
             How many times the events of each user count, the same for the events that the model holds
-            already; None: once.
+            already; None: once. A model without this parameter takes no group weights.
 
         """
+
+
+def takes_weights(model: ClosedFormScorer) -> bool:
+    """Whether the events of some users can count more than once in a closed-form model."""
+    return "weights" in inspect.signature(model.learn).parameters
 
 
 def closed_forms(model: Scorer) -> dict[str, ClosedFormScorer]:

@@ -158,6 +158,7 @@ def state_manifest(state: State) -> dict[str, Any]:
         "period_ends": list(history.ends),
         "memory": dict(state.memory),
         "event_weights": dict(state.event_weights),
+        "lacks_groups": state.lacks_groups,
         "control": dict(state.control),
         "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice", "ahead")},
         "columns": asdict(state.columns),
@@ -178,8 +179,6 @@ def state_all_tensors(state: State) -> Tensors:
     }
     if state.features is not None:
         columns["items/features"] = state.features
-    if state.popularity is not None:
-        columns["fallback/popularity"] = state.popularity
     return (
         tensors_of(state)
         | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
@@ -285,7 +284,8 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, 
         features=features,
         event_weights=manifest.get("event_weights", {}),
         control=manifest.get("control", {}),
-        popularity=tensors["fallback/popularity"].numpy() if "fallback/popularity" in tensors else None,
+        # Earlier versions kept a weighted fallback where there were no groups.
+        lacks_groups=manifest.get("lacks_groups", "fallback/popularity" in tensors),
     )
 
 

@@ -14,11 +14,13 @@ import numpy as np
 import torch
 
 from fairstream.data import EventLog, Groups, History, Rows
+from fairstream.data.groups import UNKNOWN
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
 from fairstream.methods import METHODS, Method, MethodConfig, Parts
 from fairstream.models import (
+    MODELS,
     ClosedFormScorer,
     ContextBuilder,
     Mask,
@@ -30,6 +32,7 @@ from fairstream.models import (
     WindowScorer,
     closed_forms,
     make_model,
+    takes_weights,
 )
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
@@ -71,6 +74,8 @@ MOST_ITEMS = 5_000
 """Up to so many items, sequence models rank each positive among all of them while they are trained …"""
 N_SHARED = 1_024
 """… beyond, among so many that are drawn for each batch."""
+MIN_USERS_OF_AN_ITEM = 10
+"""An item that fewer users of known groups have had could identify one of them: such a user's events count once."""
 CALIBRATION_SHARE = 0.05
 """Share of the first events, the latest ones, from which `fit` learns what a model inherits: the blend's weights."""
 LAMBDA_PER_LOG_WEIGHT: Mapping[str, float] = {"log-likelihood": 0.25, "probability": 8.0}
@@ -129,9 +134,17 @@ class _Lesson(NamedTuple):
     """Whether the model holds events by other weights."""
 
     @property
+    def groups(self) -> Groups:
+        """The groups that training may use; with group weights those of users whom no rare item identifies."""
+        if all(weight == 1 for weight in self.event_weights.values()):
+            return self.about.groups
+        assert self.plan.events is not None
+        return _shown_groups(self.about.groups, self.history, _without(self.unlearned, self.plan.events))
+
+    @property
     def user_weights(self) -> UserWeights | None:
         """(n_users,) how many times the events of each user count; None: once."""
-        return self.about.groups.weights(self.event_weights)
+        return self.groups.weights(self.event_weights)
 
 
 @dataclass(eq=False)
@@ -193,6 +206,8 @@ class Learning:
         self.parts.check(self.config)
         # What cannot be honoured is said now, not at the first fit.
         _ = (self.factory, self.objective, self.strategy, self.controller, self._sets_lambda)
+        if self.controller is not None or self.config.group_weight != 1:
+            _check_takes_weights(self.example)
 
     @cached_property
     def factory(self) -> ModelFactory:
@@ -271,7 +286,7 @@ class Learning:
             ).tested
 
         if known is None or metric.name not in known.metrics:
-            results = tested(state.model, state.contexts, user_weights=state.user_weights)
+            results = tested(state.model, state.contexts)
         else:
             results = known.tested
         yardstick = None
@@ -413,8 +428,7 @@ class Learning:
         unlearned = np.arange(len(history)) if is_fresh else unlearned
         base = None if is_fresh else self.models.grown(state, history, events.features, always=True)
         weights = self.fixed_weights(events.groups) if self.controller is None else dict(control.weights)
-        was_weighted = state.user_weights is not None
-        lesson = _Lesson(plan, history, events, t, unlearned, weights, control, was_weighted)
+        lesson = _Lesson(plan, history, events, t, unlearned, weights, control, state.is_weighted)
         result = self._train(lesson, base, on_epoch)
         if type(result.model).inherit is not Scorer.inherit:
             previous = self.models.grown(state, history, events.features)[0] if base is None else base[0]
@@ -454,9 +468,9 @@ class Learning:
     def unweighted(self, state: State) -> State:
         """The state with the events of every group counting once, where that needs no training.
 
-        That is in closed-form parts of the model and in the fallback; what was learned by gradient stays.
+        That is in closed-form parts of the model; what was learned by gradient stays.
         """
-        if state.user_weights is None:
+        if not state.is_weighted:
             return state
         model, optimizer = self.models.grown(state, state.history, state.features, always=True)
         self._compute(model, state.history, range(0), state.unlearned, None, state.started_at, was_weighted=True)
@@ -478,7 +492,6 @@ class Learning:
             trained_items=_marked(state.trained_items, history.n_items),
             pending=pending,
             unlearned=np.concatenate([state.unlearned, arrived]),
-            popularity=state.popularity_after(history),
         )
 
     def forget(self, state: State, rows: Rows) -> State:
@@ -507,7 +520,8 @@ class Learning:
         model, optimizer = self.models.forgotten(state, rows)
         if parts := closed_forms(model):
             self._reset(parts, history, state.started_at)
-            everything, weights = np.arange(len(history)), groups.weights(state.event_weights)
+            everything = np.arange(len(history))
+            weights = _shown_groups(groups, history, unlearned).weights(state.event_weights)
             self._compute(model, history, _without(everything, unlearned), everything, weights, state.started_at)
         return replace(
             state,
@@ -572,11 +586,11 @@ class Learning:
                 return ()
             name = config.model if self.parts.model is None else type(model).__name__
             twin = next((n for n, m in METHODS.items() if m == Method(n, METHODS[config.method].strategy)), None)
-            takes_weights = "weights" in inspect.signature(model.learn).parameters
             return (
                 f"{name} is computed in closed form, so the fairness loss of {config.method} has no effect: the "
                 f"results equal those of {twin or 'fairness_weight=0'}; use "
-                f"{'max_disparity or group_weight, or ' if takes_weights else ''}a model trained by gradient descent",
+                f"{'max_disparity or group_weight, or ' if takes_weights(model) else ''}"
+                f"a model trained by gradient descent",
             )
         if self._is_undirected(groups):
             return (
@@ -670,17 +684,14 @@ class Learning:
             return
         learned = _without(np.arange(len(history)), unlearned)
         new = _without(np.asarray(events, np.int64), learned)
-        counting, weights = np.union1d(learned, new), {}
+        counting = np.union1d(learned, new)
         if user_weights is not None or was_weighted:  # the weights may have changed: all events count anew
             self._reset(parts, history, t)
             new = counting
-        if user_weights is not None:
-            weights = {"weights": user_weights}
         only, at = history.only(counting), np.searchsorted(counting, new)
-        for part in parts.values():
-            if weights:
-                _check_takes_weights(part)
-            part.learn(only, at, **weights)  # replaces its tensors, so older states keep theirs
+        weights = {} if user_weights is None else {"weights": user_weights}
+        for part in parts.values():  # each replaces its tensors, so older states keep theirs
+            part.learn(only, at, **(weights if takes_weights(part) else {}))
 
     def _reset(self, parts: Mapping[str, ClosedFormScorer], history: History, t: int) -> None:
         """Let closed-form parts forget everything."""
@@ -713,7 +724,7 @@ class Learning:
     def _job(self, lesson: _Lesson, model: Scorer, optimizer: torch.optim.Optimizer) -> TrainingJob:
         plan, history, about = lesson.plan, lesson.history, lesson.about
         assert plan.events is not None
-        rows, config, groups = self.oracle or history, self.config, about.groups
+        rows, config, groups = self.oracle or history, self.config, lesson.groups
         objective, user_weights = self._objective(lesson), lesson.user_weights
         if self._sets_lambda and lesson.control is not None:
             groups, user_weights = groups.with_ahead(lesson.control.ahead(groups.names)), None
@@ -801,13 +812,28 @@ def _works_on_copy(make_engine: Any, job: TrainingJob) -> bool:
 
 
 def _check_takes_weights(model: Scorer) -> None:
-    """Raise a `ConfigurationError` where a closed-form model of somebody's own knows no weights."""
-    assert isinstance(model, ClosedFormScorer)
-    if "weights" not in inspect.signature(model.learn).parameters:
+    """Raise a `ConfigurationError` where a closed-form model knows no weights."""
+    if not isinstance(model, ClosedFormScorer) or takes_weights(model):
+        return
+    if registered := [name for name, kind in MODELS.items() if kind is type(model)]:
         raise ConfigurationError(
-            f"group_weight needs a model whose learn takes weights, and that of {type(model).__name__} does not; "
-            f"add `weights` to it (see ClosedFormScorer.learn), or leave group_weight at 1"
+            f"{registered[0]} takes no group weights, because its scores would reveal whose events count more; choose "
+            f"another model, or leave out group_weight and max_disparity"
         )
+    raise ConfigurationError(
+        f"group_weight needs a model whose learn takes weights, and that of {type(model).__name__} does not; "
+        f"add `weights` to it (see ClosedFormScorer.learn), or leave group_weight at 1"
+    )
+
+
+def _shown_groups(groups: Groups, history: History, unlearned: Rows) -> Groups:
+    """The groups of the users whom no rare item among the learned events could identify.
+
+    What training does for a group shows in the scores of the items that its users have had. Where few users have had
+    an item, its scores would reveal their groups.
+    """
+    learned = history.only(_without(np.arange(len(history)), unlearned))
+    return groups.hide(learned.users_with_rare_items(groups.codes != UNKNOWN, MIN_USERS_OF_AN_ITEM))
 
 
 def _without(positions: Rows, gone: Positions) -> Rows:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairstream.errors import ConfigurationError
 from fairstream.methods import METHODS, MethodConfig
-from fairstream.models import ClosedFormScorer, WindowScorer, closed_forms
+from fairstream.models import ClosedFormScorer, WindowScorer, closed_forms, takes_weights
 from fairstream.recommender.learning import Learning
 from fairstream.strategies import Keep
 
@@ -82,11 +82,13 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
             f"choose a method such as Finetune or FADE"
         )
     is_closed = isinstance(model, ClosedFormScorer)
-    takes_weights = bool(closed_forms(model)) or (
+    has_weights = any(map(takes_weights, closed_forms(model).values())) or (
         isinstance(model.gradient_part, WindowScorer) and learning.objective.is_weighted
     )
+    if is_closed and not has_weights:
+        raise ConfigurationError(f"the model {config.model} has neither group weights nor a fairness loss to vary")
     if lever is None:
-        lever = "group_weight" if takes_weights else "fairness_weight"
+        lever = "group_weight" if has_weights else "fairness_weight"
     if lever not in LEVERS:
         raise ConfigurationError(f"lever must be one of {', '.join(LEVERS)}, got {lever!r}")
     if lever == "fairness_weight" and is_closed:
@@ -95,8 +97,8 @@ def choose_lever(learning: Learning, lever: LeverName | None) -> tuple[LeverName
             f"choose the lever group_weight"
         )
     notes = {
-        f"the training of {config.model} knows no weights of events: they count only in the popularity that newcomers "
-        f"get; fairness_weight is the lever that this model has": lever == "group_weight" and not takes_weights,
+        f"the training of {config.model} knows no weights of events, so that they have no effect; fairness_weight is "
+        f"the lever that this model has": lever == "group_weight" and not has_weights,
         f"the method {config.method} has no fairness loss: the signed one is weighed, as with fairness='signed'": (
             lever == "fairness_weight" and config.fairness_name is None
         ),

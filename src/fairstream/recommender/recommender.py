@@ -498,9 +498,6 @@ class FairRecommender(Shown):
 
         A model with item tables recommends a new item once an `update` has trained its row, or at once where `items`
         gives it a feature that a trained item has. The popularity fallback counts its events at once.
-
-        In a recommender loaded without groups whose events have weights, new events count in the popularity fallback
-        as much as the item's events so far on average, and once where the item has none.
         """
         with self._observing:
             state = self._fitted()
@@ -599,7 +596,7 @@ class FairRecommender(Shown):
             groups = read_more_groups(state.user_ids.ids, to_table(users, what="the users"), state.columns, known)
             if groups is None:
                 raise DataError(f"the users have no column {state.groups.attribute!r}, which makes the groups")
-            self._replace_state(state.with_groups(groups))
+            self._replace_state(replace(state, groups=groups, lacks_groups=False))
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
@@ -1211,10 +1208,10 @@ class FairRecommender(Shown):
         **options: Any,
     ) -> Evaluation:
         """Quality on new events, by an `_evaluator` with these options."""
-        model, contexts, weights = state.model, state.contexts, state.user_weights
+        model, contexts = state.model, state.contexts
         if baseline:
             model = RecentPopularity.of(state.history).eval().to(self._learning.device)
-            contexts, weights = ContextBuilder(Reads(), state.history, None, self._learning.device), None
+            contexts = ContextBuilder(Reads(), state.history, None, self._learning.device)
         return replace(self._evaluator(new, **options), breaks_down=breakdown, cluster=cluster).evaluate(
             model,
             new.users,
@@ -1223,7 +1220,6 @@ class FairRecommender(Shown):
             contexts=contexts,
             t=state.t,
             by_event=by_event,
-            user_weights=weights,
         )
 
     def _evaluator(

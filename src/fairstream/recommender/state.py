@@ -13,12 +13,11 @@ import torch
 from fairstream.data import Columns, EventLog, Groups, History, Rows, Vocabulary
 from fairstream.data.features import Codes, notes_on_undescribed, resized
 from fairstream.data.groups import UNKNOWN
-from fairstream.data.history import Floats
 from fairstream.data.inputs import parts_of, to_table
 from fairstream.data.seen import SeenItems
 from fairstream.data.tables import is_text
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer, UserWeights
+from fairstream.models import ContextBuilder, Mask, RecentPopularity, Scorer
 from fairstream.strategies import Memory
 
 _NOTHING: Rows = np.empty(0, dtype=np.int64)
@@ -77,14 +76,13 @@ class State:
     """How many times the events of each group count; once where a group is not named."""
     control: Memory = field(default_factory=dict)
     """What the controller of the disparity remembers."""
-    popularity: Floats | None = None
-    """(n_items,) what the fallback scores where events have weights and nobody's group is known, as in a checkpoint
-    without groups; None: it is computed from the weights."""
+    lacks_groups: bool = False
+    """Whether events have weights by group and nobody's group is known, as in a checkpoint without groups."""
 
     @property
-    def user_weights(self) -> UserWeights | None:
-        """(n_users,) how many times the events of each user count; None: once."""
-        return self.groups.weights(self.event_weights)
+    def is_weighted(self) -> bool:
+        """Whether the events of some group count more or less than once."""
+        return any(weight != 1 for weight in self.event_weights.values())
 
     @cached_property
     def contexts(self) -> ContextBuilder:
@@ -97,27 +95,16 @@ class State:
     @cached_property
     def fallback(self) -> RecentPopularity:
         """What users get whom the model cannot score."""
-        if self.popularity is None:
-            model = RecentPopularity.of(self.history, weights=self.user_weights)
-        else:
-            model = RecentPopularity(self.history.n_users, self.history.n_items)
-            model.popularity = torch.from_numpy(self.popularity)
-        return model.eval().to(self.model.device)
+        return RecentPopularity.of(self.history).eval().to(self.model.device)
 
     def without_groups(self) -> State:
-        """The same state with nobody's group in it; its fallback stays what it is, also where events have weights."""
-        is_weighted = self.popularity is not None or self.user_weights is not None
-        popularity = self.fallback.popularity.cpu().numpy() if is_weighted else None
+        """The same state with nobody's group in it."""
         groups = replace(self.groups, codes=np.full_like(self.groups.codes, UNKNOWN))
-        return replace(self, groups=groups, popularity=popularity)
-
-    def with_groups(self, groups: Groups) -> State:
-        """The same state with everybody's group, from which the fallback is computed again."""
-        return replace(self, groups=groups, popularity=None)
+        return replace(self, groups=groups, lacks_groups=self.is_weighted)
 
     def require_groups(self, task: str) -> None:
         """Raise a `ConfigurationError` where events have weights and nobody's group is known to compute them from."""
-        if self.popularity is not None:
+        if self.lacks_groups:
             raise ConfigurationError(
                 f"this was saved without groups while events have weights by group, so that {task} needs to know them; "
                 f"call set_groups(users) first"
@@ -140,19 +127,6 @@ class State:
             pairs.append(SeenItems.from_pairs(users[is_known], items[is_known]))
         seen = reduce(SeenItems.union, pairs)
         return np.flatnonzero(seen.has(self.history.users, self.history.items))
-
-    def popularity_after(self, history: History) -> Floats | None:
-        """`popularity` for a history with more events.
-
-        Whose groups the new events belong to is not known: they count the mean of what the item's events so far
-        count, and once where it has none.
-        """
-        if self.popularity is None:
-            return None
-        before, weights = self.history.recent_popularity, np.ones(history.n_items)
-        has_events = np.flatnonzero(before)
-        weights[has_events] = self.popularity[has_events] / before[has_events]
-        return history.recent_popularity * weights
 
     @property
     def is_shared(self) -> bool:

@@ -43,8 +43,7 @@ class Entry:
 
 def audited(engine: Engine, secret: bytes, heads: tuple[Path, ...]) -> Engine:
     """The engine with the key of the record, and the files that its last hash is written to."""
-    key = hmac.digest(secret, b"audit record", "sha256")
-    return engine.execution_options(audit_key=key, audit_heads=heads)
+    return engine.execution_options(audit_key=_key(secret), audit_heads=heads)
 
 
 def record(connection: Connection, kind: str, body: Mapping[str, Any]) -> None:
@@ -100,6 +99,15 @@ def verify(engine: Engine, expect: str | None = None) -> int:
     return len(reader.hashes)
 
 
+def is_last_entry_of(connection: Connection, secret: bytes) -> bool:
+    """Whether the last entry has the key of this secret, or no entry has any: there are none, or they are of 0.1.0."""
+    last = connection.execute(select(audit).order_by(audit.c.seq.desc()).limit(1)).first()
+    if last is None:
+        return True
+    entry = Entry(**last._mapping)
+    return entry.hash in (_hash(entry, _key(secret)), _hash(entry, None))
+
+
 def baseline(connection: Connection) -> dict[str, Any]:
     """What the tables say when a record gets its key, so that later changes can be told."""
     keys = schema.keys.c
@@ -117,6 +125,10 @@ def baseline(connection: Connection) -> dict[str, Any]:
 def _part(connection: Connection, after: int, n: int) -> list[Entry]:
     query = select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(n)
     return [Entry(**row._mapping) for row in connection.execute(query)]
+
+
+def _key(secret: bytes) -> bytes:
+    return hmac.digest(secret, b"audit record", "sha256")
 
 
 def _hash(entry: Entry, key: bytes | None) -> str:

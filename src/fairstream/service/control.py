@@ -42,8 +42,7 @@ def reported_control(recommender: FairRecommender, names: Sequence[str], step: f
         sentences.append("no gap could be measured: too few users of more than one group were tested")
     if update is not None and update.fairness_weight:
         sentences.append(
-            f"the model learns that by its fairness loss, whose weight is {update.fairness_weight:.2f} now; the "
-            f"popularity that newcomers get counts the events so"
+            f"the model learns that by its fairness loss, whose weight is {update.fairness_weight:.2f} now"
         )
     if control is not None and step < 1:
         sentences.append(

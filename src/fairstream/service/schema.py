@@ -134,6 +134,14 @@ forgotten = Table(
 )
 """Who was forgotten, so that a replayed stream does not bring them back."""
 
+secret_check = Table(
+    "secret_check",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False, comment="always 1"),
+    Column("digest", String(64), nullable=False, comment="HMAC of a fixed text with the workspace's secret"),
+)
+"""Which secret the workspace was made with: with any other it does not open."""
+
 model_files = Table(
     "model_files",
     metadata,

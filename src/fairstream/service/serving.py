@@ -283,7 +283,7 @@ class ServingModel:
             items, self._n_counted = np.array(self._arrived, np.int64), len(self._arrived)
         state = self._state
         history = state.history.after(np.full(len(items), self._stranger), items, ends_period=False)
-        self._fallback = replace(state, history=history, popularity=state.popularity_after(history)).fallback
+        self._fallback = replace(state, history=history).fallback
         with self._lock:
             old = [user for user, made in self._lists.items() if getattr(made, "source", None) != "model"]
             for user in old:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -48,6 +47,7 @@ from fairstream.service.database import (
 )
 from fairstream.service.model_store import DatabaseModelStore, ModelStore
 from fairstream.service.people import PeopleStore
+from fairstream.service.secret import check_secret, make_secret, store_check
 from fairstream.service.settings import FILE, LiveConfig
 
 _DATABASE, _PEOPLE_DATABASE, _SECRET, _LOCK = "database", "people-database", "secret", ".updating"
@@ -81,9 +81,10 @@ class Workspace:
             upgrade(engine)
             if database is not None:
                 _write_private(folder / _DATABASE, database.encode())
-            secret = secrets.token_bytes(32)
+            secret = make_secret()
             _write_private(folder / _SECRET, secret)
             with writing(audited(engine, secret, _heads(folder, config))) as connection:
+                store_check(connection, secret)
                 record(connection, "init", {"configuration": config.to_dict()})
             config.write(folder)  # last: a folder with this file is a workspace
         return cls.open(folder)
@@ -96,9 +97,11 @@ class Workspace:
         engine = _engine_of(folder, for_requests=for_requests)
         try:
             need_current(engine)
+            secret = _read(folder / _SECRET)
+            with reachable(engine):
+                check_secret(engine, secret, folder / _SECRET)
             on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
             store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
-            secret = _read(folder / _SECRET)
             return cls(folder, config, audited(engine, secret, _heads(folder, config)), secret, store)
         except BaseException:
             engine.dispose()
@@ -110,9 +113,11 @@ class Workspace:
         config, secret, engine = LiveConfig.read(_need(folder)), _read(folder / _SECRET), _engine_of(folder)
         with _let_go(engine), reachable(engine):
             before = revision(engine)
+            check_secret(engine, secret, folder / _SECRET)
             upgrade(engine)
-            if before == "0001":  # from here on the record has a key
-                with writing(audited(engine, secret, _heads(folder, config))) as connection:
+            with writing(audited(engine, secret, _heads(folder, config))) as connection:
+                store_check(connection, secret)
+                if before == "0001":  # from here on the record has a key
                     record(connection, UPGRADE, baseline(connection))
             return before != revision(engine)
 

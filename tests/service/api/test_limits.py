@@ -167,3 +167,63 @@ def test_an_answer_comes_in_one_piece(patient: tuple[str, int]) -> None:
         received = connection.recv(65_536)
     assert received.startswith(b"HTTP/1.1 401")
     assert received.endswith(b"\r\n\r\nno")
+
+
+CHUNKED = b"POST %b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def bytes_taken(connection: socket.socket, part: bytes, most: int) -> int:
+    """How many bytes of a part that repeats itself a server takes in before it closes the connection."""
+    n_sent = 0
+    with connection:
+        try:
+            while n_sent < most:
+                connection.sendall(part)
+                n_sent += len(part)
+        except OSError:
+            pass
+    return n_sent
+
+
+@pytest.mark.parametrize("path", [b"/", b"/unread"])
+@pytest.mark.parametrize(
+    ("begin", "part"),
+    [
+        (b"0\r\n", b"X" * 100 + b": " + b"y" * 1000 + b"\r\n"),
+        (b"0\r\nX: ", b"y" * 65_536),
+        (b"1;", b"x" * 65_536),
+        (b"", b"1;" + b"x" * 1000 + b"\r\ny\r\n"),
+    ],
+    ids=["trailers", "an endless trailer", "an endless extension", "extensions"],
+)
+def test_what_a_chunked_body_holds_beside_its_data_is_bounded(
+    patient: tuple[str, int], path: bytes, begin: bytes, part: bytes
+) -> None:
+    limit = Deadlines.max_head_bytes
+    n_sent = bytes_taken(connect(patient, CHUNKED % path + begin), part * (65_536 // len(part)), 100 * limit)
+    assert n_sent < 50 * limit  # the rest of it lay in the network's own buffers
+    assert rest(connect(patient, GOOD)).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_in_many_small_chunks_is_taken_in(patient: tuple[str, int]) -> None:
+    n_chunks = 2 * Deadlines.max_head_bytes // len(b"1\r\n\r\n")
+    body = b"1\r\ny\r\n" * n_chunks + b"0\r\nX: trailer\r\n\r\n"
+    head = (CHUNKED % b"/").replace(b"Host: a", b"Host: a\r\nConnection: close")
+    assert rest(connect(patient, head, body)).endswith(b"%d" % n_chunks)
+
+
+def test_after_an_answer_that_did_not_wait_for_the_body_the_connection_ends(patient: tuple[str, int]) -> None:
+    with connect(patient, POST % b"/unread") as connection:  # its body has not begun
+        received = b""
+        while part := connection.recv(65_536):
+            received += part
+        assert received.startswith(b"HTTP/1.1 401 ")
+        assert received.count(b"HTTP/1.1") == 1
+    pipelined = connect(patient, POST % b"/unread", b"x" * 1000 + GOOD)
+    assert rest(pipelined).count(b"HTTP/1.1 ") in (1, 2)  # two where the body came before the answer
+
+
+def test_a_client_that_sends_a_large_body_first_reads_why_it_was_refused(patient: tuple[str, int]) -> None:
+    body = b"y" * 40 * Deadlines.max_head_bytes
+    head = b"POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert rest(connect(patient, head, body)).startswith(b"HTTP/1.1 401 ")

@@ -14,6 +14,8 @@ from fairstream.service.api.errors import ApiError
 
 _ROUNDING = 1e-6
 _BODIES_AT_ONCE = 4
+_FRAME_BYTES = 16
+"""A chunk's length in hexadecimal digits, and two line ends."""
 
 
 class Bucket:
@@ -87,6 +89,10 @@ class _Joined:
         self._flush()
         self._transport.close()
 
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
+
     def _flush(self) -> None:
         if self._parts:
             parts, self._parts = self._parts, []
@@ -100,7 +106,10 @@ class Deadlines(HttpToolsProtocol):
     """uvicorn's protocol with limits on heads and bodies that never end.
 
     A head has `head_seconds` from its first byte (or from the connection) and `max_head_bytes`. A body may
-    pause for `idle_seconds` and take `body_seconds` in all. When `limit_concurrency` connections are open
+    pause for `idle_seconds` and take `body_seconds` in all; what a chunked body holds beside its data (trailers,
+    extensions of chunks) has `max_head_bytes` as well. A request that is answered before its body has come, as one
+    without a key is, gets its answer and the end of the connection: the rest is not kept, and may take `head_seconds`,
+    so that the client reads the answer. When `limit_concurrency` connections are open
     a new one closes the one that has kept the server waiting longest, so that unfinished requests
     never keep others out. HTTP/1.1 requires exactly one Host.
     """
@@ -115,6 +124,9 @@ class Deadlines(HttpToolsProtocol):
         self._awaited: Literal["head", "body", None] = "head"
         self._since = self._last_data = self.loop.time()
         self._n_head_bytes = 0
+        """Bytes that are not data of a body."""
+        self._is_refused = False
+        """Whether the request was answered before its body had come."""
         self._timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -132,30 +144,56 @@ class Deadlines(HttpToolsProtocol):
         if self.transport.is_closing():
             return  # what was on its way when it was refused
         self._last_data = self.loop.time()
-        if self._awaited != "body":
-            self._n_head_bytes += len(data)
-            if self._n_head_bytes > self.max_head_bytes:
-                self.send_400_response("The head of the request is too long.")
-                return
+        self._n_head_bytes += len(data)
+        if self._awaited != "body" and self._n_head_bytes > self.max_head_bytes:
+            self.send_400_response("The head of the request is too long.")
+            return
         super().data_received(data)
+        if self._n_head_bytes > self.max_head_bytes and not self.transport.is_closing():
+            self.send_400_response("The request has too many bytes beside its body.")
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        is_answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if self._is_refused or is_answering:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
         self._awaited, self._since = "head", self._last_data
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self._is_refused:
+            return  # nothing after a refused request is answered
         self._awaited, self._since, self._n_head_bytes = "body", self._last_data, 0
         if self.parser.get_http_version() == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
             raise ValueError("HTTP/1.1 requires exactly one Host")  # answered with 400 by uvicorn
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._n_head_bytes = max(0, self._n_head_bytes - len(body) - _FRAME_BYTES)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._awaited, self._n_head_bytes = None, 0
         super().on_message_complete()
+        if self._is_refused:
+            self.transport.close()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._awaited == "body" and self.cycle.response_complete and not self.transport.is_closing():
+            # To close at once would reset the connection, and the client might never read the answer.
+            self._is_refused, self._since = True, self.loop.time()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:
+                self.transport.close()
 
     def _deadline(self) -> float:
-        if self._awaited == "head":
+        if self._awaited == "head" or self._is_refused:
             return self._since + self.head_seconds
         return min(self._since + self.body_seconds, self._last_data + self.idle_seconds)
 

@@ -1,0 +1,72 @@
+"""With an accepted disparity nobody who holds an ingest and a read key learns anybody's group from the interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from streams import know, periods_of, take_in
+
+from fairstream.service.learning import Learning
+from fairstream.service.registry import models
+from fairstream.service.settings import Gate, Limits, LiveConfig, Privacy
+from fairstream.service.updater import update
+from fairstream.service.workspace import Workspace
+from group_attack import CHANCE, ITEMS, N_VICTIMS, Reader, advantage, numbers
+from live_services import Running, make_keys, running
+
+PERIODS, PEOPLE = periods_of(n_users=600, seed=5)
+# A gate that lets everything pass: what is tested is what a promoted model gives away.
+OPEN = Gate(min_tested_users=50, max_fall=0.99, max_rise=1.0, max_drift=1.0)
+
+
+def over_http(client: Running) -> Reader:
+    def read(
+        *, users: Sequence[str] | None = None, histories: Sequence[Sequence[str]] | None = None, only: list[str]
+    ) -> list[Mapping[str, float]]:
+        question = {"users": users, "histories": histories, "only": only, "k": len(only)}
+        answer = client.post("/v1/recommendations", json=question, headers=client.keys.read)
+        assert answer.status_code == 200, answer.text
+        lists = [each["items"] for each in answer.json()["answers"]]
+        return [{item["item_id"]: item["score"] for item in items} for items in lists]
+
+    return read
+
+
+@pytest.mark.parametrize("name", ["item-item", "mf"])
+def test_an_item_of_ones_own_reveals_no_group(tmp_path: Path, name: str) -> None:
+    options = {} if name == "item-item" else {"pretrain_epochs": 5, "embedding_dim": 16}
+    learning = Learning(model=name, max_disparity=0.001, group_weight=3.0, **options)
+    limits = Limits(max_k=1000, max_users=1000, requests_per_second=10_000)
+    config = LiveConfig(group="community", learning=learning, gate=OPEN, limits=limits, privacy=Privacy(epsilon="off"))
+    random = np.random.default_rng(0)
+    known = sorted(set(PERIODS[0]["user_id"].to_pylist()))
+    victims = random.choice(known, N_VICTIMS, replace=False).tolist()
+    is_behind = random.permutation(np.arange(N_VICTIMS) % 2 == 1)
+    groups = dict(zip(PEOPLE["user_id"].to_pylist(), PEOPLE["value"].to_pylist(), strict=True))
+    groups |= {user: "minority" if code else "majority" for user, code in zip(victims, is_behind, strict=True)}
+    with Workspace.create(tmp_path / "workspace", config) as workspace:
+        know(workspace, pa.table({"user_id": [*groups], "value": [*groups.values()]}))
+        take_in(workspace, PERIODS[0])
+        assert update(workspace).kind == "promoted"
+        keys = make_keys(workspace)
+        with running(workspace, keys) as client:
+            begin = PERIODS[1]["time"][0].as_py().isoformat() + "Z"
+            probes = [
+                {"user_id": user, "item_id": item, "time": begin} for user, item in zip(victims, ITEMS, strict=True)
+            ]
+            answer = client.post("/v1/events", json=probes, headers=client.keys.ingest)
+            assert answer.json()["accepted"] == N_VICTIMS, answer.text
+            take_in(workspace, PERIODS[1])
+            assert update(workspace).kind == "promoted"
+        weights = [each.about["event_weights"] for each in models(workspace.engine)]
+        assert max(each["minority"] for each in weights) > 2  # else the test would prove nothing
+        with running(workspace, keys) as client:
+            client.wait_until_ready()
+            catalogue = sorted(set(PERIODS[0]["item_id"].to_pylist()))
+            found = numbers(over_http(client), victims, ITEMS, catalogue)
+    aucs = {name: advantage(values, is_behind) for name, values in found.items()}
+    assert {name: auc for name, auc in aucs.items() if auc > CHANCE} == {}
