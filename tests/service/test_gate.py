@@ -79,6 +79,18 @@ def test_what_chance_explains_is_not_held() -> None:
     assert check.ok
 
 
+def test_a_rise_of_the_gap_that_chance_explains_is_not_held() -> None:
+    """The gap rises to twice its limit, but half of sixty users changed sides: that proves nothing."""
+    before, after = np.zeros((2, 60), np.bool_)
+    before[[*range(15), *range(30, 45)]] = True
+    after[[*range(7, 24), *range(37, 51)]] = True
+    check = checks(before, after)["disparity", None]
+    assert check.value == pytest.approx(0.1)
+    assert check.interval is not None
+    assert check.interval[0] < 0
+    assert check.ok
+
+
 def test_groups_too_small_to_judge_are_not_told_of() -> None:
     found = checks(shares(0.6, 0.5, n=10), shares(0.6, 0.1, n=10))
     assert set(found) == {("performance", None)}

@@ -209,6 +209,18 @@ def test_a_withdrawn_item_leaves_every_list_and_comes_back(model: str) -> None:
     assert {user: answering.recommend(user, 10) for user in lists} == lists
 
 
+@pytest.mark.parametrize("model", ["mf", "blend"])
+def test_lists_cached_while_an_item_was_withdrawn_have_it_when_it_comes_back(model: str) -> None:
+    lists = {user: new_serving(model).recommend(user, 10) for user in ("u1", "u2", "nobody")}
+    answering = new_serving(model)
+    gone = {answer.items[0] for answer in lists.values()}
+    answering.set_available(dict.fromkeys(gone, False))
+    for user in lists:  # made, and cached, without the items
+        assert not gone & {*answering.recommend(user, 10).items}
+    answering.set_available(dict.fromkeys(gone, True))
+    assert {user: answering.recommend(user, 10) for user in lists} == lists
+
+
 def test_withdrawn_items_stay_so_when_another_model_answers() -> None:
     answering = new_serving("mf")
     first = answering.recommend("u1", 1).items[0]

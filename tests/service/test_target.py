@@ -184,7 +184,6 @@ def test_a_held_candidate_that_is_promoted_by_hand_brings_its_memory(copied: Cal
     assert after["periods"][:-1] == before["periods"]
 
 
-@pytest.mark.slow
 def test_after_candidates_that_were_held_for_their_change_a_smaller_step_is_tried(
     copied: Callable[[], Workspace],
 ) -> None:

@@ -13,18 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from sqlalchemy import select
+from sqlalchemy import update as sql_update
 from streams import SMALL, know, named_stream, take_in
 
 import fairstream
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import schema, updates
 from fairstream.service.audit import entries, verify
+from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.periods import closed_periods, held_out
-from fairstream.service.registry import in_service, models, promote, rollback
+from fairstream.service.registry import in_service, models, promote, rollback, tidy
 from fairstream.service.settings import LiveConfig
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
+from live_services import add_model
 
 Maker = Callable[..., Workspace]
 PERIODS, PEOPLE = named_stream()
@@ -212,6 +215,19 @@ def test_promote_and_rollback(learned: Workspace) -> None:
     with pytest.raises(WorkspaceError, match="there is no model"):
         promote(learned, "m9", by="test")
     assert [entry.kind for entry in entries(learned.engine)][-2:] == ["rollback", "promote"]
+
+
+def test_the_parent_of_the_model_in_service_is_kept_however_many_candidates_were_rejected(new_workspace: Maker) -> None:
+    workspace = new_workspace(keep_models=2)
+    oldest, parent, current, *rejected = (add_model(workspace, seed=n, promote=n == 2) for n in range(5))
+    with writing(workspace.engine) as connection:
+        for model_id, made_from in {parent: oldest, current: parent, **dict.fromkeys(rejected, current)}.items():
+            row = schema.models.c.id == model_id
+            connection.execute(sql_update(schema.models).where(row).values(parent=made_from))
+    with workspace.updating():
+        tidy(workspace)
+    assert workspace.models.names() == {parent, current, *rejected}
+    assert rollback(workspace, by="test") == parent
 
 
 @pytest.mark.slow

@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 from fairstream.cli import app
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import schema, updates
+from fairstream.service.audit import verify
 from fairstream.service.database import now, writing
 from fairstream.service.periods import closed_periods
 from fairstream.service.records import Update
-from fairstream.service.registry import in_service, models
+from fairstream.service.registry import in_service, models, promote, rollback
 from fairstream.service.settings import Every, Gate, LiveConfig
 from fairstream.service.status import Status
 from fairstream.service.workspace import Workspace
@@ -209,7 +210,32 @@ def test_exit_codes_tell_how_an_update_ended(learned: Workspace) -> None:
     assert [row.state for row in updates.listed(learned.engine)] == ["failed", "rejected", "promoted", "skipped"]
 
 
-def test_an_update_waits_for_a_promotion_to_end(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["rollback", "promote"])
+def test_a_decision_by_hand_waits_for_no_update_and_no_update_undoes_it(learned: Workspace, how: str) -> None:
+    second, first = models(learned.engine)
+    files = learned.models.names()
+    take_in(learned, PERIODS[2])
+    decided: list[str] = []
+
+    def decide(_: str) -> None:  # while the update trains
+        if not decided:
+            rollback(learned, by="test") if how == "rollback" else promote(learned, first.id, by="test")
+            decided.append(how)
+
+    done = updates.run(learned, say=decide)
+    assert (done.state, done.t, done.model) == ("skipped", None, None)
+    assert f"model {first.id} was put into service instead of {second.id} while the update ran" in str(done.reason)
+    assert in_service(learned.engine).model == first.id
+    assert (models(learned.engine), learned.models.names()) == ([second, first], files)
+    assert len(closed_periods(learned.engine)) == 2
+    following = updates.run(learned)
+    assert (following.state, following.t) == ("promoted", 2)
+    assert models(learned.engine)[0].parent == first.id
+    assert closed_periods(learned.engine)[2].n_events == len(PERIODS[2])
+    assert verify(learned.engine) > 0
+
+
+def test_an_update_waits_for_a_forgetting_to_end(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updates, "_LOCK_SECONDS", 0.0)
     with learned.updating():
         done = updates.run(learned)

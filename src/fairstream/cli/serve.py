@@ -66,7 +66,7 @@ def serve(
             log_config=None,
             server_header=False,
             limit_concurrency=limits.max_connections,
-            timeout_graceful_shutdown=10,
+            timeout_graceful_shutdown=20,  # longer than a database that hangs keeps a request waiting
             timeout_worker_healthcheck=60,
         )
         shown, bound = f"[{host}]" if ":" in host else host, listening.getsockname()[1]

@@ -17,6 +17,7 @@ import pyarrow.csv
 from sqlalchemy import Connection, Engine, Text, create_engine, event, inspect, text
 from sqlalchemy.engine import Dialect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.types import TypeDecorator
 
 from fairstream.data.tables import native_reader
@@ -35,7 +36,11 @@ _SQL_TYPES = {pa.string(): "text", pa.int64(): "bigint"}
 
 
 class DatabaseUnavailableError(WorkspaceError):
-    """The database cannot be reached, is locked, or cannot be written to."""
+    """The database cannot be used: it is away, or refuses a statement."""
+
+
+class DatabaseDownError(DatabaseUnavailableError):
+    """The database cannot be reached, is locked, does not answer or cannot be written to, whatever is asked of it."""
 
 
 def now() -> int:
@@ -43,8 +48,8 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-def connect(file: Path, url: str | None = None) -> Engine:
-    """SQLite in the file, or PostgreSQL at a `postgresql://` address."""
+def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -> Engine:
+    """SQLite in the file, or PostgreSQL at a `postgresql://` address, whose statements are short for requests."""
     if url is None:
         return _sqlite(file)
     try:
@@ -53,12 +58,15 @@ def connect(file: Path, url: str | None = None) -> Engine:
         address = None
     if address is None or address.get_backend_name() != "postgresql":
         raise ConfigurationError("the database must be given as postgresql://USER@HOST/NAME, or not at all for SQLite")
-    return create_engine(address.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+    from fairstream.service.postgres import postgres  # noqa: PLC0415 (the driver, which SQLite does not need)
+
+    return postgres(address, for_requests=for_requests)
 
 
 def _sqlite(file: Path) -> Engine:
     # Whoever writes next takes the connection that wrote last, whose cache is warm; one cache is enough for all.
-    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": _WAIT_SECONDS}, pool_use_lifo=True)
+    waits = {"connect_args": {"timeout": _WAIT_SECONDS}, "pool_timeout": _WAIT_SECONDS}
+    engine = create_engine(f"sqlite:///{file}", **waits, pool_use_lifo=True)
 
     @event.listens_for(engine, "connect")
     def _begin(connection: sqlite3.Connection, _: Any) -> None:
@@ -138,11 +146,10 @@ def reachable(engine: Engine) -> Iterator[None]:
     """Say in a sentence that the database cannot be reached."""
     try:
         yield
-    except DBAPIError as error:
-        where = engine.url.render_as_string(hide_password=True)
-        raise DatabaseUnavailableError(
-            f"the database {where} cannot be used: {str(error.orig).splitlines()[0]}"
-        ) from None
+    except (DBAPIError, PoolTimeoutError) as error:
+        where, why = engine.url.render_as_string(hide_password=True), str(getattr(error, "orig", error)).splitlines()[0]
+        kind = DatabaseDownError if isinstance(error, OperationalError | PoolTimeoutError) else DatabaseUnavailableError
+        raise kind(f"the database {where} cannot be used: {why}") from None
 
 
 def canonical(value: Any) -> str:
@@ -187,7 +194,7 @@ def driver_of(connection: Connection) -> Iterator[Any]:
     try:
         yield connection.connection.driver_connection
     except dbapi.Error as error:
-        raise OperationalError(None, None, error) from None
+        raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=connection.dialect) from None
 
 
 def _sqlite_select(raw: sqlite3.Connection, query: str, schema: pa.Schema) -> pa.Table:

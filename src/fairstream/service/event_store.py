@@ -113,7 +113,8 @@ class EventStore:
 def one_writer(connection: Connection) -> None:
     """Wait for whoever writes events, until the end of the transaction; whoever deletes some waits here too."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
+        # Many events take long to copy; that the server has stopped answering the connection finds out by itself.
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({_WRITERS})")
     else:  # a transaction that writes is alone anyway; it needs only room to work in
         connection.exec_driver_sql(f"PRAGMA main.cache_size = -{_SQLITE_CACHE_KIB}")
 

@@ -25,7 +25,7 @@ from fairstream.service.database import driver_of, now, reachable, writing
 from fairstream.service.event_store import one_writer
 from fairstream.service.people import PeopleStore, digests, in_parts
 from fairstream.service.records import Model
-from fairstream.service.registry import tidy
+from fairstream.service.registry import deciding, tidy
 from fairstream.service.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -204,11 +204,12 @@ def _rewrite_models(workspace: Workspace, people: PeopleStore, pending: _Pending
         else:
             continue
         old.append(row.folder)
-    with writing(workspace.engine) as connection:
-        for model_id, folder in folders.items():
-            connection.execute(update(schema.models).where(schema.models.c.id == model_id).values(folder=folder))
-        # Whoever has a model in memory sees by the new time that it must be read again.
-        connection.execute(update(schema.service).values(since=now()))
+    if old:
+        with deciding(workspace.engine) as (connection, _):
+            for model_id, folder in folders.items():
+                connection.execute(update(schema.models).where(schema.models.c.id == model_id).values(folder=folder))
+            # Whoever has a model in memory sees by the new time that it must be read again.
+            connection.execute(update(schema.service).values(since=now()))
     workspace.models.remove(old)
     return list(folders), damaged
 

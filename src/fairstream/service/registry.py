@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Connection, Engine, RowMapping, Table, func, insert, select, tuple_, update
@@ -48,7 +50,11 @@ def models(engine: Engine, before: str | None = None, limit: int | None = None) 
 def model(engine: Engine, model_id: str) -> Model:
     """One of them."""
     with engine.connect() as connection:
-        row = connection.execute(select(schema.models).where(schema.models.c.id == model_id)).mappings().first()
+        return _model(connection, model_id)
+
+
+def _model(connection: Connection, model_id: str) -> Model:
+    row = connection.execute(select(schema.models).where(schema.models.c.id == model_id)).mappings().first()
     if row is None:
         raise WorkspaceError(
             f"there is no model {model_id[:64]!r}; GET /v1/models and `fairstream models` list those there are"
@@ -88,42 +94,54 @@ def put_into_service(connection: Connection, model_id: str) -> None:
     connection.execute(update(schema.models).where(schema.models.c.id == model_id).values(state="promoted"))
 
 
+@contextmanager
+def deciding(engine: Engine) -> Iterator[tuple[Connection, str | None]]:
+    """A transaction in which nobody else changes the model in service; yields that model's id.
+
+    A rollback takes no updating lock, so it waits for no update; the update checks here that its parent is in service.
+    """
+    with reachable(engine), writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("LOCK TABLE service IN SHARE ROW EXCLUSIVE MODE")
+        yield connection, connection.scalar(select(schema.service.c.model))
+
+
 def promote(workspace: Workspace, model_id: str, *, by: str) -> None:
     """Put a model into service that the gate has rejected, or that was there before."""
-    with workspace.updating():
-        _change(workspace, model_id, "promote", by)
+    with deciding(workspace.engine) as (connection, current):
+        _change(workspace, connection, current, model_id, "promote", by)
 
 
 def rollback(workspace: Workspace, *, by: str) -> str:
     """Put the model into service that the present one was made from; gives its name."""
-    with workspace.updating():
-        current = in_service(workspace.engine)
-        parent = None if current is None else model(workspace.engine, current.model).parent
+    with deciding(workspace.engine) as (connection, current):
+        parent: str | None = connection.scalar(select(schema.models.c.parent).where(schema.models.c.id == current))
         if parent is None:
             raise WorkspaceError("there is no earlier model to go back to")
-        _change(workspace, parent, "rollback", by)
+        _change(workspace, connection, current, parent, "rollback", by)
         return parent
 
 
-def _change(workspace: Workspace, model_id: str, kind: str, by: str) -> None:
-    wanted, current = model(workspace.engine, model_id), in_service(workspace.engine)
+def _change(
+    workspace: Workspace, connection: Connection, current: str | None, model_id: str, kind: str, by: str
+) -> None:
+    wanted = _model(connection, model_id)
     if not workspace.models.exists(wanted.folder):
         raise WorkspaceError(
             f"model {model_id} cannot answer: it is {wanted.state} and its files were removed; "
             f"the last {workspace.config.keep_models} models are kept (keep_models)"
         )
-    if current is not None and current.model == model_id:
+    if current == model_id:
         raise WorkspaceError(f"model {model_id} is in service already")
-    with writing(workspace.engine) as connection:
-        put_into_service(connection, model_id)
-        record(connection, kind, {"model": model_id, "instead_of": current and current.model, "by": by})
+    put_into_service(connection, model_id)
+    record(connection, kind, {"model": model_id, "instead_of": current, "by": by})
 
 
 def tidy(workspace: Workspace) -> None:
     """Remove folders that no row names (an update that was killed left them), and models too old to be kept."""
-    rows, current = models(workspace.engine), in_service(workspace.engine)
-    kept = {row.folder for row in rows[: workspace.config.keep_models]}
-    if current is not None:
-        parents = {row.parent for row in rows if row.id == current.model}
-        kept |= {row.folder for row in rows if row.id == current.model or row.id in parents}
-    workspace.models.remove(workspace.models.names() - kept)
+    with deciding(workspace.engine) as (_, current):  # nobody promotes what is about to be removed
+        rows = models(workspace.engine)
+        kept = {row.folder for row in rows[: workspace.config.keep_models]}
+        parents = {row.parent for row in rows if row.id == current}
+        kept |= {row.folder for row in rows if row.id == current or row.id in parents}
+        workspace.models.remove(workspace.models.names() - kept)

@@ -560,6 +560,10 @@ class Serving:
             model.set_available(dict.fromkeys(self._withdrawn, False))
             self._next = model
 
+    def discard_prepared(self) -> None:
+        """Drop the prepared model: it will not be used."""
+        self._next = None
+
     def use(self, model: ServingModel, served_by: ServedBy, problem: str | None = None) -> None:
         """Let this model answer from now on."""
         self.prepare(model)

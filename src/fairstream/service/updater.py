@@ -38,7 +38,7 @@ from fairstream.service.gate import Check, Decision, attainable, compared, drift
 from fairstream.service.periods import closed_periods, events_of, in_order
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
 from fairstream.service.records import Period
-from fairstream.service.registry import in_service, model, models, put_into_service
+from fairstream.service.registry import deciding, in_service, model, models, put_into_service
 from fairstream.service.retention import prune
 from fairstream.service.workspace import Workspace
 
@@ -116,7 +116,7 @@ class _Update:
                 evaluation = self._reported(*candidates.judge_in_service(self.events))
             self.say(f"learning {len(head)} events")
             begin = time.perf_counter()
-            drifts = [] if evaluation is None else list(self._drifts(evaluation))
+            drifts = list(self._drifts(evaluation, current.model)) if evaluation and current else []
             trial = candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
         except ModelError as error:
             return self._conclude(None, evaluation, Decision((*self._flood(), finite(str(error)))), current, 0.0)
@@ -147,11 +147,9 @@ class _Update:
         latest = models(self.engine, limit=self.gate.drift_patience)
         return sum(1 for _ in takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest))
 
-    def _drifts(self, evaluation: dict[str, Any]) -> Iterator[Check]:
+    def _drifts(self, evaluation: dict[str, Any], parent: str) -> Iterator[Check]:
         """Compare with the last period that was learned from; of the first period nobody can tell."""
-        current = in_service(self.engine)
-        before = self.periods[model(self.engine, current.model).t].evaluation if current else None
-        if before:
+        if before := self.periods[model(self.engine, parent).t].evaluation:
             noise_before = before.get("noise", {})
             noise = {name: (error, noise_before.get(name, 0.0)) for name, error in evaluation["noise"].items()}
             yield from drift(evaluation["levels"], before["levels"], self.gate, noise)
@@ -195,7 +193,9 @@ class _Update:
             "decision": decision.to_dict(),
             "about": about,
         }
-        with writing(self.engine) as connection:
+        with deciding(self.engine) as (connection, now_in_service):
+            if now_in_service != row["parent"]:
+                return self._overtaken(name, row["parent"], now_in_service)
             connection.execute(insert(schema.periods).values(**period))
             connection.execute(insert(schema.models).values(**row))
             if kind == "promoted":
@@ -212,6 +212,19 @@ class _Update:
         if noise is not None and self.candidates.has_groups:
             self.say(noise)
         return outcome
+
+    def _overtaken(self, name: str, parent: str | None, now_in_service: str | None) -> Outcome:
+        """Drop the candidate: somebody has put another model into service since the update began.
+
+        Skipped, not rejected: the gate compared the candidate with a model that no longer answers. The period stays
+        open, so that the next update judges the model now in service by these events and learns them from there.
+        """
+        self.workspace.models.remove([name])
+        return Outcome(
+            "skipped",
+            f"the period stays open: model {now_in_service} was put into service instead of {parent} while the update "
+            f"ran; the next update starts from it",
+        )
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:
         about: dict[str, Any] = {

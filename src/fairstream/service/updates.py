@@ -33,7 +33,7 @@ _FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
 _WEBHOOK_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 60.0
-"""How long an update waits for a promotion or a forgetting to end."""
+"""How long an update waits for a forgetting to end."""
 _rows = schema.updates
 _newest = select(_rows).order_by(_rows.c.requested.desc(), _rows.c.id.desc())
 _made = select(func.min(schema.audit.c.time))
@@ -202,7 +202,7 @@ def _alone(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _locked(workspace: Workspace) -> Iterator[None]:
-    """The updating lock, waited for while somebody promotes or forgets."""
+    """The updating lock, waited for while somebody forgets."""
     deadline = time.monotonic() + _LOCK_SECONDS
     with ExitStack() as stack:
         while True:

@@ -56,7 +56,6 @@ _PRIVATE = (_DATABASE, _PEOPLE_DATABASE, _SECRET, EVENTS_FILE, PEOPLE_FILE, "mod
 """What the names of files begin with that are for the owner alone."""
 _UPDATING = 0x75706474
 """The number of PostgreSQL's lock that whoever updates holds."""
-_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +90,11 @@ class Workspace:
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: Path) -> Workspace:
-        """Open a workspace that was made before."""
+    def open(cls, folder: Path, *, for_requests: bool = False) -> Workspace:
+        """Open a workspace that was made before; `for_requests` limits how long PostgreSQL may take."""
         config = LiveConfig.read(_need(folder))
         _make_private(folder)
-        engine = _engine_of(folder)
+        engine = _engine_of(folder, for_requests=for_requests)
         try:
             need_current(engine)
             secret = _read(folder / _SECRET)
@@ -194,8 +193,6 @@ class Workspace:
         with connection:
             with reachable(self.engine):
                 connection.detach()  # closed at the end instead of given back, and the lock with it
-                # A machine that lost its power says no goodbye; by default the server waits two hours for it.
-                connection.exec_driver_sql(_ALIVE)
                 is_free = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_UPDATING})").scalar_one()
             try:
                 yield bool(is_free)
@@ -252,8 +249,8 @@ def _address(path: Path) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def _engine_of(folder: Path) -> Engine:
-    return connect(folder / EVENTS_FILE, _address(folder / _DATABASE))
+def _engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
+    return connect(folder / EVENTS_FILE, _address(folder / _DATABASE), for_requests=for_requests)
 
 
 @contextmanager

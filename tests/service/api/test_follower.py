@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, event, insert, update
+from sqlalchemy import Connection, delete, event, insert, update
+from sqlalchemy.exc import OperationalError
 
 from fairstream import load
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.api import follower as following
 from fairstream.service.api.follower import Follower
-from fairstream.service.database import now, writing
+from fairstream.service.database import DatabaseUnavailableError, now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import request_forget
 from fairstream.service.incoming import batch_from_json
-from fairstream.service.registry import put_into_service
+from fairstream.service.registry import promote, put_into_service, rollback
 from fairstream.service.serving import Serving
 from fairstream.service.workspace import Workspace
 from live_services import N_ITEMS, PATIENCE_SECONDS, add_model
@@ -219,3 +221,70 @@ def test_a_model_that_was_written_anew_is_loaded_again(new_workspace: NewWorkspa
     follower.poll()
     assert serving.current is not before
     assert serving.status().model == name
+
+
+def test_a_rollback_is_taken_up_whichever_read_of_the_database_fails_meanwhile(new_workspace: NewWorkspace) -> None:
+    workspace = new_workspace()
+    first, second = with_parent(workspace)
+    follower, serving = follower_of(workspace)
+    for n_good in itertools.count():  # that many reads succeed, the next one fails
+        follower.poll()
+        assert serving.status().model == second
+        rollback(workspace, by="test")
+        failed = fails_after(follower, workspace, n_good)
+        if failed:
+            assert serving.status().model == second
+        assert serving._next is None
+        follower.poll()
+        assert serving.status()[:3] == (first, "model", None)
+        promote(workspace, second, by="test")
+        if not failed:
+            break
+    assert n_good > 3  # the look, the parents, who is to be forgotten, the events
+
+
+def fails_after(follower: Follower, workspace: Workspace, n_good: int) -> bool:
+    """Look once while one use of the database fails; says whether the look came to it."""
+    left = n_good
+
+    def fail(connection: Connection) -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            connection.close()  # this one is real
+            raise OperationalError("SELECT", {}, Exception("connection reset"))
+
+    event.listen(workspace.engine, "engine_connect", fail)
+    try:
+        follower.poll()
+    except WorkspaceError:
+        return True
+    finally:
+        event.remove(workspace.engine, "engine_connect", fail)
+    return False
+
+
+def test_a_model_that_cannot_be_fetched_keeps_nobody_from_being_forgotten(
+    new_workspace: NewWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = new_workspace()
+    add_model(workspace)
+    follower, serving = follower_of(workspace)
+    follower.poll()
+
+    def away(_: str) -> Any:
+        raise DatabaseUnavailableError("gone")
+
+    monkeypatch.setattr(workspace.models, "path", away)
+    second = add_model(workspace, seed=1)
+    best = serving.recommend("u2", 1).items
+    store(workspace, ("u2", best[0]))
+    request_forget(workspace, ["u1"], by="test")
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailableError):
+            follower.poll()
+        assert serving.recommend("u1", 10) == serving.recommend("nobody", 10)
+        assert best[0] not in serving.recommend("u2", N_ITEMS).items
+    monkeypatch.undo()
+    follower.poll()
+    assert serving.status().model == second

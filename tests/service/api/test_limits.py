@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -117,6 +118,21 @@ def test_more_unfinished_heads_than_connections_keep_nobody_out(patient: tuple[s
             stack.enter_context(connect(patient, b"GET / HTTP/1.1\r\nX: "))
         for _ in range(5):
             assert rest(connect(patient, GOOD)).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_full_server_closes_the_connection_that_has_waited_longest() -> None:
+    request, answer = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", b"HTTP/1.1 200 "
+    options = {"lifespan": "off", "log_level": "critical", "limit_concurrency": 4}
+    with served(echo_length, http=Patient, **options) as url, ExitStack() as stack:
+        address, waiting = ("127.0.0.1", int(url.rpartition(":")[2])), list[socket.socket]()
+        for _ in range(4):  # one after the other, each of them answered; the last one needs room
+            waiting.append(stack.enter_context(connect(address, request)))
+            assert waiting[-1].recv(65_536).startswith(answer)
+            time.sleep(0.01)  # the event loop's clock counts milliseconds
+        for connection in waiting[1:]:
+            connection.sendall(request)
+            assert connection.recv(65_536).startswith(answer)
+        assert rest(waiting[0]) == b""
 
 
 @pytest.mark.parametrize("part", [b"x" * 65_536, b"X: y\r\n" * 10_000])

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select
 from streams import values_of
 
-from fairstream.service import schema
+from fairstream.service import registry, schema
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, Process, Running, add_model, make_keys, wait_until
@@ -68,11 +68,9 @@ def test_a_person_is_exported_and_forgotten_and_stays_so(new_service: Maker) -> 
     query = select(schema.forgotten.c.completed)
     wait_until(lambda: all(row.completed for row in rows(workspace, query)))
     assert "u1" not in values_of(workspace)["user_id"].to_pylist()
-    for answer in (
-        client.get(f"{path}/data", headers=client.keys.admin),
-        client.delete(path, headers=client.keys.admin),
-    ):
-        assert answer.status_code == 404
+    assert client.get(f"{path}/data", headers=client.keys.admin).status_code == 404
+    twice = client.delete(path, headers=client.keys.admin)
+    assert (twice.status_code, twice.json()) == (202, {"n_events": 0})
     again = client.post("/v1/events", json=event, headers=client.keys.ingest).json()
     assert again == {"accepted": 0, "repeated": 0, "forgotten": 1}
     put = client.put("/v1/users", json=PEOPLE[:1], headers=client.keys.attributes).json()
@@ -84,16 +82,27 @@ def rows(workspace: Workspace, query: object) -> list[object]:
         return list(connection.execute(query))  # type: ignore[call-overload]
 
 
-def test_somebody_without_events_is_forgotten_too_and_nobody_is_not_found(new_service: Maker) -> None:
+def test_somebody_without_events_is_forgotten_although_an_update_holds_the_lock(new_service: Maker) -> None:
     workspace, client = new_service()
     client.put(
         "/v1/users", json=[{"user_id": "-quiet", "group": "a"}], headers=client.keys.attributes
     ).raise_for_status()
-    assert client.delete("/v1/users/-quiet", headers=client.keys.admin).status_code == 202
-    assert values_of(workspace).num_rows == 0
-    before = len(rows(workspace, select(schema.audit.c.seq)))
-    assert client.delete("/v1/users/nobody", headers=client.keys.admin).status_code == 404
-    assert len(rows(workspace, select(schema.audit.c.seq))) == before
+    with workspace.updating():
+        answer = client.delete("/v1/users/-quiet", headers=client.keys.admin)
+        assert (answer.status_code, answer.json()) == (202, {"n_events": 0})
+        assert values_of(workspace)["user_id"].to_pylist() == ["-quiet"]
+    wait_until(lambda: not values_of(workspace).num_rows)
+    query = select(schema.forgotten.c.completed)
+    wait_until(lambda: all(row.completed for row in rows(workspace, query)))
+
+
+def test_an_unknown_id_is_accepted_and_its_request_completed(new_service: Maker) -> None:
+    workspace, client = new_service()
+    before = registry.in_service(workspace.engine)
+    answer = client.delete("/v1/users/nobody", headers=client.keys.admin)
+    assert (answer.status_code, answer.json()) == (202, {"n_events": 0})
+    wait_until(lambda: all(row.completed for row in rows(workspace, select(schema.forgotten.c.completed))))
+    assert registry.in_service(workspace.engine) == before  # no model knew the id, so none is loaded again
 
 
 def test_the_serving_process_never_opens_the_attributes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,8 @@ from fairstream import load
 from fairstream.errors import ModelError
 from fairstream.service import registry
 from fairstream.service.api import auth
+from fairstream.service.api import service as service_module
+from fairstream.service.api.follower import Follower
 from fairstream.service.audit import entries
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_json
@@ -217,6 +220,17 @@ def items_of(answer: dict[str, Any]) -> list[str]:
     return [item["item_id"] for item in answer["items"]]
 
 
+def test_a_person_to_be_forgotten_is_a_stranger_in_the_next_list(new_service: Maker) -> None:
+    _, client = new_service()
+    client.app.state.service.follower.stop()  # which would tell the list half a second later
+    stranger = items_for(client, "nobody", 10)
+    assert items_for(client, "u1", 10) != stranger
+    answer = client.delete("/v1/users/u1", headers=client.keys.admin)
+    assert answer.status_code == 202
+    assert answer.json()["n_events"] > 0
+    assert items_for(client, "u1", 10) == stranger
+
+
 def test_a_promotion_is_taken_up_and_a_rollback_too(new_service: Maker) -> None:
     workspace, client = new_service()
     first = client.get("/v1/models", headers=client.keys.read).json()["data"][0]["id"]
@@ -323,6 +337,35 @@ def test_lists_go_on_while_the_database_is_away_and_readiness_says_what_is_wrong
     wait_until(lambda: client.get("/readyz").json()["status"] == "ready")
 
 
+def test_readiness_tells_of_a_database_that_hangs_although_every_thread_waits_for_it(
+    new_service: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = new_service()
+    monkeypatch.setattr(service_module, "_LATE_SECONDS", 0.1)
+    answers_again = threading.Event()
+    event.listen(client.app.state.service.workspace.engine, "engine_connect", lambda _: answers_again.wait())
+    in_service = registry.in_service  # before it wants a connection, of which there are fewer than threads
+    monkeypatch.setattr(registry, "in_service", lambda engine: answers_again.wait() and in_service(engine))
+    late = ["The database was last read", "Events have waited"]
+    with ThreadPoolExecutor(61) as threads:
+        try:
+            blocked = [threads.submit(client.get, "/v1/models", headers=client.keys.read) for _ in range(60)]
+            blocked.append(threads.submit(client.post, "/v1/events", json=EVENT, headers=client.keys.ingest))
+
+            def told() -> list[str]:
+                ready = client.get("/readyz", timeout=30).json()
+                return [each for each in late if any(problem.startswith(each) for problem in ready["problems"])]
+
+            wait_until(lambda: told() == late)
+            assert len(items_for(client, "u1", 5)) == 5
+            assert not blocked[-1].done()
+        finally:
+            answers_again.set()
+    assert blocked[-1].result().status_code == 200
+    monkeypatch.undo()
+    wait_until(lambda: client.get("/readyz").json()["status"] == "ready")
+
+
 def test_readiness_names_a_part_that_has_ended(new_service: Maker) -> None:
     _, client = new_service()
     service = client.app.state.service
@@ -421,16 +464,17 @@ def test_a_missing_list_has_no_withdrawn_item(new_service: Maker) -> None:
     assert first[0] not in items_for(client, "u32", 60)
 
 
-def test_before_anything_can_answer_lists_are_refused_with_a_sentence(shared: Shared) -> None:
-    _, client = shared
-    serving = client.app.state.service.serving
-    current, serving._current = serving._current, None
-    try:
+def test_before_anything_can_answer_lists_are_refused_with_a_sentence(
+    new_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = new_workspace()
+    monkeypatch.setattr(Follower, "poll", lambda _: None)  # nothing is loaded
+    with running(workspace, make_keys(workspace)) as client:
         answer = client.get("/v1/users/u31/recommendations", headers=client.keys.read)
-    finally:
-        serving._current = current
-    assert answer.status_code == 503
-    assert int(answer.headers["retry-after"]) > 0
+        ready = client.get("/readyz")
+    for each in (answer, ready):
+        assert each.status_code == 503
+        assert int(each.headers["retry-after"]) > 0
     assert_one_sentence(answer)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from fairstream.service import database
 from fairstream.service.api.errors import ApiError
 from fairstream.service.api.writer import Writer
 from fairstream.service.event_store import EventStore, Receipt
@@ -124,6 +127,34 @@ def test_a_database_that_is_away_is_a_refusal_and_the_writer_goes_on(new_writer:
     assert writer.problem is None
     writer.stop()
     assert store.last_seq() == 1
+
+
+@pytest.mark.sqlite_only  # of PostgreSQL test_hanging_database.py tells
+def test_batches_that_wait_for_a_locked_database_are_refused_together(
+    new_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_WAIT_SECONDS", 0.1)
+    with Workspace.open(new_workspace().folder) as workspace:
+        store, n_waits = EventStore(workspace), 0
+        append_all = store.append_all
+
+        def counted(batches: list[Batch]) -> list[Receipt]:
+            nonlocal n_waits
+            n_waits += 1
+            return append_all(batches)
+
+        monkeypatch.setattr(store, "append_all", counted)
+        writer = Writer(store, lambda _: None, 1000)
+        receipts = [writer.store(batch(workspace, {"time": n})) for n in range(20)]
+        with closing(sqlite3.connect(workspace.folder / "events.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writer.start()
+            for receipt in receipts:
+                with pytest.raises(ApiError, match="locked"):
+                    receipt.result(PATIENCE_SECONDS)
+        assert n_waits == 1
+        assert writer.store(batch(workspace, {})).result(PATIENCE_SECONDS).accepted == 1
+        writer.stop()
 
 
 def test_only_what_was_stored_is_handed_on(new_writer: Maker) -> None:

@@ -27,7 +27,7 @@ _log = logging.getLogger("fairstream.api")
 
 def create_app(workspace_folder: Path, *, every: str | None = None, log_level: str = "info") -> FastAPI:
     """The service of a workspace; `every` overrides the schedule of its configuration."""
-    workspace = Workspace.open(workspace_folder)
+    workspace = Workspace.open(workspace_folder, for_requests=True)
     schedule = every or workspace.config.every
     service = Service(workspace, Every.parse(schedule) if schedule else None)
 

@@ -22,7 +22,7 @@ _log = logging.getLogger("fairstream.api")
 _RETRY_SECONDS = 5
 _DISK_FULL = ("disk is full", "no space left", "disk full")
 _READ_ONLY = ("readonly database", "read-only")
-_LOCKED = ("database is locked",)
+_LOCKED = ("database is locked", "lock timeout")
 
 
 class Problem(BaseModel):

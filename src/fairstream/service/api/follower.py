@@ -76,10 +76,10 @@ class Follower:
 
     def __init__(self, workspace: Workspace, store: EventStore, serving: Serving) -> None:
         self._workspace, self._store, self._serving = workspace, store, serving
-        self._stop = threading.Event()
+        self._stop, self._looked = threading.Event(), time.monotonic()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
-        self._wanted: _InService | None = None
-        """What was in service when a model was last loaded, or tried to be."""
+        self._taken_up: _InService | None = None
+        """What was in service when the model that answers was chosen."""
         self._retry_at = 0.0
         self._last_seq = 0
         """The last event that what answers knows of."""
@@ -92,6 +92,7 @@ class Follower:
         """Whose lists the model before had made."""
 
     def start(self) -> None:
+        self._looked = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -103,15 +104,23 @@ class Follower:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    def seconds_since_look(self) -> float:
+        """How long ago a look at the database succeeded."""
+        return time.monotonic() - self._looked
+
     def poll(self) -> None:
         """Look once, and take up what has changed."""
         look = self._look()
         self._follow_items(look)
-        if self._must_load(look):
+        must_load = self._must_load(look)
+        # Update the present model first: it keeps answering if the next one cannot be loaded.
+        wanted = self._new_requests(look) if self._forgotten != look.forgotten else set()
+        if self._serving.status().ready:
+            self._forget(self._serving.current, wanted)
+            self._catch_up(self._serving.current, look.last_seq)
+        if must_load:
             self._load(look)
-        if self._forgotten != look.forgotten:
-            self._forget(self._serving.current, self._new_requests(look))
-        self._catch_up(self._serving.current, look.last_seq)
+            self._taken_up, self._retry_at = look.in_service, time.monotonic() + _RETRY_SECONDS
         self._refresh_popularity()
         self._make_lists(self._serving.current, _MAKE_LISTS_SECONDS)
 
@@ -137,6 +146,7 @@ class Follower:
         ).select_from(one.outerjoin(current, literal_column("1") == literal_column("1")))
         with reachable(self._workspace.engine), self._workspace.engine.connect() as connection:
             row = tuple(connection.execute(query).one())
+        self._looked = time.monotonic()
         in_service = None if row[0] is None else _InService(*row[:5])
         return _Look(in_service, (row[5], int(row[6])), (row[7], int(row[8])), row[9])
 
@@ -151,7 +161,7 @@ class Follower:
 
     def _must_load(self, look: _Look) -> bool:
         status = self._serving.status()
-        if not status.ready or look.in_service != self._wanted:
+        if not status.ready or look.in_service != self._taken_up:
             return True
         now = time.monotonic()
         if look.in_service is not None and status.source != "model":
@@ -161,7 +171,6 @@ class Follower:
 
     def _load(self, look: _Look) -> None:
         begin = time.perf_counter()
-        self._wanted, self._retry_at = look.in_service, time.monotonic() + _RETRY_SECONDS
         problem = None
         for candidate in self._candidates(look.in_service):
             is_wanted = look.in_service is not None and candidate.model == look.in_service.model
@@ -178,7 +187,11 @@ class Follower:
                 problem = problem or f"model {candidate.model} cannot be loaded: {_sentence(error)}"
                 continue
             self._to_make = deque(self._serving.cached_users())
-            self._get_ready(model, candidate.first_seq - 1, look)
+            try:
+                self._get_ready(model, candidate.first_seq - 1, look)
+            except BaseException:
+                self._serving.discard_prepared()
+                raise
             self._serving.use(model, "model" if is_wanted else "earlier model", problem)
             _log.info("model %s answers after %.2f s", candidate.model, time.perf_counter() - begin)
             _give_back_memory()
@@ -208,7 +221,6 @@ class Follower:
 
     def _get_ready(self, model: ServingModel, after: int, look: _Look) -> None:
         """Let a model know what has happened since it learned, before it answers."""
-        self._new_requests(look)
         self._forget(model, self._pending())
         self._serving.prepare(model)
         self._last_seq = max(after, look.last_seq - MAX_EVENTS)

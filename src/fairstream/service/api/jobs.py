@@ -14,12 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 
-from fairstream.service import updates
+from fairstream.service import schema, updates
 from fairstream.service.api.errors import ApiError, cause_of
 from fairstream.service.records import Update
-from fairstream.service.schema import forgotten
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
@@ -173,8 +172,8 @@ class UpdateRunner:
 class Forgetter:
     """Completes requests to be forgotten, many in one pass, by `fairstream forget DIR --pending`."""
 
-    def __init__(self, engine: Engine, commands: Commands) -> None:
-        self._engine, self._commands = engine, commands
+    def __init__(self, workspace: Workspace, commands: Commands) -> None:
+        self._workspace, self._commands = workspace, commands
         self._wanted = asyncio.Event()
         self._has_looked = False
 
@@ -189,19 +188,25 @@ class Forgetter:
                 self._wanted.set()
             self._has_looked = True
         await self._wanted.wait()
+        if await asyncio.to_thread(self._update_runs):
+            return  # it holds the lock; tried again after a while
         self._wanted.clear()
         ended = await self._commands.start("forget", "--pending", in_background=True)
         if ended.code:
-            self._wanted.set()  # an update is running, or something is wrong: tried again after a while
+            self._wanted.set()  # another process holds the lock, or something is wrong: tried again after a while
             raise RuntimeError(ended.errors[-_MAX_LOGGED:] or f"exit code {ended.code}")
         _log.info("forgetting completed")
 
     def _is_pending(self) -> bool:
-        with self._engine.connect() as connection:
-            return (
-                connection.scalar(select(forgotten.c.digest).where(forgotten.c.completed.is_(None)).limit(1))
-                is not None
-            )
+        pending = select(schema.forgotten.c.digest).where(schema.forgotten.c.completed.is_(None)).limit(1)
+        with self._workspace.engine.connect() as connection:
+            return connection.scalar(pending) is not None
+
+    def _update_runs(self) -> bool:
+        updates.fail_dead(self._workspace)  # the row of a process that died holds no lock
+        running = select(schema.updates.c.id).where(schema.updates.c.state == "running").limit(1)
+        with self._workspace.engine.connect() as connection:
+            return connection.scalar(running) is not None
 
 
 def parsed_output(ended: Ended) -> Any:

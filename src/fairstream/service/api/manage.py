@@ -197,17 +197,16 @@ def _as_ids(user_id: str) -> bytes:
     return json.dumps([user_id]).encode()
 
 
-@router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems(404, 507))
+@router.delete("/v1/users/{user_id:path}", operation_id="forget_user", status_code=202, responses=problems(507))
 async def forget_user(service: RunningService, key: Admin, user_id: UserId) -> ForgetRequest:
-    """Forget a person: events and lists at once, the attribute and what models have learned soon after."""
-    request = await asyncio.to_thread(request_forget, service.workspace, [user_id], by=key.name)
+    """Forget a person: events and lists at once, the attribute and what models have learned soon after.
+
+    An id without events is accepted, too: the attribute and the models are searched when the request is completed.
+    """
+    # Known or not: only the process that completes the request opens the attributes and every model.
+    request = await asyncio.to_thread(request_forget, service.workspace, [user_id], by=key.name, known=[user_id])
     service.serving.forget([user_id])
-    if request.unknown:  # without events; an attribute, or a model that has learned events since deleted, may be left
-        ended = await service.commands.run("forget", "--ids", "-", stdin=_as_ids(user_id))
-        if ended.code == UNKNOWN:
-            raise ApiError(404, "This user is unknown: no event, no attribute and no model is theirs.")
-    else:
-        service.forgetter.wake()
+    service.forgetter.wake()
     return ForgetRequest(n_events=request.n_events)
 
 

@@ -31,6 +31,8 @@ RECOMMENDATIONS = "/v1/users/{user_id}/recommendations"
 _LIST_THREADS = 2
 _SCHEDULE_SECONDS = 1.0
 _FORGET_SECONDS = 5.0
+_LATE_SECONDS = 10.0
+"""The age of the last look at the database, or of a batch that waits, from which on the service is degraded."""
 _log = logging.getLogger("fairstream.api")
 
 
@@ -46,7 +48,7 @@ class Service:
         self.writer = Writer(self.store, self.serving.stored, limits.max_open_events)
         self.commands = Commands(workspace.folder)
         self.updates = UpdateRunner(workspace, self.commands)
-        self.forgetter = Forgetter(workspace.engine, self.commands)
+        self.forgetter = Forgetter(workspace, self.commands)
         # Of their own, so that a database that hangs takes no thread from recommendations.
         self.list_threads = ThreadPoolExecutor(_LIST_THREADS, "lists")
         self.lists = RequestBatcher(self.serving, self.list_threads)
@@ -89,9 +91,12 @@ class Service:
         status = self.serving.status()
         alive = {name: not task.done() for name, task in self._tasks.items()}
         alive |= {"writer": self.writer.is_alive, "follower": self.follower.is_alive}
+        unread, waiting = self.follower.seconds_since_look(), self.writer.seconds_waiting()
         return [
             *([status.problem] if status.problem else []),
+            *([f"The database was last read {unread:.0f} s ago."] if unread > _LATE_SECONDS else []),
             *([f"Events cannot be stored: {self.writer.problem.detail}"] if self.writer.problem else []),
+            *([f"Events have waited {waiting:.0f} s to be stored."] if waiting > _LATE_SECONDS else []),
             *(f"The background task {name!r} has ended; restart." for name, is_alive in alive.items() if not is_alive),
         ]
 
@@ -123,7 +128,7 @@ class Service:
         await self.updates.request(by)
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 

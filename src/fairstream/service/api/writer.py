@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from fairstream.service.api.errors import ApiError, cause_of, error_from
+from fairstream.service.database import DatabaseDownError
 from fairstream.service.event_store import EventStore, Receipt
 from fairstream.service.incoming import Batch
 
@@ -27,6 +28,7 @@ _log = logging.getLogger("fairstream.api")
 class _Job:
     batch: Batch
     receipt: Future[Receipt] = field(default_factory=Future)
+    queued: float = field(default_factory=time.monotonic)
 
     def refuse(self, error: ApiError) -> None:
         if not self.receipt.done():
@@ -43,6 +45,7 @@ class Writer:
         self._store, self._stored, self._max_open = store, stored, max_open_events
         self._jobs: queue.Queue[_Job | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._writing: list[_Job] = []
         self._n_open, self._counted = 0, float("-inf")
         self.problem: ApiError | None = None
         """Why the last transaction failed, if it did."""
@@ -63,6 +66,12 @@ class Writer:
     def n_waiting(self) -> int:
         return self._jobs.qsize()
 
+    def seconds_waiting(self) -> float:
+        """For how long the oldest batch that is not answered has waited; 0 where there is none."""
+        with self._jobs.mutex:
+            jobs = [job for job in (*self._writing, *self._jobs.queue) if job is not None and not job.receipt.done()]
+        return time.monotonic() - jobs[0].queued if jobs else 0.0
+
     def store(self, batch: Batch) -> Future[Receipt]:
         """Queue a batch; refused where too many wait already."""
         job = _Job(batch)
@@ -75,6 +84,7 @@ class Writer:
 
     def _run(self) -> None:
         while jobs := self._next():
+            self._writing = jobs
             try:
                 self._write([job for job in jobs if job.receipt.set_running_or_notify_cancel()])
             except BaseException as error:  # the thread outlives everything
@@ -106,7 +116,8 @@ class Writer:
             before = self._store.last_seq()
             receipts = self._store.append_all([job.batch for job in jobs])
         except Exception as error:  # nothing of it was stored
-            if len(jobs) > 1:  # one that the database does not accept spoils it for no other
+            if len(jobs) > 1 and not isinstance(error, DatabaseDownError):
+                # One that the database does not accept spoils it for no other.
                 for job in jobs:
                     self._write([job])
                 return

@@ -1,0 +1,81 @@
+"""PostgreSQL connections that never wait for ever.
+
+The server bounds what it can notice: locks, statements, transactions that their client has left idle, lost machines.
+A server that is frozen, or behind a network that drops packets, bounds nothing, so a connection for requests also
+gives up by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+import psycopg
+from sqlalchemy import URL, Engine, create_engine, event
+
+CONNECT_SECONDS, WAIT_SECONDS, STATEMENT_SECONDS, SILENCE_SECONDS = 3, 5, 8, 10
+"""For requests: to connect, to wait for a lock or a free connection, to run a statement, to hear from the server."""
+IDLE_SECONDS = 30
+"""After so long the server ends a transaction whose client does nothing: a frozen process would keep its locks."""
+_NETWORK = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""What the client's system does about a lost server; jobs of any length have these limits."""
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that closes when the server is silent for `max_silence` seconds; None: it waits without limit."""
+
+    max_silence: float | None = None
+
+    def wait(self, gen: Any, *options: Any, **more: Any) -> Any:
+        """Run an operation of the driver."""
+        return super().wait(gen if self.max_silence is None else self._bounded(gen, self.max_silence), *options, **more)
+
+    def _bounded(self, gen: Any, seconds: float) -> Generator[Any, Any, Any]:
+        try:
+            state, deadline = next(gen), time.monotonic() + seconds
+            while True:
+                ready = yield state
+                if ready:
+                    deadline = time.monotonic() + seconds
+                elif time.monotonic() > deadline:  # nothing since: the driver asks ten times a second
+                    self.close()  # an answer that came later would be taken for that of the next statement
+                    raise psycopg.OperationalError(f"the server has not answered for {seconds:g} s")
+                state = gen.send(ready)
+        except StopIteration as ended:
+            return ended.value
+
+
+def postgres(address: URL, *, for_requests: bool) -> Engine:
+    """An engine; for requests its statements are short, others may take as long as they need."""
+    engine = create_engine(
+        address.set(drivername="postgresql+psycopg"),
+        pool_pre_ping=True,
+        pool_timeout=WAIT_SECONDS,
+        connect_args={name: value for name, value in _NETWORK.items() if name not in address.query},
+    )
+    settings = {
+        "tcp_keepalives_idle": 30,  # by default the server waits two hours for a machine that lost its power
+        "tcp_keepalives_interval": 10,
+        "tcp_keepalives_count": 3,
+        "idle_in_transaction_session_timeout": 1000 * IDLE_SECONDS,
+    }
+    if for_requests:
+        settings |= {"lock_timeout": 1000 * WAIT_SECONDS, "statement_timeout": 1000 * STATEMENT_SECONDS}
+    setting = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, arguments: Any, options: Any) -> BoundedConnection:
+        connection = BoundedConnection.connect(*arguments, **options)
+        connection.max_silence = SILENCE_SECONDS if for_requests else None
+        connection.execute(setting)  # not as options of the connection, which a pool such as pgbouncer refuses
+        connection.commit()
+        return connection
+
+    return engine
