@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.data import History
-from fairstream.models import ClosedFormScorer, Context, ContextBuilder, ItemItem, RecentPopularity
+from fairstream.models import ClosedFormScorer, Context, ContextBuilder, ItemItem, Popularity, RecentPopularity
 from fairstream.models import item_item as module
 
 N_ITEMS = 9
@@ -163,26 +163,29 @@ def test_the_future_has_no_part_in_the_ridge() -> None:
 # ── weights ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("kind", [Popularity, ItemItem])
 @given(pairs=PAIRS, behind=st.sets(st.integers(0, 6)), weight=st.integers(1, 4))
 def test_a_weight_counts_like_that_many_copies_of_a_user(
-    pairs: list[tuple[int, int]], behind: set[int], weight: int
+    kind: type[ClosedFormScorer], pairs: list[tuple[int, int]], behind: set[int], weight: int
 ) -> None:
     history = history_of(pairs)
     copies = [(user + 7 * copy, item) for user, item in pairs for copy in range(weight if user in behind else 1)]
     users, items = np.array(copies, dtype=np.int64).T
     repeated = History.of(users, items, n_users=7 * weight, n_items=N_ITEMS)
-    weighted, plain = ItemItem(7, N_ITEMS), ItemItem(7 * weight, N_ITEMS)
+    weighted, plain = kind(7, N_ITEMS), kind(7 * weight, N_ITEMS)
     weights = np.array([float(weight) if user in behind else 1.0 for user in range(7)])
     weighted.learn(history, range(len(history)), weights)
     plain.learn(repeated, range(len(repeated)))
     assert_close(scores_of(weighted, history), scores_of(plain, history))
 
 
-@given(pairs=PAIRS)
-def test_recent_events_fade_by_their_age(pairs: list[tuple[int, int]]) -> None:
+@given(pairs=PAIRS, weights=st.lists(st.floats(0.5, 4), min_size=7, max_size=7))
+def test_recent_events_fade_by_their_age_whatever_their_weight(
+    pairs: list[tuple[int, int]], weights: list[float]
+) -> None:
     history, expected = history_of(pairs), [0.0] * N_ITEMS
-    for age, (_, item) in enumerate(reversed(pairs)):
-        expected[item] += 2 ** (-age / max(1, 0.1 * len(pairs)))
+    for age, (user, item) in enumerate(reversed(pairs)):
+        expected[item] += weights[user] * 2 ** (-age / max(1, 0.1 * len(pairs)))
     model = RecentPopularity(7, N_ITEMS)
-    model.learn(history, range(0))
+    model.learn(history, range(0), np.array(weights))
     assert model.popularity.tolist() == pytest.approx(expected)

@@ -149,15 +149,6 @@ def test_newcomers_are_served_from_their_first_event_on() -> None:
 # ── weights of groups ────────────────────────────────────────────────────────────────────
 
 
-class Counted(Popularity):
-    """Popularity with weights, which shows what each event counts."""
-
-    def learn(self, history: History, new: Any, weights: Any = None) -> None:
-        per_event = None if weights is None else weights[history.users_at(new)]
-        counts = np.bincount(history.items_at(new), per_event, minlength=self.n_items)
-        self.popularity = self.popularity + torch.from_numpy(counts)
-
-
 def counts_of(events: pa.Table, rec: FairRecommender, weight: float, behind: str) -> list[float]:
     """What the items' events count; those of users with an item that few users have had count once."""
     groups = dict(zip(USERS["user_id"].to_pylist(), USERS["community"].to_pylist(), strict=True))
@@ -173,14 +164,14 @@ def counts_of(events: pa.Table, rec: FairRecommender, weight: float, behind: str
 
 @pytest.mark.parametrize(("advantaged", "behind"), [("majority", "minority"), ("minority", "majority")])
 def test_events_of_a_group_that_is_behind_count_more(advantaged: str, behind: str) -> None:
-    rec = fitted(Counted, advantaged=advantaged, group_weight=2.5)
+    rec = fitted(Popularity, advantaged=advantaged, group_weight=2.5)
     assert tensors(rec)["popularity"].tolist() == counts_of(FIRST, rec, 2.5, behind)
     rec.update(LATER, users=USERS)
     known = pa.concat_tables([FIRST, LATER])
     assert tensors(rec)["popularity"].tolist() == counts_of(known, rec, 2.5, behind)
 
 
-@pytest.mark.parametrize("model", [Counted, ItemItem])
+@pytest.mark.parametrize("model", [Popularity, ItemItem])
 def test_weighted_updates_are_exact_and_survive_a_checkpoint(model: ModelFactory, tmp_path: Path) -> None:
     rec = fitted(model, group_weight=3.0)
     rec.save(tmp_path)
@@ -196,7 +187,7 @@ def test_weighted_updates_are_exact_and_survive_a_checkpoint(model: ModelFactory
 
 
 def test_a_group_that_falls_behind_counts_more_from_then_on_old_events_too() -> None:
-    rec = fitted(Counted, advantaged="auto", group_weight=2.0)
+    rec = fitted(Popularity, advantaged="auto", group_weight=2.0)
     rec.update(LATER, users=USERS)
     groups = rec.state.groups
     (behind,) = [name for code, name in enumerate(groups.names) if code not in groups.ahead]
@@ -205,7 +196,7 @@ def test_a_group_that_falls_behind_counts_more_from_then_on_old_events_too() -> 
 
 
 def test_users_whose_group_is_not_known_count_once() -> None:
-    rec = fitted(Counted, group_weight=4.0)
+    rec = fitted(Popularity, group_weight=4.0)
     stranger = pa.table({"user_id": [10_000], "item_id": FIRST["item_id"][:1], "time": [99.0]}).cast(FIRST.schema)
     before = tensors(rec)["popularity"].clone()
     rec.update(stranger)

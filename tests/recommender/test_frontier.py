@@ -240,11 +240,6 @@ def test_the_lever_is_one_that_the_model_has(model: str, options: dict[str, Any]
     assert frontier.levels[0].scores != frontier.levels[1].scores  # it has an effect
 
 
-def test_popularity_has_no_lever() -> None:
-    with pytest.raises(ConfigurationError, match="popularity has neither group weights nor a fairness loss to vary"):
-        recommender("popularity").frontier(LOG, **QUICK)
-
-
 @pytest.mark.slow
 def test_the_other_lever_and_an_accepted_disparity_are_off(frontier: fs.Frontier) -> None:
     rec = recommender(fairness_weight=2.0, max_disparity=0.9)

@@ -10,13 +10,14 @@ import torch
 
 from fairstream import FairRecommender
 from fairstream.data import History
-from fairstream.errors import ConfigurationError
 from fairstream.recommender.learning import MIN_USERS_OF_AN_ITEM
 from group_attack import CHANCE, ITEMS, Kind, World, advantage, numbers, reader_of, similarities
 
 SHORT: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 8}
 HELD: dict[str, Any] = {"max_disparity": 0.001, "group_weight": 8.0}
 WEIGHTED: list[tuple[str, dict[str, Any]]] = [
+    ("popularity", {"group_weight": 3.0}),
+    ("recent-popularity", {"group_weight": 3.0}),
     ("item-item", {"group_weight": 3.0}),
     ("item-item", HELD),
     ("sasrec", {"group_weight": 3.0, **SHORT}),
@@ -47,22 +48,15 @@ def test_no_number_about_an_item_of_ones_own_reveals_the_group(kind: Kind, model
     assert {name: auc for name, auc in aucs.items() if auc > CHANCE} == {}
 
 
-@pytest.mark.parametrize("model", ["item-item", "sasrec", "gru", "blend"])
+@pytest.mark.parametrize("model", ["popularity", "recent-popularity", "item-item", "sasrec", "gru", "blend"])
 def test_weights_do_the_same_whichever_group_an_identifiable_user_is_in(model: str) -> None:
-    options = {} if model == "item-item" else SHORT
+    options = SHORT if model in ("sasrec", "gru", "blend") else {}
     world = World.made("new")
     one, other = (each.learned(model, group_weight=3.0, **options) for each in (world, world.swapped()))
     for ours, theirs in zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)
     plain = world.learned(model, **options).model.state_dict().values()
     assert not all(map(torch.equal, one.model.state_dict().values(), plain))  # the others have their weights
-
-
-@pytest.mark.parametrize("model", ["popularity", "recent-popularity"])
-@pytest.mark.parametrize("options", [{"group_weight": 2.0}, {"max_disparity": 0.01}])
-def test_popularity_takes_no_group_weights(model: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{model} takes no group weights, .* choose another model"):
-        FairRecommender(model, **options)
 
 
 def test_what_newcomers_get_has_no_weights() -> None:

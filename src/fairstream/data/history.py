@@ -260,8 +260,11 @@ class History:
         popularity.flags.writeable = False
         return popularity
 
-    def faded_counts(self, share: float = HALF_LIFE) -> Floats:
-        """The same sums with a half-life that is a `share` of all events."""
+    def faded_counts(self, weights: Floats | None = None, share: float = HALF_LIFE) -> Floats:
+        """The same sums with the events of each user counted `weights` (n_users,) times; None: once.
+
+        The half-life is a `share` of all events.
+        """
         n = len(self)
         half_life, popularity = max(1.0, share * n), np.zeros(self.n_items)
         for run in self.runs:
@@ -269,7 +272,8 @@ class History:
                 at = slice(start, start + _EVENTS_AT_ONCE)
                 items = run.items[at]
                 age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
-                _add(popularity, items, np.exp2(-age / half_life))
+                faded = np.exp2(-age / half_life)
+                _add(popularity, items, faded if weights is None else faded * weights[run.users[at]])
                 n -= len(items)
         return popularity
 

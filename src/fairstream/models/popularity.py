@@ -9,14 +9,11 @@ from torch import Tensor
 from fairstream.data import History
 from fairstream.data.history import HALF_LIFE, Positions
 from fairstream.models.context import NO_CONTEXT, Context
-from fairstream.models.scorer import ClosedFormScorer
+from fairstream.models.scorer import ClosedFormScorer, UserWeights
 
 
 class Popularity(ClosedFormScorer):
-    """s_ui = the number of events of item i, the same for every user.
-
-    Popularity takes no weights of users: the score of an item that one user alone has had would be that user's weight,
-    and with weights by group it would reveal the user's group.
+    """s_ui = Σ_e w_e over the events e of item i, the same for every user; w_e = 1 but for weighted users.
 
     >>> model = Popularity(2, 3)
     >>> model.learn(History.of(np.array([0, 0, 1]), np.array([0, 1, 1])), np.arange(3))
@@ -39,8 +36,9 @@ class Popularity(ClosedFormScorer):
     def grow(self, n_users: int, n_items: int) -> None:
         self.popularity = torch.cat([self.popularity, self.popularity.new_zeros(n_items - len(self.popularity))])
 
-    def learn(self, history: History, new: Positions) -> None:  # type: ignore[override]
-        counts = np.bincount(history.items_at(new), minlength=self.n_items)
+    def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
+        per_event = None if weights is None else weights[history.users_at(new)]
+        counts = np.bincount(history.items_at(new), per_event, minlength=self.n_items)
         self.popularity = self.popularity + torch.from_numpy(counts).to(self.popularity)
 
     def logarithm(self) -> Tensor:
@@ -58,7 +56,7 @@ class Popularity(ClosedFormScorer):
 
 
 class RecentPopularity(Popularity):
-    """s_ui = Σ_e 2^(−age_e / h) over the events e of item i, the same for every user.
+    """s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i, the same for every user.
 
     The age counts the events since e, and the half-life h is a share of all events so far: free
     of the unit of time and of the size of the log. This is what users get whom a model cannot
@@ -76,9 +74,9 @@ class RecentPopularity(Popularity):
         model.learn(history, range(0))
         return model
 
-    def learn(self, history: History, new: Positions) -> None:  # type: ignore[override]
+    def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
         popularity = torch.zeros_like(self.popularity)
-        is_usual = self._half_life == HALF_LIFE
-        recent = history.recent_popularity if is_usual else history.faded_counts(self._half_life)
+        is_usual = weights is None and self._half_life == HALF_LIFE
+        recent = history.recent_popularity if is_usual else history.faded_counts(weights, self._half_life)
         popularity[: len(recent)] = torch.tensor(recent).to(popularity)
         self.popularity = popularity

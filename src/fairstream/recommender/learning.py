@@ -20,7 +20,6 @@ from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, UserResults, resolve_metrics
 from fairstream.methods import METHODS, Method, MethodConfig, Parts
 from fairstream.models import (
-    MODELS,
     ClosedFormScorer,
     ContextBuilder,
     Mask,
@@ -818,11 +817,6 @@ def _check_takes_weights(model: Scorer) -> None:
     """Raise a `ConfigurationError` where a closed-form model knows no weights."""
     if not isinstance(model, ClosedFormScorer) or takes_weights(model):
         return
-    if registered := [name for name, kind in MODELS.items() if kind is type(model)]:
-        raise ConfigurationError(
-            f"{registered[0]} takes no group weights, because its scores would reveal whose events count more; choose "
-            f"another model, or leave out group_weight and max_disparity"
-        )
     raise ConfigurationError(
         f"group_weight needs a model whose learn takes weights, and that of {type(model).__name__} does not; "
         f"add `weights` to it (see ClosedFormScorer.learn), or leave group_weight at 1"

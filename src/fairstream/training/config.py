@@ -72,8 +72,8 @@ loss: 0 lets heavy users decide, 1 gives every user the same weight."""
     l2: float = Field(1e-4, ge=0)
     """L2 regularisation, inside Adam's gradient."""
     group_weight: float = Field(1.0, gt=0)
-    """How many times an event of a group that is behind counts: in item-item and the softmax loss. Users whom \
-a rare item could identify count once."""
+    """How many times an event of a group that is behind counts: in models computed in closed form \
+and in the softmax loss. Users whom a rare item could identify count once."""
     optimizer: Literal["row", "dense"] = "row"
     """row: Adam on the rows that a batch touches; dense: on every row at every step, as in the paper \
 (the default under its protocol)."""
