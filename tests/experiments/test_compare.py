@@ -371,8 +371,8 @@ def test_a_label_names_the_method_and_what_differs() -> None:
     assert labels({"method": "fade"}, {"method": "Retrain"}) == ["FADE", "Retrain"]
     weights = labels({"fairness_weight": 0.5}, {"fairness_weight": 2}, {"method": "Finetune"})
     assert weights == ["FADE fairness_weight=0.5", "FADE fairness_weight=2.0", "Finetune"]
-    target = labels({"method": "Finetune"}, {"method": "Finetune", "max_disparity": 0.1, "disparity_task": "next"})
-    assert target == ["Finetune", "Finetune max_disparity=0.1 disparity_task=next"]
+    target = labels({"method": "Finetune"}, {"method": "Finetune", "max_disparity": 0.1, "disparity_task": "event"})
+    assert target == ["Finetune", "Finetune max_disparity=0.1 disparity_task=event"]
     assert labels({"k": K, "l2": 0.1, "method": "Finetune"}, {"l2": 0.2}) == ["Finetune l2=0.1", "FADE l2=0.2"]
 
 

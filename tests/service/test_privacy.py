@@ -316,14 +316,13 @@ def test_the_guide_says_from_how_many_users_groups_are_shown() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.5, 12.0])
 def test_no_page_command_or_file_states_a_gap_between_groups_that_are_alike(
-    new_workspace: Maker, tmp_path: Path, epsilon: float
+    new_workspace: Maker, tmp_path: Path, epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups drawn by lot, four periods: at ε = 0.5 noise would be all there is to see, at 12 the groups are shown."""
+    monkeypatch.setattr("fairstream.service.workspace.make_secret", lambda: b"always the same secret of a test")
     workspace = new_workspace(
         **{**SMALL, "privacy": Privacy(epsilon=epsilon), "gate": Gate(min_tested_users=50, min_group_size=2)}
     )
-    (workspace.folder / "secret").write_bytes(b"always the same secret of a test")
-    workspace = replace(workspace, secret=b"always the same secret of a test")
     rng = np.random.default_rng(3)
     know(workspace, pa.table({"user_id": PEOPLE["user_id"], "value": rng.choice(NAMES, len(PEOPLE))}))
     said: list[str] = []

@@ -58,7 +58,7 @@ def table(events: list[tuple[str, str]], first_time: int = 1000) -> pa.Table:
 
 
 def expected(recommender: FairRecommender, k: int, user: str | None = None, **options: Any) -> Answer:
-    rows = recommender.recommend([user] if user else None, k=k, **options)
+    rows = recommender.recommend([user] if user else None, k=k, task="event", **options)
     items, scores, sources = (rows[name].to_pylist() for name in ("item_id", "score", "source"))
     return Answer(items, scores, sources[0] if sources else ANY, "m")
 

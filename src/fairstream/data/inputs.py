@@ -434,6 +434,7 @@ class CsvLayout:
 def sniff_csv(stream: Any) -> CsvLayout:
     r"""Find out how a CSV file is written, from its beginning; the separator from the header alone.
 
+    >>> import io
     >>> sniff_csv(io.BytesIO(b"user;item;stars\na;b;4,5\n"))
     CsvLayout(separator=';', encoding='utf-8', decimal_point=',')
     """
