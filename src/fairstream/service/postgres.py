@@ -16,6 +16,8 @@ from sqlalchemy import URL, Engine, create_engine, event
 
 CONNECT_SECONDS, WAIT_SECONDS, STATEMENT_SECONDS, SILENCE_SECONDS = 3, 5, 8, 10
 """For requests: to connect, to wait for a lock or a free connection, to run a statement, to hear from the server."""
+JOB_SECONDS = 3600
+"""For updates, migrations and other jobs: to run a statement, and to hear from the server."""
 IDLE_SECONDS = 30
 """After so long the server ends a transaction whose client does nothing: a frozen process would keep its locks."""
 _NETWORK = {
@@ -25,17 +27,17 @@ _NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""What the client's system does about a lost server; jobs of any length have these limits."""
+"""What the client's system does about a lost server."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that closes when the server is silent for `max_silence` seconds; None: it waits without limit."""
+    """A connection that closes when the server is silent for `max_silence` seconds."""
 
-    max_silence: float | None = None
+    max_silence: float = JOB_SECONDS
 
     def wait(self, gen: Any, *options: Any, **more: Any) -> Any:
         """Run an operation of the driver."""
-        return super().wait(gen if self.max_silence is None else self._bounded(gen, self.max_silence), *options, **more)
+        return super().wait(self._bounded(gen, self.max_silence), *options, **more)
 
     def _bounded(self, gen: Any, seconds: float) -> Generator[Any, Any, Any]:
         try:
@@ -53,7 +55,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def postgres(address: URL, *, for_requests: bool) -> Engine:
-    """An engine; for requests its statements are short, others may take as long as they need."""
+    """An engine whose waits are bounded: by seconds for requests, by an hour for jobs."""
     engine = create_engine(
         address.set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
@@ -65,15 +67,15 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
         "idle_in_transaction_session_timeout": 1000 * IDLE_SECONDS,
+        "statement_timeout": 1000 * (STATEMENT_SECONDS if for_requests else JOB_SECONDS),
+        "lock_timeout": 1000 * (WAIT_SECONDS if for_requests else JOB_SECONDS),
     }
-    if for_requests:
-        settings |= {"lock_timeout": 1000 * WAIT_SECONDS, "statement_timeout": 1000 * STATEMENT_SECONDS}
     setting = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: Any, _record: Any, arguments: Any, options: Any) -> BoundedConnection:
         connection = BoundedConnection.connect(*arguments, **options)
-        connection.max_silence = SILENCE_SECONDS if for_requests else None
+        connection.max_silence = SILENCE_SECONDS if for_requests else JOB_SECONDS
         connection.execute(setting)  # not as options of the connection, which a pool such as pgbouncer refuses
         connection.commit()
         return connection

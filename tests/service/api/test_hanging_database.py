@@ -192,13 +192,20 @@ def test_a_process_that_is_frozen_in_a_transaction_loses_its_lock(on_postgres: W
         frozen.wait(PATIENCE_SECONDS)
 
 
-def test_statements_of_requests_are_bounded_and_those_of_jobs_are_not(
+def test_statements_of_requests_are_bounded_by_seconds_and_those_of_jobs_by_more(
     on_postgres: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "STATEMENT_SECONDS", 1)
     monkeypatch.setattr(postgres, "SILENCE_SECONDS", 2)
     with Workspace.open(on_postgres.folder) as job, job.engine.connect() as connection:
         connection.exec_driver_sql("SELECT pg_sleep(3)")
+    monkeypatch.setattr(postgres, "JOB_SECONDS", 1)
+    with (
+        Workspace.open(on_postgres.folder) as job,
+        job.engine.connect() as connection,
+        pytest.raises(OperationalError, match=r"statement timeout|has not answered"),
+    ):
+        connection.exec_driver_sql("SELECT pg_sleep(60)")
     with Workspace.open(on_postgres.folder, for_requests=True) as workspace, workspace.engine.connect() as connection:
         with pytest.raises(OperationalError, match="statement timeout"):
             connection.exec_driver_sql("SELECT pg_sleep(60)")
