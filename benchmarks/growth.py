@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from benchmarks import movielens
 from benchmarks.timing import Times, table
@@ -42,9 +41,9 @@ class World(NamedTuple):
         users, items = rng.permutation(n_users)[: log.n_users], rng.permutation(n_items)[: log.n_items]
         return cls(scale, log, users, items, n_users, n_items)
 
-    def recommender(self) -> FairRecommender:
+    def recommender(self, threads: int) -> FairRecommender:
         """As one that was fitted on D_0 and on the strangers' events would stand; who comes later is not known."""
-        at, made = movielens.D_0, FairRecommender("mf", device="cpu")
+        at, made = movielens.D_0, FairRecommender("mf", device="cpu", threads=threads)
         users, user_names = self._known(self.users, self.log.users[at], self.n_users)
         items, item_names = self._known(self.items, self.log.items[at], self.n_items)
         learning, history = made._learning, History.of(users, items)
@@ -90,8 +89,7 @@ def report(folder: Path) -> str:
     log = movielens.read(folder)
     worlds, rows = [World.of(log, scale) for scale in SCALES], []
     for n_threads in (1, 2):
-        torch.set_num_threads(n_threads)
-        made = [world.recommender() for world in worlds]
+        made = [world.recommender(n_threads) for world in worlds]
         whole, learning = [[[] for _ in worlds] for _ in range(2)]  # type: list[list[float]], list[list[float]]
         for t in range(1, ROUNDS + 1):
             for n, world in enumerate(worlds):

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks import movielens
 from benchmarks.timing import in_turns, table
@@ -31,12 +30,12 @@ def update(
 ) -> Callable[[], object]:
     """One update of a model, which goes on from where the last one left it, always with the events of `at`."""
     method = movielens.learning(update_epochs=epochs, **options)  # type: ignore[arg-type]
+    method = replace(method, threads=n_threads)
     before, new = movielens.untrained(method, log, slice(0, at.start)), movielens.events(log, at)
     state = before
 
     def work() -> None:
         nonlocal state
-        torch.set_num_threads(n_threads)
         start = replace(before, model=state.model, optimizer=state.optimizer)
         state, _ = method.update(start, new).commit(in_place=True)
 
