@@ -58,6 +58,8 @@ class Groups:
     Of three groups or more of which none is declared the larger one stands here too, but counts for nothing: see
     `has_advantaged`.
     """
+    n_compared: int | None = None
+    """How many groups had users when the larger one was chosen; None: all of them."""
 
     @classmethod
     def none(cls, n_users: int) -> Groups:
@@ -82,7 +84,8 @@ class Groups:
         >>> [Groups.from_values("age", ages).has_advantaged for ages in ([18, 18, 30], [18, 18, 30, 65])]
         [True, False]
         """
-        return bool(self.names) and (self.choice != "larger" or len(self.names) <= _TWO)
+        n_groups = len(self.names) if self.n_compared is None else self.n_compared
+        return bool(self.names) and (self.choice != "larger" or n_groups <= _TWO)
 
     @property
     def advantaged(self) -> tuple[str, ...]:
@@ -145,9 +148,11 @@ class Groups:
             return self
         codes = self.codes[:n_users]
         sizes = np.bincount(codes[codes >= 0], minlength=len(self.names))
+        n_compared = None if len(codes) == len(self.codes) else int(np.count_nonzero(sizes))
+        larger = max(sorted(self.names), key=lambda name: sizes[self.names.index(name)])
         if not sizes.any():  # no group is known yet: take the first that will be
-            return self.with_advantaged(self.names[self._by_appearance()[0]])
-        return self.with_advantaged(max(sorted(self.names), key=lambda name: sizes[self.names.index(name)]))
+            larger = self.names[self._by_appearance()[0]]
+        return replace(self.with_advantaged(larger), n_compared=n_compared)
 
     def with_advantaged(self, name: str) -> Groups:
         """Return the same users with another group in front and alone ahead; of two, disparities change their sign."""
@@ -278,7 +283,7 @@ class Groups:
         late, at = np.unique(brought[np.argsort(rows)], return_index=True)
         appearing = [int(code) for code in late[np.argsort(at)] if code >= n_settled]
         order = [*range(n_settled), *appearing, *(n for n in range(n_settled, len(names)) if n not in appearing)]
-        newcomers = replace(self, names=names, codes=brought)._renumbered(order)
+        newcomers = replace(self, names=names, codes=brought, n_compared=None)._renumbered(order)
         codes[rows] = newcomers.codes
         return replace(newcomers, codes=codes)
 

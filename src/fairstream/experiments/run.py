@@ -483,7 +483,7 @@ class Run(Tabular, Iterator[PeriodResult]):
                 "advantaged": self.groups.names[0] if self.groups.has_advantaged else None,
                 "advantaged_by": self.groups.choice if self.groups.has_advantaged else None,
                 "groups": list(self._names()),
-                "columns": asdict(self.log.columns),
+                "columns": {**asdict(self.log.columns), "text_ids": list(self.log.columns.text_ids)},
                 "period_ends": list(self.periods.ends),
                 "period_begins": self._begins(),
             },
