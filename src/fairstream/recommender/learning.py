@@ -434,7 +434,8 @@ class Learning:
         result = self._train(lesson, base, on_epoch)
         if type(result.model).inherit is not Scorer.inherit:
             previous = self.models.grown(state, history, events.features)[0] if base is None else base[0]
-            result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
+            with limit_threads(training_threads(self.threads)):  # many small steps as well
+                result.model.inherit(previous, history, new, state.contexts, lesson.user_weights)
         nobody, nothing = state.trained[:0], state.trained_items[:0]
         following = replace(
             following,
