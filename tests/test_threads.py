@@ -36,19 +36,20 @@ def three() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
+        ({"cpu.max": "max 100000", "slice/cpu.max": "300000 100000", "slice/own/cpu.max": "max 100000"}, 3.0),
         ({"cpu.max": "150000 100000"}, 1.5),
         ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "200000"}, 2.0),
         ({"cpu.max": "max 100000"}, None),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
         ({}, None),
     ],
-    ids=["v2", "v1", "v2 without", "v1 without", "no cgroups"],
+    ids=["v2, of a slice", "v2", "v1", "v2 without", "v1 without", "no cgroups"],
 )
 def test_the_quota_of_a_container_is_read(files: dict[str, str], cores: float | None, tmp_path: Path) -> None:
     for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(f"{content}\n")
-    assert _quota(tmp_path) == (sys.maxsize if cores is None else cores)
+    assert _quota(tmp_path, "slice/own") == (float(sys.maxsize) if cores is None else cores)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities on this system")

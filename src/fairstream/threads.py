@@ -31,22 +31,31 @@ def available_cores() -> int:
     """Return how many cores this process may use: by its affinity, and by the CPU quota of its container."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     n_cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    return max(1, min(n_cores, int(_quota(_CGROUPS))))
+    return max(1, min(n_cores, int(_quota(_CGROUPS, _own_cgroup()))))
 
 
-def _quota(cgroups: Path) -> float:
-    """Return the cores that a container's quota is worth, from cgroups v2 or v1; infinity without one."""
-    for limit, period in (("cpu.max", None), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+def _own_cgroup() -> str:
+    """Return the path of this process below the root of cgroups v2; empty in most containers."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not on Linux
+        return ""
+    return next((line.removeprefix("0::").strip("/") for line in lines if line.startswith("0::")), "")
+
+
+def _quota(root: Path, own: str = "") -> float:
+    """Return the cores that the quota is worth, the least of the own cgroup and those above it; no quota is no limit."""
+    folders = [root / own, *(folder for folder in (root / own).parents if folder.is_relative_to(root))]
+    files: list[tuple[Path, ...]] = [(folder / "cpu.max",) for folder in folders]  # v2
+    files += [(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]  # v1
+    quotas = [float(sys.maxsize)]
+    for names in files:
         try:
-            words = (cgroups / limit).read_text().split()
-            if period is not None:
-                words += (cgroups / period).read_text().split()
-            quota, length = map(int, words)
+            quota, period = (int(word) for name in names for word in name.read_text().split())
         except (OSError, ValueError):  # no such file, or "max 100000"
             continue
-        if quota > 0:
-            return quota / length
-    return sys.maxsize
+        quotas += [quota / period] if quota > 0 else []
+    return min(quotas)
 
 
 def inference_threads(threads: Threads) -> int:
