@@ -44,7 +44,7 @@ def _own_cgroup() -> str:
 
 
 def _quota(root: Path, own: str = "") -> float:
-    """Return the cores that the quota is worth, the least of the own cgroup and those above it; no quota is no limit."""
+    """Return the cores that the quota is worth: the least of the own cgroup and of those above it, if any has one."""
     folders = [root / own, *(folder for folder in (root / own).parents if folder.is_relative_to(root))]
     files: list[tuple[Path, ...]] = [(folder / "cpu.max",) for folder in folders]  # v2
     files += [(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]  # v1
