@@ -68,8 +68,8 @@ def inference_threads(threads: Threads) -> int:
 def training_threads(threads: Threads) -> int:
     """Return the threads for gradient descent.
 
-    A step is short, so its threads mostly wait for each other; where other processes use the cores, too, one thread is
-    ten times as fast as two. "auto" takes up to half of the cores, and leaves the others alone.
+    Steps are short, so threads mostly wait for each other: next to other busy processes one thread can be ten times as
+    fast as two. "auto" uses at most half of the cores.
     """
     if threads != "auto":
         return threads
@@ -97,9 +97,9 @@ def _openmp() -> Any:
 
 
 def configure_openmp() -> None:
-    """Set OpenMP up for a process of ours, before PyTorch is loaded: as many threads as cores, and waiting ones sleep.
+    """Configure OpenMP for our own processes before they load PyTorch: one thread per core, and waiting threads sleep.
 
-    By default a waiting thread spins, which takes the core from whoever would do the work it waits for.
+    By default a waiting thread spins and takes the core from the thread it waits for.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

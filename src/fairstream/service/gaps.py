@@ -1,6 +1,6 @@
-"""What is said of groups and of the gap between them: with its margin and one sign, or why nothing is said.
+"""How a workspace reports groups: numbers with margins, gaps with one sign, or the reason for withholding them.
 
-It reads what an update has stored, see `privacy`, and imports nothing large: every command of a workspace uses it.
+It reads what updates have stored (see `privacy`). Every workspace command imports it, so it imports nothing large.
 """
 
 from __future__ import annotations

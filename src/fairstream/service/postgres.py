@@ -1,4 +1,4 @@
-"""PostgreSQL connections that never wait for ever.
+"""PostgreSQL connections with bounded waits.
 
 The server bounds what it can notice: locks, statements, transactions that their client has left idle, lost machines.
 A server that is frozen, or behind a network that drops packets, bounds nothing, so a connection for requests also
