@@ -80,7 +80,7 @@ def _use(folder: Path) -> Rows:
     rows: Rows = []
     with _stage("open the log", rows):
         log = fairstream.read_events(folder / "log")
-    recommender = fairstream.FairRecommender("mf", pretrain_epochs=1, device="cpu")
+    recommender = fairstream.FairRecommender("mf", training=fairstream.Training(pretrain_epochs=1), device="cpu")
     n = f"{len(log):,} events, {log.n_users:,} users, {log.n_items:,} items"
     with _stage(f"fit, one epoch ({n})", rows):
         recommender.fit(log)

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import GroupPanel, group_statistics
-from fairstream.evaluation.paired import Interval, Paired
+from fairstream.evaluation import Estimate, GroupPanel, Paired, panel_scores
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 N_RESAMPLES, AT_ONCE = 399, 50
@@ -125,7 +124,7 @@ CASES = (
 def show(case: Case, n: int, rng: np.random.Generator) -> str:
     """A row: coverage of PD, of the mean and of groups' means; rejections by PD and the largest gap; sizes of |PD|."""
     names = [str(code) for code in range(len(case.sizes))]
-    scores = [score for panel in case.panels(rng, n) for score in group_statistics(panel, names, rng, N_RESAMPLES)]
+    scores = [score for panel in case.panels(rng, n) for score in panel_scores(panel, names, rng, N_RESAMPLES)]
 
     def covers(intervals: list[tuple[float, float]], truth: float) -> float:
         return float(np.mean([low <= truth <= high for low, high in intervals]))
@@ -177,7 +176,7 @@ class Pair:
             panel = GroupPanel(np.stack(columns, axis=2), codes, 2)
             paired = Paired(panel, self.n_seeds, 400)
             value, drawn = paired.of("mean")
-            performance = Interval.of(value[0] - value[1], drawn[:, 0] - drawn[:, 1])
+            performance = Estimate.of_draws(value[0] - value[1], drawn[:, 0] - drawn[:, 1])
             disparity = paired.furthest_behind(0, minus=1)
             truth = abs(self.disparities[0]) - abs(self.disparities[1])
             mean += performance.low <= 0 <= performance.high

@@ -12,8 +12,8 @@ import torch
 from benchmarks import movielens
 from benchmarks.timing import in_turns, table
 from fairstream.data import EventLog, History
-from fairstream.evaluation import Evaluator, Protocol, best_items
-from fairstream.models import ContextBuilder, MatrixFactorization
+from fairstream.evaluation import Evaluator, best_items
+from fairstream.models import ContextBuilder, MFScorer
 from fairstream.randomness import Randomness
 
 N_USERS, N_ITEMS = 10_000, 500_000
@@ -38,13 +38,13 @@ def _evaluating(log: EventLog, device: str, n_resamples: int) -> Callable[[], ob
     cut = int(0.6 * len(log))
     past = History.of(log.users[:cut], log.items[:cut])
     torch.manual_seed(0)
-    model = MatrixFactorization(past.n_users, past.n_items, embedding_dim=64).to(device)
+    model = MFScorer(past.n_users, past.n_items, embedding_dim=64).to(device)
     trained = np.ones(past.n_users, np.bool_)
-    evaluator = Evaluator(Protocol.named("strict"), 20, log.require_groups(), Randomness(0), 20, n_resamples)
+    evaluator = Evaluator(20, log.require_groups(), Randomness(0), 20, n_resamples)
 
     def evaluate() -> object:
         history = replace(past)  # a copy, because a history caches the popularity
-        contexts = ContextBuilder(model.reads, history, trained, device)
+        contexts = ContextBuilder(model.history_length, history, trained, device)
         return evaluator.evaluate(model, log.users[cut:], log.items[cut:], history=history, contexts=contexts, t=0)
 
     return evaluate
@@ -53,9 +53,9 @@ def _evaluating(log: EventLog, device: str, n_resamples: int) -> Callable[[], ob
 def _recommending(device: str) -> Callable[[], object]:
     """50 seen items a user. Results are on the host when it returns: nothing is left running."""
     torch.manual_seed(0)
-    model = MatrixFactorization(N_USERS, N_ITEMS, embedding_dim=64).to(device)
+    model = MFScorer(N_USERS, N_ITEMS, embedding_dim=64).to(device)
     rng = np.random.default_rng(0)
     users, items = rng.integers(N_USERS, size=50 * N_USERS), rng.integers(N_ITEMS, size=50 * N_USERS)
     history = History.of(users, items, n_items=N_ITEMS)
-    contexts = ContextBuilder(model.reads, history, None, device)
+    contexts = ContextBuilder(model.history_length, history, None, device)
     return lambda: best_items(model, np.arange(N_USERS), history, contexts=contexts, k=20)

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from benchmarks import movielens
 from benchmarks.timing import Times, table
-from fairstream import FairRecommender, Groups
+from fairstream import FairRecommender, Groups, Training
 from fairstream.data import EventLog, History, Rows, Vocabulary
-from fairstream.recommender.learning import Learning
 from fairstream.recommender.state import State
+from fairstream.recommender.trainer import Trainer
 from fairstream.training import Tensors
 
 SCALES, ROUNDS = (1, 10, 100), 9
@@ -43,12 +43,12 @@ class World(NamedTuple):
 
     def recommender(self, threads: int) -> FairRecommender:
         """As one that was fitted on D_0 and on the strangers' events would stand; who comes later is not known."""
-        at, made = movielens.D_0, FairRecommender("mf", device="cpu", threads=threads)
+        at, made = movielens.D_0, FairRecommender("mf", training=Training(threads=threads), device="cpu")
         users, user_names = self._known(self.users, self.log.users[at], self.n_users)
         items, item_names = self._known(self.items, self.log.items[at], self.n_items)
-        learning, history = made._learning, History.of(users, items)
-        model, optimizer = learning.models.restored(history, _initial(learning, history), 0)
-        made._state = State(
+        learning, history = made._trainer, History.of(users, items)
+        model, optimizer = learning.models.load(history, _initial(learning, history), 0)
+        state = State(
             model,
             optimizer,
             history,
@@ -56,9 +56,11 @@ class World(NamedTuple):
             Vocabulary(user_names).indexed(),
             Vocabulary(item_names).indexed(),
             np.ones(history.n_users, np.bool_),
+            np.ones(history.n_items, np.bool_),
             t=0,
             started_at=0,
         )
+        made._states.replace(state)
         return made
 
     def _known(self, names: Rows, column: Rows, n: int) -> tuple[Rows, Rows]:
@@ -79,7 +81,7 @@ class World(NamedTuple):
         return pa.table({"user_id": users, "item_id": items, "time": np.arange(n)})
 
 
-def _initial(learning: Learning, history: History) -> Tensors:
+def _initial(learning: Trainer, history: History) -> Tensors:
     """The tensors of a model that has learned nothing."""
     return {f"model/{name}": value for name, value in learning.models.new(history, 0).state_dict().items()}
 

@@ -15,7 +15,6 @@ and leaves nothing behind.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import multiprocessing
 import os
@@ -53,7 +52,7 @@ CONNECTIONS, TURN_SECONDS = 16, 5.0
 DAY = 86_400.0
 LAST_OLD_EVENT, NEW_EVENTS = 3 * DAY, 2 * DAY
 """How long ago events happened that retention is to delete; otherwise they happen now."""
-JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+JSON = "application/json"
 BARE = """
 from fastapi import FastAPI
 
@@ -179,15 +178,12 @@ def wait_for(condition: Callable[[], Any], seconds: float, every: float = 0.1) -
     return True
 
 
-def ipc(table: pa.Table) -> bytes:
-    """As an Arrow IPC stream."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue()
+def to_json(table: pa.Table) -> bytes:
+    """As a JSON list of objects."""
+    return json.dumps(table.to_pylist()).encode()
 
 
-def send(client: httpx.Client, method: str, path: str, content: bytes, kind: str = ARROW) -> Any:
+def send(client: httpx.Client, method: str, path: str, content: bytes, kind: str = JSON) -> Any:
     """Send a body that must be accepted."""
     answer = client.request(method, path, content=content, headers={"Content-Type": kind})
     answer.raise_for_status()
@@ -207,19 +203,17 @@ def measure_ingest(place: Place, workers: int, log: Path) -> None:
         return pa.table({**columns, "time": np.full(n, 1e9 + number), "event_id": ids})
 
     with serving(place, workers, log) as pid, place.client() as client:
-        for name, kind, n, offset in (("JSON", JSON, 20_000, 0), ("Arrow", ARROW, 100_000, 100)):
-            rates = []
-            for number in range(10):
-                rows = table(offset + number, n)
-                body = ipc(rows) if kind == ARROW else json.dumps(rows.to_pylist()).encode()
-                begin = time.perf_counter()
-                assert send(client, "POST", "/v1/events", body, kind)["accepted"] == n
-                rates.append(n / (time.perf_counter() - begin))
-            print(
-                f"ingest as {name}, 10 requests of {n:,}: median {np.median(rates):,.0f} events/s "
-                f"({min(rates):,.0f} to {max(rates):,.0f}); memory {resident(pid):.0f} MiB",
-                flush=True,
-            )
+        rates, n = [], 20_000
+        for number in range(10):
+            body = to_json(table(number, n))
+            begin = time.perf_counter()
+            assert send(client, "POST", "/v1/events", body)["accepted"] == n
+            rates.append(n / (time.perf_counter() - begin))
+        print(
+            f"ingest, 10 requests of {n:,}: median {np.median(rates):,.0f} events/s "
+            f"({min(rates):,.0f} to {max(rates):,.0f}); memory {resident(pid):.0f} MiB",
+            flush=True,
+        )
 
 
 def fill(client: httpx.Client) -> None:
@@ -230,8 +224,8 @@ def fill(client: httpx.Client) -> None:
         name: [f"{name[0]}{each}" for each in stream.events[name].to_pylist()] for name in ("user_id", "item_id")
     }
     users = {"user_id": [f"u{each}" for each in stream.users["user_id"].to_pylist()]}
-    send(client, "PUT", "/v1/users", ipc(pa.table({**users, "group": stream.users["community"]})))
-    send(client, "POST", "/v1/events", ipc(pa.table({**columns, "time": times})))
+    send(client, "PUT", "/v1/users", to_json(pa.table({**users, "group": stream.users["community"]})))
+    send(client, "POST", "/v1/events", to_json(pa.table({**columns, "time": times})))
     update = run_update(client)
     if update["state"] != "promoted":
         raise SystemExit(f"no first model: {update}")
@@ -282,7 +276,7 @@ def feed(place: Place, end: float, results: Any) -> None:
                 "item_id": [f"i{row}" for row in random.integers(0, N_ITEMS, n)],
                 "time": np.full(n, time.time() - place.age),
             }
-            answer = client.post("/v1/events", content=ipc(pa.table(columns)), headers={"Content-Type": ARROW})
+            answer = client.post("/v1/events", content=to_json(pa.table(columns)), headers={"Content-Type": JSON})
             counts["events" if answer.status_code == 200 else f"events refused ({answer.status_code})"] += n
     results.put(counts)
 

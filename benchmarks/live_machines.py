@@ -21,7 +21,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.live_load import Place, databases, free_port, ipc, send, serving, wait_for
+from benchmarks.live_load import Place, databases, free_port, send, serving, to_json, wait_for
 from fairstream.data import synthetic_stream
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
@@ -92,12 +92,12 @@ def main() -> None:
         for number, place in enumerate(places):
             stack.enter_context(serving(place, options.workers, folder / f"{number}.log"))
         clients = [stack.enter_context(place.client()) for place in places]
-        send(clients[0], "PUT", "/v1/users", ipc(pa.table({"user_id": users, "group": stream.users["community"]})))
+        send(clients[0], "PUT", "/v1/users", to_json(pa.table({"user_id": users, "group": stream.users["community"]})))
         delays: list[list[float]] = [[], []]
         for n in range(options.rounds):
             before, part = in_service(workspace.engine), events.slice(n * EVENTS_A_PERIOD, EVENTS_A_PERIOD)
             times = pa.array(np.linspace(time.time() - 1, time.time(), len(part)))
-            send(clients[n % 2], "POST", "/v1/events", ipc(part.append_column("time", times)))
+            send(clients[n % 2], "POST", "/v1/events", to_json(part.append_column("time", times)))
             if not wait_for(lambda before=before: in_service(workspace.engine) != before, 300, 0.05):  # type: ignore[misc]
                 raise SystemExit(f"period {n} was not learned: {clients[0].get('/v1/updates').json()['data'][:1]}")
             for found, seconds in zip(delays, seconds_until_all_answer(places, workspace), strict=True):

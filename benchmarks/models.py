@@ -95,7 +95,7 @@ class Meter:
 
     def measure(self, work: Work, model: str, device: str, epochs: int | None) -> Costs:
         """Fit, update, recommend."""
-        rec = fs.FairRecommender(model, method="Finetune", device=device, pretrain_epochs=epochs)  # type: ignore[arg-type]
+        rec = fs.FairRecommender(model, training=fs.Training(pretrain_epochs=epochs), device=device)  # type: ignore[arg-type]
         log = fs.read_events(work.first, users=work.people, group=work.group)
         fit = self.seconds([lambda: rec.fit(log)])
         update = self.seconds((lambda new=new: rec.update(new, users=work.people)) for new in work.updates)  # type: ignore[misc]

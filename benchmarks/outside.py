@@ -65,7 +65,7 @@ class Outside(fs.ClosedFormScorer):
 class Als(Outside):
     """implicit's ALS; the factors of a user are solved for from the history at the moment of the request."""
 
-    reads = fs.Reads(history=1000)
+    history_length = 1000
 
     def train_on(self, history: History) -> Any:
         from implicit.als import AlternatingLeastSquares  # noqa: PLC0415 (an extra)
@@ -108,7 +108,7 @@ class Bpr(Outside):
 class ItemNeighbours(Outside):
     """LensKit's item-item nearest neighbours for implicit feedback."""
 
-    reads = fs.Reads(history=1000)
+    history_length = 1000
 
     def train_on(self, history: History) -> Any:
         import pandas as pd  # noqa: PLC0415 (an extra)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from fairstream.data import UNKNOWN, Groups, History, Vocabulary
-from fairstream.models import model_factory
+from fairstream.models import resolve_model
 from fairstream.recommender import State
 from fairstream.service.serving import ServingModel
 
@@ -26,14 +26,14 @@ def serving_model(name: str, n_users: int, n_items: int, events_per_user: int) -
     pairs = np.unique((users << 32) | random.integers(0, n_items, len(users)))
     random.shuffle(pairs)
     history = History.of(pairs >> 32, pairs & 0xFFFFFFFF, n_users=n_users, n_items=n_items)
-    model = model_factory(name, 64)(n_users, n_items).eval()
+    model = resolve_model(name).build(n_users, n_items).eval()
     for name_of, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not name_of.endswith("gram"):
             tensor.normal_(std=0.1)
     ids = (Vocabulary(pa.array([f"{kind}{row}" for row in range(n)])) for kind, n in (("u", n_users), ("i", n_items)))
     groups = Groups("group", (), np.full(n_users, UNKNOWN, np.int16))
-    trained = np.ones(n_users, np.bool_)
-    return ServingModel(State(model, None, history, groups, *(each.indexed() for each in ids), trained, 0, 0), name)
+    trained = (np.ones(n, np.bool_) for n in (n_users, n_items))
+    return ServingModel(State(model, None, history, groups, *(each.indexed() for each in ids), *trained, 0, 0), name)
 
 
 def main() -> None:

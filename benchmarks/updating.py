@@ -1,6 +1,6 @@
 """How long an update takes on the CPU, and what it grows with.
 
-An update is the whole of `Learning.update` and of putting its result in force: 10 epochs over the 33,280
+An update is the whole of `Trainer.update` and of putting its result in force: 10 epochs over the 33,280
 interactions of MovieLens D_1.
 """
 
@@ -25,12 +25,9 @@ def report(folder: Path) -> str:
     return "\n\n".join([_fade_and_finetune(log), _new_interactions(log), _knobs(log)])
 
 
-def update(
-    log: EventLog, at: slice = movielens.D_1, n_threads: int = 1, epochs: int = 10, **options: object
-) -> Callable[[], object]:
+def update(log: EventLog, at: slice = movielens.D_1, epochs: int = 10, **options: object) -> Callable[[], object]:
     """One update of a model, which goes on from where the last one left it, always with the events of `at`."""
     method = movielens.learning(update_epochs=epochs, **options)  # type: ignore[arg-type]
-    method = replace(method, threads=n_threads)
     before, new = movielens.untrained(method, log, slice(0, at.start)), movielens.events(log, at)
     state = before
 
@@ -43,15 +40,10 @@ def update(
 
 
 def _fade_and_finetune(log: EventLog) -> str:
-    rows = []
-    for n_threads in (1, 2):
-        times = in_turns(
-            {name: update(log, n_threads=n_threads, lambda_=lambda_) for name, lambda_ in FADE_AND_FINETUNE.items()},
-            rounds=ROUNDS,
-        )
-        fade, finetune = times.values()
-        rows.append([str(n_threads), fade.show(), finetune.show(), fade.over(finetune).show(".2f")])
-    return table(["threads", "FADE-MF update, s", "Finetune-MF update, s", "FADE over Finetune"], rows)
+    times = in_turns({name: update(log, lambda_=lambda_) for name, lambda_ in FADE_AND_FINETUNE.items()}, rounds=ROUNDS)
+    fade, finetune = times.values()
+    row = [fade.show(), finetune.show(), fade.over(finetune).show(".2f")]
+    return table(["FADE-MF update, s", "Finetune-MF update, s", "FADE over Finetune"], [row])
 
 
 FADE_AND_FINETUNE = {"FADE": 0.5, "Finetune": 0.0}
@@ -71,7 +63,7 @@ def _knobs(log: EventLog) -> str:
     knobs: dict[str, dict[str, object]] = {
         "as it is (batch 256, d 64, n 4, μ 4)": {},
         **{f"batch {size}": {"batch_size": size} for size in (64, 1024, 4096)},
-        **{f"d {d}": {"embedding_dim": d} for d in (16, 32, 128, 256)},
+        **{f"d {d}": {"model_settings": {"embedding_dim": d}} for d in (16, 32, 128, 256)},
         **{f"n {n}": {"n": n} for n in (1, 16)},
         **{f"μ {mu}": {"mu": mu} for mu in (1, 16, 64)},
         "dense Adam": {"optimizer": "dense"},

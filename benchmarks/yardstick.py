@@ -24,7 +24,7 @@ from torch import Tensor
 import fairstream as fs
 from fairstream.data import History
 from fairstream.data.history import Positions
-from fairstream.models import ItemItem, ModelFactory, Popularity, UserWeights
+from fairstream.models import ItemItemScorer, ModelFactory, PopularityScorer, UserWeights
 
 N_LEARNED = 669_181
 PUBLISHED = {"ItemKNN": 0.2576, "iALS": 0.2551, "most popular": 0.2437, "SLIM": 0.2377}
@@ -34,7 +34,7 @@ N_LATEST = 66_560
 _LEAST = 1e-6
 
 
-class LatestPopularity(Popularity):
+class LatestPopularity(PopularityScorer):
     """s_ui = the number of events of item i among the last 66,560."""
 
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
@@ -46,11 +46,11 @@ class LatestPopularity(Popularity):
 class WithLatestPopularity(fs.ClosedFormScorer):
     """The logarithm of the item–item score + that of the number of latest events."""
 
-    reads = ItemItem.reads
+    history_length = ItemItemScorer.history_length
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
-        self.items, self.latest = ItemItem(n_users, n_items), LatestPopularity(n_users, n_items)
+        self.items, self.latest = ItemItemScorer(n_users, n_items), LatestPopularity(n_users, n_items)
 
     @property
     def n_items(self) -> int:
@@ -105,11 +105,12 @@ def rows(folder: Path) -> Iterator[str]:
     yield "| | everyone | men | women | hit@10 |\n| --- | --- | --- | --- | --- |"
     for name, value in PUBLISHED.items():
         yield f"| published: {name} | {value:.4f} | | | |"
-    for name, (model, method, lambda_) in OURS.items():
-        rec = fs.FairRecommender(model, method=method, fairness_weight=lambda_, pretrain_epochs=20, device="cpu")
+    for name, (model, _, lambda_) in OURS.items():
+        fairness = fs.DisparityLoss(weight=lambda_) if lambda_ else None
+        rec = fs.FairRecommender(model, fairness=fairness, training=fs.Training(pretrain_epochs=20), device="cpu")
         yield row(name, rec.fit(_log(learned, users)), tested)
     first, last = learned.slice(0, N_LEARNED - N_LATEST), learned.slice(N_LEARNED - N_LATEST)
-    blend = fs.FairRecommender("blend", method="Finetune", device="cpu").fit(_log(first, users))
+    blend = fs.FairRecommender("blend", device="cpu").fit(_log(first, users))
     yield row("blend, its weights learned from the last 66,560 events", blend.update(last, users=users), tested)
 
 

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairstream.baselines import Discriminator, filtered
-from fairstream.baselines.filtered import discriminator_of
 from fairstream.data import History
-from fairstream.models import ContextBuilder, model_factory
+from fairstream.models import ContextBuilder, resolve_model
 from fairstream.objectives import Objective
+from fairstream.paper.adver import Discriminator, FilteredModel, discriminator_of
 from fairstream.sampling import NegativeSampler
 from fairstream.training import TrainingJob, cut_batches, make_optimizer
 from fairstream.training.optimizers import state_tensors
@@ -43,7 +42,7 @@ def job_of(
     history = History.of(users, items, n_users=n_users, n_items=n_items)
     sampler = NegativeSampler(history.seen, users, n_items=n_items, device=device)
     torch.manual_seed(0)
-    scorer = filtered(model_factory(model, embedding_dim))(n_users, n_items).to(device)
+    scorer = FilteredModel(resolve_model(model, {"embedding_dim": embedding_dim})).build(n_users, n_items).to(device)
     if dropout is not None:
         for part in scorer.modules():
             if isinstance(part, torch.nn.Dropout):
@@ -59,7 +58,7 @@ def job_of(
         batches,
         sampler,
         tuple(1.0 if g == 0 else -1.0 for g in range(n_groups)),
-        ContextBuilder(scorer.reads, history, None, device),
+        ContextBuilder(scorer.history_length, history, None, device),
     )
 
 

@@ -53,9 +53,13 @@ def though_one_is_killed(work: Callable[[], Any], name: bytes) -> list[Any]:
     return results
 
 
-def all_are_gone() -> bool:
-    """Whether nobody works any more, soon: Ray ends processes a moment after it is asked to."""
-    patience = time.monotonic() + 120
-    while working() and time.monotonic() < patience:
+def no_training_is_left() -> bool:
+    """Whether all processes of a training end soon: Ray ends them a moment after the call returns."""
+
+    def processes() -> list[int]:
+        return [*working(b"ray::RayTrainWorker"), *working(b"ray::TrainController")]
+
+    deadline = time.monotonic() + 60
+    while processes() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not working()
+    return not processes()

@@ -12,15 +12,13 @@ from fairstream.data import History
 from fairstream.models import (
     Context,
     ContextBuilder,
-    Graph,
     ItemTable,
-    Reads,
     Scorer,
     UserTable,
     WindowScorer,
-    model_factory,
+    resolve_model,
 )
-from fairstream.models.sequence import GRU4Rec
+from fairstream.models.sequence import GRU4RecScorer
 from fairstream.objectives import DisparityLoss, Objective, bpr_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training import TrainingJob, cut_batches, cut_windows, make_optimizer
@@ -33,7 +31,7 @@ N_INTERACTIONS = 20 * BATCH - 13  # the last batch is short
 class Recurrent(Scorer):
     """The latest items of a user through a GRU; has no user table."""
 
-    reads: ClassVar[Reads] = Reads(history=6)
+    history_length: ClassVar[int] = 6
 
     def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 16) -> None:
         super().__init__()
@@ -44,34 +42,6 @@ class Recurrent(Scorer):
         assert context.history is not None
         hidden, _ = self.gru(self.item(context.history))
         return (self.item(items) @ hidden[:, -1, :, None]).squeeze(-1)
-
-
-class Convolved(Scorer):
-    """One layer of LightGCN: the rows of users and items averaged over the graph."""
-
-    reads: ClassVar[Reads] = Reads(graph=True)
-
-    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 16) -> None:
-        super().__init__()
-        self.user, self.item = UserTable(n_users, embedding_dim), ItemTable(n_items, embedding_dim)
-
-    def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
-        assert context.graph is not None
-        graph = context.graph
-        rows = torch.cat([self.user.weight, self.item.weight])
-        rows = rows + self.propagated(graph, rows)
-        p, q = rows[users], rows[graph.n_users + items]
-        return (q @ p.unsqueeze(-1)).squeeze(-1)
-
-    def propagated(self, graph: Graph, rows: Tensor) -> Tensor:
-        return graph.propagate(rows)
-
-
-class ConvolvedBySparse(Convolved):
-    """The same by PyTorch's own product, whose gradient transposes the matrix."""
-
-    def propagated(self, graph: Graph, rows: Tensor) -> Tensor:
-        return torch.sparse.mm(graph.normalized_adjacency, rows)
 
 
 class Dropping(Scorer):
@@ -111,7 +81,7 @@ class Rebinding(Dropping):
 class Windowed(WindowScorer):
     """A GRU over windows."""
 
-    reads: ClassVar[Reads] = Reads(history=6)
+    history_length: ClassVar[int] = 6
 
     def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 16) -> None:
         super().__init__()
@@ -124,13 +94,11 @@ class Windowed(WindowScorer):
 
 OWN: dict[str, type[Scorer]] = {
     "gru": Recurrent,
-    "lightgcn": Convolved,
-    "lightgcn-mm": ConvolvedBySparse,
     "dropout": Dropping,
     "asking": Asking,
     "rebinding": Rebinding,
     "windows": Windowed,
-    "gru4rec": GRU4Rec,
+    "gru4rec": GRU4RecScorer,
 }
 
 
@@ -162,7 +130,11 @@ def job_of(
     history = History.of(users, items, n_users=n_users, n_items=n_items)
     sampler = NegativeSampler(history.seen, users, n_items=n_items, device=device)
     torch.manual_seed(0)
-    scorer = OWN[model](n_users, n_items) if model in OWN else model_factory(model, embedding_dim)(n_users, n_items)
+    scorer = (
+        OWN[model](n_users, n_items)
+        if model in OWN
+        else resolve_model(model, {"embedding_dim": embedding_dim}).build(n_users, n_items)
+    )
     if model == "mf":  # scores as far apart as those of a trained model; NCF would become chaotic
         for parameter in scorer.parameters():
             parameter.data.mul_(10)
@@ -176,12 +148,12 @@ def job_of(
         scorer.train(),
         make_optimizer(optimizer, scorer, learning_rate=1e-3, l2=1e-4),
         aim,
-        cut_windows(history, events, codes, sampler, n_drawn=aim.n_drawn, length=scorer.reads.history, size=BATCH)
+        cut_windows(history, events, codes, sampler, n_drawn=aim.n_drawn, length=scorer.history_length, size=BATCH)
         if isinstance(scorer, WindowScorer)
         else cut_batches(history, events, codes, sampler, n_drawn=aim.n_drawn, size=BATCH),
         sampler,
         tuple(1.0 if g == 0 else -1.0 for g in range(n_groups)),
-        ContextBuilder(scorer.reads, history, None, device),
+        ContextBuilder(scorer.history_length, history, None, device),
         extra_loss=extra_loss,
     )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-from scipy.stats import rankdata
 
 from fairstream import FairRecommender, synthetic_stream
+from support import make_recommender
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Kind = Literal["known", "new"]
@@ -30,7 +31,7 @@ class Reader(Protocol):
     ) -> list[Mapping[str, float]]: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class World:
     """Events before and after the attack begins, and victims whose groups were drawn by lot.
 
@@ -45,6 +46,7 @@ class World:
     is_behind: np.ndarray[Any, np.dtype[np.bool_]]
 
     @classmethod
+    @cache
     def made(cls, kind: Kind, seed: int = 0) -> World:
         """Victims who have had other items before ("known"), or nothing at all ("new")."""
         stream = synthetic_stream(n_users=600, n_items=120, n_events=12_000, seed=seed)
@@ -71,13 +73,15 @@ class World:
 
     def learned(self, model: str, **options: Any) -> FairRecommender:
         """A recommender that has learned what came before, and the victims' events in one update."""
-        rec = FairRecommender(model, device="cpu", **options)
+        rec = make_recommender(model, device="cpu", **options)
         rec.fit(self.before, users=self.users, group="community", advantaged="majority")
         return rec.update(self.after, users=self.users)
 
 
 def advantage(values: Numbers, is_behind: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
     """The AUC of whoever sorts the victims by these values, up or down: ½ is guessing."""
+    from scipy.stats import rankdata  # takes half a second
+
     n = int(is_behind.sum())
     auc = (rankdata(values)[is_behind].sum() - n * (n + 1) / 2) / (n * (len(is_behind) - n))
     return float(max(auc, 1 - auc))

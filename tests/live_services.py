@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +27,7 @@ from sqlalchemy.exc import OperationalError
 
 from fairstream import FairRecommender, read_events
 from fairstream.service.api import create_app
-from fairstream.service.api.limits import Deadlines
+from fairstream.service.api.limits import BoundedProtocol
 from fairstream.service.database import now, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.incoming import batch_from_arrow
@@ -34,6 +35,7 @@ from fairstream.service.keys import SCOPES, make_key
 from fairstream.service.registry import put_into_service
 from fairstream.service.schema import models, periods
 from fairstream.service.workspace import Workspace
+from support import make_recommender
 
 N_USERS, N_ITEMS = 40, 60
 
@@ -49,14 +51,19 @@ def events_of(seed: int, n: int = 600) -> pa.Table:
     )
 
 
+@cache
+def _fitted(model: str, seed: int) -> FairRecommender:
+    people = pa.table({"user_id": [f"u{row}" for row in range(N_USERS)], "g": ["a", "b"] * (N_USERS // 2)})
+    log = read_events(events_of(seed), users=people, group="g", advantaged="a")
+    return make_recommender(model, device="cpu", pretrain_epochs=1, seed=seed).fit(log)
+
+
 def add_model(workspace: Workspace, *, seed: int = 0, promote: bool = True, model: str = "mf") -> str:
     """Close a period of made-up events, and put a model of them into the workspace."""
     store, events = EventStore(workspace), events_of(seed)
     before = store.last_seq()
     store.append(batch_from_arrow(events, workspace.config.limits))
-    people = pa.table({"user_id": [f"u{row}" for row in range(N_USERS)], "g": ["a", "b"] * (N_USERS // 2)})
-    recommender = FairRecommender(model, device="cpu", pretrain_epochs=1, seed=seed)
-    recommender.fit(read_events(events, users=people, group="g", advantaged="a"))
+    recommender = _fitted(model, seed)
     name = f"model{secrets.token_hex(4)}"
     with workspace.models.new(name) as folder:
         recommender.save(folder)
@@ -161,7 +168,7 @@ class Process:
 def running(workspace: Workspace, keys: Keys, **options: Any) -> Iterator[Running]:
     app = create_app(workspace.folder, **options)
     with (
-        served(app, http=Deadlines) as address,
+        served(app, http=BoundedProtocol) as address,
         Running(base_url=address, timeout=PATIENCE_SECONDS) as client,
     ):
         client.app, client.keys = app, keys

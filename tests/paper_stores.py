@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from fairstream.evaluation import Evaluation, Evaluator, Protocol, UserResults
+from fairstream.evaluation import Evaluation, Evaluator, UserResults
 from fairstream.experiments.config import PAPER_TASKS as TASKS
 from fairstream.experiments.record import Record
 from fairstream.experiments.results import PeriodResult
@@ -39,10 +38,11 @@ class PaperStore:
         with self.store.writing():
             self.plan([])
 
-    def plan(self, entries: Sequence[Entry]) -> None:
+    def plan(self, entries: Sequence[Entry], experiments: Sequence[str] = ()) -> None:
         """Runs that are to be there some day."""
         self._rows |= {name_of(entry): row_of(entry, name_of(entry)) for entry in entries}
-        plan = {"protocol": self._protocol, "quick": self._quick, "runs": list(self._rows.values())}
+        runs = list(self._rows.values())
+        plan = {"protocol": self._protocol, "quick": self._quick, "experiments": list(experiments), "runs": runs}
         self.store.write_note("plan", plan)
 
     def add(self, entry: Entry, found: Found) -> None:
@@ -67,7 +67,9 @@ class PaperStore:
         documents = [result.to_dict() for result in results]
         pretrained = next((document for document in documents if document["t"] == 0), None)
         periods = [document for document in documents if document["t"] > 0]
-        self.store.write(name_of(entry), Record.from_document({**about, "pretrained": pretrained, "periods": periods}))
+        tests = {(result.t, task): tested.tested for result in results for task, tested in result.tasks.items()}
+        document = {**about, "pretrained": pretrained, "periods": periods}
+        self.store.write(name_of(entry), Record(document, lambda: tests))
 
     @property
     def catalogue(self) -> Catalogue:
@@ -89,17 +91,16 @@ def _judged(found: tuple[int, ...]) -> Evaluation:
     counts = np.array(found)
     users = np.flatnonzero(counts >= 0)
     groups = coded(CODES)
-    hits = torch.from_numpy(np.arange(K) < counts[users, None]).double()
-    positives = torch.full((len(users),), float(K), dtype=torch.float64)
+    hits, positives = np.arange(K) < counts[users, None], np.full(len(users), K)
     tested = UserResults(users, groups.codes[users], np.zeros(len(users), np.bool_), hits, positives)
-    judge = Evaluator(Protocol.named("strict"), K, groups, Randomness(0))
+    judge = Evaluator(K, groups, Randomness(0))
     scores, _ = judge.scores([tested], 2, Randomness(0).numpy("none"))
     return Evaluation(
         metrics=scores,
-        n_tested_users=len(users),
-        n_cold_users=0,
+        n_users=len(users),
+        group=None,
+        n_users_by_group={},
         excluded_groups={},
-        slices={},
         tested=tested,
-        reranking=None,
+        n_cold_users=0,
     )

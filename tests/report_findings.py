@@ -7,7 +7,7 @@ from math import sin
 from typing import Literal, cast
 
 from fairstream.paper.findings import Choice, Claim, Findings, Place, Point, Seconds, Verdict
-from fairstream.paper.report.wording import _CAPTIONS
+from fairstream.paper.report.wording import CAPTIONS
 
 HOSTILE = "<script>alert('x')</script> & \"co\""
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "cannot be told", "does not hold", "not tested")
@@ -52,7 +52,7 @@ def without_runs() -> Findings:
 
 
 def _points() -> Iterator[Point]:
-    for caption in _CAPTIONS:
+    for caption in CAPTIONS.values():
         task = cast("Literal['R', 'N']", caption.label[-1] if caption.label[-1] in "RN" else "R")
         if "tradeoff" in caption.label:
             yield from _tradeoff(caption.label, task, ("Pretrain", "Retrain-Fair", "FADE-Abs", "FADE"), in_paper=False)
@@ -64,7 +64,6 @@ def _points() -> Iterator[Point]:
         else:
             yield from _curves(caption.label, task, ("Retrain", "Finetune", "FADE"), "period", "abs_pd")
     yield from _curves("fig:observation", "R", ("Pretrain", "FADE"), "period", "performance", dataset="modcloth")
-    yield from _curves("fig:mine", "R", (HOSTILE, "another"), HOSTILE, "performance", dataset=HOSTILE)
 
 
 def _curves(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairstream.experiments.jobs import Source, finish, jobs_for
-from fairstream.experiments.pool import execute_all
+from fairstream.experiments.jobs import Source, plan_runs
+from fairstream.experiments.pool import execute_runs
 from fairstream.experiments.store import Store
 from stores import small, source_of
 
@@ -19,9 +19,7 @@ CONFIGS = [
 
 def fill(store: Store, source: Source, n_workers: int) -> None:
     with store.writing():
-        failed = execute_all(jobs_for(store, source, CONFIGS), store, device="cpu", n_workers=n_workers)
-        assert failed == []
-        finish(store, source, CONFIGS)
+        assert execute_runs(store, plan_runs(source, CONFIGS), device="cpu", n_workers=n_workers) == []
 
 
 if __name__ == "__main__":

@@ -11,14 +11,16 @@ import pyarrow.parquet as pq
 
 import fairstream
 from fairstream import Run, RunConfig
-from fairstream.experiments.jobs import Source, finish, jobs_for
+from fairstream.experiments import make_run
+from fairstream.experiments.jobs import Source, finish, jobs_for, plan_runs
 from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
+from support import small_settings
 
-FAST = {
+FAST: dict[str, Any] = {
     "pretrain_epochs": 2,
     "update_epochs": 1,
-    "embedding_dim": 8,
+    "model_settings": {"embedding_dim": 8},
     "batch_size": 32,
     "n_periods": 3,
     "k": 5,
@@ -36,7 +38,10 @@ DIVERGING = {"learning_rate": 1e18, "l2": 0.0, "pretrain_epochs": 1, "update_epo
 
 def small(method: str = "FADE", **options: Any) -> RunConfig:
     """A run of a fraction of a second."""
-    return RunConfig(**{"model": "mf", "method": method, **FAST, **options})
+    given = {"model": "mf", "method": method, **FAST, **options}
+    if "model_settings" not in options:
+        given["model_settings"] = small_settings(given["model"])
+    return RunConfig(**given)
 
 
 def write_stream(folder: Path, **knobs: Any) -> Path:
@@ -55,7 +60,7 @@ def source_of(folder: Path, **options: Any) -> Source:
 
 def alone(source: Source, config: RunConfig) -> bytes:
     """The file of a run that shares nothing with any other."""
-    run = Run(source.read(), config)
+    run = make_run(source.read(), config)
     list(run)
     return stored(run).content()
 
@@ -67,9 +72,9 @@ def stored(run: Run) -> Record:
 
 def complete(store: Store, source: Source, configs: list[RunConfig]) -> None:
     """Do what is left, in one process."""
-    for job in jobs_for(store, source, configs):
+    for job in jobs_for(store, plan_runs(source, configs)):
         job.execute(store, "cpu", lambda epoch: None)
-    finish(store, source, configs)
+    finish(store, plan_runs(source, configs))
 
 
 def contents(store: Store) -> dict[str, bytes]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,29 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.data import Groups, History, Rows, SeenItems
+from fairstream.distributed import connection
 from fairstream.evaluation import ItemLists, Lists, UserResults
 from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.experiments import RunConfig
+from fairstream.methods import MethodConfig, Parts
 from fairstream.models import (
     NO_CONTEXT,
     Context,
     ContextBuilder,
     ItemTable,
-    MatrixFactorization,
-    Reads,
+    MFScorer,
     Scorer,
     UserTable,
+    resolve_model,
 )
+from fairstream.recommender import FairRecommender
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 FAST: dict[str, Any] = {
     "pretrain_epochs": 2,
     "update_epochs": 2,
-    "embedding_dim": 8,
+    "model_settings": {"embedding_dim": 8},
     "batch_size": 64,
     "n_periods": 4,
     "min_group_size": 1,
@@ -42,6 +46,27 @@ FAST: dict[str, Any] = {
     "device": "cpu",
 }
 """A run of a second."""
+_RUNTIME = ("seed", "device", "engine")
+
+
+def small_settings(model: Any, dim: int = 8) -> dict[str, int]:
+    """The settings that make a model this wide; none for a model without embeddings."""
+    names = resolve_model(model).settings
+    return {path: dim for path in ("embedding_dim", "sequence.embedding_dim") if path.split(".")[0] in names}
+
+
+def make_recommender(model: Any = "blend", *, metrics: Any = None, **options: Any) -> FairRecommender:
+    """A recommender of flat options, as `fairstream.toml` holds them; `embedding_dim` where the model has one."""
+    dim = options.pop("embedding_dim", None)
+    if dim is not None:
+        options["model_settings"] = small_settings(model, dim)
+        if not isinstance(model, str):
+            model = resolve_model(model, options.pop("model_settings"))
+    runtime = {name: options.pop(name) for name in _RUNTIME if name in options}
+    given, parts = Parts.split(model=model, **options)
+    return FairRecommender.from_config(MethodConfig(**given), parts, metrics=metrics, **runtime)
+
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 
@@ -62,10 +87,10 @@ def items_of(pairs: Pairs, user: int) -> set[int]:
     return {item for other, item in pairs if other == user}
 
 
-def coded(codes: Any, ahead: tuple[int, ...] = (0,)) -> Groups:
+def coded(codes: Any) -> Groups:
     """Groups by their codes, −1 where not known."""
     array = np.array(codes, dtype=np.int16)
-    return Groups("g", tuple(f"g{code}" for code in range(max(2, array.max(initial=-1) + 1))), array, ahead=ahead)
+    return Groups("g", tuple(f"g{code}" for code in range(max(2, array.max(initial=-1) + 1))), array)
 
 
 @st.composite
@@ -76,7 +101,7 @@ def ranked_lists(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return scores, relevance
 
 
-class Recorder(MatrixFactorization):
+class Recorder(MFScorer):
     """Matrix factorisation that records the users and items it scores."""
 
     def __init__(self, n_users: int, n_items: int) -> None:
@@ -108,7 +133,7 @@ class Given(Scorer):
         return self.scores[users[:, None], items]
 
 
-NO_CONTEXTS = ContextBuilder(Reads(), History.empty())
+NO_CONTEXTS = ContextBuilder(0, History.empty())
 """Of models that read nothing."""
 
 
@@ -148,8 +173,8 @@ def made_run(
     periods = []
     for p, row in enumerate(found):
         users = np.flatnonzero(row >= 0)
-        hits = torch.from_numpy(np.arange(k) < row[users, None]).double()
-        tested = UserResults(users, codes[users], cold[p, users], hits, torch.full((len(users),), float(k)))
+        hits = np.arange(k) < row[users, None]
+        tested = UserResults(users, codes[users], cold[p, users], hits, np.full(len(users), k))
         periods.append({"t": p + 1, "tasks": {task: {"tested": tested.to_dict()} for task in ("remain", "next")}})
     return {
         "config": config.model_dump(),
@@ -169,8 +194,17 @@ def made_run(
     }
 
 
+@contextmanager
+def one_by_one() -> Iterator[OneByOne]:
+    """In place of a cluster, run its tasks one after another in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        tasks = OneByOne()
+        patch.setattr(connection, "_current", tasks)
+        yield tasks
+
+
 class OneByOne:
-    """Does what a cluster does, task after task in this process, the last one first; each gets a copy of everything."""
+    """Runs the tasks of a cluster in this process, the last one first; each gets a copy of everything."""
 
     n_cpus = 2
 
@@ -182,9 +216,6 @@ class OneByOne:
 
     def check_folder(self, folder: Path) -> None:
         assert folder.is_dir()
-
-    def check_files(self, files: Sequence[Path]) -> None:
-        assert all(file.is_file() for file in files)
 
     def run(
         self,

@@ -1,9 +1,12 @@
-"""Threads share work out completely, and what goes wrong in one of them is told."""
+"""Threads share out work completely and report errors; machine code is cached where that is possible."""
 
 from __future__ import annotations
 
+import importlib
 import os
-import time
+import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fairstream.compiled
-from fairstream.compiled import _cache_folder, njit, parallel_ranges
+import fairstream
+from fairstream.compiled import _Compiled, njit, parallel_ranges
+
+KERNELS = "from fairstream.compiled import njit\n\n@njit\ndef twice(x):\n    return 2 * x\n"
 
 
 @given(st.integers(0, 40), st.integers(1, 6))
-def test_every_row_is_somebodys_and_nobody_elses(n: int, n_threads: int) -> None:
+def test_every_row_belongs_to_one_part(n: int, n_threads: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: n_threads)
         parts = parallel_ranges(n, range)
@@ -26,7 +31,7 @@ def test_every_row_is_somebodys_and_nobody_elses(n: int, n_threads: int) -> None
 
 
 @pytest.mark.parametrize("bad", [0, 9])
-def test_an_error_in_a_part_is_an_error(bad: int) -> None:
+def test_an_error_in_a_part_is_raised(bad: int) -> None:
     def work(begin: int, end: int) -> None:
         if bad in range(begin, end):
             raise ValueError("no")
@@ -37,15 +42,7 @@ def test_an_error_in_a_part_is_an_error(bad: int) -> None:
             parallel_ranges(10, work)
 
 
-def test_threads_that_call_a_function_at_once_give_it_to_numba_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, give = [], fairstream.compiled._given_to_numba
-
-    def listed(function: Any, options: Any) -> Any:
-        time.sleep(0.05)
-        given.append(function)
-        return give(function, options)
-
-    monkeypatch.setattr(fairstream.compiled, "_given_to_numba", listed)
+def test_threads_can_call_a_function_for_the_first_time_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     namespace: dict[str, Any] = {"njit": njit}
     exec(
@@ -53,34 +50,44 @@ def test_threads_that_call_a_function_at_once_give_it_to_numba_once(monkeypatch:
         namespace,
     )
     assert parallel_ranges(4, lambda begin, end: namespace["two"](begin)) == [2, 3, 4, 5]
-    assert [function.__name__ for function in given] == ["two", "one"]  # the other when the first is compiled
 
 
-def test_machine_code_is_kept_where_there_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    find = _cache_folder.__wrapped__
-    assert find(str(tmp_path / "asked")).parent == tmp_path / "asked"
-    package = Path(fairstream.compiled.__file__).parent
-    assert find("").parent == package / "__pycache__"
-    assert [path.name for path in tmp_path.iterdir()] == ["asked"]  # nothing is left where one happens to be
-    monkeypatch.setattr(os, "access", lambda folder, mode: not Path(folder).is_relative_to(package))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert find("").is_relative_to(tmp_path / "home")
-    monkeypatch.setattr(os, "access", lambda folder, mode: False)
-    assert find("") is None  # then it is compiled at every start
+def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """A process that compiles the function of `folder / "kernels.py"`."""
+    path = os.pathsep.join([str(folder), *(part for part in sys.path if part)])
+    command = [sys.executable, "-c", "import kernels; print(kernels.twice(21))"]
+    variables = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
-def test_machine_code_is_named_by_the_source_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_two_processes_can_compile_at_once_and_share_a_cache(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    cache = tmp_path / "cache"
+    processes = [start(tmp_path, NUMBA_CACHE_DIR=str(cache)) for _ in range(2)]
+    assert [process.communicate()[0] for process in processes] == ["42\n", "42\n"]
+    assert list(cache.rglob("kernels.twice*.nbc"))
+
+
+@pytest.mark.slow
+def test_code_is_compiled_without_a_cache_where_nothing_can_be_written(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
-    for name in ("compiled", "caller", "callee", "other"):
-        (package / f"{name}.py").write_text("from fairstream.compiled import compiled" if "call" in name else "")
-    monkeypatch.setattr(fairstream.compiled, "__file__", str(package / "compiled.py"))
-    find, names = _cache_folder.__wrapped__, []
-    for changed in ("other", "callee", "compiled"):
-        names.append(find("").name)
-        (package / f"{changed}.py").write_text((package / f"{changed}.py").read_text() + "\nx = 1")
-    names.append(find("").name)
-    assert names[0] == names[1]
-    assert len(set(names)) == 3
-    assert [folder.name for folder in (package / "__pycache__").iterdir()] == names[-1:]  # older ones are gone
+    (package / "kernels.py").write_text(KERNELS)
+    (package / "__pycache__").write_text("")  # a file in the place of the folder: root could write to a closed one
+    (tmp_path / "home").write_text("")
+    home = str(tmp_path / "home")
+    process = start(package, HOME=home, XDG_CACHE_HOME=home, NUMBA_CACHE_DIR=home)
+    out, error = process.communicate()
+    assert (out, error) == ("42\n", "")
+
+
+def test_compiled_functions_call_only_compiled_functions_of_their_own_file() -> None:
+    """Numba's cache does not notice that a function in another file has changed."""
+    foreign = set()
+    for module in pkgutil.walk_packages(fairstream.__path__, "fairstream."):
+        source = Path(getattr(module.module_finder, "path", ""), f"{module.name.rpartition('.')[2]}.py")
+        if source.exists() and "import njit" in source.read_text():
+            functions = vars(importlib.import_module(module.name)).values()
+            foreign |= {f.__name__ for f in functions if isinstance(f, _Compiled) and f.__module__ != module.name}
+    assert foreign == {"uniform_at"}  # the draws of a seed never change

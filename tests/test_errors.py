@@ -64,3 +64,8 @@ def test_who_expects_the_usual_error_catches_ours(error: type[Exception], usual:
     with pytest.raises(usual) as caught:
         raise error("expected this, found that; do so")
     assert str(caught.value) == "expected this, found that; do so"
+
+
+def test_a_message_that_quotes_line_breaks_is_one_line() -> None:
+    error = fairstream.DataError("there is no column 'user_id', only 'a\nb\r\nc'")
+    assert str(error) == "there is no column 'user_id', only 'a b c'"

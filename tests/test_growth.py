@@ -1,11 +1,13 @@
 """Twice the events take twice the memory and time, not four times.
 
-Memory is what NumPy and Arrow allocate, so it is the same on every machine. Time is CPU time, the best of several
-turns, for four times the events: quadratic work takes sixteen times as long, n log n less than five times.
+Memory is what NumPy and Arrow allocate, so it hardly depends on the machine. Time is CPU time, for four times the
+events: quadratic work takes sixteen times as long, n log n less than five times. Other threads and processes can only
+add to a measurement, so the least of several turns counts.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -20,9 +22,10 @@ import torch
 
 import fairstream as fs
 from fairstream.data import History, Vocabulary
-from fairstream.models import ItemItem
+from fairstream.models import TASKS, ItemItemScorer
 from fairstream.sampling import NegativeSampler
 from fairstream.training import cut_batches, cut_windows
+from support import make_recommender
 
 Work = Callable[[], object]
 Prepare = Callable[[int, Path], Work]
@@ -38,7 +41,7 @@ QUICK: dict[str, Any] = {
     "device": "cpu",
     "engine": "reference",
 }
-MIN_TURNS, MAX_TURNS = 3, 8
+MAX_TURNS = 8
 
 
 def peak_memory(work: Work) -> int:
@@ -62,24 +65,25 @@ def cpu_seconds(work: Work) -> float:
 
 
 def check_memory(prepare: Prepare, n: int, folder: Path) -> None:
-    small, large = prepare(n, folder), prepare(2 * n, folder)
-    small(), large()  # what is compiled or kept is there from now on
-    before, after = peak_memory(small), peak_memory(large)
-    assert after <= MAX_MEMORY * before, f"{before:,} bytes became {after:,}"
+    works = prepare(n, folder), prepare(2 * n, folder)
+    works[0](), works[1]()  # compiles and fills caches
+    check_ratio(peak_memory, works, MAX_MEMORY, "bytes")
 
 
 def check_time(prepare: Prepare, n: int, folder: Path, most: float = MAX_TIME) -> None:
-    """Other processes can only add to the time of a turn: the least of several turns comes close to the work."""
     works = prepare(n, folder), prepare(4 * n, folder)
-    for work in works:
-        work()
+    works[0]()  # compiles
+    check_ratio(cpu_seconds, works, most, "s")
+
+
+def check_ratio(measure: Callable[[Work], float], works: tuple[Work, Work], most: float, unit: str) -> None:
     turns: list[list[float]] = []
     ratio = np.inf
-    while len(turns) < MIN_TURNS or (ratio > most and len(turns) < MAX_TURNS):
-        turns.append([cpu_seconds(work) for work in works])
+    while ratio > most and len(turns) < MAX_TURNS:
+        turns.append([measure(work) for work in works])
         before, after = np.min(turns, axis=0)
         ratio = after / before
-    assert ratio <= most, f"{before:.4f} s became {after:.4f} s"
+    assert ratio <= most, f"{before:,.4f} {unit} became {after:,.4f} {unit}"
 
 
 # ── what is measured ─────────────────────────────────────────────────────────────────────
@@ -108,13 +112,13 @@ def history_of(n: int, n_users: int = 500) -> History:
 
 def first_events(n: int, folder: Path) -> Work:
     history = History.of(np.zeros(n, dtype=np.int64), np.arange(n) % 70)
-    return lambda: history.firsts(range(n))
+    return lambda: history.first_interactions(range(n))
 
 
 def fit_with_a_heavy_user(n: int, folder: Path) -> Work:
     table = pa.concat_tables([events_of(n), events_of(n, 1, seed=1)])
     log = fs.read_events(table, users=people(), repeats="all")
-    return lambda: fs.FairRecommender("item-item").fit(log)
+    return lambda: make_recommender("item-item").fit(log)
 
 
 def written(n: int, folder: Path) -> Path:
@@ -145,14 +149,14 @@ def extend_vocabulary(n: int, folder: Path) -> Work:
 
 
 def recommend_to_everybody(n: int, folder: Path) -> Work:
-    rec = fs.FairRecommender("item-item").fit(events_of(4 * n, n_users=n))
+    rec = make_recommender("item-item").fit(events_of(4 * n, n_users=n))
     return lambda: rec.recommend(list(range(n)), k=10)
 
 
 def evaluate(n: int, folder: Path) -> Work:
-    rec = fs.FairRecommender("popularity").fit(log_of(n))
+    rec = make_recommender("popularity").fit(log_of(n))
     later = events_of(n, n_items=300, seed=1)
-    return lambda: rec.evaluate(later, n_resamples=0, tasks=["next", "event"])
+    return lambda: [rec.evaluate(later, n_resamples=0, task=task) for task in TASKS]
 
 
 def cut_into_batches(n: int, folder: Path) -> Work:
@@ -168,17 +172,17 @@ def cut_into_batches(n: int, folder: Path) -> Work:
 
 def popularity(n: int, folder: Path) -> Work:
     history = history_of(n)
-    return history.faded_counts
+    return history.decayed_counts
 
 
 def forget(n: int, folder: Path) -> Work:
-    fitted = fs.FairRecommender("item-item").fit(log_of(n))
-    state, learning = fitted.state, fitted._learning
+    fitted = make_recommender("item-item").fit(log_of(n))
+    state, learning = fitted.state, fitted._trainer
     return lambda: learning.forget(state, np.array([3]))
 
 
 def save_and_load(n: int, folder: Path) -> Work:
-    rec = fs.FairRecommender("popularity").fit(log_of(n))
+    rec = make_recommender("popularity").fit(log_of(n))
 
     def save_and_load() -> None:
         rec.save(folder / f"model-{n}")
@@ -189,9 +193,9 @@ def save_and_load(n: int, folder: Path) -> Work:
 
 def update(n: int, folder: Path) -> Work:
     """Of a closed form with as many new events as there were."""
-    rec = fs.FairRecommender("item-item").fit(log_of(n))
-    state, later = rec.state, events_of(n, seed=1)
-    return lambda: rec._variant(rec.config, state).update(later)
+    rec = make_recommender("item-item").fit(log_of(n))
+    later = events_of(n, seed=1)
+    return lambda: copy.deepcopy(rec).update(later)
 
 
 CASES: dict[str, tuple[Prepare, int]] = {
@@ -200,7 +204,7 @@ CASES: dict[str, tuple[Prepare, int]] = {
     "read_events": (read_csv, 40_000),
     "ingest": (ingest, 20_000),
     "Vocabulary.extend": (extend_vocabulary, 10_000),
-    "recommend": (recommend_to_everybody, 2_000),
+    "recommend": (recommend_to_everybody, 1_000),
     "evaluate": (evaluate, 10_000),
     "cut_batches and cut_windows": (cut_into_batches, 20_000),
     "popularity": (popularity, 100_000),
@@ -210,12 +214,14 @@ CASES: dict[str, tuple[Prepare, int]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", CASES)
 def test_twice_the_events_take_twice_the_memory(case: str, tmp_path: Path) -> None:
     prepare, n = CASES[case]
     check_memory(prepare, n, tmp_path)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", CASES)
 def test_four_times_the_events_do_not_take_nine_times_the_time(case: str, tmp_path: Path) -> None:
     prepare, n = CASES[case]
@@ -229,7 +235,7 @@ def test_four_times_the_events_do_not_take_nine_times_the_time(case: str, tmp_pa
 def test_twice_the_items_take_twice_the_memory_to_compare(model: str, tmp_path: Path) -> None:
     def compare(n: int, folder: Path) -> Work:
         table = pa.table({"user_id": np.arange(n) // 10, "item_id": np.arange(n), "time": np.arange(n)})
-        rec = fs.FairRecommender(model, **QUICK).fit(table)
+        rec = make_recommender(model, **QUICK).fit(table)
         return lambda: rec.similar_items(list(range(n)), k=5)
 
     check_memory(compare, 1_200, tmp_path)
@@ -237,16 +243,16 @@ def test_twice_the_items_take_twice_the_memory_to_compare(model: str, tmp_path: 
 
 def test_an_update_of_a_blend_does_not_copy_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pairs of items are most of a blend: twelve bytes for each."""
-    rec = fs.FairRecommender("blend", **QUICK)
+    rec = make_recommender("blend", **QUICK)
     before = rec.fit(log_of(2_000)).state.model.item_item
     begun: list[tuple[int, int]] = []
-    learn = ItemItem.learn
+    learn = ItemItemScorer.learn
 
-    def learn_and_note(model: ItemItem, *learned: Any, **options: Any) -> None:
+    def learn_and_note(model: ItemItemScorer, *learned: Any, **options: Any) -> None:
         begun.append((model.gram.data_ptr(), model.weight.data_ptr()))
         learn(model, *learned, **options)
 
-    monkeypatch.setattr(ItemItem, "learn", learn_and_note)
+    monkeypatch.setattr(ItemItemScorer, "learn", learn_and_note)
     gram, weight = before.gram.clone(), before.weight.clone()
     after = rec.update(events_of(500, seed=1)).state.model.item_item
     assert begun == [(before.gram.data_ptr(), before.weight.data_ptr())]
@@ -258,17 +264,16 @@ def test_an_update_of_a_blend_does_not_copy_what_it_replaces(monkeypatch: pytest
 # ── what should not grow at all ──────────────────────────────────────────────────────────
 
 
-@pytest.mark.xfail(strict=True, reason="the fallback is computed from all events after each observe")
 def test_a_newcomers_list_after_an_observed_event_does_not_depend_on_the_number_of_events(tmp_path: Path) -> None:
     def observe_and_recommend(n: int, folder: Path) -> Work:
-        rec = fs.FairRecommender("mf", **QUICK).fit(fs.read_events(events_of(n, 50), repeats="all"))
+        rec = make_recommender("mf", **QUICK).fit(fs.read_events(events_of(n, 5000, 400), repeats="all"))
         newcomer = iter(range(10**6))
 
         def observe_and_recommend() -> None:
             for user in (next(newcomer) for _ in range(5)):
-                rec.observe({"user_id": [1000 + user], "item_id": [user % 100], "time": [10**7]})
-                rec.recommend(1000 + user, k=10)
+                rec.observe({"user_id": [10_000 + user], "item_id": [user % 100], "time": [10**7]})
+                rec.recommend(10_000 + user, k=10)
 
         return observe_and_recommend
 
-    check_time(observe_and_recommend, 100_000, tmp_path, most=2.0)
+    check_time(observe_and_recommend, 50_000, tmp_path, most=2.0)

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from fairstream.baselines import Rerank
 from fairstream.errors import ConfigurationError
 from fairstream.methods import METHODS, MethodConfig, Parts
-from fairstream.models import ItemItem, MatrixFactorization, NeuralCollaborativeFiltering
+from fairstream.models import MFScorer, NCFScorer
 from fairstream.objectives import (
-    CVaRLoss,
     DisparityLoss,
     FairnessLoss,
     GroupDROLoss,
@@ -23,8 +21,6 @@ from fairstream.objectives import (
 from fairstream.strategies import (
     STRATEGIES,
     FineTune,
-    RestartByBound,
-    RestartEvery,
     RestartOnDegradation,
     SlidingWindow,
     Strategy,
@@ -64,29 +60,18 @@ def test_an_unknown_method_is_answered_with_the_known_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_a_strategy_and_an_objective(name: str) -> None:
-    options = {"surrogate": "approx-ndcg", "temperature": 2.0, "n_negatives": 3, "n_fairness_negatives": 5}
+    options = {"surrogate": "log-likelihood", "temperature": 2.0, "n_negatives": 3, "n_fairness_negatives": 5}
     config = MethodConfig(method=name, fairness_weight=0.7, **options)
-    objective, method = Parts().make_objective(config), METHODS[name]
-    assert type(Parts().make_strategy(config)) is STRATEGIES[method.strategy]
+    objective, method = config.recipe().objective, METHODS[name]
+    assert type(config.recipe().strategy) is STRATEGIES[method.strategy]
     assert (config.strategy_name, config.fairness_name) == (method.strategy, method.fairness)
     assert objective.is_fair == (method.fairness is not None)
     assert objective.lambda_ == (0.0 if method.fairness is None else 0.7)
-    assert objective.fairness == DisparityLoss(method.fairness or "signed", "approx-ndcg", 2.0)
+    if method.fairness is not None:
+        expected = DisparityLoss(method.fairness, "log-likelihood", 2.0, weight=0.7, n_negatives=5)
+        assert objective.fairness == expected
     mu = 3 if method.fairness is None else 5  # no more are drawn than are used
     assert (objective.n, objective.mu, objective.loss) == (3, mu, bpr_loss)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_only_rerank_chooses_lists_anew(name: str) -> None:
-    make, config = METHODS[name].reranker, MethodConfig(method=name, rerank_tolerance=0.25)
-    assert (make is not None) == (name == "Rerank")
-    assert make is None or make(config) == Rerank(0.25)
-
-
-def test_a_tolerance_is_no_less_than_nothing() -> None:
-    assert MethodConfig().rerank_tolerance == 0.001
-    with pytest.raises(ConfigurationError, match=r"rerank_tolerance must be >= 0, got -0.1"):
-        MethodConfig(rerank_tolerance=-0.1)
 
 
 @pytest.mark.parametrize("name", FINE_TUNING)
@@ -96,21 +81,18 @@ def test_a_tolerance_is_no_less_than_nothing() -> None:
         ({}, FineTune),
         ({"restart": "never"}, FineTune),
         ({"restart": "on-degradation"}, RestartOnDegradation),
-        ({"restart": "by-bound"}, RestartByBound),
-        ({"restart_every": 3}, RestartEvery),
+        ({"restart_every": 3}, FineTune),
     ],
 )
 def test_fine_tuning_can_restart(name: str, options: dict[str, Any], strategy: type[Strategy]) -> None:
     config = MethodConfig(method=name, **options)
-    assert type(Parts().make_strategy(config)) is strategy
-    assert config.restarts == (strategy is not FineTune)
+    assert type(config.recipe().strategy) is strategy
+    assert config.restarts == (options not in ({}, {"restart": "never"}))
     assert config.strategy_name == ("restart" if config.restarts else "fine-tune")
 
 
 def test_restart_every_r_means_r() -> None:
-    strategy = Parts().make_strategy(MethodConfig(restart_every=3))
-    assert isinstance(strategy, RestartEvery)
-    assert strategy.n_periods == 3
+    assert MethodConfig(restart_every=3).recipe().strategy == FineTune(epochs=10, restart_every=3)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -133,7 +115,12 @@ def test_what_is_not_an_option_is_refused(options: dict[str, Any]) -> None:
 
 def test_the_defaults_are_the_papers_method() -> None:
     config = MethodConfig()
-    assert (config.method, config.model, config.embedding_dim, config.restarts) == ("FADE", "mf", 64, False)
+    assert (config.method, config.model, config.model_settings, config.restarts) == (
+        "FADE",
+        "mf",
+        {"embedding_dim": 64},
+        False,
+    )
     assert (config.surrogate, config.temperature) == ("hit", 3.0)
     assert (config.n_negatives, config.n_fairness_negatives) == (4, 4)
     assert (config.pretrain_epochs, config.update_epochs, config.batch_size) == (100, 10, 256)
@@ -153,9 +140,9 @@ def spread(scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
     return scores.var()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("mf", MatrixFactorization), ("ncf", NeuralCollaborativeFiltering)])
+@pytest.mark.parametrize(("name", "kind"), [("mf", MFScorer), ("ncf", NCFScorer)])
 def test_the_model_is_the_one_that_was_asked_for(name: str, kind: type) -> None:
-    model = Parts().make_model_factory(MethodConfig(model=name, embedding_dim=7))(3, 4)
+    model = MethodConfig(model=name, model_settings={"embedding_dim": 7}).recipe().model.build(3, 4)
     assert type(model) is kind
     assert (model.n_users, model.n_items) == (3, 4)
     assert max(table.embedding_dim for table in model.tables()) == 7
@@ -163,79 +150,46 @@ def test_the_model_is_the_one_that_was_asked_for(name: str, kind: type) -> None:
 
 def test_names_of_parts_replace_those_of_the_method() -> None:
     config = MethodConfig(method="FADE", loss="Sampled-Softmax", fairness="absolute", strategy="window")
-    objective = Parts().make_objective(config)
+    objective = config.recipe().objective
     assert (config.loss, config.fairness_name, config.strategy_name) == ("sampled-softmax", "absolute", "window")
     assert objective.loss is sampled_softmax_loss
     assert objective.fairness == DisparityLoss("absolute")
-    assert isinstance(Parts().make_strategy(config), SlidingWindow)
+    assert isinstance(config.recipe().strategy, SlidingWindow)
 
 
 def test_a_fairness_loss_switches_fairness_on_whatever_the_method() -> None:
     config = MethodConfig(method="Finetune", fairness="signed", fairness_weight=0.7)
-    assert Parts().make_objective(config).lambda_ == 0.7
+    assert config.recipe().objective.lambda_ == 0.7
 
 
 LOSSES_BY_NAME: list[tuple[dict[str, Any], FairnessLoss]] = [
     ({"fairness": "Absolute"}, DisparityLoss("absolute")),
-    ({"fairness": "signed", "fairness_ema_decay": 0.9}, DisparityLoss("signed", ema_decay=0.9)),
-    ({"fairness": "largest", "surrogate": "probability"}, LargestGapLoss("probability")),
-    ({"fairness": "largest", "fairness_ema_decay": 0.5}, LargestGapLoss(ema_decay=0.5)),
+    ({"fairness": "largest", "surrogate": "log-likelihood"}, LargestGapLoss("log-likelihood")),
     ({"fairness": "group-dro"}, GroupDROLoss()),
-    ({"fairness": "group-dro", "dro_step_size": 0.2, "fairness_ema_decay": 0.0}, GroupDROLoss(0.2, 0.0)),
-    ({"fairness": "CVaR", "cvar_share": 0.4}, CVaRLoss(0.4)),
 ]
 
 
 @pytest.mark.parametrize(("options", "expected"), LOSSES_BY_NAME)
 def test_a_named_fairness_loss_has_its_options(options: dict[str, Any], expected: FairnessLoss) -> None:
-    assert Parts().make_objective(MethodConfig(**options)).fairness == expected
-
-
-def test_the_automatic_weight_is_that_of_the_objective() -> None:
-    objective = Parts().make_objective(MethodConfig(fairness_weight="auto", n_fairness_negatives=7))
-    assert (objective.is_auto, objective.is_fair, objective.mu) == (True, True, 7)
-    assert not Parts().make_objective(MethodConfig(method="Finetune", fairness_weight="auto")).is_fair
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"fairness": "largest"}, "goes with the fairness losses signed and absolute, got 'largest'; give a number"),
-        ({"max_disparity": 0.1}, "with max_disparity the weight is found; give it or fairness_weight='auto', not both"),
-    ],
-)
-def test_what_the_automatic_weight_does_not_go_with_is_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
-        MethodConfig(fairness_weight="auto", **options)
-
-
-def test_a_closed_form_of_ones_own_has_no_automatic_weight() -> None:
-    config = MethodConfig(model="custom", fairness_weight="auto")
-    with pytest.raises(ConfigurationError, match="is computed in closed form; give a number, or another model"):
-        Parts(model=ItemItem).make_objective(config)
-
-
-def test_cvar_has_no_statistics_of_groups() -> None:
-    with pytest.raises(ConfigurationError, match="cvar has no means of groups to accumulate; leave fairness_ema_decay"):
-        MethodConfig(fairness="cvar", fairness_ema_decay=0.5)
+    assert MethodConfig(**options).recipe().objective.fairness == expected
 
 
 def test_objects_of_ones_own_are_used_as_they_are() -> None:
     config = MethodConfig(model="custom", loss="custom", fairness="custom", strategy="custom", method="Finetune")
     window = SlidingWindow(5)
-    parts = Parts(MatrixFactorization, total, spread, window)
-    parts.check(config)
-    objective = parts.make_objective(config)
-    assert parts.make_model_factory(config) is MatrixFactorization
+    parts = Parts(MFScorer, total, spread, window)
+    recipe = config.recipe(parts)
+    objective = recipe.objective
+    assert recipe.model.scorer is MFScorer
     assert (objective.loss, objective.fairness, objective.is_fair) == (total, spread, True)
-    assert parts.make_strategy(config) is window
+    assert recipe.strategy is window
 
 
 @pytest.mark.parametrize("name", ["model", "loss", "fairness", "strategy"])
 def test_an_object_of_ones_own_has_to_be_given(name: str) -> None:
     config = MethodConfig(**{name: "custom"})
-    with pytest.raises(ConfigurationError, match=f"set up with a {name} of your own; pass it again as {name}="):
-        Parts().check(config)
+    with pytest.raises(ConfigurationError, match=f"set up with a custom {name}; pass it again as {name}="):
+        config.recipe()
 
 
 @pytest.mark.parametrize("options", [{"restart": "on-degradation"}, {"restart_every": 2}])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fairstream.draws import dropout_from
 from fairstream.randomness import Randomness
 
 INDICES = st.lists(st.integers(0, 2**32 - 1), max_size=3).map(tuple)
@@ -130,3 +134,50 @@ def test_governing_nests() -> None:
         second = torch.rand(2)
     assert torch.equal(first, alone[0])
     assert torch.equal(second, alone[1])
+
+
+def draw_elsewhere() -> None:
+    thread = Thread(target=torch.rand, args=(5,))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("disturb", [lambda: None, draw_elsewhere])
+def test_other_threads_do_not_change_initial_weights(disturb: Callable[[], None]) -> None:
+    """The weights are those of PyTorch's global generator with the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Randomness(4).key("weights", 1))
+        expected = make_parts()
+    with Randomness(4).seeded("weights", 1):
+        disturb()
+        found = make_parts(disturb)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def make_parts(disturb: Callable[[], None] = lambda: None) -> list[torch.Tensor]:
+    parts: list[Callable[[], torch.Tensor]] = [
+        lambda: torch.nn.Linear(3, 2).weight,
+        lambda: torch.nn.GRU(3, 2).weight_ih_l0,
+        lambda: torch.nn.Embedding(3, 2).weight,
+        lambda: torch.nn.init.orthogonal_(torch.empty(3, 3)),
+        lambda: torch.nn.init.trunc_normal_(torch.empty(3)),
+        lambda: torch.randint(9, (3,)).float() * torch.randn(3),
+    ]
+    tensors = []
+    for make in parts:
+        disturb()
+        tensors.append(make().detach())
+    return tensors
+
+
+@given(st.floats(0, 1), st.booleans(), st.booleans())
+def test_private_dropout_draws_as_the_global_generator_does(p: float, training: bool, inplace: bool) -> None:
+    dropout, x = torch.nn.Dropout(p, inplace).train(training), torch.randn(6, 5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        expected = dropout(x.clone())
+    before = torch.get_rng_state()
+    with dropout_from(torch.Generator().manual_seed(7), [dropout]):
+        assert torch.equal(dropout(x.clone()), expected)
+    assert torch.equal(torch.get_rng_state(), before) or p == 1  # PyTorch itself then draws nothing of use
+    assert "forward" not in vars(dropout)

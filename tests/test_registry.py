@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream.errors import ConfigurationError
-from fairstream.models import MODELS, MatrixFactorization
+from fairstream.models import MODELS, MFScorer
 from fairstream.registry import Registry, load_plugins
 
 NAMES = st.text(st.sampled_from("abCD-"), min_size=1, max_size=4)
@@ -66,13 +69,13 @@ def test_a_plugin_registers_parts_of_its_own(tmp_path: Path, monkeypatch: pytest
     plugin, name = tmp_path / "my plugin.py", "a model of the test"
     plugin.write_text(
         f"from fairstream import register_model\n"
-        f"from fairstream.models import MatrixFactorization\n"
-        f"register_model({name!r}, MatrixFactorization)\n"
+        f"from fairstream.models import MFScorer\n"
+        f"register_model({name!r}, MFScorer)\n"
     )
     assert name not in MODELS
     load_plugins((str(plugin),))
     load_plugins((str(plugin),))
-    assert MODELS[name] is MatrixFactorization
+    assert MODELS[name] is MFScorer
 
 
 def test_a_plugin_that_fails_is_not_half_imported(tmp_path: Path) -> None:
@@ -85,3 +88,33 @@ def test_a_plugin_that_fails_is_not_half_imported(tmp_path: Path) -> None:
     for missing in ("no.such.module", str(tmp_path / "missing.py")):
         with pytest.raises(ConfigurationError, match="plugin"):
             load_plugins((missing,))
+
+
+def test_a_deferred_name_is_known_and_imports_its_module_on_first_use(tmp_path: Path, monkeypatch: Any) -> None:
+    registry: Registry[str] = Registry("thing")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "registry_of_test", SimpleNamespace(registry=registry))
+    (tmp_path / "deferred_thing.py").write_text(
+        "from registry_of_test import registry\nregistry.register('Late', 'part')\n"
+        "registry.register('Later', 'other')\n"
+    )
+    registry.defer("deferred_thing", "Late", "Later")
+    assert (list(registry), registry.canonical("late"), "LATER" in registry) == (["Late", "Later"], "Late", True)
+    assert "deferred_thing" not in sys.modules
+    with pytest.raises(ConfigurationError, match="there is a thing named 'Late' already"):
+        registry.register("Late", "mine")
+    assert dict(registry) == {"Late": "part", "Later": "other"}
+    assert registry.get("late") == "part"
+
+
+def test_threads_wait_while_another_imports_the_module_of_a_deferred_name(tmp_path: Path, monkeypatch: Any) -> None:
+    registry: Registry[str] = Registry("thing")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "registry_of_slow_test", SimpleNamespace(registry=registry))
+    (tmp_path / "slow_thing.py").write_text(
+        "import time\nfrom registry_of_slow_test import registry\nregistry.register('Early', 'first')\n"
+        "time.sleep(0.2)\nregistry.register('Late', 'second')\n"
+    )
+    registry.defer("slow_thing", "Early", "Late")
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(registry.__getitem__, ["Late"] * 4)) == ["second"] * 4

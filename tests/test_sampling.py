@@ -54,12 +54,6 @@ def test_draws_are_free_and_distinct_and_as_many_as_there_are(
         assert set(items) <= free  # and hence all of `free` where there are fewer than n
 
 
-@given(exclusion_lists)
-def test_n_free_counts_the_items_that_can_be_drawn(pairs: set[tuple[int, int]]) -> None:
-    users = np.array([3, 0, 1, 2, 0])
-    assert sampler_of(pairs).n_free(users).tolist() == [len(free_items(pairs, user)) for user in users.tolist()]
-
-
 @given(exclusion_lists, users_of_a_batch, st.integers(1, 5), keys, st.integers(0, 2**40), st.data())
 def test_a_draw_depends_on_its_key_and_its_position_and_on_nothing_else(
     pairs: set[tuple[int, int]], users: np.ndarray, n: int, key: int, first: int, data: st.DataObject
@@ -116,3 +110,20 @@ def test_memory_follows_the_pairs_and_not_the_catalogue() -> None:
     assert int(drawn.min()) > 0
     assert int(drawn.max()) < n_items
     assert int(drawn.max()) > n_items // 2
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 30))),
+    st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    st.integers(1, 9),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**40),
+    st.sampled_from([31, 40]),
+)
+def test_compiled_draws_are_those_of_whole_tensors(
+    pairs: set[tuple[int, int]], rows: list[int], n: int, key: int, first: int, n_items: int
+) -> None:
+    columns, users = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2), np.array(rows, dtype=np.int64)
+    sampler = NegativeSampler(SeenItems.from_pairs(columns[:, 0], columns[:, 1]), users, n_items=n_items)
+    arguments = sampler.place(users), n, key, np.arange(first, first + len(users))
+    assert torch.equal(sampler._draw_on_cpu(*arguments), sampler._draw_on_device(*arguments))

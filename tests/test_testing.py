@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 import fairstream as fs
 from fairstream.evaluation import METRICS
-from fairstream.models import MODELS, MatrixFactorization
+from fairstream.methods import MethodConfig
+from fairstream.models import MODELS, MFScorer
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES
-from fairstream.strategies import STRATEGIES, RestartEvery
+from fairstream.strategies import STRATEGIES, FineTune
 from fairstream.testing import check_fairness, check_loss, check_metric, check_model, check_strategy
 
 
@@ -35,7 +36,7 @@ def test_every_built_in_loss_passes(name: str) -> None:
 @pytest.mark.parametrize("name", FAIRNESS_LOSSES)
 @pytest.mark.parametrize("surrogate", ["hit", "neural-ndcg", "approx-ndcg"])
 def test_every_built_in_fairness_loss_passes(name: str, surrogate: str) -> None:
-    check_fairness(FAIRNESS_LOSSES[name](temperature=3.0, surrogate=surrogate))
+    check_fairness(MethodConfig(fairness=name, temperature=3.0, surrogate=surrogate).recipe().fairness)
     check_fairness(name)
 
 
@@ -51,13 +52,13 @@ def test_every_built_in_strategy_passes(name: str) -> None:
 
 
 def test_a_strategy_with_arguments_passes() -> None:
-    check_strategy(RestartEvery(3))
+    check_strategy(FineTune(restart_every=3))
 
 
 # ── models that are broken in one way each ───────────────────────────────────────────────
 
 
-class Small(MatrixFactorization):
+class Small(MFScorer):
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__(n_users, n_items, embedding_dim=4)
 
@@ -153,7 +154,7 @@ class Detached(Small):
 class Window(fs.WindowScorer):
     """The mean of the embeddings of the items so far."""
 
-    reads = fs.Reads(history=6)
+    history_length = 6
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
@@ -266,7 +267,7 @@ class RowForPadding(Small):
         (DrawsAtRandom, "other scores the second time"),
         (NormalisesOverTheBatch, "alone than in a batch"),
         (OtherRange, "score_range"),
-        (FixedRows, "bias.weight has the shape .* after growth.*UserTable and ItemTable"),
+        (FixedRows, "bias.weight has the wrong shape after growth.*UserTable and ItemTable"),
         (StartsAgain, "growth changes rows of item.weight"),
         (KeepsRows, "forget must remove the rows of users from level"),
         (Detached, "no finite gradient reaches user.weight"),
@@ -397,7 +398,7 @@ def _hits_in_place(lists: Any, truth: Any) -> Any:
 @pytest.mark.parametrize(
     ("metric", "sentence"),
     [
-        (lambda lists, truth: lists.hits, r"one value a user, \(7,\), .* got the shape \(7, 4\)"),
+        (lambda lists, truth: lists.hits, r"one value a user, \(7,\), .* got \(7, 4\)"),
         (lambda lists, truth: lists.scores.mean(axis=1), "NaN or infinite.*shorter than k"),
         (_hits_in_place, "changes the arrays"),
         (lambda lists, truth: np.random.default_rng().random(len(lists.hits)), "second time"),

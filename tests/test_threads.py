@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairstream import ConfigurationError, EventLog, FairRecommender
+from fairstream import ConfigurationError, EventLog, Training
 from fairstream.threads import (
     MAX_TRAINING_THREADS,
     _quota,
@@ -22,6 +22,7 @@ from fairstream.threads import (
     limit_threads,
     training_threads,
 )
+from support import make_recommender
 
 
 @pytest.fixture
@@ -84,6 +85,7 @@ def test_training_leaves_half_of_the_cores_to_others(n_cores: int, monkeypatch: 
     assert (inference_threads(7), training_threads(7)) == (7, 7)
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize("threads", ["auto", 2])
 @pytest.mark.parametrize("model", ["mf", "sasrec", "blend"])
@@ -97,19 +99,22 @@ def test_a_recommender_trains_with_its_threads_and_changes_nothing_else(
         def look(_done: int, _total: int) -> None:
             seen.append((torch.get_num_threads(), pool.submit(torch.get_num_threads).result()))
 
-        rec = FairRecommender(model, threads=threads, pretrain_epochs=1, update_epochs=1, embedding_dim=4, device="cpu")
+        rec = make_recommender(
+            model, threads=threads, pretrain_epochs=1, update_epochs=1, embedding_dim=4, device="cpu"
+        )
         rec.fit(log, on_epoch=look)
     assert set(seen) == {(1 if threads == "auto" else 2, 3)}
     rec.recommend([1, 2])
     assert torch.get_num_threads() == 3
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True, None, "all"])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "all"])
 def test_a_wrong_number_of_threads_is_one_sentence(threads: Any) -> None:
     with pytest.raises(ConfigurationError, match="threads must be 'auto' or a whole number from 1 on, got"):
-        FairRecommender("item-item", threads=threads)
+        Training(threads=threads)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE"}], ids=["default", "given"])
 def test_commands_let_waiting_threads_sleep_unless_told_otherwise(given: dict[str, str]) -> None:
     code = (

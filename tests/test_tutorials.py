@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import altair as alt
 import pytest
 
 TUTORIALS = sorted(
@@ -31,6 +30,8 @@ def run_cell(code: str, names: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # of what draws and of frames, not of ours
 def test_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import altair as alt
+
     monkeypatch.chdir(tmp_path)
     module = ModuleType(f"tutorial_{page.stem.replace('-', '_')}")  # classes of its own can be pickled
     monkeypatch.setitem(sys.modules, module.__name__, module)

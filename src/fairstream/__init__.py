@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any
 from fairstream._version import __version__
 
 if TYPE_CHECKING:
+    from fairstream import models as models
     from fairstream import testing as testing
-    from fairstream.data import (
-        EventLog,
-        Groups,
-        History,
-        LeakReport,
-        SyntheticStream,
-        ingest,
-        leakcheck,
-        read_events,
-        synthetic_stream,
-    )
+    from fairstream.data import EventLog, Groups, History, SyntheticStream, ingest, read_events, synthetic_stream
+    from fairstream.distributed import cluster
     from fairstream.errors import (
         CheckpointError,
         ConfigurationError,
@@ -38,14 +30,26 @@ if TYPE_CHECKING:
         Evaluation,
         GroupScores,
         RecommendationComparison,
-        RecommendationEvaluation,
         Slice,
         evaluate_recommendations,
+        group_statistics,
     )
-    from fairstream.experiments import Comparison, PeriodResult, Record, Run, RunConfig, run_seeds
+    from fairstream.experiments import (
+        Comparison,
+        Frontier,
+        FrontierLevel,
+        PeriodResult,
+        Record,
+        Run,
+        RunConfig,
+        run_seeds,
+    )
     from fairstream.experiments.compare import compare
     from fairstream.experiments.run import run
-    from fairstream.extensions import (
+    from fairstream.methods import (
+        METHODS,
+        Method,
+        MethodConfig,
         register_fairness,
         register_loss,
         register_method,
@@ -53,20 +57,33 @@ if TYPE_CHECKING:
         register_model,
         register_strategy,
     )
-    from fairstream.methods import METHODS, Method, MethodConfig
     from fairstream.models import (
         ClosedFormScorer,
         Context,
-        Graph,
         ItemTable,
-        Reads,
+        ModelConfig,
         Scorer,
         Table,
         UserTable,
         WindowScorer,
     )
-    from fairstream.recommender import FairRecommender, Frontier, FrontierLevel, State, Update, load
-    from fairstream.strategies import Period, Plan, Strategy
+    from fairstream.objectives import DisparityLoss, GroupDROLoss, LargestGapLoss
+    from fairstream.recipe import GroupWeight
+    from fairstream.recommender import FairRecommender, State, Update, load
+    from fairstream.strategies import (
+        FineTune,
+        Keep,
+        MaxGap,
+        Period,
+        Plan,
+        Replay,
+        RestartOnDegradation,
+        Retrain,
+        SlidingWindow,
+        Strategy,
+    )
+    from fairstream.tools.leakcheck import LeakReport, leakcheck
+    from fairstream.training import Training
 
 __all__ = [
     "METHODS",
@@ -76,44 +93,56 @@ __all__ = [
     "ConfigurationError",
     "Context",
     "DataError",
+    "DisparityLoss",
     "Estimate",
     "Evaluation",
     "EventLog",
     "FairRecommender",
     "FairstreamError",
+    "FineTune",
     "Frontier",
     "FrontierLevel",
-    "Graph",
+    "GroupDROLoss",
     "GroupScores",
+    "GroupWeight",
     "Groups",
     "History",
     "ItemTable",
+    "Keep",
+    "LargestGapLoss",
     "LeakReport",
+    "MaxGap",
     "Method",
     "MethodConfig",
+    "ModelConfig",
     "ModelError",
     "Period",
     "PeriodResult",
     "Plan",
-    "Reads",
     "RecommendationComparison",
-    "RecommendationEvaluation",
     "Record",
+    "Replay",
+    "RestartOnDegradation",
+    "Retrain",
     "Run",
     "RunConfig",
     "Scorer",
     "Slice",
+    "SlidingWindow",
     "State",
     "Strategy",
     "SyntheticStream",
     "Table",
+    "Training",
     "Update",
     "UserTable",
     "WindowScorer",
     "WorkspaceError",
     "__version__",
+    "cluster",
     "compare",
     "evaluate_recommendations",
+    "group_statistics",
     "ingest",
     "leakcheck",
     "load",
@@ -129,11 +158,10 @@ __all__ = [
     "synthetic_stream",
 ]
 
-_HOMES = ("errors", "data", "evaluation", "models", "strategies", "methods", "extensions", "recommender", "experiments")
-"""Where the names above come from, the quickest to import first: PyTorch is loaded by the first name that needs it."""
-
-_MODULES = ("mlflow", "testing", "theory")
-"""Modules that are used as `fairstream.testing`, without an import of their own."""
+# Where the names above come from. They are searched in this order: the first name that needs PyTorch loads it.
+_WITHOUT_TORCH = ("errors", "distributed", "data", "tools.leakcheck", "evaluation")
+_WITH_TORCH = ("models", "objectives", "strategies", "training", "recipe", "methods", "recommender", "experiments")
+_MODULES = ("models", "testing")  # available as `fairstream.models` without another import
 
 
 def __getattr__(name: str) -> Any:
@@ -141,14 +169,10 @@ def __getattr__(name: str) -> Any:
         return import_module(f"fairstream.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fairstream' has no attribute {name!r}")
-    homes = map(_home, _HOMES)
+    homes = (import_module(f"fairstream.{home}") for home in (*_WITHOUT_TORCH, *_WITH_TORCH))
     value = next(getattr(home, name) for home in homes if name in vars(home) or name in getattr(home, "__all__", ()))
     globals()[name] = value
     return value
-
-
-def _home(name: str) -> Any:
-    return import_module(f"fairstream.{name}")
 
 
 def __dir__() -> list[str]:

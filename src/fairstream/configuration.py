@@ -16,12 +16,9 @@ _WORDING = {
     "less_than_equal": "must be <= {le:g}",
     "finite_number": "must be a finite number",
     "literal_error": "must be one of {expected}",
-    "int_from_float": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_type": "must be a whole number",
-    "float_parsing": "must be a number",
-    "float_type": "must be a number",
-    "string_type": "must be a name",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "string": "must be a name",
 }
 
 
@@ -35,34 +32,35 @@ class Configuration(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise ConfigurationError("; ".join(self._sentences(error.errors()))) from None
+            raise ConfigurationError("; ".join(map(self._sentence, error.errors()))) from None
 
     def with_options(self, **options: Any) -> Self:
         """The same configuration with some options changed, checked again."""
         return type(self)(**{**self.model_dump(), **options})
 
+    def __repr__(self) -> str:
+        """The options that differ from their defaults."""
+        fields = type(self).model_fields
+        changed = {name: getattr(self, name) for name in fields if getattr(self, name) != fields[name].get_default()}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+
+    __str__ = __repr__
+
     @classmethod
-    def _sentences(cls, details: list[ErrorDetails]) -> list[str]:
-        """One for each complaint; a value that is neither a number nor a word is one complaint."""
-        sentences, words = [], {d["loc"][0]: d for d in details if d["type"] == "literal_error" and len(d["loc"]) > 1}
-        for detail in details:
-            word = words.get(detail["loc"][0]) if detail["loc"] else None
-            if word is not detail:
-                sentences.append(cls._sentence(detail) + (f", or {word['ctx']['expected']}" if word else ""))
-        return sentences
+    def _unknown(cls, name: str) -> str:
+        return f"{name} is not an option; the options are {', '.join(sorted(cls.model_fields))}"
 
     @classmethod
     def _sentence(cls, detail: ErrorDetails) -> str:
         name = str(detail["loc"][0]) if detail["loc"] else ""
-        kind, found = detail["type"], detail["input"]
+        kind, value = detail["type"], detail["input"]
         if kind == "extra_forbidden":
-            known = ", ".join(sorted(cls.model_fields))
-            return f"{name} is not an option; the options are {known}"
+            return cls._unknown(name)
         if kind == "value_error":  # raised by a validator of ours, worded as it should be
             return str(detail["ctx"]["error"])
         field = cls.model_fields.get(name)
         default = "" if field is None or field.is_required() else f" (the default is {field.default!r})"
-        wording = _WORDING.get(kind)
+        wording = _WORDING.get(kind) or _WORDING.get(kind.partition("_")[0])
         if wording is None:
-            return f"{name}: {detail['msg'].lower()}, got {found!r}{default}"
-        return f"{name} {wording.format(**detail.get('ctx', {}))}, got {found!r}{default}"
+            return f"{name}: {detail['msg'].lower()}, got {value!r}{default}"
+        return f"{name} {wording.format(**detail.get('ctx', {}))}, got {value!r}{default}"

@@ -1,4 +1,4 @@
-"""How results show in a notebook and a terminal, and how they become tables and charts."""
+"""Tables for terminals, notebooks and pages, and objects that print as tables."""
 
 from __future__ import annotations
 
@@ -7,32 +7,79 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from fairstream.errors import ConfigurationError
 from fairstream.text import text_table
 
-COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73", "#E69F00", "#56B4E9", "#767676")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+if TYPE_CHECKING:
+    import rich.table
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and rows. `console.print` of Rich prints it; pages render it with the macro `table`."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]  # the cells of each row; an empty row is a rule
+    title: str = ""
+    caption: str = ""
+    align: str = "l"  # a letter for each column, `l` or `r`; a capital may wrap. Further columns are `r`.
+
+    def text(self) -> str:
+        """Return headings and rows as plain text."""
+        return text_table(self.headings, self.rows)
+
+    def html(self) -> str:
+        """Return headings and rows as HTML; every cell is escaped."""
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in self.headings)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows if row)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def is_number(self, column: int) -> bool:
+        """Return whether a column is aligned to the right."""
+        return self.align[column : column + 1] in ("", "r", "R")
+
+    def __rich__(self) -> rich.table.Table:
+        from rich import box, table, text  # noqa: PLC0415 (slow to import, and only terminals need it)
+
+        # `Text`: Rich would read the name of a group such as "[b]" as markup.
+        rich_table = table.Table(
+            title=text.Text(self.title),
+            caption=text.Text(self.caption) if self.caption else None,
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            caption_justify="left",
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+        )
+        for position, heading in enumerate(self.headings):
+            may_wrap = self.align[position : position + 1].isupper()
+            rich_table.add_column(text.Text(heading), no_wrap=not may_wrap, min_width=1)
+            rich_table.columns[-1].justify = "right" if self.is_number(position) else "left"
+        for row in self.rows:
+            if row:
+                rich_table.add_row(*map(text.Text, row))
+            else:
+                rich_table.add_section()
+        return rich_table
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is shown of an object."""
+    """The text of an object: a title, tables, captions, notes."""
 
     title: str
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
-    more: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = ()
-    """Further tables: headings and rows."""
-    captions: Sequence[str] = ()
-    """What the tables mean, in lines below them."""
+    more: Sequence[Table] = ()  # further tables
+    captions: Sequence[str] = ()  # lines below the tables
 
     def text(self) -> str:
-        """As plain text.
+        """Return plain text.
 
         >>> print(Summary("Two groups", ["group", "ndcg@20"], [["M", "0.25"]], ["one seed"]).text())
         Two groups
@@ -41,39 +88,36 @@ class Summary:
         M         0.25
         note: one seed
         """
-        tables = [text_table(*table) for table in self._tables]
+        tables = [table.text() for table in self._tables]
         lines = [*self.captions, *(f"note: {note}" for note in self.notes)]
         if not self.more:
             return "\n".join([self.title, *tables, *lines])
         return "\n\n".join([self.title, *tables, "\n".join(lines)])
 
     def html(self) -> str:
-        """As HTML, with every word escaped.
+        """Return HTML; every word is escaped.
 
         >>> Summary("a < b").html()
         '<div><p>a &lt; b</p></div>'
         """
-        lines = "".join(f"<p>{escape(line)}</p>" for line in self.title.splitlines())
-        tables = ""
-        for headings, rows in self._tables:
-            head, *body = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in (headings, *rows))
-            head = head.replace("<td>", "<th>").replace("</td>", "</th>")
-            tables += f"<table><thead><tr>{head}</tr></thead><tbody><tr>{'</tr><tr>'.join(body)}</tr></tbody></table>"
-        captions = "".join(f"<p>{escape(line)}</p>" for line in self.captions)
+        lines, captions = (
+            "".join(f"<p>{escape(line)}</p>" for line in part) for part in (self.title.splitlines(), self.captions)
+        )
+        tables = "".join(table.html() for table in self._tables)
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return f"<div>{lines}{tables}{captions}{f'<ul>{notes}</ul>' if notes else ''}</div>"
 
     @property
-    def _tables(self) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:
-        return [*([(self.headings, self.rows)] if self.rows else []), *self.more]
+    def _tables(self) -> list[Table]:
+        return [*([Table(self.headings, self.rows)] if self.rows else []), *self.more]
 
 
-class Shown(ABC):
-    """Shows as a `Summary`, in a terminal as text and in a notebook as HTML."""
+class ReprMixin(ABC):
+    """Prints as a `Summary`: text in a terminal, HTML in a notebook."""
 
     @abstractmethod
     def _summary(self) -> Summary:
-        """Return what is shown."""
+        """Return the text of the object."""
 
     def __repr__(self) -> str:
         return self._summary().text()
@@ -82,42 +126,26 @@ class Shown(ABC):
         return self._summary().html()
 
 
-class Tabular(Shown):
-    """Shows itself, and becomes a table of pandas, Polars or Arrow."""
+class Tabular(ReprMixin):
+    """Converts to a table of pandas, Polars or Arrow."""
 
     @abstractmethod
     def to_arrow(self) -> pa.Table:
-        """As an Arrow table."""
+        """Return an Arrow table."""
 
     def to_pandas(self) -> Any:
-        """As a pandas frame, where pandas is installed."""
-        needed("pandas", "to_pandas", "pandas")
+        """Return a pandas frame; needs pandas."""
+        import_optional("pandas", "to_pandas", "pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """As a Polars frame, where Polars is installed."""
-        return needed("polars", "to_polars", "polars").from_arrow(self.to_arrow())
+        """Return a Polars frame; needs Polars."""
+        return import_optional("polars", "to_polars", "polars").from_arrow(self.to_arrow())
 
 
-def needed(module: str, what: str, install: str) -> Any:
-    """Return an optional module; raise ConfigurationError where it is not installed."""
+def import_optional(module: str, feature: str, package: str) -> Any:
+    """Return an optional module, or raise ConfigurationError with the command that installs it."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
-        raise ConfigurationError(f"{what} needs {module}; install it with: pip install '{install}'") from None
-
-
-def charts() -> Any:
-    """Return altair, which draws what `plot` returns."""
-    return needed("altair", "plot", "fairstream[report]")
-
-
-SIZE = {"width": 420, "height": 260}
-"""Of a chart, in pixels: one that fits beside text."""
-
-
-def colour(name: str, values: Sequence[str]) -> Any:
-    """Return the colour of each value of a field, in the given order."""
-    alt = charts()
-    colours = [COLOURS[place % len(COLOURS)] for place in range(len(values))]
-    return alt.Color(f"{name}:N", title=None, scale=alt.Scale(domain=list(values), range=colours))
+        raise ConfigurationError(f"{feature} needs {module}; install it with: pip install '{package}'") from None

@@ -16,6 +16,10 @@ Each message is one sentence for a person: what was expected, what was found, wh
 class FairstreamError(Exception):
     """The root of the tree: catch this to catch all of them."""
 
+    def __str__(self) -> str:
+        # A quoted name, such as that of a column, may hold line breaks.
+        return " ".join(super().__str__().splitlines())
+
 
 class ConfigurationError(FairstreamError, ValueError):
     """An option, or a combination of options, that cannot be honoured."""

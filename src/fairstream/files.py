@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,10 +16,7 @@ from fairstream.errors import ConfigurationError
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write the file so that a reader, or a crash, sees the old content or the new one and nothing else.
-
-    The content goes to a temporary file that no other writer shares, is flushed to disk, and is renamed.
-    """
+    """Write the file so that a reader, or a crash, sees the old content or the new one and nothing else."""
     # Not mkstemp: its files are readable by their owner alone, whatever the umask says.
     temporary = path.parent / f".{path.name}.{uuid4().hex}.tmp"
     try:
@@ -37,19 +34,21 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`, which is renamed to `path` when the block succeeds.
+    """Yield a temporary folder, which is renamed to `path` when the block succeeds and removed when it fails.
 
-    `path` must be missing or an empty folder; with `replacing`, what is there is replaced. If
-    anything fails, the temporary folder is removed and `path` is as before.
+    `path` must be missing or an empty folder, unless it is `replacing` a folder.
     """
-    with sibling_tempdir(path, "tmp") as temporary:
+    with sibling_tempdir(path, "tmp") as parent:
+        temporary = parent / "new"
+        temporary.mkdir(mode=0o700)
         yield temporary
         for file in temporary.iterdir():
             with file.open("r+b") as written:
                 os.fsync(written.fileno())
         _sync_folder(temporary)
-        with _moved_aside(path) if replacing and path.exists() else nullcontext():
-            temporary.replace(path)
+        if replacing and path.exists():
+            path.replace(parent / "old")
+        temporary.replace(path)
     _sync_folder(path.parent)
 
 
@@ -58,20 +57,6 @@ def remove_folder(path: Path) -> None:
     hidden = path.with_name(f".{path.name.lstrip('.')}.{uuid4().hex}.removed")
     path.rename(hidden)
     shutil.rmtree(hidden)
-
-
-@contextmanager
-def _moved_aside(path: Path) -> Iterator[None]:
-    """Move `path` aside; remove it when the block succeeds, else move it back."""
-    with sibling_tempdir(path, "old") as aside:
-        old = aside / path.name
-        try:
-            path.replace(old)
-            yield
-        except BaseException:
-            if old.exists():
-                old.replace(path)
-            raise
 
 
 @contextmanager
@@ -86,11 +71,8 @@ def sibling_tempdir(path: Path, purpose: str) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the file system can sync a folder.
-
-    The new file is in place by now: an error here is not a failure to write.
-    """
-    with suppress(OSError):
+    """Make the rename itself survive a power cut, where the file system can sync a folder."""
+    with suppress(OSError):  # the file is in place by now
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -99,25 +81,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def to_json(document: Mapping[str, Any]) -> str:
-    """The document as JSON, a section to a line: the configuration can be read above the thousands of users."""
+    """Return JSON with one section a line, so that the configuration is readable above thousands of users."""
     parts = (f"{json.dumps(name)}: {json.dumps(part, allow_nan=False)}" for name, part in document.items())
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def write_json(document: Mapping[str, Any], path: Path) -> None:
-    """Write a document whole or not at all."""
-    write_file(path, to_json(document).encode())
-
-
 def write_file(path: Path, content: bytes) -> None:
-    """Write a result whole or not at all.
-
-    Raises
-    ------
-    ConfigurationError
-        If it cannot be written there.
-
-    """
+    """Write a result whole or not at all; raise ConfigurationError where it cannot be written."""
     check_writable(path)
     try:
         replace_file(path, content)

@@ -28,8 +28,7 @@ class Periods:
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     n_events: int
-    notes: tuple[str, ...] = field(default=(), compare=False)
-    """What had to be assumed, one sentence each."""
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what had to be assumed, one sentence each
 
     @property
     def last(self) -> int:
@@ -74,11 +73,9 @@ def cut_periods(n_events: int, *, pretrain_ratio: float, n_periods: int, n_block
 def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length: str, n_periods: int | None) -> Periods:
     """Periods of a given length after the first `pretrain_ratio` of the events.
 
-    `length` is a number of events ("5000"), a share of all events ("4%"), or a stretch of the
-    calendar: "6h", "1d", "1w" (from Monday), "1mo", "1y", in UTC. D_0 then ends where such a
-    stretch does, a stretch without events makes no period, and the last period, which is only
-    tested on, may be cut short by the end of the log. All periods that there are, or the first
-    `n_periods`. Where times that are numbers are read as dates, `Periods.notes` names the unit.
+    `length` is a number of events ("5000"), a share of all events ("4%"), or a stretch of the calendar: "6h", "1d",
+    "1w" (from Monday), "1mo", "1y", in UTC. D_0 then ends with a stretch, and a stretch without events is no period.
+    The end of the log may cut the last period short. None for `n_periods`: all periods.
 
     >>> cut_by_length(np.arange(100), pretrain_ratio=0.5, length="20", n_periods=None).ends
     (50, 70, 90)
@@ -90,13 +87,20 @@ def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length:
     notes: tuple[str, ...] = ()
     if match := _CALENDAR.fullmatch(length):
         number, unit = int(match[1]), match[2]
-        stretches = _since_epoch(times, unit) // max(1, number)
+        moments = to_moments(times)
+        if unit == "w":  # from Monday; 1 January 1970 was a Thursday
+            since_epoch = (moments.astype("datetime64[D]").astype(np.int64) + 3) // 7
+        else:
+            numpy_unit = {"h": "h", "d": "D", "mo": "M", "y": "Y"}[unit]
+            since_epoch = moments.astype(f"datetime64[{numpy_unit}]").astype(np.int64)
+        stretches = since_epoch // max(1, number)
         if (assumed := unit_of(times)) is not None:
             notes = (f"the times are numbers and were read as Unix time in {assumed}; time_unit states another unit",)
         edges = np.flatnonzero(np.diff(stretches)) + 1
         ends = [int(edge) for edge in edges if edge >= first > 0] + [n_events]
     else:
-        size = _count(length, n_events)
+        is_share = length.endswith("%")
+        size = max(1, math.floor(float(length[:-1]) / 100 * n_events * (1 + 1e-12))) if is_share else int(length)
         ends = list(range(first, n_events + 1, size)) if first > 0 else []
     if n_periods is not None:
         ends = ends[: n_periods + 1]
@@ -115,7 +119,7 @@ def is_calendar(length: str) -> bool:
 
 
 def check_length(length: str) -> str:
-    """The length itself, if it is one."""
+    """Return a valid length of periods, or raise ConfigurationError."""
     match = re.fullmatch(r"(\d+)(\s*(h|d|w|mo|y))?|(\d+\.?\d*|\.\d+)\s*%", length.strip())
     if match is None or float(match[1] or match[4]) == 0:
         raise ConfigurationError(
@@ -125,31 +129,9 @@ def check_length(length: str) -> str:
     return length.strip()
 
 
-def _count(length: str, n_events: int) -> int:
-    if length.endswith("%"):
-        return max(1, math.floor(float(length[:-1]) / 100 * n_events * (1 + 1e-12)))
-    return int(length)
-
-
-def _since_epoch(times: np.ndarray[Any, Any], unit: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Whole hours, days, weeks, months or years since 1970, a week beginning on Monday."""
-    moments = to_moments(times)
-    if unit == "w":
-        return (moments.astype("datetime64[D]").astype(np.int64) + 3) // 7  # 1 January 1970 was a Thursday
-    numpy_unit = {"h": "h", "d": "D", "mo": "M", "y": "Y"}[unit]
-    return moments.astype(f"datetime64[{numpy_unit}]").astype(np.int64)
-
-
 def to_moments(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.datetime64]]:
     """Return times as timestamps; numbers are Unix time in the unit that `unit_of` guesses.
 
-    Raises
-    ------
-    DataError
-        If numbers are after 2099 in every unit.
-
-    Examples
-    --------
     >>> to_moments(np.array([0, 978_300_760]))[1]
     np.datetime64('2000-12-31T22:12:40.000000')
     """
@@ -166,9 +148,7 @@ def to_moments(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.datet
 
 
 def unit_of(times: np.ndarray[Any, Any]) -> str | None:
-    """Return the coarsest unit in which numbers, as Unix time, lie before 2100; None for timestamps or where none does.
-
-    A guess: three days in milliseconds since 1970 look like seconds. `read_events(time_unit=…)` leaves nothing to it.
+    """Guess the coarsest unit in which numbers, as Unix time, lie before 2100; None for timestamps, or without one.
 
     >>> unit_of(np.array([978_300_760])), unit_of(np.array([978_300_760_000]))
     ('s', 'ms')

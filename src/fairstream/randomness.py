@@ -40,15 +40,13 @@ class Randomness:
         return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *indices))
 
     def key(self, name: str, *indices: int) -> int:
-        """A 63-bit number of its own for this name, the seed of whatever draws by counting."""
+        """A 63-bit number for this name, the seed of draws by a counter."""
         return int(self._sequence(name, indices).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def numpy(self, name: str, *indices: int) -> np.random.Generator:
-        """A NumPy generator of its own for this name."""
         return np.random.default_rng(self._sequence(name, indices))
 
     def torch(self, name: str, *indices: int, device: Device = "cpu") -> torch.Generator:
-        """A PyTorch generator of its own for this name, on `device`."""
         import torch  # noqa: PLC0415 (reading data draws from NumPy alone, and need not wait for it)
 
         generator = torch.Generator(device=device)
@@ -57,23 +55,29 @@ class Randomness:
 
     @contextmanager
     def seeded(self, name: str, *indices: int, device: Device = "cpu", needed: bool = True) -> Iterator[None]:
-        """Seed PyTorch's global generators (CPU and `device`) inside the block, and restore them afterwards.
+        """Seed PyTorch's draws in this thread inside the block; `needed=False` does nothing.
 
-        Modules draw from the global generators, for their initial weights and for dropout; this
-        makes any of them reproducible, a user's own included. The generators belong to the whole
-        process, so only one thread at a time is inside; `needed=False` does nothing.
+        On the CPU `nn.init` and all functions that take a `generator` draw from a private one, which other threads
+        neither disturb nor notice. For other draws the global generators are seeded, and restored afterwards. They
+        belong to the process, so only one thread at a time is inside.
         """
         if not needed:
             yield
             return
         import torch  # noqa: PLC0415
 
+        from fairstream.draws import RedirectedDraws  # noqa: PLC0415
+
         cuda = [device] if torch.device(device).type == "cuda" else []
         with _GLOBAL_GENERATORS, torch.random.fork_rng(devices=cuda):
-            torch.default_generator.manual_seed(self.key(name, *indices))
+            # Not the seed of the private generator: both would draw the same numbers.
+            torch.default_generator.manual_seed(self.key(f"global {name}", *indices))
             if cuda:
                 torch.cuda.manual_seed(self.key(name, *indices))
-            yield
+                yield
+            else:
+                with RedirectedDraws(self.torch(name, *indices)):
+                    yield
 
 
 # SplitMix64 (Steele, Lea, Flood 2014) as a function of a counter: its increment and its two multipliers.

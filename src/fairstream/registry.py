@@ -1,4 +1,4 @@
-"""Named parts: models, losses, metrics and strategies that can be asked for by name."""
+"""Models, losses, metrics and strategies by name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from fairstream.errors import ConfigurationError
 
 T = TypeVar("T")
+CUSTOM = "custom"  # the name that stands in a stored configuration for an object that is not registered
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -24,22 +25,35 @@ class Registry(Mapping[str, T], Generic[T]):
     >>> losses.register("zero", lambda scores: 0 * scores.sum())
     >>> "Zero" in losses, list(losses)
     (True, ['zero'])
-
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._parts: dict[str, T] = {}
         self._names: dict[str, str] = {}
+        self._deferred: dict[str, str] = {}  # name in lower case → the module that registers it
 
     def register(self, name: str, part: T, *, replace: bool = False) -> None:
         """Make `part` available under `name`."""
         if not name or name.strip() != name:
             raise ConfigurationError(f"a {self.kind} needs a name without spaces around it, got {name!r}")
-        if name in self and self[name] is not part and not replace:
+        if name.lower() == CUSTOM:
+            raise ConfigurationError(f"the name {CUSTOM!r} stands for unregistered objects; choose another name")
+        self._load(name)  # a deferred name is taken, too
+        if self._parts.get(name.lower(), part) is not part and not replace:
             raise ConfigurationError(f"there is a {self.kind} named {name!r} already; choose another name")
         self._names[name.lower()] = name
         self._parts[name.lower()] = part
+
+    def defer(self, module: str, *names: str) -> None:
+        """Make names available that a module registers; it is imported when one of them is first used."""
+        for name in names:
+            self._names[name.lower()], self._deferred[name.lower()] = name, module
+
+    def _load(self, name: str) -> None:
+        """Import the module of a deferred name; other threads wait until it has registered its names."""
+        if name.lower() in self._deferred and name.lower() not in self._parts:
+            importlib.import_module(self._deferred[name.lower()])
 
     def canonical(self, name: str) -> str:
         """The name as it was registered, or an error that lists the names that exist."""
@@ -49,25 +63,31 @@ class Registry(Mapping[str, T], Generic[T]):
             known = ", ".join(self)
             raise ConfigurationError(f"{self.kind} must be one of {known}, or your own object, got {name!r}") from None
 
+    def name_of(self, part: object) -> str | None:
+        """The name under which a part was registered; None: it was not."""
+        return next((self._names[name] for name, known in self._parts.items() if known is part), None)
+
     def __getitem__(self, name: str) -> T:
-        return self._parts[self.canonical(name).lower()]
+        key = self.canonical(name).lower()
+        self._load(key)
+        return self._parts[key]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The part of this name, or `default`."""
-        return self._parts.get(name.lower(), default)
+        return self[name] if name in self else default  # noqa: SIM401
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._parts
+        return isinstance(name, str) and name.lower() in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names.values())
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._names)
 
 
 def load_plugins(names: Iterable[str] = ()) -> None:
-    """Import modules, each once in a process, that register parts of their own.
+    """Import modules that register custom parts, each once in a process.
 
     Installed packages that declare an entry point in the group `fairstream` are imported too.
 
@@ -79,8 +99,7 @@ def load_plugins(names: Iterable[str] = ()) -> None:
     Raises
     ------
     ConfigurationError
-        If a module is not there or fails to import.
-
+        If a module is missing or fails to import.
     """
     for entry in entry_points(group="fairstream"):
         entry.load()
@@ -97,7 +116,7 @@ def load_plugins(names: Iterable[str] = ()) -> None:
 
 
 def _import_file(path: Path) -> None:
-    # Under a name of its own: importing `models.py` must not hide another module `models`.
+    # Under a separate name: importing `models.py` must not hide another module `models`.
     name = f"fairstream_plugin:{path}"
     if name in sys.modules:
         return

@@ -1,4 +1,4 @@
-"""The logger of the library, and how notes reach it."""
+"""The logger of the library."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import logging
 from collections.abc import Iterable
 
 LOGGER = logging.getLogger("fairstream")
-"""Notes are warnings; what fits and updates do is information. Silence it with `LOGGER.setLevel("ERROR")`."""
+"""Notes are warnings, progress and decisions are information. Silence it with `LOGGER.setLevel("ERROR")`."""
 
 COMPILING = logging.getLogger("fairstream.compiling")
-"""Says that code is being compiled, which can take the better part of a minute and happens once on a machine."""
+"""Announces a compilation, which may take a minute and happens once on a machine."""
 
 
 def silence() -> None:
-    """Let nothing through to standard error that no handler was set for: the command line prints notes itself."""
+    """Keep the logger off standard error: the command line prints notes itself."""
     LOGGER.addHandler(logging.NullHandler())
 
 
-def report(notes: Iterable[str]) -> None:
-    """Log each note: whoever does not look at `notes` sees them all the same."""
+def report(notes: Iterable[str], level: int = logging.WARNING) -> None:
+    """Log each note, for callers who do not read `notes`."""
     for note in notes:
-        LOGGER.warning("%s", note)
+        LOGGER.log(level, "%s", note)

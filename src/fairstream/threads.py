@@ -10,20 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from fairstream.errors import ConfigurationError
-
-Threads = int | Literal["auto"]
-"""A number of threads, or "auto"."""
+Threads = int | Literal["auto"]  # a number of threads, or "auto"
 MAX_TRAINING_THREADS = 4
 """More threads hardly speed up a step of gradient descent: on 16 cores, 4 take half the time of 1, and 16 no less."""
 _CGROUPS = Path("/sys/fs/cgroup")
-
-
-def check_threads(threads: Any) -> Threads:
-    """Return a valid number of threads, or raise ConfigurationError."""
-    if threads == "auto" or (isinstance(threads, int) and not isinstance(threads, bool) and threads >= 1):
-        return threads
-    raise ConfigurationError(f"threads must be 'auto' or a whole number from 1 on, got {threads!r}")
 
 
 @cache

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from fairstream import read_events
-from fairstream.data.datasets.published import PUBLISHED, PublishedDataset
-from fairstream.data.datasets.sources import SOURCES
+from fairstream.data.datasets.sources import PUBLISHED, SOURCES, Source
 from raw_layouts import original, write_1m
 from web import Web, address_without_server
 
@@ -122,7 +121,7 @@ def test_what_cannot_be_checked_is_one_sentence(command: Command) -> None:
 
 
 @pytest.mark.parametrize("known", PUBLISHED, ids=lambda known: known.name)
-def test_the_papers_data_is_called_so(command: Command, known: PublishedDataset, paper_data: Path) -> None:
+def test_the_papers_data_is_called_so(command: Command, known: Source, paper_data: Path) -> None:
     checked = command("check", paper_data / known.name)
     assert f"the counts of the paper's {known.name}" in checked.out
 
@@ -151,5 +150,3 @@ def test_ingest_writes_the_log_that_is_read_from_the_files(command: Command, tmp
     about = json.loads((here / "about.json").read_text())
     assert (about["n_events"], about["notes"]) == (3, list(expected.notes))
     need_one_sentence(command("ingest", "events", "log"), "exists already")
-    need_one_sentence(command("ingest", "events", "other", "--cluster", "nowhere"), "HOST:PORT")
-    assert not (here / "other").exists()

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import fairstream
 from fairstream import DataError
-from fairstream.cli.data_description import Description, GroupColumn, Size, describe
+from fairstream.cli.data import Description, GroupColumn, Size, describe
 from fairstream.data.datasets.prepare import get_dataset
-from fairstream.data.datasets.published import PUBLISHED
+from fairstream.data.datasets.sources import PUBLISHED
 from raw_layouts import original, write_1m, write_100k, write_modcloth
 
 PEOPLE = {
@@ -173,11 +173,12 @@ def test_a_stored_log_tells_of_its_own_groups(log: fairstream.EventLog, tmp_path
 def test_nearly_the_papers_data_is_told_apart_by_its_counts(tmp_path: Path) -> None:
     """As many users and items as ModCloth, and all but 100 of its events."""
     known = next(known for known in PUBLISHED if known.name == "modcloth")
-    pairs = [(n % known.n_users, n % known.n_items) for n in range(known.n_events)]
+    n_events, n_users, n_items = known.counts
+    pairs = [(n % n_users, n % n_items) for n in range(n_events)]
     users, items = zip(*pairs, strict=True)
-    assert len(set(pairs)) == known.n_events
-    events = pa.table({"user": users, "item": items, "time": range(known.n_events)})
-    found = describe(write(tmp_path, events.slice(0, known.n_events - 100)))
+    assert len(set(pairs)) == n_events
+    events = pa.table({"user": users, "item": items, "time": range(n_events)})
+    found = describe(write(tmp_path, events.slice(0, n_events - 100)))
     assert found.paper_dataset is None
     assert found.difference is not None
     assert "the paper's modcloth has 83,147 events" in found.difference

@@ -54,4 +54,4 @@ def test_the_same_file_twice_is_refused(command: Callable[..., Any], files: Path
     lists = files / "als.parquet"
     done = command("evaluate", lists, files / "truth.csv", "--compare", lists, "--rank-column", "place")
     assert done.code == 2
-    assert "a file of its own" in done.err
+    assert "needs its own file" in done.err

@@ -168,6 +168,7 @@ def test_an_interrupted_block_says_what_is_kept() -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_says_what_is_kept(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -179,7 +180,7 @@ def test_a_run_that_is_interrupted_says_what_is_kept(
     monkeypatch.setattr(Run, "begin", interrupted)
     for more, sentence in (
         ((), "nothing was kept; with --store DIR"),
-        (("--store", tmp_path / "runs", "--workers=1"), "0 finished runs in .* are kept; the same command resumes"),
+        (("--store", tmp_path / "runs", "--workers=1"), "0 finished runs are kept in .*; the same command resumes"),
     ):
         outcome = command("run", "synthetic", "--model=item-item", "--device=cpu", "--quiet", *more)
         assert (outcome.code, outcome.out) == (130, "")
@@ -187,12 +188,12 @@ def test_a_run_that_is_interrupted_says_what_is_kept(
 
 
 def test_an_interruption_elsewhere_is_one_line(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairstream.cli import data_description
+    from fairstream.cli import data
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data_description, "open_dataset", interrupted)
+    monkeypatch.setattr(data, "open_events", interrupted)
     outcome = command("data", "check", "synthetic")
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "fairstream: interrupted\n")
 
@@ -204,12 +205,12 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
-    with progress.RunProgress(quiet=False) as shown:
-        advance = shown.bar("FADE", [100, 10])
+    with progress.WorkProgress(quiet=False) as shown:
+        advance = shown.run_bar("FADE", [100, 10])
         advance(0, 5, 10)
         advance(1, 1, 1)
-    with progress.JobProgress(quiet=True) as silent:
-        silent.stage("sweep", [])(0.0, 1)
+    with progress.WorkProgress(quiet=True) as silent:
+        silent.job_bar("sweep", [])(0.0, 1)
     out, err = capfd.readouterr()
     assert out == ""
     first, second = err.splitlines()
@@ -219,8 +220,8 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
 
 def test_short_work_says_nothing(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", float("inf"))
-    with progress.RunProgress(quiet=False) as shown:
-        shown.bar("FADE", [100])(0, 1, 1)
+    with progress.WorkProgress(quiet=False) as shown:
+        shown.run_bar("FADE", [100])(0, 1, 1)
     assert capfd.readouterr() == ("", "")
 
 

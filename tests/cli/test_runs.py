@@ -24,11 +24,15 @@ from stores import DIVERGING, FAST, write_stream
 
 Command = Callable[..., Result]
 READING = ("--group", "community", "--advantaged", "majority")
-OPTIONS = ["--model=mf", "--task=next", *(f"--{name.replace('_', '-')}={value}" for name, value in FAST.items())]
+PLAIN = {name: value for name, value in FAST.items() if name != "model_settings"}
+SETTINGS = [f"--set={name}={value}" for name, value in FAST["model_settings"].items()]
+PLAIN_OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in PLAIN.items()]
+OPTIONS = ["--model=mf", "--task=next", *PLAIN_OPTIONS, *SETTINGS]
 SET = [
     "--set=model=mf",
     "--set=tasks=next",
-    *(f"--set={name}={value}" for name, value in FAST.items() if name != "device"),
+    *(f"--set={name}={value}" for name, value in PLAIN.items() if name != "device"),
+    *SETTINGS,
 ]
 
 
@@ -115,10 +119,10 @@ def test_a_sweep_says_which_runs_failed_and_compares_the_others(command: Command
     grid = ("--grid=method=Finetune,Pretrain", "--grid=l2=0.0", "--store=results", "--workers=1")
     diverging = [
         f"--set={name}={value}"
-        for name, value in {"model": "mf", **FAST, **DIVERGING}.items()
+        for name, value in {"model": "mf", **PLAIN, **DIVERGING}.items()
         if name not in ("device", "l2")
     ]
-    outcome = command("sweep", data, *READING, *diverging, *grid)
+    outcome = command("sweep", data, *READING, *diverging, *SETTINGS, *grid)
     assert outcome.exit_code == 2
     assert "Finetune (mf, seed 0): " in outcome.stderr
     assert "one combination finished: there is nothing to compare" in outcome.stdout
@@ -139,6 +143,32 @@ def test_a_grid_of_one_cell_is_no_failure_and_a_larger_one_reuses_it(
     assert all(record.config["n_resamples"] == 0 for record in Store.opened(tmp_path / "results").records())
 
 
+@pytest.mark.slow
+def test_settings_of_a_model_are_given_by_set(command: Command, data: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "wide.py"
+    plugin.write_text(
+        "import fairstream as fs\n"
+        "from fairstream.models import MFScorer\n"
+        "class Wide(MFScorer):\n"
+        "    def __init__(self, n_users, n_items, *, width=4):\n"
+        "        super().__init__(n_users, n_items, embedding_dim=width)\n"
+        "if 'wide-of-a-plugin' not in fs.models.MODELS:\n"
+        "    fs.register_model('wide-of-a-plugin', Wide)\n"
+    )
+    own = ("--model=wide-of-a-plugin", "--plugin=wide.py", "--set=width=8", "--json=out.json")
+    summaries = []
+    for model in (own, ("--model=mf", *SETTINGS, "--json=out.json")):
+        outcome = command("run", data, *READING, "--task=next", *PLAIN_OPTIONS, *model)
+        assert outcome.exit_code == 0, outcome.output
+        document = json.loads((tmp_path / "out.json").read_text())
+        summaries.append((document["summary"], document["config"]["model_settings"]))
+    assert [settings for _, settings in summaries] == [{"width": 8}, {"embedding_dim": 8}]
+    assert summaries[0][0] == summaries[1][0]
+    for wrong, sentence in (("width=8", "width is not a setting of mf"), ("model-settings=8", "values by name")):
+        outcome = command("sweep", data, *READING, *SET, f"--set={wrong}", "--grid=fairness-weight=1", "--workers=1")
+        assert sentence in str(outcome.exception)
+
+
 def test_a_plugin_is_imported_before_anything_else(command: Command, data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('imported')")
     outcome = command("sweep", "nowhere", "--grid=nothing=1", "--plugin=mine.py")
@@ -152,7 +182,7 @@ def test_every_field_of_the_configuration_is_an_option_and_tuples_can_be_repeate
 
     configs: list[Wider] = []
 
-    @with_config_options(Wider)
+    @with_config_options(Wider.model_fields)
     def command(data: str, *, options: dict[str, Any]) -> None:
         configs.append(Wider(**options))
 
@@ -163,7 +193,7 @@ def test_every_field_of_the_configuration_is_an_option_and_tuples_can_be_repeate
     assert configs == [Wider(metrics=("a@5", "b@5"), number_of_mine=0.0, method="Retrain")]
     assert CliRunner().invoke(wider, ["x"]).exit_code == 0
     assert configs[1] == Wider()
-    assert set(inspect.signature(command).parameters) == {"data", *Wider.model_fields}
+    assert set(inspect.signature(command).parameters) == {"data", "set", *Wider.model_fields} - {"model_settings"}
 
 
 @pytest.mark.slow

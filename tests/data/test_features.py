@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fairstream import DataError, EventLog, ingest, read_events
 from fairstream.data import Columns, Vocabulary
-from fairstream.data.features import MOST_FEATURES, ItemFeatures, _hash
+from fairstream.data.features import MAX_FEATURES, ItemFeatures, _hash
 
 EVENTS = pa.table({"user": ["a", "b", "a"], "item": [5, 5, 9], "sex": ["m", "f", "m"], "time": [1, 2, 3]})
 
@@ -79,21 +79,19 @@ def test_frames_with_categories_are_read() -> None:
 
 
 def test_at_most_so_many_features_count_and_a_note_says_so() -> None:
-    table = pa.table({"item": [5, 9], "text": [" ".join(f"w{n}" for n in range(MOST_FEATURES + 1)), "w0"]})
+    table = pa.table({"item": [5, 9], "text": [" ".join(f"w{n}" for n in range(MAX_FEATURES + 1)), "w0"]})
     log = read_events(EVENTS, items=table)
     assert log.features is not None
-    assert log.features.codes.shape == (2, MOST_FEATURES)
+    assert log.features.codes.shape == (2, MAX_FEATURES)
     assert log.notes == ("1 items have more than 32 features: the first 32 count",)
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"item": [1], "price": [1.5]}, "but 'price' of the items table holds double; make categories of it, or leave"),
-        ({"item": [1], "parts": [[1, 2]]}, "'parts' of the items table holds list<.*int64>"),
-        ({"item": [1], "seen": pa.array([0], pa.timestamp("s"))}, "'seen' of the items table holds timestamp"),
         ({"name": ["x"]}, "the items table needs an item column .* but has only name; name it with item_column"),
-        ({"item": [1]}, "the items table has no column beside 'item'; add columns that describe the items"),
+        ({"item": [1], "price": [1.5]}, r"no column that describes items: 'price' \(double\); features are"),
+        ({"item": [1]}, "the items table has no column but 'item'; add columns that describe the items"),
         ({"item": [1, None], "kind": ["x", "y"]}, "every row of the items table needs an item, but 1 of 2 are missing"),
         (
             {"item": [1, 2, 1], "kind": ["x", "y", "z"]},
@@ -105,6 +103,19 @@ def test_at_most_so_many_features_count_and_a_note_says_so() -> None:
 def test_a_table_that_cannot_be_used_is_one_clear_sentence(table: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_events(EVENTS, items=pa.table(table))
+
+
+def test_columns_of_other_types_are_ignored_with_a_note(tmp_path: Path) -> None:
+    kinds = {"item": [1, 2], "kind": ["x", "y"]}
+    others = {"price": [1.5, 2.0], "parts": [[1, 2], []], "since": pa.array([0, 1], pa.timestamp("s"))}
+    read, plain = (ItemFeatures.read(pa.table(columns), Columns()) for columns in ({**kinds, **others}, kinds))
+    assert read.codes.tolist() == plain.codes.tolist()
+    (note,) = read.notes
+    assert note.startswith("columns of the items that are not used: 'price' (double), 'parts' (list<")
+    assert "'since' (timestamp[s])" in note
+    (tmp_path / "items.csv").write_text("item,kind,price\n1,x,1.5\n2,y,3\n")
+    log = read_events(EVENTS, items=tmp_path / "items.csv")
+    assert any("'price' (double)" in note for note in log.notes)
 
 
 def test_a_row_that_is_there_twice_counts_once() -> None:

@@ -36,12 +36,11 @@ def told(groups: Groups) -> Values:
 
 
 def same(one: Groups, other: Groups) -> bool:
-    return (one.attribute, one.names, one.codes.tolist(), one.choice, one.ahead) == (
+    return (one.attribute, one.names, one.codes.tolist(), one.choice) == (
         other.attribute,
         other.names,
         other.codes.tolist(),
         other.choice,
-        other.ahead,
     )
 
 
@@ -57,18 +56,17 @@ def test_the_advantaged_come_first_and_the_others_as_they_appear(case: tuple[Val
     code = {None: -1, **{name: at for at, name in enumerate(groups.names)}}
     assert groups.codes.tolist() == [code[value] for value in values]
     assert groups.codes.dtype == np.int16
-    assert (groups.choice, groups.ahead) == ("declared", (0,))
+    assert groups.choice == "declared"
 
 
 @given(VALUES)
 def test_the_advantaged_group_is_the_larger_one_unless_said_otherwise(values: Values) -> None:
-    larger, auto = Groups.from_values("g", values), Groups.from_values("g", values, advantaged="auto")
+    larger = Groups.from_values("g", values)
     sizes = [values.count(name) for name in larger.names]
     assert sizes[0] == max(sizes)
-    assert (larger.choice, auto.choice) == ("larger", "auto")
-    for groups in (larger, auto):
-        assert groups.names == Groups.from_values("g", values, advantaged=larger.names[0]).names
-        assert told(groups) == values
+    assert larger.choice == "larger"
+    assert larger.names == Groups.from_values("g", values, advantaged=larger.names[0]).names
+    assert told(larger) == values
 
 
 @given(VALUES)
@@ -94,7 +92,7 @@ def test_of_two_groups_the_other_in_front_swaps_their_codes(values: Values) -> N
     assert turned.codes.tolist() == [code if code < 0 else 1 - code for code in groups.codes.tolist()]
 
 
-@given(ANY, st.lists(st.sampled_from([*NAMES, None])), st.none() | st.just("auto") | st.sampled_from(NAMES))
+@given(ANY, st.lists(st.sampled_from([*NAMES, None])), st.none() | st.sampled_from(NAMES))
 def test_groups_that_nobody_is_in_yet_come_last(values: Values, possible: Values, advantaged: str | None) -> None:
     possible = [*possible, *NAMES]
     groups = Groups.from_values("g", values, possible=possible, advantaged=advantaged)
@@ -112,12 +110,11 @@ def test_groups_that_nobody_is_in_yet_come_last(values: Values, possible: Values
         (["M", "F"], "m", ["gender = 'm'", "'F', 'M'"]),
         (["M", "F", "X"], 3, ["gender = '3'", "'F', 'M', 'X'"]),
         (["M", "M", None], None, ["groups are compared", "'gender'", "1 value", "'M'", "more values"]),
-        (["M", "M"], "auto", ["groups are compared", "1 value"]),
         ([None, None], None, ["groups are compared", "0 value", "none"]),
         ([], None, ["groups are compared", "0 value", "none"]),
         ([f"{n:03}" for n in range(101)], None, ["at most 100 groups", "101 value", "'000'", "'007' …", "coarser"]),
     ],
-    ids=["another case", "a stranger", "one", "one, auto", "nothing known", "nobody", "too many"],
+    ids=["another case", "a stranger", "one", "nothing known", "nobody", "too many"],
 )
 def test_what_makes_no_groups_is_refused_in_one_sentence(values: Values, advantaged: object, words: list[str]) -> None:
     with pytest.raises(DataError) as caught:
@@ -157,19 +154,16 @@ def test_the_names_known_after_some_users_are_those_they_have_shown(case: tuple[
 @given(
     ANY.filter(lambda past: set(past) != {None} and past),
     st.tuples(VALUES, VALUES),
-    st.sampled_from([None, "auto"]),
 )
-def test_as_of_some_users_the_larger_group_is_theirs(
-    past: Values, futures: tuple[Values, Values], how: str | None
-) -> None:
+def test_as_of_some_users_the_larger_group_is_theirs(past: Values, futures: tuple[Values, Values]) -> None:
     """Whatever comes later: two futures, one answer."""
-    ours, theirs = (Groups.from_values("g", past + future, advantaged=how).as_of(len(past)) for future in futures)
+    ours, theirs = (Groups.from_values("g", past + future).as_of(len(past)) for future in futures)
     first = ours.names[0]
     assert first == theirs.names[0]
     assert past.count(first) == max(past.count(name) for name in NAMES)
     assert told(ours) == past + futures[0]
     assert ours.codes[: len(past)].tolist() == theirs.codes[: len(past)].tolist()
-    assert same(ours.as_of(len(ours.codes)), Groups.from_values("g", past + futures[0], advantaged=how))
+    assert same(ours.as_of(len(ours.codes)), Groups.from_values("g", past + futures[0]))
 
 
 @given(declared(), st.integers(0, 20))
@@ -179,20 +173,11 @@ def test_as_of_any_moment_the_declared_group_stays(case: tuple[Values, str], n: 
     assert same(groups.as_of(n), groups)
 
 
-# ── who is ahead ─────────────────────────────────────────────────────────────────────────
-
-
-@given(declared(), st.sets(st.sampled_from(NAMES)), st.integers(0, 4))
-def test_signs_are_plus_for_whoever_is_found_ahead(case: tuple[Values, str], ahead: set[str], n: int) -> None:
+@given(declared(), st.integers(0, 4))
+def test_signs_are_plus_for_the_advantaged_group_alone(case: tuple[Values, str], n: int) -> None:
     values, advantaged = case
     groups = Groups.from_values("g", values, advantaged=advantaged, possible=NAMES)
-    assert groups.signs(4) == [1.0, -1.0, -1.0, -1.0]
-    if 0 < len(ahead) < 4:
-        assert groups.with_ahead(ahead).signs(n) == [1.0 if name in ahead else -1.0 for name in groups.names[:n]]
-        assert groups.with_ahead(ahead).with_ahead([advantaged]).signs(4) == groups.signs(4)
-    else:  # nobody is ahead of nobody
-        assert groups.with_ahead(ahead) is groups
-    assert groups.with_ahead(ahead).codes is groups.codes
+    assert groups.signs(n) == [1.0, -1.0, -1.0, -1.0][:n]
 
 
 # ── more users ───────────────────────────────────────────────────────────────────────────
@@ -220,7 +205,7 @@ def test_who_is_known_keeps_the_group_and_who_is_not_brings_one(
     assert joined.names[: len(mine.names)] == mine.names
     assert sorted(joined.names) == sorted({*mine.names, *other.names})
     assert joined.codes.dtype == np.int16
-    assert (joined.attribute, joined.choice, joined.ahead) == (mine.attribute, mine.choice, mine.ahead)
+    assert (joined.attribute, joined.choice) == (mine.attribute, mine.choice)
     assert told(mine) == ours  # and is left as it was
 
 
@@ -264,7 +249,6 @@ def test_changed_groups_are_counted_and_noted(case: tuple[Values, Values, list[i
     mine, other = Groups.from_values("g", ours), Groups.from_values("g", theirs)
     known = [(ours[row], value) for row, value in zip(rows, theirs, strict=True) if row < len(ours)]
     n_changed = sum(before is not None and value is not None and before != value for before, value in known)
-    assert mine.n_changed(np.array(rows), other) == n_changed
     notes = mine.notes_on_merge(np.array(rows), other)
     changed = [note for note in notes if note.startswith(f"{n_changed} known user(s) came with another g than before")]
     new = sorted({value for value in theirs if value is not None} - set(ours))
@@ -277,31 +261,18 @@ def test_changed_groups_are_counted_and_noted(case: tuple[Values, Values, list[i
 @given(declared(), st.data())
 def test_a_group_without_users_no_longer_counts(case: tuple[Values, str], data: st.DataObject) -> None:
     values, advantaged = case
-    groups = Groups.from_values("g", values, advantaged=advantaged).with_ahead([values[0] or advantaged])
+    groups = Groups.from_values("g", values, advantaged=advantaged)
     left = list(values)
     while left:
         row = data.draw(st.integers(0, len(left) - 1))
-        ahead = {groups.names[code] for code in groups.ahead}
         groups = groups.without(row)
         del left[row]
         occurring = set(left) - {None}
         assert told(groups) == left
         assert groups.names[0] == advantaged
-        assert {groups.names[code] for code in groups.ahead} == ahead
         assert set(groups.names[: groups.n_groups_among(len(left))]) == (
             occurring | {advantaged} if occurring else set()
         )
-
-
-def test_a_group_named_auto_can_be_declared() -> None:
-    with pytest.raises(
-        DataError, match=r"\Aa value of mode is 'auto', so advantaged='auto' is ambiguous; write '=auto'"
-    ):
-        Groups.from_values("mode", ["auto", "hand", "hand"], advantaged="auto")
-    groups = Groups.from_values("mode", ["auto", "hand", "hand"], advantaged="=auto")
-    assert (groups.names[0], groups.choice) == ("auto", "declared")
-    assert Groups.from_values("mode", ["=auto", "auto"], advantaged="=auto").names[0] == "=auto"
-    assert Groups.from_values("mode", ["a", "b"], advantaged="auto").choice == "auto"
 
 
 # ── intersections ────────────────────────────────────────────────────────────────────────
@@ -377,15 +348,3 @@ def test_values_with_commas_are_quoted_so_that_no_two_groups_become_one() -> Non
     assert len(set(combined)) == len(pairs)
     assert [tuple(row) for row in csv.reader(combined)] == pairs
     assert intersection([["a,b", "a"]]).to_pylist() == ["a,b", "a"]
-
-
-@pytest.mark.parametrize("found", [["b"], ["b", "c"]])
-def test_putting_a_group_in_front_forgets_who_was_found_ahead(found: list[str]) -> None:
-    groups = Groups.from_values("g", ["a", "b", "c", "a"], advantaged="auto").with_ahead(found)
-    assert groups.with_advantaged("c").ahead == (0,)
-
-
-def test_groups_that_were_not_judged_stay_what_they_were() -> None:
-    groups = Groups.from_values("g", ["a", "b", "c", "d", "a"], advantaged="auto").with_ahead(["a", "c"])
-    later = groups.with_ahead(["b"], judged=["a", "b"])
-    assert [groups.names[code] for code in later.ahead] == ["b", "c"]

@@ -116,8 +116,10 @@ def test_the_latest_events_are_those_of_a_slow_search(
     history, events = known(*pieces), list(itertools.chain(*pieces))
     limits = st.integers(0, len(events) + 1)
     before = data.draw(st.none() | st.lists(limits, min_size=len(users), max_size=len(users)))
-    found, counts = history.latest(rows(*users), length, None if before is None else rows(*before))
-    places = history.latest_positions(rows(*users), length, None if before is None else rows(*before))
+    moments = None if before is None else rows(*before)
+    found, counts = history.latest(rows(*users), length, moments)
+    assert history.n_events_of(rows(*users), moments).tolist() == counts.tolist()
+    places, _ = history.latest_positions(rows(*users), length, None if before is None else rows(*before))
     for b, user in enumerate(users):
         limit = len(events) if before is None else before[b]
         expected = [at for at, (owner, _) in enumerate(events[:limit]) if owner == user]
@@ -138,7 +140,7 @@ def test_columns_at_positions_are_the_columns_there(pieces: list[Pairs], data: s
     assert history.items_at(range(start, stop)).tolist() == [item for _, item in events[start:stop]]
 
 
-def slow_firsts(history: History, chosen: Rows) -> Rows:
+def slow_first_interactions(history: History, chosen: Rows) -> Rows:
     """The definition: list for each event all earlier events of its user, and look for its item among them."""
     bounds, earlier = history.items_of(history.users_at(chosen), chosen)
     had = np.repeat(history.items_at(chosen), np.diff(bounds)) == earlier
@@ -149,10 +151,13 @@ def slow_firsts(history: History, chosen: Rows) -> Rows:
 def test_first_events_are_those_of_a_slow_search(pieces: list[Pairs], data: st.DataObject) -> None:
     history = known(*pieces)
     chosen = rows(*sorted(data.draw(st.sets(st.integers(0, max(0, len(history) - 1)))))) if len(history) else rows()
-    assert np.asarray(history.firsts(chosen)).tolist() == slow_firsts(history, chosen).tolist()
+    assert np.asarray(history.first_interactions(chosen)).tolist() == slow_first_interactions(history, chosen).tolist()
     start = data.draw(st.integers(0, len(history)))
     positions = np.arange(start, len(history))
-    assert list(history.firsts(range(start, len(history)))) == slow_firsts(history, positions).tolist()
+    assert (
+        list(history.first_interactions(range(start, len(history))))
+        == slow_first_interactions(history, positions).tolist()
+    )
 
 
 @given(PIECES)
@@ -234,10 +239,37 @@ def test_firsts_are_the_events_before_which_the_user_had_not_had_the_item(pieces
     history, pairs = known(*pieces), [pair for piece in pieces for pair in piece]
     chosen = sorted(data.draw(st.sets(st.integers(0, len(pairs) - 1)))) if pairs else []
     expected = [at for at in chosen if pairs[at] not in pairs[:at]]
-    assert list(history.firsts(np.array(chosen, dtype=np.int64))) == expected
+    assert list(history.first_interactions(np.array(chosen, dtype=np.int64))) == expected
 
 
 def test_an_event_that_is_repeated_once_is_no_first() -> None:
     history = known([(0, 3), (1, 3), (0, 3)], [(0, 3), (1, 2)])
-    assert list(history.firsts(np.arange(5))) == [0, 1, 4]
-    assert list(history.firsts(np.array([2, 3, 4]))) == [4]
+    assert list(history.first_interactions(np.arange(5))) == [0, 1, 4]
+    assert list(history.first_interactions(np.array([2, 3, 4]))) == [4]
+
+
+def test_observed_events_count_fully_until_they_are_one_percent_of_the_log() -> None:
+    items = np.arange(1000) % 7
+    before = History.of(np.arange(1000), items)
+    popularity = before.recent_popularity
+    assert popularity.tolist() == before.decayed_counts().tolist()
+    history, expected = before, popularity
+    for _ in range(10):
+        history, expected = history.after(np.array([2000]), np.array([3]), ends_period=False), expected.copy()
+        expected[3] += 1
+        np.testing.assert_allclose(history.recent_popularity, expected)
+    history = history.after(np.array([2000]), np.array([3]), ends_period=False)  # the eleventh
+    assert history.recent_popularity.tolist() == history.decayed_counts().tolist()
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_recent_popularity_does_not_depend_on_when_it_was_asked_for(sizes: list[int], is_asked: list[bool]) -> None:
+    asked = plain = History.of(np.arange(150), np.arange(150) % 11)
+    for n, ask in zip(sizes, is_asked, strict=False):
+        if ask:
+            _ = asked.recent_popularity
+        users, items = np.arange(n), np.arange(n) % 13
+        asked, plain = (one.after(users, items, ends_period=False) for one in (asked, plain))
+    assert asked.recent_popularity.tolist() == plain.recent_popularity.tolist()
+    again = History.of(plain.users, plain.items, n_items=plain.n_items, ends=plain.ends)
+    assert again.recent_popularity.tolist() == plain.recent_popularity.tolist()

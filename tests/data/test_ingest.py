@@ -5,11 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,12 @@ import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream
 from fairstream import ConfigurationError, DataError, EventLog, ingest, read_events
-from fairstream.data import divided_ingest
-from support import OneByOne
+from support import make_recommender
 
 NOON = dt.datetime(2024, 5, 1, 12)
 TIMES: dict[str, Callable[[int], Any]] = {
@@ -67,7 +63,7 @@ def everything(log: EventLog) -> dict[str, Any]:
         "types": [log.users.dtype, log.items.dtype, log.times.dtype],
         "ids": [log.user_ids.ids.to_pylist(), log.item_ids.ids.to_pylist()],
         "kinds": [log.user_ids.ids.type, log.item_ids.ids.type],
-        "groups": groups and (groups.attribute, groups.names, groups.codes.tolist(), groups.choice, groups.ahead),
+        "groups": groups and (groups.attribute, groups.names, groups.codes.tolist(), groups.choice),
         "codes": groups and groups.codes.dtype,
         "read": (log.columns, log.notes),
         "fingerprint": log.fingerprint(),
@@ -112,7 +108,6 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"group": "side"},
     {"group": "side", "advantaged": "b"},
-    {"group": ["side"], "advantaged": "auto"},
     {"rating_above": 4.0, "item_column": "item"},
     {"group": "nowhere"},
     {"advantaged": "a"},
@@ -310,7 +305,7 @@ def test_a_memory_limit_is_an_amount_of_memory(memory_limit: Any, tmp_path: Path
 
 
 def test_who_is_advantaged_can_be_said_when_a_log_is_opened(saved: Path, stream: fairstream.SyntheticStream) -> None:
-    for advantaged in ("minority", "majority", "auto"):
+    for advantaged in ("minority", "majority"):
         options: dict[str, Any] = {"group": ["community"], "advantaged": advantaged}
         expected = everything(read_events(stream.events, users=stream.users, **options))
         assert everything(read_events(saved, **options)) == expected
@@ -344,9 +339,7 @@ def test_a_recommender_learns_from_a_folder_what_it_learns_from_memory(
             for n, part in enumerate(logs):
                 part.save(tmp_path / str(n))
             logs = [read_events(tmp_path / "0"), tmp_path / "1"]
-        recommender = fairstream.FairRecommender(
-            "mf", pretrain_epochs=1, update_epochs=1, embedding_dim=4, device="cpu"
-        )
+        recommender = make_recommender("mf", pretrain_epochs=1, update_epochs=1, embedding_dim=4, device="cpu")
         recommender.fit(logs[0])
         recommender.update(logs[1])
         recommended.append(recommender.recommend(later["user_id"].unique()))
@@ -369,80 +362,3 @@ def test_more_events_than_the_memory_limit_are_sorted_and_deduplicated_on_disk(t
     ingested, read = ingest(table, tmp_path / "log", memory_limit="60MB"), read_events(table)
     assert ingested.fingerprint() == read.fingerprint()
     assert ingested.notes == read.notes
-
-
-# ── on a cluster ─────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def many_small_tasks() -> Iterator[OneByOne]:
-    """In place of a cluster, one task after another; parts, buckets and ranges hold a few events each."""
-    there = OneByOne()
-
-    @contextmanager
-    def connect(address: str) -> Iterator[OneByOne]:
-        yield there
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("fairstream.data.ingest"), "connect", connect)  # the package has a function there
-        patch.setattr(divided_ingest, "_ROWS_AT_ONCE", 7)
-        patch.setattr(divided_ingest, "_ROWS_PER_SAMPLE", 2)
-        yield there
-
-
-def in_files(table: pa.Table, folder: Path, cuts: list[int]) -> Path:
-    """The rows up to each cut in a file of their own; large files have several row groups."""
-    folder.mkdir()
-    bounds = sorted({0, *(min(cut, len(table)) for cut in cuts), len(table)})
-    for number, (start, stop) in enumerate(pairwise(bounds)):
-        to_parquet(table.slice(start, stop - start), folder / f"part-{number}.parquet")
-    return folder
-
-
-@settings(deadline=None, max_examples=25)
-@given(event_tables(), st.lists(st.integers(0, 40), max_size=3), st.sampled_from(OPTIONS), st.booleans())
-def test_what_tasks_ingest_is_what_is_read_at_once(
-    table: pa.Table, cuts: list[int], options: dict[str, Any], keeps_all: bool
-) -> None:
-    options = {**options, "repeats": "all" if keeps_all else "first"}
-    with tempfile.TemporaryDirectory() as name, many_small_tasks() as there:
-        log_folder = Path(name) / "somewhere" / "log"
-        source = in_files(table, Path(name) / "events", cuts)
-        expected = content(lambda: read_events(source, **options))
-        assert content(lambda: ingest(source, log_folder, cluster="local", **options)) == expected
-        if isinstance(expected, dict):
-            assert there.n_tasks >= 9
-            assert {entry.name for entry in log_folder.parent.iterdir()} == {"log"}
-        else:
-            assert not log_folder.parent.exists() or not any(log_folder.parent.iterdir())
-
-
-def test_tasks_ingest_text_folders_of_countries_and_files_without_events(tmp_path: Path) -> None:
-    tables = {
-        "country=NO/a.csv": pa.table({"user": ["x", "y"], "item": [1, 2], "time": [5, 3], "rating": [5, 5]}),
-        "country=NO/b.csv": pa.table({"user": ["z", "x"], "item": [1, 1], "time": [4, 4], "rating": [1, 1]}),
-        "country=SE/c.csv": pa.table(
-            {"user": ["w", "v", "w"], "item": [9, 2, 9], "time": [3, 8, 9], "rating": [4, 3, 3]}
-        ),
-    }
-    for name, table in tables.items():
-        (tmp_path / "events" / name).parent.mkdir(parents=True, exist_ok=True)
-        to_csv(table, tmp_path / "events" / name)
-    expected = everything(read_events(tmp_path / "events", group="country"))
-    with many_small_tasks():
-        log = ingest(str(tmp_path / "events" / "*" / "*.csv"), tmp_path / "log", group="country", cluster="local")
-    assert everything(log) == expected
-
-
-def test_what_a_cluster_cannot_ingest_is_said(tmp_path: Path) -> None:
-    one = {"user": [1], "item": [1], "time": [1]}
-    for name, other in {"times": {"time": [1.5]}, "ids": {"user": ["a"]}}.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        to_parquet(pa.table(one), folder / "a.parquet")
-        to_parquet(pa.table({**one, **other}), folder / "b.parquet")
-        with many_small_tasks(), pytest.raises(DataError, match="must be of one kind in all files"):
-            ingest(folder, tmp_path / "log", cluster="local")
-    with many_small_tasks(), pytest.raises(DataError, match="must be files that all nodes"):
-        ingest(pa.table(one), tmp_path / "log", cluster="local")
-    assert not (tmp_path / "log").exists()

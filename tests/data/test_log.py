@@ -178,7 +178,7 @@ def test_a_changed_group_changes_the_fingerprint(values: list[str | None], at: i
     assert (others == prints[1]) == (set(values) == {None})
 
 
-@given(st.lists(VALUE, min_size=4, max_size=4), st.none() | st.just("auto") | st.sampled_from(NAMES))
+@given(st.lists(VALUE, min_size=4, max_size=4), st.none() | st.sampled_from(NAMES))
 def test_whose_advantage_is_looked_at_does_not_change_the_fingerprint(
     values: list[str | None], advantaged: str | None
 ) -> None:
@@ -188,7 +188,6 @@ def test_whose_advantage_is_looked_at_does_not_change_the_fingerprint(
         for groups in (
             groups_of(values),
             groups_of(values, advantaged=advantaged),
-            groups_of(values).with_ahead(["y"]),
         )
     }
     assert len(prints) == 1

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream as fs
+from support import make_recommender
 
 SPELLINGS = {
     "a leading zero": ["007", "7", "12"],
@@ -23,7 +24,7 @@ SPELLINGS = {
     "letters": ["a", "7", "12"],
     "a space and a zero": ["7", " 007", "12"],
 }
-N = 200_000
+N = 150_000
 
 
 def written(path: Path, users: list[str], items: list[str] | None = None) -> Path:
@@ -42,6 +43,7 @@ def read_both(source: Path, folder: Path, **options: Any) -> fs.EventLog:
     return log
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("ids", SPELLINGS.values(), ids=SPELLINGS)
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
 def test_every_spelling_is_an_id(ids: list[str], suffix: str, tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_the_ids_are_numbers_or_what_is_written(tmp_path_factory: pytest.TempPat
 
 def test_one_padded_id_is_found_wherever_it_stands(tmp_path: Path) -> None:
     """Blocks of the file begin anywhere, in the middle of an id too."""
-    for place in (0, N // 2, N - 1, *np.random.default_rng(0).integers(0, N, 2).tolist()):
+    for place in (0, N - 1, int(np.random.default_rng(0).integers(N))):
         ids = [str(1_000_000 + n) for n in range(N)]
         ids[place] = "0" + ids[place]
         assert fs.read_events(written(tmp_path / "events.csv", ids)).user_ids.ids.to_pylist() == ids
@@ -113,7 +115,7 @@ def test_words_do_not_match_numbers(tmp_path: Path) -> None:
 
 
 def test_later_files_are_read_as_the_first_was(tmp_path: Path) -> None:
-    rec = fs.FairRecommender("item-item").fit(written(tmp_path / "first.csv", ["007", "12", "007"], ["01", "02", "3"]))
+    rec = make_recommender("item-item").fit(written(tmp_path / "first.csv", ["007", "12", "007"], ["01", "02", "3"]))
     rec.save(tmp_path / "model")
     for one in (rec, fs.load(tmp_path / "model")):
         one.update(written(tmp_path / "later.csv", ["12", "13"], ["10", "11"]))
@@ -128,6 +130,6 @@ def test_later_files_are_read_as_the_first_was(tmp_path: Path) -> None:
 def test_quoted_line_breaks_are_part_of_a_field_in_a_file_of_any_size(tmp_path: Path) -> None:
     n, path = 60_000, tmp_path / "events.csv"
     path.write_text("user_id,item_id,time,title\n" + "".join(f'{n},{n % 9},{n},"a {n}\nb, {n}"\n' for n in range(n)))
-    table = fs.data.inputs.to_table(path, what="the events")
+    table = fs.data.reading.to_table(path, what="the events")
     assert table["title"].to_pylist() == [f"a {n}\nb, {n}" for n in range(n)]
     assert len(fs.read_events(path)) == n

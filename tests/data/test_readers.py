@@ -341,7 +341,7 @@ class TestSources:
         (tmp_path / "packed.csv.gz").write_text("user,item,time\n1,2,3\n")
         refused("packed.csv.gz", "cannot be read as csv", source=tmp_path / "packed.csv.gz")
         (tmp_path / "latin.csv").write_bytes("user,item,time\n1,crème,3\n".encode("latin-1"))
-        refused("latin.csv", "'item'", "UTF-8", source=tmp_path / "latin.csv")
+        refused("latin.csv", "column #1: Row #2", "UTF-8", source=tmp_path / "latin.csv")
 
     @pytest.mark.parametrize("source", [None, 3, [1, 2], [("ann", "x", 1)]], ids=repr)
     def test_what_is_no_source_is_refused(self, source: object) -> None:
@@ -366,12 +366,6 @@ class TestGroups:
         users = pa.table({"user": ["ann", "bob", "cy", "dee", "eve", "flo"], "g": list("xyyxxx")})
         assert self.codes(users=users) == [0, 1, 0]
         assert self.codes(users=users, advantaged="x") == [1, 0, 1]
-
-    def test_with_auto_it_is_the_larger_group_to_begin_with(self) -> None:
-        users = pa.table({"user": ["ann", "bob", "cy"], "g": list("xyy")})
-        groups = read_events(self.EVENTS, users=users, advantaged="auto").groups
-        assert groups is not None
-        assert (groups.names, groups.choice) == (("y", "x"), "auto")
 
     def test_any_number_of_values_makes_groups(self) -> None:
         users = pa.table({"user": ["dee", "ann", "cy", "bob", "eve"], "age": [60, 20, 30, 40, 50]})
@@ -614,15 +608,6 @@ def test_only_an_empty_field_of_a_csv_file_is_missing(tmp_path: Path) -> None:
 def test_a_date_is_the_time_before_an_order_number_is() -> None:
     table = pa.table({"user": [1, 2], "item": [1, 2], "order": [1, 2], "date": [20.0, 10.0]})
     assert read_events(table).times.tolist() == [10.0, 20.0]
-
-
-def test_of_an_order_number_and_a_time_the_time_counts_and_a_note_says_so() -> None:
-    table = pa.table({"user": [1, 2], "item": [1, 2], "order": [1, 2], "purchase_time": [20.0, 10.0]})
-    log = read_events(table)
-    assert log.times.tolist() == [10.0, 20.0]
-    assert "the events are ordered by 'purchase_time' and not by 'order'" in log.notes
-    assert read_events(table, time_column="order").times.tolist() == [1, 2]
-    assert read_events(table.drop_columns(["purchase_time"])).notes == ()
 
 
 @pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairstream.data.seen import SeenItems
+from fairstream.data import SeenItems
 
 Pairs = list[tuple[int, int]]
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream as fs
-from fairstream import ConfigurationError
 from fairstream.evaluation import top_k
-from fairstream.evaluation.blocks import connected, split
+from fairstream.evaluation.requests import split
 from fairstream.recommender.lists import ListMaker
-from support import OneByOne
+from support import make_recommender, one_by_one
 
 STREAM = fs.synthetic_stream(n_users=150, n_items=90, n_events=2500, seed=0)
 FIRST, LATER = STREAM.events.slice(0, 2000), STREAM.events.slice(2000)
@@ -31,50 +28,51 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def fitted(model: str) -> fs.FairRecommender:
-    rec = fs.FairRecommender(model, pretrain_epochs=1, embedding_dim=8, device="cpu")
+    rec = make_recommender(model, pretrain_epochs=1, embedding_dim=8, device="cpu")
     return rec.fit(fs.read_events(FIRST, users=STREAM.users))
 
 
-@pytest.mark.parametrize("model", ["mf", "gru", "item-item", "popularity"])
+@pytest.mark.few(3)
+@pytest.mark.parametrize("model", ["mf", "gru", "popularity", "item-item"])
 @pytest.mark.parametrize("by_event", [True, False])
 def test_an_evaluation_does_not_depend_on_who_makes_the_lists(small_blocks: None, model: str, by_event: bool) -> None:
-    rec, workers = fitted(model), OneByOne()
-    new = rec._align(rec.state, LATER, STREAM.users)
-    there: Any = workers
-    here, divided = (
-        rec._evaluate(rec.state, new, k=10, n_resamples=20, by_event=by_event, cluster=cluster)
-        for cluster in (None, there)
-    )
-    assert workers.n_tasks >= 8
+    rec = fitted(model)
+    options: dict[str, Any] = {"task": "event" if by_event else "next", "k": 10, "n_resamples": 20}
+    here = rec.evaluate(LATER, users=STREAM.users, **options)
+    with one_by_one() as cluster:
+        divided = rec.evaluate(LATER, users=STREAM.users, **options)
+    assert cluster.n_tasks >= 8
     assert divided.to_dict() == here.to_dict()
 
 
+@pytest.mark.slow
 def test_sampled_candidates_do_not_depend_on_who_ranks_them(small_blocks: None) -> None:
     run = fs.run(
         fs.read_events(STREAM.events, users=STREAM.users),
         model="gru",
         protocol="paper",
         pretrain_epochs=1,
-        embedding_dim=8,
+        model_settings={"embedding_dim": 8},
         n_periods=2,
         batch_size=32,
         n_resamples=0,
         device="cpu",
     )
-    here, workers = run.begin(), OneByOne()
-    there: Any = workers
-    divided = run._evaluate("remain", 0, replace(run._evaluator, cluster=there))
-    assert workers.n_tasks > 1
+    here = run.begin()
+    with one_by_one() as cluster:
+        divided = run._evaluate("remain", 0, run._evaluator)
+    assert cluster.n_tasks > 1
     assert divided.to_dict() == here.tasks["remain"].to_dict()
 
 
 def test_lists_do_not_depend_on_who_makes_them(small_blocks: None) -> None:
-    rec, workers = fitted("gru"), OneByOne()
-    there: Any = workers
+    rec = fitted("gru")
     maker = ListMaker.of(rec.state, 5, "event", exclude=[1, 2], only=None)
     ids, rows = rec.state.user_ids.ids, np.arange(len(rec.state.user_ids))
-    here, divided = (maker.table("user_id", ids, rows, lambda: rec.state.fallback, at) for at in (None, there))
-    assert workers.n_tasks > 1
+    here = maker.table("user_id", ids, rows, lambda: rec.state.fallback)
+    with one_by_one() as cluster:
+        divided = maker.table("user_id", ids, rows, lambda: rec.state.fallback)
+    assert cluster.n_tasks > 1
     assert divided.equals(here)
 
 
@@ -86,8 +84,3 @@ def test_parts_hold_every_block_once_and_in_order(n_blocks: int, n_parts: int) -
     assert len(parts) == min(n_parts, n_blocks)
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
-
-
-def test_a_model_on_a_gpu_is_refused_before_anything_is_connected() -> None:
-    with pytest.raises(ConfigurationError, match="device='cpu'"), connected("local", torch.device("cuda")):
-        pass

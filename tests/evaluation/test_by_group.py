@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy.special import stdtrit
 
-from fairstream.evaluation import Estimate, GroupPanel, GroupScores, group_statistics
+from fairstream.evaluation import Estimate, GroupPanel, GroupScores, panel_scores
 
 NAMES = ("majority", "minority", "few", "fewer")
 Users = list[tuple[int, float]]
@@ -35,7 +35,7 @@ def panel_of(users: Users, n_groups: int, min_size: int = 1) -> GroupPanel:
 
 def scores_of(users: Users, n_groups: int = 2, min_size: int = 1, n_resamples: int = 0) -> GroupScores:
     panel = panel_of(users, n_groups, min_size)
-    (scores,) = group_statistics(panel, NAMES[:n_groups], np.random.default_rng(0), n_resamples)
+    (scores,) = panel_scores(panel, NAMES[:n_groups], np.random.default_rng(0), n_resamples)
     return scores
 
 
@@ -77,8 +77,6 @@ def test_the_means_and_the_gaps_are_what_they_say(data: tuple[Users, int], min_s
             None,
             None,
         )
-    assert scores.ahead == [name for name, gap in scores.gaps.items() if gap.value > 0]
-    assert sorted([*scores.gaps, *scores.not_compared]) == sorted(NAMES[:n_groups])
 
 
 @given(some_users())
@@ -89,7 +87,7 @@ def test_without_resampling_nothing_is_said_of_uncertainty(data: tuple[Users, in
         assert estimate is None or (estimate.interval, estimate.p_value, estimate.null_mean) == (None, None, None)
         assert estimate is None or not estimate.may_be_chance
     panel = panel_of(*data)
-    assert group_statistics(panel, NAMES[: data[1]], None, 100) == [scores]
+    assert panel_scores(panel, NAMES[: data[1]], None, 100) == [scores]
 
 
 @given(some_users())
@@ -153,11 +151,12 @@ def test_the_largest_gap_is_tested_more_strictly_than_each_gap_by_itself(data: t
     assert scores.largest_gap.null_mean >= scores.gaps[scores.largest_gap_group].null_mean - 1e-12
 
 
+@pytest.mark.slow
 def test_for_several_groups_the_largest_of_gaps_that_are_not_there_is_rarely_found() -> None:
     """Eight equal groups: one of eight gaps is below 0.05 often, the largest as rarely as it says."""
     rng, names, n = np.random.default_rng(0), "abcdefgh", 300
     values = np.where(rng.random((160, 1, n)) < 0.6, 0.0, rng.beta(1.2, 2.5, (160, 1, n)))
-    found = group_statistics(GroupPanel(values, np.repeat(np.arange(8), 20).astype(np.int16), 8), names, rng, 399)
+    found = panel_scores(GroupPanel(values, np.repeat(np.arange(8), 20).astype(np.int16), 8), names, rng, 399)
     share = sum(not scores.largest_gap.may_be_chance for scores in found) / n
     of_any = sum(any(not gap.may_be_chance for gap in scores.gaps.values()) for scores in found) / n
     assert share < 0.1 < of_any
@@ -181,7 +180,7 @@ def test_a_group_that_nobody_was_tested_of_has_no_value_and_leaves_no_gap() -> N
 
 
 def test_where_nobodys_group_is_known_there_is_an_overall_value_and_no_more() -> None:
-    (scores,) = group_statistics(panel_of([(-1, 0.5), (-1, 1.0)], n_groups=0), ())
+    (scores,) = panel_scores(panel_of([(-1, 0.5), (-1, 1.0)], n_groups=0), ())
     assert scores == GroupScores(0.75, None, {}, {}, *[None] * 7)
 
 
@@ -239,7 +238,7 @@ def test_what_chance_does_is_told_of_the_number_that_it_stands_beside() -> None:
 
     values = np.random.default_rng(0).random((200, 4, 1))
     panel = GroupPanel(values, np.array([0, 1] * 100, dtype=np.int16), n_groups=2)
-    (scores,) = group_statistics(panel, ["a", "b"], np.random.default_rng(1), 4000)
+    (scores,) = panel_scores(panel, ["a", "b"], np.random.default_rng(1), 4000)
     assert scores.disparity is not None
     assert scores.disparity.null_mean == pytest.approx(mean_size(values.mean(axis=(1, 2))), rel=0.05)
     assert scores.null_mean == pytest.approx(np.mean([mean_size(values[:, p, 0]) for p in range(4)]), rel=0.05)
@@ -251,7 +250,7 @@ def wilson(values: np.ndarray, pooled: np.ndarray) -> tuple[float, float, float]
     own = values.var(ddof=1) / (mean * (1 - mean)) if 0 < mean < 1 else 0.0
     spread = pooled.var(ddof=1)
     shrunk = (n * values.var(ddof=1) + 8 * spread) / (n * mean * (1 - mean) + 8 * centre * (1 - centre))
-    k = float(stats.t.ppf(0.975, n - 1)) ** 2 * max(own, shrunk) / n
+    k = float(stdtrit(n - 1, 0.975)) ** 2 * max(own, shrunk) / n
     half = math.sqrt(k * mean * (1 - mean) + k**2 / 4)
     return mean, (mean + k / 2 - half) / (1 + k), (mean + k / 2 + half) / (1 + k)
 
@@ -262,7 +261,7 @@ def test_an_interval_is_newcombes_with_effective_sample_sizes(share_of_zeros: fl
     values = np.where(rng.random(80) < 0.6, rng.random(80), 0.0)
     values[: int(20 * share_of_zeros)] = 0.0
     codes = np.repeat(np.array([0, 1], dtype=np.int16), (20, 60))
-    (scores,) = group_statistics(GroupPanel(values[:, None, None], codes, n_groups=2), ["a", "b"], rng, 20)
+    (scores,) = panel_scores(GroupPanel(values[:, None, None], codes, n_groups=2), ["a", "b"], rng, 20)
     (a, low_a, high_a), (b, low_b, high_b) = wilson(values[:20], values), wilson(values[20:], values)
     gap = a - b
     low, high = gap - math.hypot(a - low_a, high_b - b), gap + math.hypot(high_a - a, b - low_b)
@@ -275,10 +274,10 @@ def test_of_a_metric_that_is_no_share_the_interval_is_students() -> None:
     values = np.random.default_rng(0).normal(size=80)
     codes = np.repeat(np.array([0, 1], dtype=np.int16), (20, 60))
     panel = GroupPanel(values[:, None, None], codes, n_groups=2)
-    (scores,) = group_statistics(panel, ["a", "b"], np.random.default_rng(0), 20)
-    half = stats.t.ppf(0.975, 79) * values.std(ddof=1) / math.sqrt(80)
+    (scores,) = panel_scores(panel, ["a", "b"], np.random.default_rng(0), 20)
+    half = stdtrit(79, 0.975) * values.std(ddof=1) / math.sqrt(80)
     assert scores.interval == pytest.approx((values.mean() - half, values.mean() + half))
-    sides = [stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)) for x in (values[:20], values[20:])]
+    sides = [stdtrit(len(x) - 1, 0.975) * x.std(ddof=1) / math.sqrt(len(x)) for x in (values[:20], values[20:])]
     assert scores.disparity.interval[1] - scores.disparity.value == pytest.approx(math.hypot(*sides))
 
 
@@ -286,7 +285,7 @@ def test_group_means_and_their_difference_are_over_the_same_periods() -> None:
     """In the second period the minority has one user and is excluded: its mean and the majority's skip it."""
     values = np.array([[0.2, 0.9], [0.4, 0.9], [0.6, 0.1], [0.8, math.nan]])[:, :, None]
     panel = GroupPanel(values, np.array([0, 0, 1, 1], dtype=np.int16), n_groups=2, min_size=2)
-    (scores,) = group_statistics(panel, NAMES[:2])
+    (scores,) = panel_scores(panel, NAMES[:2])
     assert scores.by_group == pytest.approx({"majority": 0.3, "minority": 0.7})
     assert scores.performance_disparity == pytest.approx(-0.4)
     assert scores.mean == pytest.approx((0.5 + 1.9 / 3) / 2)
@@ -299,7 +298,7 @@ def test_the_de_biased_size_is_zero_within_one_standard_error_and_the_size_itsel
     noise -= np.array([noise[codes == code].mean() for code in (0, 1)])[codes][:, None, None]
     for gap in (0.005, 0.02, 0.4):
         values = 0.5 + noise + gap * (codes == 0)[:, None, None]
-        (scores,) = group_statistics(GroupPanel(values, codes, n_groups=2), NAMES[:2])
+        (scores,) = panel_scores(GroupPanel(values, codes, n_groups=2), NAMES[:2])
         variance = sum(values[codes == code].var(ddof=1) / 200 for code in (0, 1))
         expected = math.sqrt(max(0.0, gap**2 - variance))
         assert scores.abs_performance_disparity == pytest.approx(gap)

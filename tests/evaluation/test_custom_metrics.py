@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import fairstream
-from fairstream import ConfigurationError, FairRecommender, RunConfig
+from fairstream import ConfigurationError, RunConfig
 from fairstream.data import EventLog, Groups, History, read_events
-from fairstream.evaluation import METRICS, Evaluation, Evaluator, Lists, Protocol, Truth, UserResults, resolve_metrics
-from fairstream.models import ContextBuilder, MatrixFactorization
+from fairstream.evaluation import METRICS, Evaluation, Evaluator, Lists, Truth, UserResults, resolve_metrics
+from fairstream.models import ContextBuilder, MFScorer
 from fairstream.randomness import Randomness
+from support import make_recommender
 
 FAST: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "device": "cpu", "embedding_dim": 8}
 
@@ -62,9 +63,9 @@ def small(metrics: Any, *, k: int = 3, **options: Any) -> tuple[Evaluation, dict
     history = History.of(pairs // 10, pairs % 10, n_users=6, n_items=10)
     groups = Groups.from_values("g", list("abababab"), advantaged="a")
     torch.manual_seed(0)
-    model = MatrixFactorization(6, 10, embedding_dim=4).eval()
-    evaluator = Evaluator(Protocol.named("strict"), k, groups, Randomness(0), metrics=metrics, **options)
-    contexts = ContextBuilder(model.reads, history, np.ones(6, np.bool_))
+    model = MFScorer(6, 10, embedding_dim=4).eval()
+    evaluator = Evaluator(k, groups, Randomness(0), metrics=metrics, **options)
+    contexts = ContextBuilder(model.history_length, history, np.ones(6, np.bool_))
     evaluation = evaluator.evaluate(model, users, items, history=history, contexts=contexts, t=0)
     return evaluation, {"history": history, "users": users, "items": items, "groups": groups}
 
@@ -159,7 +160,7 @@ def test_a_name_that_there_is_not_is_one_clear_error(metrics: Any, log: EventLog
     for call in (
         lambda: resolve_metrics(metrics, 20, {}),
         lambda: small(metrics),
-        lambda: FairRecommender("mf", metrics=metrics, **FAST),
+        lambda: make_recommender("mf", metrics=metrics, **FAST),
         lambda: fairstream.run(log, model="mf", metrics=metrics, **FAST),
     ):
         with pytest.raises(ConfigurationError, match="metric") as caught:
@@ -183,12 +184,12 @@ def check(scores: Any) -> None:
 @pytest.mark.parametrize("metrics", [{"coverage@10": coverage, "novelty@10": novelty}, ["Coverage@10", "novelty@10"]])
 def test_evaluate_with_metrics_of_ones_own_and_by_name(stream: Any, metrics: Any) -> None:
     first, later = stream.events.slice(0, 2200), stream.events.slice(2200)
-    recommender = FairRecommender("mf", **FAST).fit(read_events(first, users=stream.users))
+    recommender = make_recommender("mf", **FAST).fit(read_events(first, users=stream.users))
     evaluation = recommender.evaluate(later, metrics=metrics, n_resamples=50)
     assert len(evaluation.metrics) == 2
     scores = {name.lower(): score for name, score in evaluation.metrics.items()}
     check(scores)
-    given = FairRecommender("mf", metrics=metrics, restart="on-degradation", **FAST)
+    given = make_recommender("mf", metrics=metrics, restart="on-degradation", **FAST)
     given.fit(read_events(first, users=stream.users))
     assert given.evaluate(later, n_resamples=50).metrics == evaluation.metrics
     assert given.update(later).last_update is not None  # the strategy still gets the quality that it needs
@@ -197,7 +198,9 @@ def test_evaluate_with_metrics_of_ones_own_and_by_name(stream: Any, metrics: Any
 @pytest.mark.slow
 @pytest.mark.usefixtures("registered")
 def test_a_run_with_metrics_of_ones_own_and_by_name(log: EventLog) -> None:
-    options = {"k": 10, "min_group_size": 5, "n_periods": 4, "n_resamples": 20, "restart": "on-degradation", **FAST}
+    options = {"k": 10, "min_group_size": 5, "n_periods": 4, "n_resamples": 20, "restart": "on-degradation"}
+    options |= {**FAST, "model_settings": {"embedding_dim": FAST["embedding_dim"]}}
+    del options["embedding_dim"]
     own = fairstream.run(
         log,
         model="mf",

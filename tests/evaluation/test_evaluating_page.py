@@ -33,11 +33,12 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, table in tables.items():
         pa.parquet.write_table(pa.table(table), f"{name}.parquet")
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
     assert names["difference"].system == "bpr"
+    assert names["scores"].gap.interval == pytest.approx((0.27, 0.66), abs=0.005)
     assert not names["report"].leaks
 
 

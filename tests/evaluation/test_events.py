@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairstream.baselines import Rerank
 from fairstream.data import Groups, History
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import Evaluation, Evaluator, Lists, Protocol, Truth
-from fairstream.models import Context, ContextBuilder, ItemTable, MatrixFactorization, Popularity, Reads, Scorer
+from fairstream.evaluation import DEFAULT_METRICS, Evaluation, Evaluator, Lists, Truth
+from fairstream.experiments import protocol_of
+from fairstream.models import Context, ContextBuilder, ItemTable, MFScorer, PopularityScorer, Scorer
+from fairstream.paper.protocol import PaperEvaluator
+from fairstream.paper.rerank import Rerank
 from fairstream.randomness import Randomness
 
 N_USERS, N_ITEMS, K = 12, 14, 4
@@ -25,7 +27,7 @@ N_USERS, N_ITEMS, K = 12, 14, 4
 class Reader(Scorer):
     """Scores an item by the user's latest items; of few values, so that there are ties."""
 
-    reads = Reads(history=3)
+    history_length = 3
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
@@ -82,8 +84,8 @@ def evaluated(model: Scorer, stream: Stream, metrics: Any = None, *, is_trained:
     past = stream.past
     n = int(stream.users.max()) + 1
     groups = Groups.from_values("side", ["ab"[user % 2] for user in range(n)], advantaged="a")
-    evaluator = Evaluator(Protocol.named("strict"), min(k, past.n_items), groups, Randomness(0), metrics=metrics)
-    contexts = ContextBuilder(model.reads, past, np.full(past.n_users, is_trained))
+    evaluator = Evaluator(min(k, past.n_items), groups, Randomness(0), metrics=metrics)
+    contexts = ContextBuilder(model.history_length, past, np.full(past.n_users, is_trained))
     users, items = stream.users[stream.n_past :], stream.items[stream.n_past :]
     return evaluator.evaluate(model, users, items, history=past, contexts=contexts, t=0, by_event=True)
 
@@ -119,7 +121,7 @@ def values_by_hand(ranks: list[float], k: int) -> list[float]:
 
 def ranks_found(stream: Stream, evaluation: Evaluation) -> list[float]:
     """The rank of each event's item in chronological order; infinity where it was missed."""
-    hits = evaluation.tested.hits.numpy() > 0
+    hits = evaluation.tested.hits
     ranks = np.where(hits.any(axis=1), hits.argmax(axis=1) + 1.0, np.inf)
     in_order = np.empty_like(ranks)
     in_order[np.argsort(stream.users[stream.n_past :], kind="stable")] = ranks
@@ -140,7 +142,7 @@ def test_each_event_is_ranked_from_everything_before_it_and_nothing_after(stream
 @given(streams)
 def test_a_users_value_is_the_mean_over_the_users_events_and_the_mean_that_over_users(stream: Stream) -> None:
     past = stream.past
-    model = Popularity(past.n_users, past.n_items)
+    model = PopularityScorer(past.n_users, past.n_items)
     model.learn(past, range(len(past)))
     values = values_by_hand(ranks_by_hand(model, stream, serves_strangers=True), min(K, past.n_items))
     of_user = defaultdict(list)
@@ -162,7 +164,7 @@ def test_heavy_users_count_no_more_than_others() -> None:
     """User 0 has three events that are all found, user 1 one that is not."""
     pairs = [(0, 0), (1, 0), (2, 1), (2, 2), (2, 3), (2, 4), (0, 1), (0, 2), (0, 3), (1, 4)]
     stream = stream_of(np.array(pairs), 6)
-    model = Popularity(3, 5)
+    model = PopularityScorer(3, 5)
     model.popularity = torch.tensor([0.0, 9.0, 8.0, 7.0, 1.0], dtype=torch.float64)
     evaluation = evaluated(model, stream, k=1)
     assert evaluation["ndcg@1"].mean == 0.5
@@ -199,28 +201,12 @@ def test_the_order_within_the_period_is_that_of_the_log(stream: Stream) -> None:
     assert ranks_found(reversed_, evaluated(model, reversed_)) == expected
 
 
-def test_a_graph_is_that_of_the_events_which_have_been_learned() -> None:
-    graphs = []
-
-    class Listening(Reader):
-        reads = Reads(history=3, graph=True)
-
-        def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
-            graphs.append(context.graph)
-            return super().forward(users, items, context)
-
-    stream = stream_of(random_pairs(np.random.default_rng(0), 60), 30)
-    evaluated(Listening(stream.past.n_users, stream.past.n_items), stream)
-    assert {len(graph.users) for graph in graphs} == {30}
-    assert {(graph.n_users, graph.n_items) for graph in graphs} == {(stream.past.n_users, stream.past.n_items)}
-
-
 # ── the rules ────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_tie_counts_against_the_model() -> None:
     stream = stream_of(np.array([(0, item) for item in range(8)] + [(1, 0), (1, 5)]), 9)
-    model = Popularity(2, 8)
+    model = PopularityScorer(2, 8)
     model.popularity = torch.ones(8, dtype=torch.float64)
     assert ranks_found(stream, evaluated(model, stream, k=7)) == [7.0]  # item 0 was had; six others are as good
     assert ranks_found(stream, evaluated(model, stream, k=6)) == [np.inf]
@@ -228,7 +214,7 @@ def test_a_tie_counts_against_the_model() -> None:
 
 def test_an_item_that_was_unknown_scores_nothing_though_it_has_come_up_since() -> None:
     stream = stream_of(np.array([(0, 0), (0, 1), (1, 0), (0, 2), (1, 2), (1, 1)]), 3)
-    model = Popularity(2, 2)
+    model = PopularityScorer(2, 2)
     model.popularity = torch.tensor([2.0, 1.0], dtype=torch.float64)
     assert ranks_found(stream, evaluated(model, stream)) == [np.inf, np.inf, 1.0]
     assert evaluated(model, stream).slices["cold_items"].n_positives == 2
@@ -253,7 +239,7 @@ def test_who_cannot_be_scored_at_that_moment_gets_the_fallback(n_trained: int) -
     """Matrix factorisation knows those it was trained on, whatever others have done since."""
     asked = []
 
-    class Listening(MatrixFactorization):
+    class Listening(MFScorer):
         def score_range(self, users: Tensor, *args: Any) -> Tensor:
             asked.extend(users.tolist())
             return super().score_range(users, *args)
@@ -268,7 +254,7 @@ def test_who_cannot_be_scored_at_that_moment_gets_the_fallback(n_trained: int) -
 
 def test_the_first_event_of_a_user_is_the_fallbacks_even_if_the_model_serves_strangers() -> None:
     stream = stream_of(np.array([(0, 0), (0, 1), (1, 0), (0, 2), (2, 1), (2, 2)]), 4)
-    model = Popularity(2, 3)
+    model = PopularityScorer(2, 3)
     model.popularity = torch.tensor([0.0, 9.0, 5.0], dtype=torch.float64)
     # Item 2 is the most recent one, item 1 the model's favourite.
     assert ranks_found(stream, evaluated(model, stream, k=3)) == [3.0, 1.0]
@@ -314,7 +300,7 @@ def test_newcomers_are_those_who_were_not_known_before_the_period(stream: Stream
     assert evaluation.n_cold_users == evaluation.slices["cold_users"].n_users == len(np.unique(new))
     assert evaluation.slices["cold_users"].n_positives == len(new)
     assert evaluation.slices["warm_users"].n_positives == len(users) - len(new)
-    assert evaluation.n_tested_users == len(np.unique(users))
+    assert evaluation.n_users == len(np.unique(users))
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────
@@ -361,7 +347,7 @@ def test_choosing_users_keeps_all_of_their_events(stream: Stream, data: st.DataO
     tested = evaluated(Reader(stream.past.n_users, stream.past.n_items), stream).tested
     n = len(tested.users)
     chosen = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=np.bool_)
-    metric = Protocol.named("strict").metrics["ndcg"]
+    metric = DEFAULT_METRICS["ndcg"]
     part = tested.where(chosen)
     assert part.values_of(metric).tolist() == tested.values_of(metric)[chosen].tolist()
     assert len(part.hits) == part.n_lists.sum()
@@ -374,14 +360,16 @@ def test_choosing_users_keeps_all_of_their_events(stream: Stream, data: st.DataO
 def test_sampled_candidates_and_the_papers_ndcg_do_not_go_with_single_events(protocol: str) -> None:
     stream = stream_of(random_pairs(np.random.default_rng(0), 60), 30)
     model, past = Reader(stream.past.n_users, stream.past.n_items), stream.past
-    evaluator = Evaluator(Protocol.named(protocol), K, Groups.from_values("g", ["a", "b"] * 6), Randomness(0))
+    evaluator = PaperEvaluator(
+        K, Groups.from_values("g", ["a", "b"] * 6), Randomness(0), protocol=protocol_of(protocol)
+    )
     with pytest.raises(ConfigurationError, match="ranks all known items and needs the true NDCG"):
         evaluator.evaluate(
             model,
             stream.users[30:],
             stream.items[30:],
             history=past,
-            contexts=ContextBuilder(model.reads, past),
+            contexts=ContextBuilder(model.history_length, past),
             t=0,
             by_event=True,
         )
@@ -390,8 +378,8 @@ def test_sampled_candidates_and_the_papers_ndcg_do_not_go_with_single_events(pro
 def test_reranking_does_not_go_with_single_events() -> None:
     stream = stream_of(random_pairs(np.random.default_rng(0), 60), 30)
     past, groups = stream.past, Groups.from_values("g", ["a", "b"] * 6, advantaged="a")
-    evaluator = Evaluator(Protocol.named("strict"), K, groups, Randomness(0), rerank=Rerank(0.1))
-    contexts = ContextBuilder(Reads(history=3), past)
+    evaluator = PaperEvaluator(K, groups, Randomness(0), rerank=Rerank(0.1))
+    contexts = ContextBuilder(3, past)
     with pytest.raises(ConfigurationError, match="lists of all users together"):
         evaluator.evaluate(
             Reader(past.n_users, past.n_items),

@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ir_measures import RR, P, R, Success, nDCG
 
-from fairstream.evaluation import Protocol
+from fairstream.evaluation import DEFAULT_METRICS
 from fairstream.evaluation.metrics import HitCounts
 from support import Given, Pairs, items_of, pairs_of, rank_all
 
-METRICS = Protocol.named("strict").metrics
+METRICS = DEFAULT_METRICS
 NOTHING = {name: [0.0] for name in METRICS}
 Task = tuple[np.ndarray, Pairs, Pairs, int, int]
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairstream.evaluation import GroupPanel
-from fairstream.evaluation.paired import Interval, Paired
+from fairstream.evaluation import Estimate, GroupPanel, Paired
 
 N_USERS, N_PERIODS, N_RESAMPLES = 8, 2, 200
 CODES = np.array([0, 1] * (N_USERS // 2), np.int16)
@@ -50,7 +49,7 @@ def test_seeds_that_differ_widen_the_interval_and_seeds_that_agree_do_not() -> N
     widths = []
     for panel, n_seeds in ((columns, 1), (agreeing, 3), (differing, 3)):
         seen, drawn = paired(panel, n_seeds).of("mean")
-        found = Interval.of(seen[0], drawn[:, 0])
+        found = Estimate.of_draws(seen[0], drawn[:, 0])
         assert found.value == pytest.approx(columns.mean())
         widths.append(found.high - found.low)
     assert widths[1] == pytest.approx(widths[0])
@@ -58,8 +57,7 @@ def test_seeds_that_differ_widen_the_interval_and_seeds_that_agree_do_not() -> N
 
 
 def test_a_size_is_never_said_to_be_below_zero() -> None:
-    assert Interval(0.01, -0.02, 0.04).at_least_zero() == Interval(0.01, 0.0, 0.04)
-    assert [Interval(0.0, *bounds).excludes_zero for bounds in ((-1, 1), (0.1, 1), (-1, -0.1), (0, 1))] == [
+    assert [Estimate(0.0, bounds).excludes_zero for bounds in ((-1, 1), (0.1, 1), (-1, -0.1), (0, 1))] == [
         False,
         True,
         True,
@@ -84,6 +82,6 @@ def test_a_large_gap_is_not_widened_for_a_bias_that_it_does_not_have() -> None:
     columns = rng.normal(0, 0.1, (400, 2, 2)) + np.array([0.9, 0.6]) * codes[:, None, None]
     found = Paired(GroupPanel(columns, codes, 2), 1, N_RESAMPLES)
     value, drawn = found.of("gap")
-    plain = Interval.of(value[1, 0] - value[1, 1], drawn[:, 1, 0] - drawn[:, 1, 1])
+    plain = Estimate.of_draws(value[1, 0] - value[1, 1], drawn[:, 1, 0] - drawn[:, 1, 1])
     difference = found.furthest_behind(0, minus=1)
     assert (difference.low, difference.high) == pytest.approx((plain.low, plain.high), abs=2e-4)

@@ -19,13 +19,14 @@ from torch import Tensor
 from fairstream.data import SeenItems
 from fairstream.errors import ModelError
 from fairstream.evaluation import Lists, ranking, top_k
-from fairstream.evaluation.ranking import N_SAMPLED_CANDIDATES
 from fairstream.evaluation.top_k import TopKBackend, chunks, topk_cpu, topk_torch
 from fairstream.models import Context
+from fairstream.paper import protocol
+from fairstream.paper.protocol import N_SAMPLED_CANDIDATES
 from support import NO_CONTEXTS, Given, Pairs, had, items_of, pairs_of, rank_all, rows
 
 best_items = partial(ranking.best_items, contexts=NO_CONTEXTS)
-rank_sampled = partial(ranking.rank_sampled, contexts=NO_CONTEXTS)
+rank_sampled = partial(protocol.rank_sampled, contexts=NO_CONTEXTS)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -178,7 +179,7 @@ def test_with_nothing_else_left_the_positives_are_found() -> None:
     assert ranked.hits.tolist() == [[1, 1, 0, 0]]
 
 
-class Popularity(Given):
+class PopularityScorer(Given):
     """Hands out its own weights, as a model of somebody's own may."""
 
     def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
@@ -187,7 +188,7 @@ class Popularity(Given):
 
 @both_ways
 def test_leaving_out_what_one_user_had_touches_neither_the_others_nor_the_model(rank: Callable[..., Any]) -> None:
-    model = Popularity(torch.zeros(2, 5))
+    model = PopularityScorer(torch.zeros(2, 5))
     before = model.item.weight.clone()
     with going(rank):
         scores, items = best_items(model, rows(0, 1), had(pairs_of({(0, 3)}), 5), k=5)
@@ -330,17 +331,17 @@ from fairstream.evaluation import ItemLists
 from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.top_k import top_k_of_all
 from fairstream.data import History, SeenItems
-from fairstream.models import ContextBuilder, MatrixFactorization, Reads
+from fairstream.models import ContextBuilder, MFScorer
 
 torch.set_num_threads(1)
 n_tested = int(sys.argv[1])
-model = MatrixFactorization(100_000, 100_000, embedding_dim=64)
+model = MFScorer(100_000, 100_000, embedding_dim=64)
 pairs = np.random.default_rng(0).integers(100_000, size=(4, 30 * n_tested))
 pairs[[0, 2]] %= n_tested
 with torch.no_grad():
     users, positives = np.arange(n_tested), SeenItems.from_pairs(pairs[2], pairs[3])
     history = History.of(pairs[0], pairs[1])
-    contexts = ContextBuilder(Reads(), history)
+    contexts = ContextBuilder(0, history)
     requests = Requests(users, ItemLists(*positives.lists(users)), history, contexts)
     top_k_of_all(model, requests, n_items=100_000, k=20)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # KiB

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from ir_measures import RR, P, R, Success, nDCG
 
 import fairstream
-from fairstream import ConfigurationError, DataError, FairRecommender, RecommendationEvaluation
+from fairstream import ConfigurationError, DataError, Evaluation
 from fairstream import evaluate_recommendations as evaluate
-from fairstream.evaluation import GroupPanel, Lists, Truth, group_statistics
+from fairstream.evaluation import Estimate, GroupPanel, Lists, Truth, panel_scores
+from support import make_recommender
 
 QUICK: dict[str, Any] = {"n_resamples": 0, "min_group_size": 1}
 
@@ -57,7 +58,7 @@ def by_oracle(lists: pd.DataFrame, truth: pd.DataFrame, k: int) -> dict[str, dic
     return {f"{names[name]}@{k}": values for name, values in found.items()}
 
 
-def values_of(found: RecommendationEvaluation) -> dict[str, dict[str, float]]:
+def values_of(found: Evaluation) -> dict[str, dict[str, float]]:
     users = list(found.users)
     ids = [user.as_py() for user in users]
     return {name: dict(zip(ids, values.tolist(), strict=True)) for name, values in found.values.items()}
@@ -121,13 +122,13 @@ def own() -> dict[str, Any]:
     stream = fairstream.synthetic_stream(n_users=250, n_items=60, n_events=5000, disadvantaged_share=0.4, seed=2)
     known, later = stream.events.slice(0, 3500), stream.events.slice(3500)
     log = fairstream.read_events(known, users=stream.users, group="community", advantaged="majority")
-    rec = FairRecommender("recent-popularity", device="cpu").fit(log)
+    rec = make_recommender("recent-popularity", device="cpu").fit(log)
     users = later["user_id"].unique()
     return {
         "lists": rec.recommend(users, k=20),
         "truth": later,
         "users": stream.users,
-        "expected": rec.evaluate(later, users=stream.users, tasks="next", n_resamples=200),
+        "expected": rec.evaluate(later, users=stream.users, task="next", n_resamples=200),
         "known": known,
     }
 
@@ -137,7 +138,7 @@ def test_a_recommenders_lists_score_what_its_own_evaluation_says(own: dict[str, 
         own["lists"], own["truth"], users=own["users"], group="community", advantaged="majority", n_resamples=200
     )
     expected = own["expected"]
-    assert found.n_users == expected.n_tested_users > 100
+    assert found.n_users == expected.n_users > 100
     assert list(found.metrics) == list(expected.metrics)
     for name, score in expected.metrics.items():
         assert found[name].mean == pytest.approx(score.mean)
@@ -167,7 +168,7 @@ def test_the_statistics_are_those_of_the_group_panel() -> None:
     values = np.array(data["recommendations"]["item_id"] == 0, float)
     codes = np.array(data["users"]["gender"] == "F", np.int16)
     panel = GroupPanel(values[:, None, None], codes, 2, 20)
-    (expected,) = group_statistics(panel, ["M", "F"], np.random.default_rng(0), 1000)
+    (expected,) = panel_scores(panel, ["M", "F"], np.random.default_rng(0), 1000)
     assert found["hit@1"].by_group == pytest.approx({"M": values[codes == 0].mean(), "F": values[codes == 1].mean()})
     assert found["hit@1"].disparity.interval == pytest.approx(expected.disparity.interval)
     assert found["hit@1"].p_value == pytest.approx(expected.p_value, abs=0.02)
@@ -317,7 +318,7 @@ def test_a_number_for_all_users_has_groups_and_no_interval(systems: dict[str, An
     assert (score.mean, score.interval, score.p_value) == (1.0, None, None)
     assert score.by_group == {"M": 1.0, "F": 1.0}
     difference = found.against("bad", "coverage@1")[0]
-    assert (difference.mean.value, difference.mean.low) == (0.0, None)
+    assert difference.mean == Estimate(0.0)
     assert found["good"]["mine@1"].interval is not None
     assert "coverage@1" in str(found)
     json.dumps(found.to_dict(), allow_nan=False)
@@ -412,11 +413,10 @@ def test_tables_that_cannot_be_used_are_refused(changed: dict[str, Any], expecte
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"k": 0}, "k and min_group_size must be >= 1"),
+        ({"k": 0}, "k must be >= 1"),
         ({"n_resamples": -1}, "n_resamples >= 0"),
         ({"missing": "drop"}, "missing must be zero or exclude"),
         ({"metrics": ["nonsense"]}, "metric must be one of"),
-        ({"users": TRUTH, "group": "item", "advantaged": "auto"}, "needs periods"),
         ({"recommendations": {"one": LISTS}}, "takes two of them or more"),
         ({"recommendations": {"one": LISTS, "two": LISTS}, "n_resamples": 0}, "n_resamples >= 1"),
     ],

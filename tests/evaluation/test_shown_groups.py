@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 import fairstream as fs
-from fairstream.evaluation import GroupPanel, GroupScores, group_statistics
+from fairstream.evaluation import GroupPanel, GroupScores, panel_scores
 from fairstream.evaluation.by_group import SCORE_COLUMNS
+from support import make_recommender
 
 AGES = ("45-64", "18-29", "65+", "30-44")
 SIZES = (60, 90, 40, 50)
@@ -31,14 +32,14 @@ def both() -> tuple[fs.Evaluation, Any]:
     """The same lists, evaluated by the recommender that made them and as anybody's."""
     log, people = events()
     first, later = log.slice(0, 1200), log.slice(1200)
-    rec = fs.FairRecommender("popularity", fairness_weight=0).fit(first, users=people, group="age")
+    rec = make_recommender("popularity", fairness_weight=0).fit(first, users=people, group="age")
     known = rec.state.item_ids.ids.to_pylist()
     later = later.filter(pa.array([item in known for item in later["item"].to_pylist()]))
     had = {(row["user"], row["item"]) for row in first.to_pylist()}
     later = later.filter(pa.array([(row["user"], row["item"]) not in had for row in later.to_pylist()]))
     lists = rec.recommend(sorted(set(later["user"].to_pylist())), k=10, task="next")
     options: dict[str, Any] = {"k": 10, "n_resamples": 200}
-    ours = rec.evaluate(later, tasks="next", **options)
+    ours = rec.evaluate(later, task="next", **options)
     return ours, fs.evaluate_recommendations(lists, later, users=people, group="age", **options)
 
 
@@ -50,7 +51,7 @@ def test_an_evaluation_prints_what_the_same_lists_print(both: tuple[fs.Evaluatio
         return [line.split()[0] for line in text.splitlines() if line.split()[:1] and not line.startswith("note:")]
 
     assert names(ours)[1:] == names(theirs)
-    # Popularity has ties, which count against a model and are broken somehow in its lists.
+    # PopularityScorer has ties, which count against a model and are broken somehow in its lists.
     assert both[0]["ndcg@10"].by_group == pytest.approx(both[1]["ndcg@10"].by_group, abs=0.02)
     for text in (ours, theirs):
         assert "age 65+ is " in text
@@ -122,7 +123,7 @@ def test_the_interval_of_a_groups_mean_covers_the_truth(shares: tuple[float, ...
     codes = np.repeat(np.arange(3), sizes).astype(np.int16)
     own = np.array(shares)[codes][:, None]
     values = np.where(rng.random((len(codes), n)) < own, rng.beta(0.5, 2.0, (len(codes), n)), 0.0)
-    found = group_statistics(GroupPanel(values[:, None, :], codes, 3), ["a", "b", "c"], rng, n_resamples=1)
+    found = panel_scores(GroupPanel(values[:, None, :], codes, 3), ["a", "b", "c"], rng, n_resamples=1)
     for name, share in zip("abc", shares, strict=True):
         intervals = [score.by_group_interval[name] for score in found]
         assert np.mean([low <= share * 0.2 <= high for low, high in intervals]) >= 0.92
@@ -136,5 +137,5 @@ def test_the_test_of_the_group_furthest_behind_keeps_its_level() -> None:
     n, rng = 300, np.random.default_rng(2)
     codes = np.repeat(np.arange(5), (120, 60, 40, 30, 30)).astype(np.int16)
     values = np.where(rng.random((len(codes), n)) < 0.25, rng.beta(0.5, 2.0, (len(codes), n)), 0.0)
-    found = group_statistics(GroupPanel(values[:, None, :], codes, 5), list("abcde"), rng, n_resamples=199)
+    found = panel_scores(GroupPanel(values[:, None, :], codes, 5), list("abcde"), rng, n_resamples=199)
     assert np.mean([score.furthest_behind.p_value < 0.05 for score in found]) <= 0.09

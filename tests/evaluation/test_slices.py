@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream.data import History
-from fairstream.evaluation import GroupPanel, ItemLists, Lists, Slice, Truth, group_statistics
-from fairstream.evaluation.user_results import cut_slices
+from fairstream.evaluation import GroupPanel, ItemLists, Lists, Slice, Truth, panel_scores
+from fairstream.evaluation.lists import TrainingHistory
+from fairstream.evaluation.results import EvaluatedLists, cut_slices
 from support import Given, Pairs, items_of, pairs_of, rank_all
 
 N_USERS, N_ITEMS, K = 6, 9, 3
@@ -37,14 +38,17 @@ class Case:
         pairs = pairs_of(self.positives)
         self.ranked = rank_all(Given(scores), self.users, pairs, self.known.seen, n_items=self.known.n_items, k=K)
         self.codes = np.array(codes, dtype=np.int16)[self.users]
-        self.truth = Truth.of(self.users, ItemLists(*pairs.lists(self.users)), self.known)
+        self.truth = self.truth_of(ItemLists(*pairs.lists(self.users)), self.known)
+
+    def truth_of(self, positives: ItemLists, known: History) -> Truth:
+        return Truth(self.users, positives, known.n_items, TrainingHistory(known, known))
 
     def slices(self, known: History | None = None) -> dict[str, Part]:
-        is_cold, known = self.users >= self.known.n_users, known or self.known
-        parts = {
-            name: (mask, Part(self.users[mask], lists, truth))
-            for name, mask, lists, truth in cut_slices(self.ranked, self.truth, self.codes, is_cold, known)
-        }
+        is_cold, truth = self.users >= self.known.n_users, self.truth
+        if known is not None:
+            truth = self.truth_of(self.truth.positives, known)
+        test = EvaluatedLists(self.ranked, truth, (), self.codes, is_cold, truth.n_items)
+        parts = {name: (mask, Part(self.users[mask], lists, truth)) for name, mask, lists, truth in cut_slices(test)}
         assert all((part.truth.users == part.users).all() for _, part in parts.values())
         return {name: part for name, (_, part) in parts.items()}
 
@@ -128,7 +132,7 @@ def test_before_there_was_a_second_batch_no_item_is_new() -> None:
 
 def test_a_slice_as_json() -> None:
     panel = GroupPanel(np.array([[[0.5]], [[0.25]]]), np.array([0, 1], dtype=np.int16), n_groups=2)
-    (scores,) = group_statistics(panel, ["M", "F"])
+    (scores,) = panel_scores(panel, ["M", "F"])
     part = Slice(2, 7, {"ndcg@5": scores})
     assert part["ndcg@5"].mean == 0.375
     assert json.loads(json.dumps(part.to_dict())) == {

@@ -333,7 +333,13 @@ def test_warm_and_cold_users_add_up_to_all(made: Rivals, seed: int) -> None:
 
 @pytest.mark.slow
 def test_the_tasks_and_parts_are_those_of_the_runs(log: EventLog) -> None:
-    options = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "n_periods": 3, "device": "cpu"}
+    options = {
+        "pretrain_epochs": 1,
+        "update_epochs": 1,
+        "model_settings": {"embedding_dim": 8},
+        "n_periods": 3,
+        "device": "cpu",
+    }
     runs = [
         fairstream.run(log, method, min_group_size=1, n_resamples=0, **{"model": "mf", **options})
         for method in METHODS[:2]

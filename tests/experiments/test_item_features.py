@@ -16,7 +16,7 @@ from fairstream.experiments.identity import run_id
 N_USERS, N_ITEMS, N_EVENTS = 30, 24, 300
 OPTIONS: dict[str, Any] = {
     "model": "sasrec",
-    "embedding_dim": 4,
+    "model_settings": {"embedding_dim": 4},
     "pretrain_epochs": 1,
     "update_epochs": 1,
     "n_periods": 3,

@@ -8,15 +8,15 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import store_command
 from fairstream import FairstreamError
-from fairstream.experiments.jobs import Source, finish, jobs_for
-from fairstream.experiments.pool import execute_all
+from fairstream.experiments.jobs import Job, Source, jobs_for, plan_runs
+from fairstream.experiments.pool import execute_runs
 from fairstream.experiments.store import Store
 from live_services import wait_until
 from store_command import CONFIGS
@@ -34,16 +34,22 @@ def undisturbed(source: Source, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])
-def test_a_job_that_fails_gives_a_sentence_and_stops_no_other(source: Source, tmp_path: Path, n_workers: int) -> None:
-    store, other, told = Store(tmp_path / "store"), Store(tmp_path / "other"), []
+def test_a_run_that_fails_gives_a_sentence_and_stops_no_other(source: Source, tmp_path: Path, n_workers: int) -> None:
+    store, other = Store(tmp_path / "store"), Store(tmp_path / "other")
+    jobs: list[Job] = []
+    progress: list[tuple[float, int]] = []
+
+    def on_start(started: Sequence[Job]) -> Callable[[float, int], None]:
+        jobs.extend(started)
+        return lambda *done: progress.append(done)
+
     configs = [small("FADE"), small("Retrain"), small("Finetune", **DIVERGING)]
     with store.writing():
-        jobs = jobs_for(store, source, configs)
-        failed = execute_all(jobs, store, device="cpu", n_workers=n_workers, on_jobs=lambda *done: told.append(done))
+        runs = plan_runs(source, configs)
+        failed = execute_runs(store, runs, device="cpu", n_workers=n_workers, on_start=on_start)
         assert [str(error).partition(":")[0] for error in failed] == ["Finetune (mf, seed 0)"]
-        assert jobs_for(store, source, configs) == []  # what has failed is not tried again
-        finish(store, source, configs)
-    work, n_done = zip(*told, strict=True)
+        assert jobs_for(store, runs) == []  # what has failed is not tried again
+    work, n_done = zip(*progress, strict=True)
     assert n_done[-1] == len(jobs) == 5
     assert list(work) == sorted(work)
     assert 0 < work[-1] <= sum(job.work for job in jobs) * (1 + 1e-9)
@@ -57,12 +63,12 @@ def test_a_job_that_fails_gives_a_sentence_and_stops_no_other(source: Source, tm
 def test_a_worker_that_is_killed_is_one_sentence_and_what_is_done_stays(
     source: Source, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
-    def kill_one(work: float, n_done: int) -> None:
-        multiprocessing.active_children()[0].kill()
+    def kill_one(jobs: Sequence[Job]) -> Callable[[float, int], None]:
+        return lambda work, n_done: multiprocessing.active_children()[0].kill()
 
     store = Store(tmp_path)
     with pytest.raises(FairstreamError, match="a worker process was killed"), store.writing():
-        execute_all(jobs_for(store, source, CONFIGS), store, device="cpu", n_workers=2, on_jobs=kill_one)
+        execute_runs(store, plan_runs(source, CONFIGS), device="cpu", n_workers=2, on_start=kill_one)
     assert multiprocessing.active_children() == []
     store_command.fill(store, source, n_workers=1)
     assert contents(store) == undisturbed

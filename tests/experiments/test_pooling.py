@@ -12,7 +12,13 @@ import fairstream
 from fairstream import EventLog, Record
 from fairstream.experiments import pooled
 
-FAST = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "n_periods": 3, "device": "cpu"}
+FAST = {
+    "pretrain_epochs": 1,
+    "update_epochs": 1,
+    "model_settings": {"embedding_dim": 8},
+    "n_periods": 3,
+    "device": "cpu",
+}
 SEEDS = (0, 4, 2)
 pytestmark = pytest.mark.few(1)
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairstream import Run
-from fairstream.experiments.jobs import Source
-from fairstream.experiments.pretrained import Pretrained
+from fairstream.experiments.jobs import Pretrained, Source
 from stores import small, stored
 
 pytestmark = pytest.mark.slow

@@ -42,7 +42,7 @@ def test_movielens_has_more_than_two_groups(paper_data: Path, group: str, n_grou
         model="mf",
         pretrain_epochs=1,
         update_epochs=1,
-        embedding_dim=8,
+        model_settings={"embedding_dim": 8},
         batch_size=8192,
         n_periods=3,
         n_resamples=100,

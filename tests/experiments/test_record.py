@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream
 from fairstream import DataError, EventLog, Record, Run, compare
 from fairstream.evaluation import UserResults
-from fairstream.experiments import Source, Store, read_runs, run_id, write_json
+from fairstream.experiments import Source, Store, run_id
+from fairstream.experiments.compare import read_runs
+from fairstream.files import to_json, write_file
 from stores import alone, small, stored
 from support import made_run
 
@@ -46,13 +47,10 @@ def as_json(document: Any) -> Any:
 
 
 def same(one: UserResults, other: UserResults) -> bool:
-    names = ("users", "codes", "is_cold", *(() if one.n_lists is None else ("n_lists",)))
+    names = ("users", "codes", "is_cold", "hits", "n_positives", *(() if one.n_lists is None else ("n_lists",)))
     arrays = [(getattr(one, name), getattr(other, name)) for name in names]
-    tensors = [(one.hits, other.hits), (one.n_positives, other.n_positives)]
-    return (
-        (one.n_lists is None) == (other.n_lists is None)
-        and all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in arrays)
-        and all(torch.equal(a, b) for a, b in tensors)
+    return (one.n_lists is None) == (other.n_lists is None) and all(
+        np.array_equal(a, b) and a.dtype == b.dtype for a, b in arrays
     )
 
 
@@ -61,7 +59,7 @@ def same(one: UserResults, other: UserResults) -> bool:
 
 def test_a_stored_run_is_the_whole_document(run: Run, path: Path, tmp_path: Path) -> None:
     """Intervals, summary, slices and seconds included: nothing is left out and nothing made up."""
-    write_json(run.document(), tmp_path / "run.json")
+    write_file(tmp_path / "run.json", to_json(run.document()).encode())
     for record in (Record.read(path), Record.read(str(tmp_path / "run.json"))):
         assert record.document == as_json(run.document())
         assert (record.seed, record.config) == (0, as_json(run.config.model_dump()))
@@ -103,8 +101,8 @@ def test_any_users_come_back(tmp_path_factory: pytest.TempPathFactory, parts: li
             np.arange(len(rows), dtype=np.int64),
             np.array(codes, np.int16),
             np.array(cold, np.bool_),
-            torch.tensor(hits, dtype=torch.float64).reshape(-1, K),
-            torch.tensor(positives, dtype=torch.float64),
+            np.array(hits, np.bool_).reshape(-1, K),
+            np.array(positives, np.int64),
         )
         for task in result["tasks"]:
             result["tasks"][task] = {"tested": tested.to_dict()}
@@ -132,7 +130,7 @@ def test_runs_compare_alike_in_whatever_form_they_are_given(source: Source, run:
         for one in (run, other):
             store.write(run_id(one.log, one.config), Record.from_document(one.document()))
     (tmp_path / "json").mkdir()
-    write_json(run.document(), tmp_path / "json" / "run.json")
+    write_file(tmp_path / "json" / "run.json", to_json(run.document()).encode())
     fade_file = store.path(run_id(run.log, run.config))
     expected = compare([run, other], n_resamples=50)
     forms: list[Any] = [
@@ -193,7 +191,9 @@ def test_json_that_is_no_run_is_refused(document: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_exported_before_its_first_period_is_not_finished(log: EventLog, tmp_path: Path) -> None:
-    write_json(fairstream.run(log, model="mf", n_periods=3, device="cpu").document(), tmp_path / "run.json")
+    write_file(
+        tmp_path / "run.json", to_json(fairstream.run(log, model="mf", n_periods=3, device="cpu").document()).encode()
+    )
     assert "is not a finished run" in refusal(tmp_path / "run.json")
 
 

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 
 import fairstream
 from fairstream import ConfigurationError, EventLog, Run
-from fairstream.experiments import write_json
-from fairstream.experiments.results import mean_of
+from fairstream.experiments import make_run
+from fairstream.experiments.record import mean_of
+from fairstream.files import to_json, write_file
 
 TASKS = {"strict": ("event", "next", "remain"), "paper": ("remain", "next")}
 FAST = {
     "pretrain_epochs": 1,
     "update_epochs": 1,
-    "embedding_dim": 8,
+    "model_settings": {"embedding_dim": 8},
     "batch_size": 64,
     "min_group_size": 1,
     "n_resamples": 20,
@@ -108,7 +109,7 @@ def test_every_gap_comes_with_its_uncertainty(finished: Run) -> None:
 
 @pytest.mark.few(1)
 def test_without_resamples_there_is_no_uncertainty_and_the_same_numbers(finished: Run) -> None:
-    run = Run(finished.log, finished.config.with_options(n_resamples=0))
+    run = make_run(finished.log, finished.config.with_options(n_resamples=0))
     list(run)
     ours, theirs = stored(run.document()), stored(finished.document())
     for task in TASKS[finished.config.protocol]:
@@ -135,7 +136,7 @@ def test_the_document_says_what_made_it(finished: Run) -> None:
 
 @pytest.mark.slow
 def test_the_same_config_runs_again_from_its_document(finished: Run) -> None:
-    again = Run(finished.log, fairstream.RunConfig(**stored(finished.document())["config"]))
+    again = make_run(finished.log, fairstream.RunConfig(**stored(finished.document())["config"]))
     list(again)
     for part in ("config", "data", "versions", "pretrained", "periods", "summary", "slices"):
         assert stored(again.document())[part] == stored(finished.document())[part]
@@ -260,7 +261,7 @@ def test_where_nobody_comes_back_the_fallback_is_judged_or_nobody(protocol: str)
 def test_what_is_written_is_the_document(finished: Run, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text("something older")
-    write_json(finished.document(), path)
+    write_file(path, to_json(finished.document()).encode())
     assert json.loads(path.read_text(), parse_constant=pytest.fail) == stored(finished.document())
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
 
@@ -277,7 +278,7 @@ def test_a_file_that_cannot_be_written_is_said_and_nothing_is_left(place: str, t
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigurationError, match="could not be written to") as caught:
-        write_json({"a": 1}, tmp_path / place)
+        write_file(tmp_path / place, to_json({"a": 1}).encode())
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
 
@@ -286,6 +287,6 @@ def test_a_document_that_is_no_json_leaves_nothing_behind(tmp_path: Path) -> Non
     path = tmp_path / "result.json"
     path.write_text("older")
     with pytest.raises(TypeError):
-        write_json({"a": object()}, path)
+        write_file(path, to_json({"a": object()}).encode())
     assert path.read_text() == "older"
     assert len(list(tmp_path.iterdir())) == 1

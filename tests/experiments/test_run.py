@@ -26,9 +26,9 @@ from fairstream import (
     UserTable,
 )
 from fairstream.data import UNKNOWN
-from fairstream.evaluation import REPAIRS, Evaluator
-from fairstream.models import MatrixFactorization
-from fairstream.objectives import CVaRLoss
+from fairstream.evaluation import Evaluator
+from fairstream.experiments.config import REPAIRS
+from fairstream.models import MFScorer
 from fairstream.strategies import RestartOnDegradation, UserQuality
 from support import FAST
 
@@ -109,7 +109,7 @@ def test_a_period_is_learned_and_what_follows_is_judged(small: EventLog, protoco
         for task, end in (("next", ends[t + 1]), ("remain", len(small))):
             judged, there = result.tasks[task], set(small.users[ends[t] : end])
             tested = there if protocol == "strict" else there & known  # newcomers get the fallback, or are left out
-            assert (judged.n_tested_users, judged.n_cold_users) == (len(tested), len(there - known))
+            assert (judged.n_users, judged.n_cold_users) == (len(tested), len(there - known))
             assert judged.slices["warm_users"].n_users == len(there & known)
             assert judged.slices["cold_users"].n_users == len(tested - known)
 
@@ -214,7 +214,7 @@ def test_metrics_follow_the_protocol(small: EventLog) -> None:
 def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> None:
     options = {**FAST, "batch_size": 40, "n_resamples": 10}  # a block of the rest is two batches, as under strict
     options["tasks"] = ("event", "next", "remain")
-    repaired = finished(small, protocol="+".join(["paper", *REPAIRS, "optimizer"]), **options)
+    repaired = finished(small, protocol="+".join(["paper", *REPAIRS]), **options)
     strict = finished(small, protocol="strict", **options)
     assert repaired.periods == strict.periods
     assert numbers(repaired) == numbers(strict)
@@ -222,13 +222,13 @@ def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> Non
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("repair", [*REPAIRS, "optimizer"])
+@pytest.mark.parametrize("repair", [*REPAIRS])
 def test_each_repair_changes_what_it_is_for_and_nothing_else(small: EventLog, repair: str) -> None:
     paper, repaired = (finished(small, protocol=protocol, n_periods=2) for protocol in ("paper", f"paper+{repair}"))
     ours, theirs = (run.results[0].tasks["remain"] for run in (paper, repaired))
     learns_otherwise = repair in ("leak", "optimizer")
     assert (weights(paper) != weights(repaired)) == learns_otherwise
-    assert (ours.n_tested_users != theirs.n_tested_users) == (repair == "cold-users")
+    assert (ours.n_users != theirs.n_users) == (repair == "cold-users")
     assert ours.n_cold_users == theirs.n_cold_users > 0
     hits = [judged.tested.where(~judged.tested.is_cold).to_dict() for judged in (ours, theirs)]
     assert (hits[0] != hits[1]) == (learns_otherwise or repair == "ranking")
@@ -299,43 +299,6 @@ def test_users_without_a_group_are_a_slice_of_their_own() -> None:
             assert list(judgement["ndcg@20"].by_group) == list(run.groups.names)
 
 
-def test_auto_takes_those_to_be_ahead_who_were_in_the_period_that_has_just_ended() -> None:
-    names = [f"g{user % 4}" for user in range(100)]
-    run = finished(grouped(names, "auto"), n_periods=7)
-    assert run.pretrained is not None
-    ahead = run.pretrained.advantaged
-    assert ahead == (run.groups.names[0],)  # the larger group, before anything has been judged
-    for before, result in zip([run.pretrained, *run.results], run.results, strict=False):
-        score = before.tasks["next"].slices["warm_users"]["ndcg@20"]
-        found = {name for name, gap in score.gaps.items() if gap.value > 0}
-        ahead = set(found) or set(ahead)
-        assert set(result.advantaged) == ahead
-        assert result.to_dict()["advantaged"] == list(result.advantaged)
-    assert len({result.advantaged for result in run.results}) > 1
-    assert run.document()["data"]["advantaged_by"] == "auto"
-
-
-@pytest.mark.slow
-def test_auto_decides_with_few_users_too_and_says_where_it_cannot() -> None:
-    log = grouped([f"g{user % 4}" for user in range(100)], "auto")
-    few, many = (finished(log, n_periods=5, min_group_size=size) for size in (1000, 1))
-    assert [result.advantaged for result in few.results] == [result.advantaged for result in many.results]
-    rarest = int(np.bincount(log.users).argmin())
-    alone = int(log.user_ids.ids[rarest].as_py())
-    nobody = finished(grouped(["g1" if user == alone else "g0" for user in range(100)], "auto"), n_periods=4)
-    assert any("could not be decided" in note for result in nobody.results for note in result.update.notes)
-
-
-@pytest.mark.slow
-def test_who_is_ahead_matters_to_the_signed_loss_alone() -> None:
-    names = [f"g{user % 4}" for user in range(100)]
-    for method, matters in (("FADE", True), ("FADE-Abs", False), ("Finetune", False)):
-        found, larger = (
-            weights(finished(grouped(names, advantaged), method, fairness_weight=4.0)) for advantaged in ("auto", None)
-        )
-        assert (found != larger) == matters
-
-
 # ── newcomers ────────────────────────────────────────────────────────────────────────────
 
 
@@ -366,7 +329,7 @@ def test_newcomers_get_what_was_popular_before_they_came(small: EventLog) -> Non
             assert hits.tolist() == np.isin(best, wanted).tolist()
 
 
-class Asked(MatrixFactorization):
+class Asked(MFScorer):
     """Matrix factorisation that remembers whom it was asked to rank for."""
 
     def __init__(self, n_users: int, n_items: int) -> None:
@@ -472,7 +435,9 @@ def test_restarts_come_every_rth_period(small: EventLog, every: int) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_restarts_on_degradation_follow_from_the_numbers_shown(small: EventLog, protocol: str) -> None:
     run = finished(small, n_periods=7, restart="on-degradation", protocol=protocol, update_epochs=1)
-    other = fairstream.run(small, "FADE", model="recent-popularity", **{**FAST, "n_periods": 7, "protocol": protocol})
+    other = fairstream.run(
+        small, "FADE", model="recent-popularity", **{**FAST, "model_settings": {}, "n_periods": 7, "protocol": protocol}
+    )
     list(other)
     rule, memory, expected = RestartOnDegradation(), dict[str, Any](), []
     ours, theirs = ([part.pretrained, *part.results[:-1]] for part in (run, other))
@@ -531,11 +496,11 @@ def test_a_model_of_ones_own_runs(small: EventLog, protocol: str) -> None:
         ({"protocol": "loose"}, "protocol must be strict, paper, or paper with repairs .*, got 'loose'"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"device": "gpu"}, "device must be one of"),
-        ({"epochs": 3}, "epochs is not an option; the options are activity_exponent, adversary_weight, "),
+        ({"epochs": 3}, "epochs is not an option; the options are activity_exponent, batch_size, "),
         ({"restart": "on-degradation", "restart_every": 2}, "give one of them"),
         ({"method": "Pretrain", "restart_every": 2}, "only fine-tuning methods restart"),
         ({"temperature": 0.0}, r"temperature must be >= 1e-06, got 0.0 \(the default is 3.0\)"),
-        ({"model": "custom"}, "model of your own"),
+        ({"model": "custom"}, "custom model; pass it again as model="),
     ],
 )
 def test_what_cannot_be_honoured_is_said_before_anything_is_trained(
@@ -567,15 +532,6 @@ def test_without_groups_nothing_is_done_for_fairness_and_that_is_said(small: Eve
             assert (score["disparity"], score["by_group"]) == (None, {})
     with pytest.raises(ConfigurationError, match="max_disparity is about groups"):
         fairstream.run(bare, model="mf", max_disparity=0.1, **FAST)
-
-
-def test_without_groups_a_fairness_loss_that_needs_none_stays_on(small: EventLog) -> None:
-    bare = replace(small, groups=None)
-    by_name = finished(bare, fairness="cvar", fairness_weight=4.0)
-    own = finished(bare, fairness=CVaRLoss(), fairness_weight=4.0)
-    assert "there are no groups: cvar is the fairness loss, and no disparity is measured" in by_name.notes
-    assert by_name.document()["summary"] == own.document()["summary"]
-    assert by_name.document()["summary"] != finished(bare).document()["summary"]
 
 
 def test_groups_that_do_not_differ_are_refused(small: EventLog) -> None:

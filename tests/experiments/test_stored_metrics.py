@@ -23,6 +23,8 @@ from fairstream.evaluation.metrics import mrr, recall
 from fairstream.experiments import Source, Store, pooled, run_id
 from stores import FAST, stored, write_stream
 
+pytestmark = pytest.mark.slow  # four runs are stored
+
 NAMES = ["Coverage@5", "novelty@5", "recall@3"]
 """One number for all users, one value a user, and a built-in one with a cut-off of its own."""
 OPTIONS: dict[str, Any] = {**FAST, "n_resamples": 20}
@@ -177,7 +179,7 @@ def test_runs_are_compared_by_any_metric_that_they_have(store: Store, metric: st
     sizes = [by_label[label].disparity.value for label in ("Retrain", "FADE")]
     assert difference.disparity.value == pytest.approx(sizes[0] - sizes[1])
     is_one_number = metric == "Coverage@5"
-    assert (difference.performance.low is None) == (difference.disparity.low is None) == is_one_number
+    assert (difference.performance.interval is None) == (difference.disparity.interval is None) == is_one_number
     assert ("no intervals" in comparison.verdicts()[-1]) == is_one_number
 
 
@@ -186,6 +188,7 @@ def test_a_number_for_all_users_is_not_compared_on_a_part_of_them(store: Store) 
         compare(store, metric="Coverage@5", part="cold")
 
 
+@pytest.mark.slow
 def test_a_metric_that_only_some_runs_have_is_not_offered(store: Store, source: Source) -> None:
     plain = finished(source.read(), "FADE-Abs", metrics=())
     with pytest.raises(ConfigurationError, match=r"metric must be one of ndcg@5, .*, got 'novelty@5'") as caught:
@@ -194,6 +197,7 @@ def test_a_metric_that_only_some_runs_have_is_not_offered(store: Store, source: 
     assert len(compare([store, plain], n_resamples=20).contenders) == 3
 
 
+@pytest.mark.slow
 def test_one_run_with_other_metrics_is_the_same_run_and_the_one_with_the_metric_is_used(
     store: Store, source: Source
 ) -> None:
@@ -253,7 +257,9 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_stream(tmp_path / "stream")
     (tmp_path / "mine.py").write_text(PLUGIN)
     reading = ["stream", "--group=community", "--advantaged=majority"]
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in FAST.items()]
+    plain = {name: value for name, value in FAST.items() if name != "model_settings"}
+    options = ["--model=mf", *(f"--{name.replace('_', '-')}={value}" for name, value in plain.items())]
+    options += [f"--set={name}={value}" for name, value in FAST["model_settings"].items()]
     asked = ["--plugin=mine.py", *(f"--metric={name}" for name in NAMES)]
 
     def command(*arguments: str) -> str:
@@ -272,7 +278,7 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "no intervals" in command("compare", "kept", "--metric=Coverage@5")
     compared = json.loads(command("compare", "kept", "--metric=novelty@5", "--json=-"))
     assert compared["metric"] == "novelty@5"
-    assert all(c["performance"]["low"] <= c["performance"]["value"] for c in compared["contenders"])
+    assert all(c["performance"]["interval"][0] <= c["performance"]["value"] for c in compared["contenders"])
 
 
 def test_one_metric_may_be_given_without_a_list(source: Source) -> None:

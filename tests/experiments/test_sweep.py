@@ -11,7 +11,7 @@ import pytest
 import fairstream
 from fairstream import ConfigurationError, DataError, EventLog, ModelError, Record, run_seeds
 from fairstream.experiments import Store
-from fairstream.models import MatrixFactorization
+from fairstream.models import MFScorer
 from stores import DIVERGING
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 FAST = {
     "pretrain_epochs": 2,
     "update_epochs": 1,
-    "embedding_dim": 8,
+    "model_settings": {"embedding_dim": 8},
     "n_periods": 3,
     "min_group_size": 1,
     "n_resamples": 20,
@@ -68,10 +68,10 @@ def test_a_method_whose_periods_are_computed_apart_gives_the_same_document(log: 
 
 
 def test_a_model_of_ones_own_is_used(log: EventLog) -> None:
-    def tiny(n_users: int, n_items: int) -> MatrixFactorization:
-        return MatrixFactorization(n_users, n_items, embedding_dim=2)
+    def tiny(n_users: int, n_items: int) -> MFScorer:
+        return MFScorer(n_users, n_items, embedding_dim=2)
 
-    options = {name: value for name, value in FAST.items() if name != "embedding_dim"}
+    options = {name: value for name, value in FAST.items() if name != "model_settings"}
     (record,) = run_seeds(log, [0], model=tiny, n_workers=1, **options)
     run = fairstream.run(log, model=tiny, **options)
     list(run)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 import fairstream as fs
 from fairstream.data import History
-from fairstream.models import TASKS, Blend, Context, ContextBuilder, ItemItem, closed_forms
-from fairstream.models.blend import MEMORY, PARTS, _candidates, _Evidence, _Requests, _requests
+from fairstream.models import TASKS, BlendScorer, Context, ContextBuilder, ItemItemScorer, SASRec, closed_forms
+from fairstream.models.blend import MEMORY, PARTS, _CalibrationData, _candidates, _Requests, _requests
 from fairstream.recommender.state import NewEvents
+from support import make_recommender
 
 N_ITEMS = 40
 QUICK: dict[str, Any] = {"pretrain_epochs": 3, "update_epochs": 1, "embedding_dim": 8, "device": "cpu"}
@@ -38,12 +39,12 @@ def read(stream: fs.SyntheticStream, start: int, length: int) -> fs.EventLog:
 
 @pytest.fixture(scope="module")
 def fitted(stream: fs.SyntheticStream) -> fs.FairRecommender:
-    return fs.FairRecommender("blend", **QUICK).fit(read(stream, 0, 2000))
+    return make_recommender("blend", **QUICK).fit(read(stream, 0, 2000))
 
 
 def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecommender) -> None:
     model = fitted.model
-    assert isinstance(model, Blend)
+    assert isinstance(model, BlendScorer)
     model = copy.deepcopy(model)
     torch.manual_seed(0)
     model.weights = torch.rand_like(model.weights)
@@ -77,11 +78,13 @@ def test_the_weights_that_made_the_data_are_found() -> None:
     shares = torch.softmax(features @ true + shift, dim=1).double().numpy()
     items = np.array([rng.choice(N_ITEMS, p=share / share.sum()) for share in shares])
     rows = np.arange(n)
-    known = _Evidence(features, shift, _Requests(rows, rows, rows + 1, np.ones(n), rows, items), items)
-    assert torch.allclose(known.most_likely(torch.full((7,), 0.2)), true, atol=0.12)
+    known = _CalibrationData(features, shift, _Requests(rows, rows, rows + 1, np.ones(n), rows, items), items)
+    assert torch.allclose(known.fit_weights(torch.full((7,), 0.2)), true, atol=0.12)
 
 
-def evidence_of(rng: np.random.Generator, features: torch.Tensor) -> tuple[_Evidence, Callable[[Any, Any], float]]:
+def evidence_of(
+    rng: np.random.Generator, features: torch.Tensor
+) -> tuple[_CalibrationData, Callable[[Any, Any], float]]:
     """Some wanted items, one or more a request, and the loss by its definition."""
     n, n_items = features.shape[:2]
     is_wanted = rng.random((n, n_items)) < 0.2
@@ -90,7 +93,7 @@ def evidence_of(rng: np.random.Generator, features: torch.Tensor) -> tuple[_Evid
     row, items = np.nonzero(is_wanted)
     importance = rng.uniform(0.2, 1.0, n)
     requests = _Requests(np.arange(n), np.arange(n), np.ones(n, np.int64), importance, row, items)
-    evidence = _Evidence(
+    evidence = _CalibrationData(
         features, torch.zeros(n, n_items).masked_fill(torch.from_numpy(seen), -torch.inf), requests, items
     )
 
@@ -122,7 +125,7 @@ def test_no_other_weights_are_more_likely(seed: int) -> None:
     features = torch.tensor(rng.normal(size=(6, 9, len(PARTS))), dtype=torch.float32)
     evidence, loss = evidence_of(rng, features)
     prior = rng.uniform(0, 1, len(PARTS)).astype(np.float32)
-    found = evidence.most_likely(torch.from_numpy(prior)).double().numpy()
+    found = evidence.fit_weights(torch.from_numpy(prior)).double().numpy()
     assert (found >= 0).all()
     for size in (0.03, 0.3, 3.0):
         for other in np.maximum(0, found + size * rng.normal(size=(20, len(PARTS)))):
@@ -134,7 +137,7 @@ def test_where_the_parts_say_nothing_the_weights_are_the_prior() -> None:
     rng = np.random.default_rng(0)
     evidence, _ = evidence_of(rng, torch.tensor(rng.normal(size=(5, 1, len(PARTS)))).float().expand(-1, 9, -1))
     prior = torch.rand(len(PARTS), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(evidence.most_likely(prior), prior, atol=1e-3, rtol=0)
+    torch.testing.assert_close(evidence.fit_weights(prior), prior, atol=1e-3, rtol=0)
 
 
 @pytest.mark.few(2)
@@ -144,34 +147,37 @@ def test_what_a_user_has_had_is_no_alternative_to_what_was_wanted(
     task: Any, n_candidates: int, fitted: fs.FairRecommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, model = fitted.state, copy.deepcopy(fitted.model)
-    assert isinstance(model, Blend)
+    assert isinstance(model, BlendScorer)
     rng, n_items = np.random.default_rng(0), state.history.n_items
     history = state.history.after(rng.integers(0, 160, 200), rng.integers(0, n_items + 5, 200))
     model.grow(history.n_users, history.n_items)
     requests = _requests(task, history, np.arange(len(state.history), len(history)), n_items)
-    monkeypatch.setattr("fairstream.models.blend.N_CANDIDATES", n_candidates)
+    monkeypatch.setattr("fairstream.models.blend.MAX_CANDIDATES", n_candidates)
     monkeypatch.setattr("fairstream.models.blend._SCORES_AT_ONCE", 10 * n_items)  # in many pieces
     with torch.no_grad():
-        shift = model._evidence(task, requests, history, ContextBuilder(model.reads, state.history))._shift
+        shift = model._calibration_data(
+            task, requests, history, ContextBuilder(model.history_length, state.history)
+        )._shift
     candidates, _ = _candidates(requests.items, n_items)
     for row, (user, moment) in enumerate(zip(requests.users, requests.before, strict=True)):
         had = history.items[:moment][history.users[:moment] == user]
         assert candidates[shift[row].isneginf()].tolist() == sorted(set(had) & set(candidates)), row
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_catalogue_gives_nearly_the_same_weights(
     stream: fs.SyntheticStream, fitted: fs.FairRecommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learned = []
     for n in (10_000, 20):
-        monkeypatch.setattr("fairstream.models.blend.N_CANDIDATES", n)
+        monkeypatch.setattr("fairstream.models.blend.MAX_CANDIDATES", n)
         rec = copy.deepcopy(fitted).update(stream.events.slice(2000, 500), users=stream.users)
         learned.append(rec.model.weights)
     assert torch.allclose(*learned, atol=0.25)
 
 
 def test_those_that_stand_for_others_count_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairstream.models.blend.N_CANDIDATES", 10)
+    monkeypatch.setattr("fairstream.models.blend.MAX_CANDIDATES", 10)
     candidates, offset = _candidates(np.array([3, 7, 3]), 100)
     assert {3, 7} <= set(candidates.tolist())
     assert np.exp(offset).sum() == pytest.approx(100)
@@ -201,13 +207,13 @@ def test_requests_are_made_before_what_they_are_to_tell(task: Any) -> None:
 def test_fit_and_every_update_learn_the_weights(stream: fs.SyntheticStream, fitted: fs.FairRecommender) -> None:
     rec = copy.deepcopy(fitted)
     model = rec.model
-    assert isinstance(model, Blend)
-    guess, before = Blend(0, N_ITEMS).weights, model.n_periods.clone()
+    assert isinstance(model, BlendScorer)
+    guess, before = BlendScorer(0, N_ITEMS).weights, model.n_periods.clone()
     assert before.any()
     assert not torch.equal(model.weights, guess)
     rec.update(stream.events.slice(2000, 500), users=stream.users)
     after = rec.model
-    assert isinstance(after, Blend)
+    assert isinstance(after, BlendScorer)
     assert (after.n_periods > before).any()
     assert not torch.equal(after.weights, model.weights)
     assert (after.weights >= 0).all()
@@ -215,14 +221,15 @@ def test_fit_and_every_update_learn_the_weights(stream: fs.SyntheticStream, fitt
     assert torch.equal(model.n_periods, before)  # the state before is as it was
 
 
+@pytest.mark.slow
 def test_fit_learns_the_weights_from_how_the_past_predicts_the_last_events(stream: fs.SyntheticStream) -> None:
     """As if the last 5 % had been a period of their own; but they are none."""
     options = {**QUICK, "fairness_weight": 0}
-    whole = fs.FairRecommender("blend", **options).fit(read(stream, 0, 2000))
-    parts = fs.FairRecommender("blend", **options).fit(read(stream, 0, 1900))
+    whole = make_recommender("blend", **options).fit(read(stream, 0, 2000))
+    parts = make_recommender("blend", **options).fit(read(stream, 0, 1900))
     history = parts.state.history
-    at_once = parts._learning._fit_at_once(history, events_of(parts), None, 0).commit(in_place=True)[0]
-    parts._replace_state(at_once)
+    at_once = parts._trainer._fit_all(history, events_of(parts), None, 0).commit(in_place=True)[0]
+    parts._states.replace(at_once)
     parts.update(stream.events.slice(1900, 100), users=stream.users)
     for name, value in whole.model.state_dict().items():
         torch.testing.assert_close(value, parts.model.state_dict()[name], msg=name)
@@ -237,10 +244,11 @@ def events_of(rec: fs.FairRecommender) -> NewEvents:
 
 def test_progress_counts_the_epochs_of_both_steps(stream: fs.SyntheticStream) -> None:
     seen: list[tuple[int, int]] = []
-    fs.FairRecommender("blend", **QUICK).fit(read(stream, 0, 2000), on_epoch=lambda *epoch: seen.append(epoch))
+    make_recommender("blend", **QUICK).fit(read(stream, 0, 2000), on_epoch=lambda *epoch: seen.append(epoch))
     assert seen == [(done, 4) for done in range(1, 5)]
 
 
+@pytest.mark.slow
 def test_where_order_decides_a_list_for_the_period_is_better_than_without_order() -> None:
     """Each item leads to the next one; the guess gives the sequence model a weight of 0.1 in such lists."""
     rng, n_users, n_items = np.random.default_rng(0), 200, 300
@@ -251,7 +259,7 @@ def test_where_order_decides_a_list_for_the_period_is_better_than_without_order(
     users, items = zip(*rows, strict=True)
     events = pa.table({"user": users, "item": items, "time": range(len(rows))})
     quality = {
-        model: fs.FairRecommender(model, pretrain_epochs=epochs, device="cpu")
+        model: make_recommender(model, pretrain_epochs=epochs, device="cpu")
         .fit(events.slice(0, 20 * n_users))
         .evaluate(events.slice(20 * n_users, 3 * n_users), n_resamples=0)["ndcg@20"]
         .mean
@@ -270,33 +278,34 @@ def test_every_period_counts_the_same_until_older_ones_fade(
     events = read(stream, 0, 2500)
     history = state.history.after(events.users[2000:], events.items[2000:])
     previous, model = copy.deepcopy(fitted.model), copy.deepcopy(fitted.model)
-    assert isinstance(previous, Blend)
-    assert isinstance(model, Blend)
-    contexts = ContextBuilder(model.reads, state.history)
+    assert isinstance(previous, BlendScorer)
+    assert isinstance(model, BlendScorer)
+    contexts = ContextBuilder(model.history_length, state.history)
     previous.grow(history.n_users, history.n_items)
     previous.n_periods = torch.zeros_like(previous.n_periods)
-    model.inherit(previous, history, np.arange(2000, 2500), contexts)
+    model.calibrate_from(previous, history, np.arange(2000, 2500), contexts)
     learned, is_learned = model.weights, model.n_periods > 0
     previous.n_periods = torch.full_like(previous.n_periods, n_before)
-    model.inherit(previous, history, np.arange(2000, 2500), contexts)
+    model.calibrate_from(previous, history, np.arange(2000, 2500), contexts)
     share = is_learned.float()[..., None] / min(n_before + 1, MEMORY)
     torch.testing.assert_close(model.weights, (1 - share) * previous.weights + share * learned)
     assert is_learned.any()
     assert torch.equal(model.n_periods, n_before + is_learned.long())
 
 
+@pytest.mark.slow
 def test_users_count_as_much_as_their_weights_say(stream: fs.SyntheticStream, fitted: fs.FairRecommender) -> None:
     """Users that count a million times decide alone; those that count nothing might as well not be there."""
     events, state = read(stream, 0, 2500), fitted.state
     history = state.history.after(events.users[2000:], events.items[2000:])
-    contexts, learned = ContextBuilder(fitted.model.reads, state.history), []
+    contexts, learned = ContextBuilder(fitted.model.history_length, state.history), []
     is_first = np.arange(history.n_users) % 2 == 0
     for weights in (None, np.where(is_first, 1e6, 1.0), np.where(is_first, 1.0, 0.0), np.full(history.n_users, 3.0)):
         previous, model = copy.deepcopy(fitted.model), copy.deepcopy(fitted.model)
-        assert isinstance(previous, Blend)
-        assert isinstance(model, Blend)
+        assert isinstance(previous, BlendScorer)
+        assert isinstance(model, BlendScorer)
         previous.grow(history.n_users, history.n_items)
-        model.inherit(previous, history, np.arange(2000, 2500), contexts, weights)
+        model.calibrate_from(previous, history, np.arange(2000, 2500), contexts, weights)
         learned.append(model.weights)
     moved = (learned[0] - learned[1]).abs().mean()
     assert moved > 0.01
@@ -308,7 +317,7 @@ def test_users_count_as_much_as_their_weights_say(stream: fs.SyntheticStream, fi
 def test_retraining_takes_the_weights_over(stream: fs.SyntheticStream) -> None:
     learned = []
     for strategy in ("fine-tune", "retrain"):
-        rec = fs.FairRecommender("blend", strategy=strategy, **QUICK).fit(read(stream, 0, 2000))
+        rec = make_recommender("blend", strategy=strategy, **QUICK).fit(read(stream, 0, 2000))
         rec.update(stream.events.slice(2000, 500), users=stream.users)
         learned.append(rec.model.weights)
     assert torch.equal(*learned)  # what the same model in service showed
@@ -320,11 +329,13 @@ def test_what_comes_later_does_not_reach_the_weights(stream: fs.SyntheticStream,
     history = state.history.after(np.array([0, 1, 2]), np.array([5, 6, 7]))
     changed = state.history.after(np.array([0, 1, 2]), np.array([5, 6, 8]))
     model = state.model
-    assert isinstance(model, Blend)
+    assert isinstance(model, BlendScorer)
     scores = []
     for known in (history, changed):
         context = (
-            ContextBuilder(model.reads, state.history).observing(known).at(np.array([0, 1]), np.array([2000, 2001]))
+            ContextBuilder(model.history_length, state.history)
+            .observing(known)
+            .at(np.array([0, 1]), np.array([2000, 2001]))
         )
         scores.append(model.score_range(torch.arange(2), 0, state.history.n_items, context).detach())
     assert torch.equal(*scores)
@@ -335,7 +346,7 @@ def test_updates_and_forgetting_reach_the_closed_forms(stream: fs.SyntheticStrea
     rec.update(stream.events.slice(2000, 500), users=stream.users)
     rec.forget(stream.events["user_id"][:3].to_pylist())
     history = rec.state.history
-    fresh = Blend(0, history.n_items)
+    fresh = BlendScorer(0, history.n_items)
     for name, part in closed_forms(fresh).items():
         part.learn(history, range(len(history)))
         for key, value in part.named_buffers():
@@ -358,7 +369,7 @@ def test_a_list_for_the_period_is_another_than_for_the_next_event(
 
 
 def test_with_too_few_events_it_recommends_by_a_guess_and_says_so(stream: fs.SyntheticStream, tmp_path: Path) -> None:
-    fitted = fs.FairRecommender("blend", **QUICK).fit(read(stream, 0, 300))
+    fitted = make_recommender("blend", **QUICK).fit(read(stream, 0, 300))
     fitted.save(tmp_path)
     items = fitted.state.item_ids.ids.to_pylist()
     for rec in (fitted, fs.load(tmp_path)):
@@ -380,17 +391,18 @@ def test_a_period_too_small_to_learn_from_leaves_the_weights(
     assert torch.equal(rec.model.n_periods, fitted.model.n_periods)
 
 
-class SmallBlend(Blend):
+class SmallBlend(BlendScorer):
     """Its item–item part holds 15 items."""
 
     def __init__(self, n_users: int, n_items: int) -> None:
-        super().__init__(n_users, n_items, embedding_dim=8)
-        self.item_item = ItemItem(n_users, n_items, max_items=15)
+        super().__init__(n_users, n_items, sequence=SASRec(embedding_dim=8))
+        self.item_item = ItemItemScorer(n_users, n_items, max_items=15)
 
 
 @pytest.mark.slow
 def test_a_catalogue_too_large_for_item_item_is_noted_and_all_items_are_ranked(stream: fs.SyntheticStream) -> None:
-    rec = fs.FairRecommender(SmallBlend, **QUICK).fit(read(stream, 0, 2000))
+    quick = {name: value for name, value in QUICK.items() if name != "embedding_dim"}
+    rec = make_recommender(SmallBlend, **quick).fit(read(stream, 0, 2000))
     for is_updated in (False, True):
         if is_updated:
             rec.update(stream.events.slice(2000, 500), users=stream.users)
@@ -407,11 +419,11 @@ def test_a_newcomers_first_event_is_answered_by_the_blends_own_weights(
     later = stream.events.slice(2000)
     rec = copy.deepcopy(fitted)
     model = rec.model
-    assert isinstance(model, Blend)
+    assert isinstance(model, BlendScorer)
     values = []
     for sign in (1.0, -1.0):  # the most popular items first, then the least popular ones
         model.weights[:, 0] *= sign
-        result = rec.evaluate(later, users=stream.users, tasks=["event"], min_group_size=1, n_resamples=0)["event"]
+        result = rec.evaluate(later, users=stream.users, task="event", min_group_size=1, n_resamples=0)
         values.append(result.slices["history_0"]["ndcg@20"].mean)
     assert values[0] > 2 * values[1]
 
@@ -421,6 +433,6 @@ def test_where_nobody_in_the_tail_has_items_left_to_learn_from_it_is_fitted_at_o
     rows = [(user, item) for user in range(40) for item in range(user % 12 + 1)]
     rows.sort(key=lambda row: row[0] % 12)  # whoever has had everything comes last
     users, items = zip(*rows, strict=True)
-    rec = fs.FairRecommender("blend", **QUICK).fit(pa.table({"user": users, "item": items, "time": range(len(rows))}))
+    rec = make_recommender("blend", **QUICK).fit(pa.table({"user": users, "item": items, "time": range(len(rows))}))
     assert len(rec.state.unlearned) == 0
     assert rec.state.history.ends == (len(rows),)

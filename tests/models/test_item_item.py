@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairstream.data import History
-from fairstream.models import ClosedFormScorer, Context, ContextBuilder, ItemItem, Popularity, RecentPopularity
+from fairstream.models import (
+    ClosedFormScorer,
+    Context,
+    ContextBuilder,
+    ItemItemScorer,
+    PopularityScorer,
+    RecentPopularityScorer,
+)
 from fairstream.models import item_item as module
 
 N_ITEMS = 9
@@ -25,15 +32,15 @@ def history_of(pairs: list[tuple[int, int]], n_items: int = N_ITEMS) -> History:
     return History.of(users, items, n_users=7, n_items=n_items)
 
 
-def learned(history: History, *, weights: Array | None = None, **options: Any) -> ItemItem:
-    model = ItemItem(history.n_users, history.n_items, **options)
+def learned(history: History, *, weights: Array | None = None, **options: Any) -> ItemItemScorer:
+    model = ItemItemScorer(history.n_users, history.n_items, **options)
     model.learn(history, range(len(history)), weights)
     return model
 
 
 def scores_of(model: ClosedFormScorer, history: History, users: list[int] | None = None) -> Tensor:
     rows = np.arange(history.n_users) if users is None else np.array(users)
-    context = ContextBuilder(model.reads, history).at(rows)
+    context = ContextBuilder(model.history_length, history).at(rows)
     return model.score_range(torch.from_numpy(rows), 0, history.n_items, context)
 
 
@@ -68,7 +75,7 @@ def test_learned_in_pieces_it_is_what_it_is_at_once(
     pairs: list[tuple[int, int]], cuts: tuple[int, int], max_items: int
 ) -> None:
     """Also while items go on arriving, beyond the most that it can hold."""
-    model, begin = ItemItem(0, 0, max_items=max_items), 0
+    model, begin = ItemItemScorer(0, 0, max_items=max_items), 0
     for end in (*sorted(cuts), len(pairs)):
         part = pairs[:end]
         n_items = max((item for _, item in part), default=-1) + 1
@@ -104,7 +111,7 @@ def test_any_block_of_items_and_any_candidates_get_the_same_scores(
     history = history_of([(int(pair) // N_ITEMS, int(pair) % N_ITEMS) for pair in pairs])
     model = learned(history, max_items=max_items)
     users, whole = torch.arange(7), scores_of(model, history)
-    context = ContextBuilder(model.reads, history).at(users.numpy())
+    context = ContextBuilder(model.history_length, history).at(users.numpy())
     for start, stop in ((0, 1), (2, 7), (4, 4), (5, N_ITEMS)):
         assert torch.equal(model.score_range(users, start, stop, context), whole[:, start:stop])
     candidates = torch.from_numpy(rng.integers(N_ITEMS, size=(7, 4)))
@@ -134,7 +141,7 @@ def test_what_is_not_learned_yet_counts_for_nothing() -> None:
     assert scores[0].argmax() == 1
     assert not scores[0, 2:].any()
     assert not scores[1].any()
-    empty = ItemItem(3, 0)
+    empty = ItemItemScorer(3, 0)
     empty.learn(History.empty(), range(0))
     assert empty.score_range(torch.arange(2), 0, 0, context).shape == (2, 0)
 
@@ -163,7 +170,7 @@ def test_the_future_has_no_part_in_the_ridge() -> None:
 # ── weights ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", [Popularity, ItemItem])
+@pytest.mark.parametrize("kind", [PopularityScorer, ItemItemScorer])
 @given(pairs=PAIRS, behind=st.sets(st.integers(0, 6)), weight=st.integers(1, 4))
 def test_a_weight_counts_like_that_many_copies_of_a_user(
     kind: type[ClosedFormScorer], pairs: list[tuple[int, int]], behind: set[int], weight: int
@@ -186,6 +193,6 @@ def test_recent_events_fade_by_their_age_whatever_their_weight(
     history, expected = history_of(pairs), [0.0] * N_ITEMS
     for age, (user, item) in enumerate(reversed(pairs)):
         expected[item] += weights[user] * 2 ** (-age / max(1, 0.1 * len(pairs)))
-    model = RecentPopularity(7, N_ITEMS)
+    model = RecentPopularityScorer(7, N_ITEMS)
     model.learn(history, range(0), np.array(weights))
     assert model.popularity.tolist() == pytest.approx(expected)

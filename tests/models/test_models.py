@@ -22,18 +22,16 @@ from fairstream.models import (
     Context,
     ContextBuilder,
     ItemTable,
-    MatrixFactorization,
+    MFScorer,
     ModelFactory,
-    NeuralCollaborativeFiltering,
-    Popularity,
-    Reads,
-    RecentPopularity,
+    NCFScorer,
+    PopularityScorer,
+    RecentPopularityScorer,
     Scorer,
     Table,
     UserTable,
-    copy_model,
     make_model,
-    model_factory,
+    resolve_model,
     scorer,
 )
 from fairstream.models.tables import grow_rows
@@ -48,7 +46,7 @@ class Tower(Scorer):
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
         self.user, self.item = UserTable(n_users, 24), ItemTable(n_items, 12)
-        self.popularity = ItemTable(n_items, 1, decayed=False)
+        self.popularity = ItemTable(n_items, 1, weight_decay=False)
         self.layer = nn.Linear(24, 12, bias=False)
         nn.init.normal_(self.layer.weight, std=0.01)
 
@@ -58,8 +56,8 @@ class Tower(Scorer):
 
 
 FACTORIES: dict[str, ModelFactory] = {
-    "mf": model_factory("mf", 16),
-    "ncf": model_factory("ncf", 16),
+    "mf": resolve_model("mf", {"embedding_dim": 16}).build,
+    "ncf": resolve_model("ncf", {"embedding_dim": 16}).build,
     "custom": Tower,
 }
 
@@ -190,7 +188,7 @@ def _looks_like_initial(weights: Tensor) -> bool:
 
 
 def test_mf_is_the_dot_product() -> None:
-    model = MatrixFactorization(4, 6, embedding_dim=3).double()
+    model = MFScorer(4, 6, embedding_dim=3).double()
     p, q = model.user.weight.tolist(), model.item.weight.tolist()
     expected = [[sum(a * b for a, b in zip(p_u, q_i, strict=True)) for q_i in q] for p_u in p]
     items = torch.arange(6).expand(4, -1)
@@ -199,13 +197,13 @@ def test_mf_is_the_dot_product() -> None:
 
 
 def test_mf_has_embeddings_and_nothing_else() -> None:
-    shapes = [tuple(p.shape) for p in MatrixFactorization(7, 9).parameters()]
+    shapes = [tuple(p.shape) for p in MFScorer(7, 9).parameters()]
     assert shapes == [(7, 64), (9, 64)]
 
 
 def test_ncf_against_its_formula_pair_by_pair() -> None:
     torch.manual_seed(5)
-    model = NeuralCollaborativeFiltering(4, 5, embedding_dim=3).double()
+    model = NCFScorer(4, 5, embedding_dim=3).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(100)  # to where the perceptron has its say
@@ -214,7 +212,7 @@ def test_ncf_against_its_formula_pair_by_pair() -> None:
     torch.testing.assert_close(model(users, items), torch.tensor(expected, dtype=torch.float64))
 
 
-def _naive_ncf(model: NeuralCollaborativeFiltering, user: int, item: int) -> float:
+def _naive_ncf(model: NCFScorer, user: int, item: int) -> float:
     """w · [p_u ⊙ q_i ; MLP(p'_u ; q'_i)] + b_u + b_i, a number at a time."""
     hidden = model.user_mlp.weight[user].tolist() + model.item_mlp.weight[item].tolist()
     for layer in model.layers:
@@ -230,7 +228,7 @@ def _naive_ncf(model: NeuralCollaborativeFiltering, user: int, item: int) -> flo
 
 
 def test_ncf_has_the_layers_of_the_paper() -> None:
-    model = NeuralCollaborativeFiltering(7, 9)
+    model = NCFScorer(7, 9)
     assert [tuple(layer.get_parameter("weight").shape) for layer in model.layers] == [(64, 128)] + 3 * [(64, 64)]
     assert tuple(model.output.weight.shape) == (1, 128)
     assert not any(name.endswith(".bias") for name, _ in model.named_parameters())
@@ -246,10 +244,10 @@ def history_of(pairs: list[tuple[int, int]]) -> History:
     return History.of(users, items)
 
 
-@pytest.mark.parametrize("kind", [Popularity, RecentPopularity])
+@pytest.mark.parametrize("kind", [PopularityScorer, RecentPopularityScorer])
 @given(pairs=PAIRS, cut=st.integers(0, 40), user=st.integers(0, 2**31))
 def test_popularity_learned_in_pieces_is_what_it_is_at_once(
-    kind: type[Popularity], pairs: list[tuple[int, int]], cut: int, user: int
+    kind: type[PopularityScorer], pairs: list[tuple[int, int]], cut: int, user: int
 ) -> None:
     cut = min(cut, len(pairs))
     history, first = history_of(pairs), history_of(pairs[:cut])
@@ -265,12 +263,12 @@ def test_popularity_learned_in_pieces_is_what_it_is_at_once(
     assert torch.equal(before, kept)  # an older state that shares this tensor keeps it
     users, items = torch.tensor([user, 0]), torch.arange(history.n_items).expand(2, -1)
     assert at_once(users, items).tolist() == at_once.score_range(users, 0, history.n_items).tolist()
-    expected = history.recent_popularity if kind is RecentPopularity else np.bincount(history.items)
+    expected = history.recent_popularity if kind is RecentPopularityScorer else np.bincount(history.items)
     assert at_once.popularity.tolist() == pytest.approx(expected.tolist())
 
 
 def test_the_fallback_knows_nothing_of_items_without_events() -> None:
-    model = RecentPopularity.of(history_of([(0, 1)]), n_items=4)
+    model = RecentPopularityScorer.of(history_of([(0, 1)]), n_items=4)
     assert model.popularity.tolist() == [0.0, 1.0, 0.0, 0.0]
     assert not list(model.parameters())
 
@@ -280,10 +278,10 @@ def test_the_fallback_knows_nothing_of_items_without_events() -> None:
 
 def test_registered_models_are_made_by_name_in_any_case() -> None:
     assert {"mf", "ncf", "popularity", "recent-popularity", "item-item"} <= set(MODELS)
-    assert type(model_factory("NCF", 3)(4, 5)) is NeuralCollaborativeFiltering
-    assert model_factory("popularity", 3)(4, 5).n_items == 5  # takes no embedding_dim
+    assert type(resolve_model("NCF").build(4, 5)) is NCFScorer
+    assert resolve_model("popularity").build(4, 5).n_items == 5
     with pytest.raises(ConfigurationError, match=r"model must be one of mf, ncf, .* got 'lstm'"):
-        model_factory("lstm", 3)
+        resolve_model("lstm")
 
 
 class Parameterless(Scorer):
@@ -297,8 +295,8 @@ class Parameterless(Scorer):
     ("factory", "sentence"),
     [
         (lambda n_users, n_items: nn.Linear(2, 2), r"must be a fairstream\.Scorer, got Linear"),
-        (lambda n_users, n_items: MatrixFactorization(5, n_items), "exactly the 12 users and 30 items .* has 5 and 30"),
-        (lambda n_users, n_items: MatrixFactorization(n_users, n_items + 1), "has 12 and 31: .* padding=True"),
+        (lambda n_users, n_items: MFScorer(5, n_items), "exactly the 12 users and 30 items .* has 5 and 30"),
+        (lambda n_users, n_items: MFScorer(n_users, n_items + 1), "has 12 and 31: .* padding=True"),
         (lambda n_users, n_items: Parameterless(), "no trainable parameters; derive .* from ClosedFormScorer"),
     ],
 )
@@ -313,7 +311,7 @@ def test_a_model_that_cannot_work_is_refused_when_it_is_made(factory: ModelFacto
 class Reader(Scorer):
     """Scores by the history alone."""
 
-    reads = Reads(history=3)
+    history_length = 3
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
@@ -327,34 +325,28 @@ class Reader(Scorer):
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (MatrixFactorization(4, 3), [True, False, False, False]),  # those it was trained on
+        (MFScorer(4, 3), [True, False, False, False]),  # those it was trained on
         (Reader(4, 3), [True, True, False, False]),  # those with a history
-        (Popularity(4, 3), [True, True, True, True]),  # everybody
+        (PopularityScorer(4, 3), [True, True, True, True]),  # everybody
     ],
 )
 def test_a_model_says_whom_it_can_score(model: Scorer, expected: list[bool]) -> None:
     history = history_of([(0, 1), (1, 2)])
-    contexts = ContextBuilder(model.reads, history, np.array([True, False]))
+    contexts = ContextBuilder(model.history_length, history, np.array([True, False]))
     assert contexts.can_score(model, np.array([0, 1, 2, 7])).tolist() == expected
 
 
 def test_a_context_holds_what_was_known_before_each_event_and_only_what_is_read() -> None:
     history = history_of([(0, 1), (1, 2), (0, 3), (0, 0)])
-    assert ContextBuilder(Reads(), history).at(np.array([0])) is NO_CONTEXT
-    context = ContextBuilder(Reads(history=2), history).at(np.array([0, 0, 1]), np.array([2, 3, 1]))
+    assert ContextBuilder(0, history).at(np.array([0])) is NO_CONTEXT
+    context = ContextBuilder(2, history).at(np.array([0, 0, 1]), np.array([2, 3, 1]))
     assert context.history is not None
     assert context.n_events is not None
     assert context.history.tolist() == [[-1, 1], [1, 3], [-1, -1]]
     assert context.n_events.tolist() == [1, 2, 0]
-    assert context.graph is None
-    now = ContextBuilder(Reads(history=2, graph=True), history).at(np.array([0]))
+    now = ContextBuilder(2, history).at(np.array([0]))
     assert now.history is not None
-    assert now.graph is not None
     assert now.history.tolist() == [[3, 0]]
-    adjacency = now.graph.normalized_adjacency.to_dense()
-    assert torch.equal(adjacency, adjacency.T)
-    assert adjacency[0, 2 + 3].item() == pytest.approx(1 / math.sqrt(3))  # user 0 has three items, item 3 one user
-    assert adjacency[1, 2 + 2].item() == pytest.approx(1.0)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────
@@ -362,17 +354,17 @@ def test_a_context_holds_what_was_known_before_each_event_and_only_what_is_read(
 
 @pytest.mark.parametrize(("name", "undecayed"), [("mf", set()), ("ncf", {"user_bias", "item_bias"})])
 def test_only_the_biases_carry_no_l2(name: str, undecayed: set[str]) -> None:
-    model = model_factory(name, 8)(3, 4)
+    model = resolve_model(name).build(3, 4)
     named = {id(module): module_name for module_name, module in model.named_modules()}
-    assert {named[id(table)] for table in model.tables() if not table.decayed} == undecayed
+    assert {named[id(table)] for table in model.tables() if not table.weight_decay} == undecayed
 
 
 @pytest.mark.parametrize("dim", [1, 8])
 def test_a_model_factory_has_the_length_that_was_asked_for(dim: int) -> None:
     for name in ("mf", "ncf"):
-        model = model_factory(name, dim)(3, 4)
+        model = resolve_model(name, {"embedding_dim": dim}).build(3, 4)
         assert dim in {table.embedding_dim for table in model.tables()}
-    assert partial(MatrixFactorization, embedding_dim=dim)(3, 4).user.weight.shape == (3, dim)
+    assert partial(MFScorer, embedding_dim=dim)(3, 4).user.weight.shape == (3, dim)
 
 
 def test_growing_leaves_alone_the_memory_of_others() -> None:
@@ -396,7 +388,7 @@ def test_growing_little_by_little_copies_seldom_and_loses_nothing() -> None:
 
 
 def test_a_plain_table_never_grows() -> None:
-    class WithPositions(MatrixFactorization):
+    class WithPositions(MFScorer):
         def __init__(self, n_users: int, n_items: int) -> None:
             super().__init__(n_users, n_items, embedding_dim=4)
             self.position = Table(10, 4)
@@ -462,7 +454,7 @@ def test_a_batch_of_nothing_but_padding_moves_no_row(capturable: bool) -> None:
 
 @given(st.sets(st.integers(0, 5), max_size=5))
 def test_forgetting_rows_moves_the_later_ones_up(gone: set[int]) -> None:
-    model = MatrixFactorization(6, 4, embedding_dim=2)
+    model = MFScorer(6, 4, embedding_dim=2)
     users, items = model.user.weight.detach().clone(), model.item.weight.detach().clone()
     model.forget(torch.tensor(sorted(gone), dtype=torch.int64))
     kept = [row for row in range(6) if row not in gone]
@@ -474,7 +466,7 @@ def test_forgetting_rows_moves_the_later_ones_up(gone: set[int]) -> None:
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=6))
 def test_two_that_descend_from_one_table_never_write_into_each_others_rows(steps: list[int]) -> None:
     """Rows are appended behind the shared ones by the first to ask; everybody else gets memory of their own."""
-    first = MatrixFactorization(64, 64, embedding_dim=2)  # room for 8 more rows
+    first = MFScorer(64, 64, embedding_dim=2)  # room for 8 more rows
     family, rows = [first], [first.user.weight.detach().clone()]
     for number, step in enumerate(steps):
         parent = family[number // 2]
@@ -487,27 +479,13 @@ def test_two_that_descend_from_one_table_never_write_into_each_others_rows(steps
         assert torch.equal(model.user.weight, expected)
 
 
-def test_a_copy_has_memory_of_its_own_and_a_sharing_one_has_not() -> None:
-    model = MatrixFactorization(6, 4, embedding_dim=2)
-    twin, copied = model.sharing_memory(), copy_model(model, MatrixFactorization)
+def test_a_twin_shares_the_memory_of_its_model() -> None:
+    model = MFScorer(6, 4, embedding_dim=2)
+    twin = model.sharing_memory()
     with torch.no_grad():
         model.user.weight[0] = 7
     assert twin.user.weight[0].tolist() == [7, 7]
-    assert copied.user.weight[0].tolist() != [7, 7]
     assert twin.user.weight is not model.user.weight
-
-
-def test_a_model_that_caches_activations_can_be_copied_all_the_same() -> None:
-    class Caching(MatrixFactorization):
-        def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
-            self.cached = super().forward(users, items, context)
-            return self.cached
-
-    model = Caching(6, 4)
-    model(torch.arange(6), torch.zeros(6, 1, dtype=torch.int64))
-    twin = copy_model(model, Caching)
-    assert torch.equal(twin.user.weight, model.user.weight)
-    assert twin.user.weight.data_ptr() != model.user.weight.data_ptr()
 
 
 def test_rows_that_are_not_tables_grow_too() -> None:

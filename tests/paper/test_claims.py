@@ -11,13 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairstream.evaluation.paired import Interval
+from fairstream.evaluation import Estimate
 from fairstream.paper.catalogue import all_choices
 from fairstream.paper.cells import FEW, PAST
 from fairstream.paper.claims import STATEMENTS, all_claims, judged
 from fairstream.paper.findings import Claim
 from fairstream.paper.settings import JUDGED, METRICS, Setting
-from fairstream.paper.timing import RATIOS, seconds_table
+from fairstream.paper.timing import RATIOS
 from paper_stores import PaperStore, always
 
 FINETUNE, FADE = Setting.of("Finetune"), Setting.of("FADE", fairness_weight=1.0)
@@ -26,16 +26,16 @@ BEFORE, AFTER = [16, 16, 16, 8, 8], [14, 14, 14, 10, 10]
 ALL_PERIODS = range(JUDGED.stop)
 
 number = st.floats(-200, 200)
-intervals = st.tuples(number, number, number).map(lambda three: Interval(sorted(three)[1], min(three), max(three)))
+intervals = st.tuples(number, number, number).map(lambda three: Estimate(sorted(three)[1], (min(three), max(three))))
 RANK = {"does not hold": 0, "holds in part": 1, "holds": 2}
 
 
-def moved(found: Interval, by: float) -> Interval:
-    return Interval(found.value + by, found.low + by, found.high + by)
+def moved(found: Estimate, by: float) -> Estimate:
+    return Estimate(found.value + by, (found.low + by, found.high + by))
 
 
 @given(intervals, st.floats(0.1, 100))
-def test_an_effect_needs_direction_certainty_and_half_the_size(found: Interval, paper: float) -> None:
+def test_an_effect_needs_direction_certainty_and_half_the_size(found: Estimate, paper: float) -> None:
     verdict = judged("effect", found, paper)
     assert (verdict == "cannot be told") == (found.low <= 0 <= found.high)
     assert (verdict == "does not hold") == (found.high < 0)
@@ -44,13 +44,13 @@ def test_an_effect_needs_direction_certainty_and_half_the_size(found: Interval, 
 
 
 @given(intervals)
-def test_what_is_no_worse_must_not_be_certainly_worse(found: Interval) -> None:
+def test_what_is_no_worse_must_not_be_certainly_worse(found: Estimate) -> None:
     assert judged("no worse", found, None) == ("does not hold" if found.high < 0 else "holds")
 
 
 @given(intervals, st.floats(0.1, 100), st.floats(0, 50))
 def test_a_price_ends_below_twice_the_papers_and_a_lower_one_is_never_worse(
-    found: Interval, paper: float, less: float
+    found: Estimate, paper: float, less: float
 ) -> None:
     verdict = judged("price", found, paper)
     assert (verdict == "holds") == (found.high <= 2 * paper)
@@ -59,7 +59,7 @@ def test_a_price_ends_below_twice_the_papers_and_a_lower_one_is_never_worse(
 
 
 @given(intervals, st.floats(0, 50))
-def test_a_likeness_ends_below_a_tenth_and_a_closer_one_is_never_worse(found: Interval, less: float) -> None:
+def test_a_likeness_ends_below_a_tenth_and_a_closer_one_is_never_worse(found: Estimate, less: float) -> None:
     verdict = judged("likeness", found, None)
     assert (verdict == "holds") == (found.high <= 10)
     assert (verdict == "does not hold") == (found.value > 25)
@@ -71,7 +71,7 @@ def test_claims_are_told_by_question_and_those_without_runs_are_not_tested(tmp_p
     made.add(("modcloth", "MF", FINETUNE, 0), always(BEFORE))
     made.add(("modcloth", "MF", FADE, 0), always(AFTER))
     catalogue = made.catalogue
-    claims = all_claims(catalogue, all_choices(catalogue), seconds_table(made.store))
+    claims = all_claims(catalogue, all_choices(catalogue))
     assert len(claims) == len(STATEMENTS) + len(RATIOS) + 5
     assert [claim.question for claim in claims] == sorted(claim.question for claim in claims)
     assert len({claim.text for claim in claims}) == len(claims)
@@ -108,7 +108,7 @@ def claims_of(
         for choice in all_choices(made.catalogue)
     ]
     assert {(choice.dataset, choice.model) for choice in choices} == set(hits)
-    return {claim.text: claim for claim in all_claims(made.catalogue, choices, [])}
+    return {claim.text: claim for claim in all_claims(made.catalogue, choices)}
 
 
 EVERYWHERE = "FADE has a smaller |PD| than Finetune (by 48.91 % on average)"
@@ -181,7 +181,7 @@ def test_a_reason_says_what_a_reader_has_to_know_of_a_method(tmp_path: Path) -> 
 @given(st.lists(number, min_size=30, max_size=60), number)
 def test_an_interval_is_the_draws_spread_around_the_value(drawn: list[float], value: float) -> None:
     assume(len(set(drawn)) > 1)
-    found = Interval.of(value, np.array(drawn))
+    found = Estimate.of_draws(value, np.array(drawn))
     assert found.value == value
     assert found.low - 1e-9 <= value <= found.high + 1e-9
     low, middle, high = np.quantile(drawn, [0.025, 0.5, 0.975])

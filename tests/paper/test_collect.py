@@ -60,8 +60,8 @@ def test_what_is_no_reproduction_is_one_sentence(tmp_path: Path) -> None:
 )
 def test_the_page_says_how_to_run_the_same_again(tmp_path: Path, experiments: list[str], said: str) -> None:
     made = PaperStore(tmp_path / "store", protocol="paper")
-    runs = [EXPERIMENTS[name].settings(QUICK, "modcloth") for name in experiments]
-    made.plan([("modcloth", "MF", setting, 0) for setting in set().union(*runs)])
+    runs = [EXPERIMENTS[name].settings(QUICK, "modcloth", "MF") for name in experiments]
+    made.plan([("modcloth", "MF", setting, 0) for setting in set().union(*runs)], experiments)
     start = "fairstream reproduce --protocol paper --quick --dataset modcloth --model mf"
     assert findings_of(made.store.folder).command == start + said
 

@@ -60,10 +60,7 @@ def test_every_number_belongs_to_an_experiment_that_runs_its_setting(tmp_path: P
             planned
             for experiment in EXPERIMENTS.values()
             if place.figure in experiment.figures and (place.dataset, place.model) in experiment.parts
-            for planned in (
-                *experiment.fixed(FULL),
-                *(family.at(value) for family in experiment.families(FULL, place.dataset) for value in family.values),
-            )
+            for planned in experiment.settings(FULL, place.dataset, place.model)
         ]
         assert planned, place
         if setting not in planned:
@@ -75,8 +72,7 @@ def test_every_number_belongs_to_an_experiment_that_runs_its_setting(tmp_path: P
 def test_the_runs_of_every_setting_can_be_configured(scale: Any) -> None:
     for experiment in EXPERIMENTS.values():
         for dataset, model in experiment.parts:
-            settings = [*experiment.fixed(scale)]
-            settings += [family.at(value) for family in experiment.families(scale, dataset) for value in family.values]
+            settings = experiment.settings(scale, dataset, model)
             assert settings or experiment.name == "time"
             for setting in settings:
                 config = scale.config(setting, dataset, model, seed=3, protocol="paper")

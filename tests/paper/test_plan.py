@@ -39,7 +39,8 @@ def run(reproduction: Reproduction) -> list[int]:
         return lambda work, n: None
 
     with reproduction.store.writing():
-        assert reproduction.run(on_stage, lambda sentence: None) == []
+        errors, _ = reproduction.run(on_stage, lambda sentence: None)
+        assert errors == []
     return stages
 
 

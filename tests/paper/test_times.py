@@ -46,7 +46,7 @@ def write(store: Store, series: str, times: Mapping[str, Any], *, part: Any = ("
 
 def claims_of(store: Store) -> dict[tuple[str, str], Claim]:
     """By the faster method and the slower one."""
-    found = time_claims(store, seconds_table(store))
+    found = time_claims(store)
     return {(fast, slow): claim for (_, fast, slow, _), claim in zip(RATIOS, found, strict=True)}
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream as fs
 from fairstream.evaluation import top_k
+from support import make_recommender
 
 QUICK: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 8, "device": "cpu"}
 READERS = ["item-item", "gru", "sasrec", "blend"]
@@ -25,7 +27,7 @@ def stream() -> fs.SyntheticStream:
 @pytest.fixture(scope="module")
 def recommenders(stream: fs.SyntheticStream) -> dict[str, fs.FairRecommender]:
     log = fs.read_events(stream.events, users=stream.users, group="community", advantaged="majority")
-    return {name: fs.FairRecommender(name, **QUICK).fit(log) for name in MODELS}
+    return {name: make_recommender(name, **QUICK).fit(log) for name in MODELS}
 
 
 def lists(table: Any, by: str = "user_id") -> dict[Any, list[tuple[Any, float]]]:
@@ -151,8 +153,19 @@ def test_unknown_items_in_a_filter_change_nothing_and_a_filter_that_leaves_no_it
     users, items = rec.state.user_ids.ids[:3], rec.state.item_ids.ids.to_pylist()
     assert rec.recommend(users, exclude=UNKNOWN).equals(rec.recommend(users))
     assert rec.recommend(users, exclude=[]).equals(rec.recommend(users))
+    for other in ("alien", ["alien", "dune"], 3.5, [None], [b"x"], pa.array(["alien"])):  # the items are integers
+        assert rec.recommend(users, exclude=other).equals(rec.recommend(users))
+    mixed = ["alien", items[0], None]
+    for some in (mixed, iter(mixed), np.array(mixed, object)):
+        assert rec.recommend(users, exclude=some).equals(rec.recommend(users, exclude=items[0]))
     assert rec.recommend(users, only=[*UNKNOWN, *items[:30]]).equals(rec.recommend(users, only=items[:30]))
-    for nothing in ({"only": []}, {"only": UNKNOWN}, {"exclude": items}, {"only": items[:2], "exclude": items[:2]}):
+    for nothing in (
+        {"only": []},
+        {"only": UNKNOWN},
+        {"only": "alien"},
+        {"exclude": items},
+        {"only": items[:2], "exclude": items[:2]},
+    ):
         with pytest.raises(fs.ConfigurationError, match="no item is left to recommend"):
             rec.recommend(users, **nothing)
 

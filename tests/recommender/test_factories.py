@@ -13,15 +13,25 @@ import torch
 import fairstream as fs
 from fairstream.errors import ConfigurationError
 from fairstream.experiments.config import RunConfig
-from fairstream.methods import MethodConfig, Parts
-from fairstream.models import MODELS, GRU4Rec, ItemItem, MatrixFactorization, ModelFactory, SASRec, Scorer
+from fairstream.methods import Parts
+from fairstream.models import (
+    MODELS,
+    BlendScorer,
+    GRU4RecScorer,
+    ItemItemScorer,
+    MFScorer,
+    ModelFactory,
+    SASRecScorer,
+    Scorer,
+)
+from support import make_recommender
 
 STREAM = fs.synthetic_stream(n_users=60, n_items=40, n_events=1000, seed=0)
 FIRST, LATER = STREAM.events.slice(0, 800), STREAM.events.slice(800)
 QUICK: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "device": "cpu"}
 
 
-def made(n_users: int, n_items: int, model: Any = SASRec, **options: Any) -> Scorer:
+def made(n_users: int, n_items: int, model: Any = SASRecScorer, **options: Any) -> Scorer:
     """A factory that is no class."""
     scorer: Scorer = model(n_users, n_items, **options)
     return scorer
@@ -32,22 +42,23 @@ def factories(model: Any, **options: Any) -> list[ModelFactory]:
 
 
 def fitted(model: Any, **options: Any) -> fs.FairRecommender:
-    return fs.FairRecommender(model, **{**QUICK, **options}).fit(FIRST, users=STREAM.users)
+    return make_recommender(model, **{**QUICK, **options}).fit(FIRST, users=STREAM.users)
 
 
 @pytest.fixture
 def registered() -> Iterator[str]:
-    MODELS.register("wide-sasrec", partial(SASRec, embedding_dim=24))
+    MODELS.register("wide-sasrec", partial(SASRecScorer, embedding_dim=24))
     yield "wide-sasrec"
     del MODELS._parts["wide-sasrec"], MODELS._names["wide-sasrec"]
 
 
-@pytest.mark.parametrize("model", [SASRec, GRU4Rec])
+@pytest.mark.parametrize("model", [SASRecScorer, GRU4RecScorer])
 @pytest.mark.parametrize("kind", range(3))
 def test_it_is_trained_with_the_defaults_of_the_model(model: Any, kind: int) -> None:
-    expected = fs.FairRecommender(model).config
-    assert expected.loss == "softmax"
-    assert fs.FairRecommender(factories(model)[kind]).config == expected
+    expected = fs.FairRecommender(model).recipe
+    assert expected.training.loss == "softmax"
+    recipe = fs.FairRecommender(factories(model)[kind]).recipe
+    assert (recipe.training, recipe.update_epochs) == (expected.training, 3)
     assert RunConfig(**Parts.split(model=factories(model)[kind], loss=None, fairness=None, strategy=None)[0]) == (
         RunConfig(**Parts.split(model=model, loss=None, fairness=None, strategy=None)[0])
     )
@@ -55,60 +66,56 @@ def test_it_is_trained_with_the_defaults_of_the_model(model: Any, kind: int) -> 
 
 def test_it_learns_what_the_model_by_name_learns() -> None:
     users = LATER["user_id"][:20]
-    by_name, by_factory = fitted("sasrec", embedding_dim=8), fitted(partial(SASRec, embedding_dim=8))
+    by_name, by_factory = fitted("sasrec", embedding_dim=8), fitted(partial(SASRecScorer, embedding_dim=8))
     assert by_factory.recommend(users) == by_name.recommend(users)
 
 
-@pytest.mark.parametrize("model", [SASRec, *factories(SASRec)])
+@pytest.mark.parametrize("model", [SASRecScorer, *factories(SASRecScorer)])
 def test_options_that_are_given_win(model: Any) -> None:
-    config = fs.FairRecommender(model, learning_rate=0.5, loss="bpr").config
-    assert (config.learning_rate, config.loss, config.optimizer) == (0.5, "bpr", "dense")
-    assert config.activity_exponent == 0  # weights of events go with the model's own loss
+    training = fs.FairRecommender(model, training=fs.Training(learning_rate=0.5, loss="bpr")).recipe.training
+    assert (training.learning_rate, training.loss, training.optimizer) == (0.5, "bpr", "dense")
+    assert training.activity_exponent == 0  # weights of events go with the model's own loss
 
 
 def test_the_length_of_embeddings_in_a_partial_wins_over_the_default(registered: str, tmp_path: Path) -> None:
-    own = fitted(partial(SASRec, embedding_dim=24))
-    assert own.config.embedding_dim == own.model.item.embedding_dim == 24
+    own = fitted(partial(SASRecScorer, embedding_dim=24))
+    assert own.model.item.embedding_dim == 24
     assert fitted(registered).model.item.embedding_dim == 24
-    assert fitted(registered, embedding_dim=8).model.item.embedding_dim == 8
+    assert fitted(registered, model_settings={"embedding_dim": 8}).model.item.embedding_dim == 8
     own.save(tmp_path / "model")
-    loaded = fs.load(tmp_path / "model", model=partial(SASRec, embedding_dim=24))
-    assert loaded.config == own.config
+    loaded = fs.load(tmp_path / "model", model=partial(SASRecScorer, embedding_dim=24))
+    assert loaded.recipe.training == own.recipe.training
     users = LATER["user_id"][:20]
     assert loaded.update(LATER).recommend(users) == own.update(LATER).recommend(users)
 
 
 def test_the_rows_of_features_in_a_partial_win_over_the_default() -> None:
     items = {"item_id": list(range(40)), "kind": [str(item % 3) for item in range(40)]}
-    rec = fs.FairRecommender(partial(SASRec, feature_buckets=32), **QUICK).fit(FIRST, items=items)
+    rec = make_recommender(partial(SASRecScorer, feature_buckets=32), **QUICK).fit(FIRST, items=items)
     assert rec.model.item.features.num_embeddings == 32
 
 
 @pytest.mark.parametrize("kind", range(3))
 def test_a_closed_form_is_known_as_one(kind: int) -> None:
-    closed, trained = factories(ItemItem, ridge=5.0)[kind], factories(MatrixFactorization)[kind]
-    auto = MethodConfig(model="custom", fairness_weight="auto")
-    with pytest.raises(ConfigurationError, match="is computed in closed form; give a number, or another model"):
-        Parts(model=closed).make_objective(auto)
-    assert Parts(model=trained).make_objective(auto).is_auto
+    closed, trained = factories(ItemItemScorer, ridge=5.0)[kind], factories(MFScorer)[kind]
     weights: dict[str, Any] = {"max_disparity": 0.1, "disparity_lever": "event-weights", "loss": "bpr"}
-    fs.FairRecommender(closed, **weights)
-    with pytest.raises(ConfigurationError, match="the loss bpr takes no weights of events"):
-        fs.FairRecommender(trained, **weights)
+    make_recommender(closed, **weights)
+    with pytest.raises(ConfigurationError, match="the loss bpr takes no event weights"):
+        make_recommender(trained, **weights)
 
 
-@pytest.mark.parametrize("model", factories(MatrixFactorization))
+@pytest.mark.parametrize("model", factories(MFScorer))
 def test_a_model_that_inherits_nothing_can_begin_at_any_period(model: Any) -> None:
     log = fs.read_events(STREAM.events, users=STREAM.users, group="community", advantaged="majority")
     options: dict[str, Any] = {**QUICK, "n_periods": 3, "k": 5, "min_group_size": 1}
     assert fs.run(log, "Retrain", model=model, **options).retrain_at(1).t == 1
-    with pytest.raises(ConfigurationError, match="takes over something from the period before it"):
-        fs.run(log, "Retrain", model=partial(made, model=MODELS["blend"]), **options).retrain_at(1)
+    with pytest.raises(ConfigurationError, match="only a method that retrains every period"):
+        fs.run(log, "Retrain", model=partial(made, model=BlendScorer), **options).retrain_at(1)
 
 
 def test_looking_at_a_factory_draws_nothing_of_the_callers() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    fs.FairRecommender(factories(SASRec)[2])
+    make_recommender(factories(SASRecScorer)[2])
     assert torch.equal(torch.rand(3), expected)

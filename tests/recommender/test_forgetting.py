@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import fairstream
 from fairstream import FairRecommender, synthetic_stream
+from support import make_recommender
 
 STREAM = synthetic_stream(n_users=60, n_items=50, n_events=1200, seed=3)
 EVENTS = STREAM.events.set_column(0, "user_id", pc.cast(STREAM.events["user_id"], pa.string()))
@@ -25,7 +26,7 @@ UNTRAINED = [user for user, n in N_HAD.items() if n > len(pc.unique(FIRST["item_
 
 
 def fitted(**options: Any) -> FairRecommender:
-    rec = FairRecommender(**{"model": "mf", "pretrain_epochs": 2, "update_epochs": 2, "device": "cpu", **options})
+    rec = make_recommender(**{"model": "mf", "pretrain_epochs": 2, "update_epochs": 2, "device": "cpu", **options})
     rec.fit(FIRST, users=USERS)
     return rec
 
@@ -78,7 +79,7 @@ def test_no_number_of_a_forgotten_user_is_left(model: str, optimizer: str) -> No
 
 def test_items_that_only_a_forgotten_user_had_stay_known(tmp_path: Path) -> None:
     alone = pa.table({"user_id": ["hermit"], "item_id": [10_000], "time": [0.5]})
-    rec = FairRecommender("mf", pretrain_epochs=1, device="cpu")
+    rec = make_recommender("mf", pretrain_epochs=1, device="cpu")
     rec.fit(pa.concat_tables([FIRST, alone.cast(FIRST.schema)]), users=USERS)
     n_items = rec.model.n_items
     rec.forget("hermit")

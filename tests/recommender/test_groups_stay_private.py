@@ -10,15 +10,15 @@ import torch
 
 from fairstream import FairRecommender
 from fairstream.data import History
-from fairstream.recommender.learning import MIN_USERS_OF_AN_ITEM
+from fairstream.recommender.jobs import MIN_USERS_OF_AN_ITEM
 from group_attack import CHANCE, ITEMS, Kind, World, advantage, numbers, reader_of, similarities
 
-SHORT: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 8}
+SHORT: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8}
 HELD: dict[str, Any] = {"max_disparity": 0.001, "group_weight": 8.0}
 WEIGHTED: list[tuple[str, dict[str, Any]]] = [
+    ("item-item", {"group_weight": 3.0}),
     ("popularity", {"group_weight": 3.0}),
     ("recent-popularity", {"group_weight": 3.0}),
-    ("item-item", {"group_weight": 3.0}),
     ("item-item", HELD),
     ("sasrec", {"group_weight": 3.0, **SHORT}),
     ("gru", {"group_weight": 3.0, **SHORT}),
@@ -38,6 +38,7 @@ def found_by_attack(world: World, rec: FairRecommender) -> dict[str, float]:
     return {name: advantage(each, world.is_behind) for name, each in values.items()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["known", "new"])
 @pytest.mark.parametrize(("model", "options"), WEIGHTED, ids=NAMES)
 def test_no_number_about_an_item_of_ones_own_reveals_the_group(kind: Kind, model: str, options: dict[str, Any]) -> None:
@@ -48,7 +49,8 @@ def test_no_number_about_an_item_of_ones_own_reveals_the_group(kind: Kind, model
     assert {name: auc for name, auc in aucs.items() if auc > CHANCE} == {}
 
 
-@pytest.mark.parametrize("model", ["popularity", "recent-popularity", "item-item", "sasrec", "gru", "blend"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("model", ["item-item", "popularity", "recent-popularity", "sasrec", "gru", "blend"])
 def test_weights_do_the_same_whichever_group_an_identifiable_user_is_in(model: str) -> None:
     options = SHORT if model in ("sasrec", "gru", "blend") else {}
     world = World.made("new")

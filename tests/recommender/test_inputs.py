@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import fairstream as fs
+from support import make_recommender
 
 STREAM = fs.synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
 FIRST, LATER = STREAM.events.slice(0, 1500), STREAM.events.slice(1500)
@@ -35,7 +36,7 @@ class TestWithoutGroups:
     @pytest.mark.few(2)
     @pytest.mark.parametrize("model", FAST)
     def test_everything_but_fairness_works(self, model: str, tmp_path: Path) -> None:
-        rec = fs.FairRecommender(model, **FAST[model]).fit(FIRST)
+        rec = make_recommender(model, **FAST[model]).fit(FIRST)
         assert any("there are no groups: nothing is done for fairness" in note for note in rec.notes)
         scores = rec.evaluate(LATER, n_resamples=50)["ndcg@20"]
         assert scores.mean is not None
@@ -49,40 +50,26 @@ class TestWithoutGroups:
         assert rec.state.groups.is_empty
 
     def test_it_is_what_no_fairness_loss_gives(self) -> None:
-        without = fs.FairRecommender("mf", **FAST["mf"]).fit(FIRST)
+        without = make_recommender("mf", **FAST["mf"]).fit(FIRST)
         users = LATER["user_id"][:20]
-        plain = fs.FairRecommender("mf", fairness_weight=0, **FAST["mf"]).fit(FIRST, users=STREAM.users)
+        plain = make_recommender("mf", fairness_weight=0, **FAST["mf"]).fit(FIRST, users=STREAM.users)
         assert without.recommend(users) == plain.recommend(users)
 
-    def test_a_fairness_loss_that_needs_no_groups_stays_on(self, tmp_path: Path) -> None:
-        options: dict[str, Any] = {**FAST["mf"], "fairness": "cvar", "fairness_weight": 4.0}
-        with_groups = fs.FairRecommender("mf", **options).fit(FIRST, users=STREAM.users)
-        rec = fs.FairRecommender("mf", **options).fit(FIRST)
-        assert "there are no groups: cvar is the fairness loss, and no disparity is measured" in rec.notes
-        users = LATER["user_id"][:20]
-        assert rec.recommend(users) == with_groups.recommend(users)
-        rec.save(tmp_path / "model")
-        for one in (rec, fs.load(tmp_path / "model")):
-            one.update(LATER)
-            assert one.last_update is not None
-            assert one.last_update.report is not None
-            assert one.last_update.report.fairness_weight == 4.0
-
     def test_users_that_come_later_change_nothing_and_it_is_said(self) -> None:
-        rec = fs.FairRecommender("item-item").fit(FIRST).update(LATER, users=STREAM.users)
+        rec = make_recommender("item-item").fit(FIRST).update(LATER, users=STREAM.users)
         assert any("users have no effect" in note for note in rec.notes)
 
     def test_a_gap_cannot_be_held_without_groups(self) -> None:
-        with pytest.raises(fs.ConfigurationError, match="max_disparity is a gap between groups, but there are none"):
-            fs.FairRecommender("item-item", max_disparity=0.02).fit(FIRST)
+        with pytest.raises(fs.ConfigurationError, match="a target is about a gap between groups, but there are none"):
+            make_recommender("item-item", max_disparity=0.02).fit(FIRST)
 
 
 class TestNamedAtTheFit:
     def test_groups(self) -> None:
         people = STREAM.users.append_column("third", pa.array([n % 3 for n in range(len(STREAM.users))]))
         log = fs.read_events(FIRST, users=people, group="third", advantaged=1)
-        named = fs.FairRecommender("mf", **FAST["mf"]).fit(FIRST, users=people, group="third", advantaged=1)
-        read_first = fs.FairRecommender("mf", **FAST["mf"]).fit(log)
+        named = make_recommender("mf", **FAST["mf"]).fit(FIRST, users=people, group="third", advantaged=1)
+        read_first = make_recommender("mf", **FAST["mf"]).fit(log)
         assert named.state.groups.names == read_first.state.groups.names
         assert named.state.groups.names[0] == "1"
         assert named.recommend(FIRST["user_id"][:9]) == read_first.recommend(FIRST["user_id"][:9])
@@ -90,12 +77,20 @@ class TestNamedAtTheFit:
     @pytest.mark.parametrize("option", ["users", "group", "advantaged", "items"])
     def test_not_twice(self, option: str) -> None:
         with pytest.raises(fs.ConfigurationError, match=f"give {option} to read_events"):
-            fs.FairRecommender("mf").fit(fs.read_events(FIRST), **{option: "community"})
+            make_recommender("mf").fit(fs.read_events(FIRST), **{option: "community"})
 
     def test_notes_are_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING, logger="fairstream"):
-            rec = fs.FairRecommender("item-item").fit(FIRST)
+            rec = make_recommender("item-item").fit(FIRST)
         assert [record.getMessage() for record in caplog.records] == list(rec.notes)
+
+    def test_a_decision_is_no_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        rec = make_recommender("item-item", strategy=fs.RestartOnDegradation()).fit(FIRST, users=STREAM.users)
+        with caplog.at_level(logging.INFO, logger="fairstream"):
+            rec.update(LATER)
+        levels = {record.getMessage(): record.levelno for record in caplog.records}
+        [decision] = [note for note in rec.notes if note.startswith("no restart")]
+        assert levels[decision] == logging.INFO
 
 
 class TestRepeats:
@@ -103,7 +98,7 @@ class TestRepeats:
     def test_tests_are_about_new_items_alone(self, model: str) -> None:
         """The same model is tested on the same events whether or not the test events hold repeats too."""
         log = fs.read_events(FIRST, users=STREAM.users, repeats="all")
-        rec = fs.FairRecommender(model, **FAST[model]).fit(log)
+        rec = make_recommender(model, **FAST[model]).fit(log)
         repeated = pa.concat_tables([LATER, FIRST.slice(0, 50), LATER])
         times = pa.array([LATER["time"][-1].as_py()] * len(repeated), LATER["time"].type)
         repeated = repeated.set_column(repeated.column_names.index("time"), "time", times)
@@ -116,24 +111,24 @@ class TestRepeats:
     def test_each_counts_for_popularity_and_in_the_history(self) -> None:
         events = with_repeats()
         first, every = (
-            fs.FairRecommender("popularity").fit(events, users=STREAM.users),
-            fs.FairRecommender("popularity").fit(fs.read_events(events, users=STREAM.users, repeats="all")),
+            make_recommender("popularity").fit(events, users=STREAM.users),
+            make_recommender("popularity").fit(fs.read_events(events, users=STREAM.users, repeats="all")),
         )
         assert (len(first.state.history), len(every.state.history)) == (2000, 2500)
         assert not np.allclose(first.state.history.recent_popularity, every.state.history.recent_popularity)
 
     def test_updates_keep_them_too(self) -> None:
         log = fs.read_events(FIRST, users=STREAM.users, repeats="all")
-        rec = fs.FairRecommender("item-item").fit(log)
+        rec = make_recommender("item-item").fit(log)
         rec.update(pa.concat_tables([FIRST.slice(1400), LATER]))
         assert len(rec.state.history) == 2100
-        assert rec.state.history.has_repeats
+        assert len(rec.state.history) > len(rec.state.history.seen)
 
     def test_item_item_knows_a_pair_once_however_it_is_updated(self) -> None:
         events = with_repeats()
-        once = fs.FairRecommender("item-item").fit(events, users=STREAM.users)
+        once = make_recommender("item-item").fit(events, users=STREAM.users)
         log = fs.read_events(events.slice(0, 1300), users=STREAM.users, repeats="all")
-        rec = fs.FairRecommender("item-item").fit(log)
+        rec = make_recommender("item-item").fit(log)
         for start in range(1300, 2500, 400):
             rec.update(events.slice(start, 400), users=STREAM.users)
         np.testing.assert_allclose(rec.model.gram.numpy(), once.model.gram.numpy(), atol=1e-9)
@@ -141,7 +136,7 @@ class TestRepeats:
 
 class TestUpdatesSayWhatIsUnusual:
     def test_a_new_group(self) -> None:
-        rec = fs.FairRecommender("item-item").fit(FIRST, users=STREAM.users)
+        rec = make_recommender("item-item").fit(FIRST, users=STREAM.users)
         people = STREAM.users.to_pandas().assign(user_id=lambda frame: frame.user_id + 5000, community="ZZ")
         rec.update(LATER.to_pandas().assign(user_id=lambda frame: frame.user_id + 5000), users=people)
         assert any("new value(s) of community, each a group from now on: 'ZZ'" in note for note in rec.notes)
@@ -156,17 +151,17 @@ class TestUpdatesSayWhatIsUnusual:
             )
             for part, zone in zip((FIRST, LATER), zones, strict=True)
         )
-        rec = fs.FairRecommender("item-item").fit(first, users=STREAM.users).update(later)
+        rec = make_recommender("item-item").fit(first, users=STREAM.users).update(later)
         assert any("unlike the earlier ones" in note for note in rec.notes)
         again = (
-            fs.FairRecommender("item-item")
+            make_recommender("item-item")
             .fit(first, users=STREAM.users)
             .update(first.slice(0, 9).set_column(1, "item_id", pa.array([900] * 9)))
         )
         assert not any("unlike the earlier ones" in note for note in again.notes)
 
     def test_a_users_table_that_has_nobody_of_them(self) -> None:
-        rec = fs.FairRecommender("item-item").fit(FIRST, users=STREAM.users)
+        rec = make_recommender("item-item").fit(FIRST, users=STREAM.users)
         people = STREAM.users.to_pandas().assign(user_id=lambda frame: frame.user_id + 5000)
         rec.update(LATER, users=people)
         assert any("a community for none of the" in note for note in rec.notes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ import torch
 
 import fairstream as fs
 from fairstream import ConfigurationError, DataError, FairRecommender
-from fairstream.models import Blend, GRU4Rec, ItemTable, SASRec
-from fairstream.recommender import learning
+from fairstream.models import BlendScorer, GRU4RecScorer, ItemTable, SASRecScorer
+from fairstream.recommender import jobs
 from fairstream.sampling import EveryItem, NegativeSampler
 from fairstream.testing import check_model
-from support import pairs_of, rows
+from support import make_recommender, pairs_of, rows
 
 N_CATEGORIES, N_USERS, N_ITEMS, N_COLD = 4, 60, 48, 8
 """Item i is of category i % 4, and user u takes items of category u % 4 alone; the last 8 items have no events."""
@@ -50,13 +49,13 @@ CATALOGUE = described(range(COLD.stop))
 
 
 def fitted(name: Any = "gru", items: Any = CATALOGUE, **options: Any) -> FairRecommender:
-    return FairRecommender(name, device="cpu", **{**FAST, **options}).fit(events(), users=PEOPLE, items=items)
+    return make_recommender(name, device="cpu", **{**FAST, **options}).fit(events(), users=PEOPLE, items=items)
 
 
 @pytest.fixture(scope="module")
 def learned() -> FairRecommender:
     """A GRU that has learned what features say; a test that changes it takes a copy."""
-    return fitted(pretrain_epochs=25, embedding_dim=16)
+    return fitted(pretrain_epochs=12, embedding_dim=16)
 
 
 def ranks_of_cold(rec: FairRecommender, cold: range = COLD) -> tuple[float, float]:
@@ -98,6 +97,7 @@ def test_an_item_without_events_is_recommended_by_its_features(name: str) -> Non
     assert abs(without - for_others) < 1
 
 
+@pytest.mark.slow
 def test_new_items_join_with_an_update_and_are_recommended_at_once(learned: FairRecommender) -> None:
     rec = copy.deepcopy(learned)
     before, held, newer = rec.state, tensors(rec.state), range(COLD.stop, COLD.stop + 8)
@@ -117,6 +117,16 @@ def test_observed_items_can_be_recommended_and_need_no_new_events() -> None:
     assert same(held, tensors(before))
 
 
+def test_items_can_be_described_without_events() -> None:
+    rec, newer = fitted(), range(COLD.stop, COLD.stop + 4)
+    n_events = len(rec.state.history)
+    rec.observe(items=described(newer))
+    assert len(rec.state.history) == n_events
+    assert rec.recommend(["u0"], k=4, only=newer)["source"].to_pylist() == ["model"] * 4
+    with pytest.raises(DataError, match="observe needs events, or items"):
+        rec.observe()
+
+
 @pytest.mark.parametrize("name", ["gru", "blend"])
 def test_an_item_whose_features_no_trained_item_shares_is_not_recommended(name: str) -> None:
     rec, shared, unheard = fitted(name), range(100, 104), range(104, 108)
@@ -125,6 +135,7 @@ def test_an_item_whose_features_no_trained_item_shares_is_not_recommended(name: 
     assert set(rec.recommend(USERS, k=8, only=[*shared, *unheard])["item_id"].to_pylist()) == set(shared)
 
 
+@pytest.mark.slow
 def test_an_evaluation_counts_items_without_events_as_found(learned: FairRecommender) -> None:
     later = events(10_000, 2, COLD)
     found = learned.evaluate(later, k=5, n_resamples=0)["ndcg@5"].mean
@@ -140,7 +151,7 @@ def test_an_evaluation_counts_items_without_events_as_found(learned: FairRecomme
 def test_what_has_had_no_event_is_never_a_negative(
     name: str, fairness_weight: float, most_items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learning, "MOST_ITEMS", most_items)
+    monkeypatch.setattr(jobs, "MAX_RANKED_ITEMS", most_items)
     rec = fitted(name, fairness_weight=fairness_weight)
     rec.update(events(10_000, 1, range(40, COLD.start + 4), seed=1))
     model = rec.model.gradient_part
@@ -181,30 +192,28 @@ def test_other_models_say_that_they_do_not_read_features(name: str) -> None:
     assert len(rec.state.item_ids) == N_ITEMS
 
 
-@pytest.mark.parametrize("kind", [GRU4Rec, SASRec, Blend])
+@pytest.mark.parametrize("kind", [GRU4RecScorer, SASRecScorer, BlendScorer])
 def test_without_features_a_model_has_no_table_for_them(kind: Any) -> None:
     torch.manual_seed(0)
-    plain = kind(3, 5, embedding_dim=4)
+    plain = kind(3, 5)
     names = [name for name, _ in (*plain.named_parameters(), *plain.named_buffers())]
     assert not any("features" in name or "codes" in name for name in names)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", [GRU4Rec, SASRec, Blend])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [GRU4RecScorer, SASRecScorer, BlendScorer])
 def test_models_that_read_features_keep_to_the_interface(kind: Any) -> None:
-    check_model(partial(kind, embedding_dim=4, feature_buckets=8), loss="softmax")
+    check_model(kind, loss="softmax")
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["dense", "row"])
 @pytest.mark.parametrize("name", NAMES)
 def test_save_load_copy_pickle_and_forgetting(name: str, optimizer: str, tmp_path: Path) -> None:
-    rec = fitted(name, optimizer=optimizer, feature_buckets=64)
+    rec = fitted(name, optimizer=optimizer)
     rec.observe(events(5_000, 1, COLD, seed=2))
     rec.save(tmp_path / "rec")
     others = [fs.load(tmp_path / "rec", device="cpu"), copy.deepcopy(rec), pickle.loads(pickle.dumps(rec))]
-    with pytest.raises(ConfigurationError, match="feature_buckets cannot change on a checkpoint"):
-        fs.load(tmp_path / "rec", feature_buckets=32)
     newer = described(range(COLD.stop, COLD.stop + 3))
     for twin in (rec, *others):
         twin.update(events(10_000, 1, range(40, COLD.stop), seed=1), items=newer)
@@ -221,7 +230,7 @@ def test_what_cannot_be_done_is_one_clear_sentence() -> None:
         fitted(items=None).update(events(10_000, 1, seed=1), items=items)
     log = fs.read_events(events(), users=PEOPLE, items=items)
     with pytest.raises(ConfigurationError, match="has its features already; give items to read_events"):
-        FairRecommender("gru", device="cpu").fit(log, items=items)
+        make_recommender("gru", device="cpu").fit(log, items=items)
 
 
 def test_notes_count_items_without_features() -> None:
@@ -241,7 +250,7 @@ def test_an_embedding_is_the_own_row_plus_the_mean_of_the_features(sparse: bool)
     assert table.features is not None
     table.sparse = table.features.sparse = sparse
     torch.nn.init.normal_(table.weight)
-    table.describe(torch.tensor([[1, 9, -1], [-1, -1, -1], [15, 2, 3], [4, -1, -1]]))  # a later row is left out
+    table.set_features(torch.tensor([[1, 9, -1], [-1, -1, -1], [15, 2, 3], [4, -1, -1]]))  # a later row is left out
     features = table.features.weight
     expected = table.weight + torch.stack([features[[1, 1]].mean(0), torch.zeros(4), features[[7, 2, 3]].mean(0)])
     assert torch.allclose(table.embeddings(), expected)
@@ -261,16 +270,15 @@ def test_the_features_of_later_items_do_not_change_a_bit(d: int) -> None:
     torch.manual_seed(0)
     table, codes = ItemTable(200, d, feature_buckets=64), torch.randint(0, 1 << 62, (300, 32))
     codes[:200, 7:] = -1
-    table.describe(codes[:200, :7])
+    table.set_features(codes[:200, :7])
     alone = table.embeddings()
-    table.describe(codes)
+    table.set_features(codes)
     assert torch.equal(table.embeddings(), alone)
 
 
 def test_negatives_are_drawn_among_the_given_items_alone() -> None:
     among = rows(1, 3, 4, 8, 9)
     sampler = NegativeSampler(pairs_of({(0, 3), (0, 9), (1, 1)}), rows(0, 1), n_items=12, among=among)
-    assert sampler.n_free(rows(0, 1)).tolist() == [3, 4]
     drawn = [sampler.draw(rows(0, 1), 4, key) for key in range(50)]
     assert {tuple(sorted(part[0].tolist())) for part in drawn} == {(-1, 1, 4, 8)}
     assert {tuple(sorted(part[1].tolist())) for part in drawn} == {(3, 4, 8, 9)}

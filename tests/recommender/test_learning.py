@@ -15,11 +15,12 @@ from fairstream.data import History, SeenItems, Vocabulary
 from fairstream.errors import ConfigurationError
 from fairstream.methods import MethodConfig, Parts
 from fairstream.models import ModelFactory, Scorer
+from fairstream.paper.run import PaperTrainer
 from fairstream.periods import Periods, cut_periods
 from fairstream.randomness import Randomness
-from fairstream.recommender.learning import Candidate, Learning, Update
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.trainer import Candidate, Judgement, Trainer, Update
 from fairstream.strategies import Period, Plan, Strategy
 from fairstream.training import Batch, OnEpoch, TrainingReport
 from fairstream.training.optimizers import state_tensors
@@ -38,6 +39,7 @@ ENGINES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options", [{"model": "mf"}, {"model": "mf", "engine": "reference"}, {"model": "gru", "loss": "softmax"}], ids=str
 )
@@ -45,7 +47,7 @@ def test_an_update_learns_at_its_own_rate_and_a_retraining_at_that_of_the_fit(
     options: dict[str, Any], log: EventLog, periods: Periods
 ) -> None:
     """Adam moves no weight by much more than the rate at each step."""
-    learning = learning_of(factory=None, learning_rate=0.01, update_learning_rate=1e-9, fairness_weight=0.0, **options)
+    learning = trainer_of(factory=None, learning_rate=0.01, update_learning_rate=1e-9, fairness_weight=0.0, **options)
     (before, after), _ = run(learning, log, periods, 1)
     of_before = before.model.state_dict()
     moved = {
@@ -53,8 +55,8 @@ def test_an_update_learns_at_its_own_rate_and_a_retraining_at_that_of_the_fit(
         for name, value in after.model.state_dict().items()
     }
     assert 0 < max(moved.values()) < 1e-6
-    retrained = learning_of("Retrain", factory=None, learning_rate=0.01, update_learning_rate=1e-9, **options)
-    at_the_same = learning_of("Retrain", factory=None, learning_rate=0.01, **options)
+    retrained = trainer_of("Retrain", factory=None, learning_rate=0.01, update_learning_rate=1e-9, **options)
+    at_the_same = trainer_of("Retrain", factory=None, learning_rate=0.01, **options)
     (_, one), (_, other) = (run(each, log, periods, 1)[0] for each in (retrained, at_the_same))
     assert all(torch.equal(value, other.model.get_parameter(name)) for name, value in one.model.named_parameters())
 
@@ -70,7 +72,7 @@ def periods(log: EventLog) -> Periods:
     return cut
 
 
-def learning_of(
+def trainer_of(
     method: str = "FADE",
     *,
     factory: ModelFactory | None = Recorder,
@@ -79,16 +81,17 @@ def learning_of(
     engine: Any = "auto",
     model: str = "mf",
     **options: Any,
-) -> Learning:
-    defaults = {"pretrain_epochs": 2, "update_epochs": 2, "batch_size": 64, "embedding_dim": 4}
+) -> Trainer:
+    defaults = {"pretrain_epochs": 2, "update_epochs": 2, "batch_size": 64}
     config = MethodConfig(
         method=method,
         model=model if factory is None else "custom",
         strategy=None if strategy is None else "custom",
+        model_settings={"embedding_dim": 4} if factory is None and model in ("mf", "ncf") else {},
         **{**defaults, **options},
     )
     parts = Parts(factory, strategy=strategy)
-    return Learning(config, parts, Randomness(0), torch.device("cpu"), engine, oracle)
+    return PaperTrainer(config.recipe(parts), Randomness(0), torch.device("cpu"), engine, oracle=oracle)
 
 
 def new_events(log: EventLog, periods: Periods, t: int, *, groups: Groups | None = None) -> NewEvents:
@@ -102,7 +105,7 @@ def new_events(log: EventLog, periods: Periods, t: int, *, groups: Groups | None
 
 
 def candidate_for(
-    learning: Learning,
+    learning: Trainer,
     log: EventLog,
     periods: Periods,
     t: int,
@@ -115,11 +118,11 @@ def candidate_for(
     events = new_events(log, periods, t, groups=groups)
     if state is None:
         return learning.fit(events, on_epoch)
-    return learning.update(state, events, quality, on_epoch)
+    return learning.update(state, events, Judgement(quality), on_epoch)
 
 
 def run(
-    learning: Learning,
+    learning: Trainer,
     log: EventLog,
     periods: Periods,
     last: int = N_PERIODS,
@@ -170,7 +173,7 @@ def pairs(users: Any, items: Any) -> set[tuple[int, int]]:
 def test_an_update_leaves_the_state_before_it_bit_for_bit(
     log: EventLog, periods: Periods, options: dict[str, Any]
 ) -> None:
-    learning = learning_of(**options)
+    learning = trainer_of(**options)
     states, before = [], []
     for t in range(N_PERIODS + 1):
         state, _ = candidate_for(learning, log, periods, t, states[-1] if states else None).commit(in_place=False)
@@ -187,7 +190,7 @@ def test_an_update_leaves_the_state_before_it_bit_for_bit(
 def test_reusing_the_memory_of_the_state_before_gives_the_same_numbers(
     log: EventLog, periods: Periods, options: dict[str, Any]
 ) -> None:
-    learning = learning_of(**options)
+    learning = trainer_of(**options)
     (*_, in_place), ours = run(learning, log, periods, in_place=True)
     (*_, apart), theirs = run(learning, log, periods, in_place=False)
     assert_equal(tensors(in_place), tensors(apart))
@@ -195,7 +198,7 @@ def test_reusing_the_memory_of_the_state_before_gives_the_same_numbers(
 
 
 def test_the_fused_engine_reuses_the_memory_where_it_may(log: EventLog, periods: Periods) -> None:
-    learning = learning_of(factory=None)
+    learning = trainer_of(factory=None)
     (before,), _ = run(learning, log, periods, last=0)
     place = before.model.get_parameter("user.weight").data_ptr()
     kept = copied(before)
@@ -214,7 +217,7 @@ def test_two_updates_of_one_state_do_not_disturb_each_other(
     log: EventLog, periods: Periods, options: dict[str, Any]
 ) -> None:
     """Both append rows behind those of the state that they share, and one must not write over the other's."""
-    learning = learning_of(**options)
+    learning = trainer_of(**options)
     (*_, state), _ = run(learning, log, periods, last=1)
     events = new_events(log, periods, 2)
     alone = copied(learning.update(state, events).commit(in_place=False)[0])
@@ -252,7 +255,7 @@ def test_an_update_that_fails_has_changed_nothing(log: EventLog, periods: Period
     def give_up(done: int, total: int) -> None:
         raise Interrupted
 
-    learning = learning_of(**options)
+    learning = trainer_of(**options)
     (*undisturbed,), _ = run(learning, log, periods)
     with pytest.raises(Interrupted):
         candidate_for(learning, log, periods, 0, on_epoch=give_up)
@@ -271,20 +274,20 @@ def test_an_update_that_fails_has_changed_nothing(log: EventLog, periods: Period
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["Pretrain", "FADE", "Retrain-Fair"])
 def test_the_same_seed_gives_the_same_states(log: EventLog, periods: Periods, method: str) -> None:
-    (*_, first), _ = run(learning_of(method), log, periods)
+    (*_, first), _ = run(trainer_of(method), log, periods)
     torch.rand(7)  # whatever else the program draws
-    (*_, second), _ = run(learning_of(method), log, periods)
+    (*_, second), _ = run(trainer_of(method), log, periods)
     assert_equal(tensors(first), tensors(second))
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["Pretrain", "FADE", "Retrain-Fair"])
 def test_a_restored_state_goes_on_bit_for_bit(log: EventLog, periods: Periods, method: str) -> None:
-    learning = learning_of(method)
+    learning = trainer_of(method)
     (*_, state), _ = run(learning, log, periods, last=1)
     history = History.of(state.history.users.copy(), state.history.items.copy(), ends=state.history.ends)
     saved = {name: value.clone() for name, value in tensors_of(state).items()}
-    model, optimizer = learning_of(method).models.restored(history, saved, state.started_at)
+    model, optimizer = trainer_of(method).models.load(history, saved, state.started_at)
     restored = replace(state, model=model, optimizer=optimizer, history=history)
     assert_equal(tensors(restored), tensors(state))
     for t in (2, 3):
@@ -302,7 +305,7 @@ def test_a_restored_state_goes_on_bit_for_bit(log: EventLog, periods: Periods, m
 def test_negatives_are_known_items_that_the_user_has_not_had_so_far(
     log: EventLog, periods: Periods, method: str
 ) -> None:
-    learning, state, n_had_later = learning_of(method), None, 0
+    learning, state, n_had_later = trainer_of(method), None, 0
     for t in range(N_PERIODS + 1):
         state, _ = candidate_for(learning, log, periods, t, state).commit(in_place=False)
         end = periods.ends[t]
@@ -321,7 +324,7 @@ def test_with_the_oracle_negatives_are_never_what_the_user_will_ever_have(
     log: EventLog, periods: Periods, method: str
 ) -> None:
     everything = SeenItems.from_pairs(log.users, log.items)
-    learning, state = learning_of(method, oracle=History.of(log.users, log.items)), None
+    learning, state = trainer_of(method, oracle=History.of(log.users, log.items)), None
     n_unknown = 0
     for t in range(N_PERIODS + 1):
         state, _ = candidate_for(learning, log, periods, t, state).commit(in_place=False)
@@ -338,7 +341,7 @@ def test_with_the_oracle_negatives_are_never_what_the_user_will_ever_have(
 
 @pytest.mark.parametrize("method", ["Pretrain", "Finetune", "Retrain"])
 def test_the_history_after_a_period_is_what_its_events_have_shown(log: EventLog, periods: Periods, method: str) -> None:
-    states, updates = run(learning_of(method), log, periods)
+    states, updates = run(trainer_of(method), log, periods)
     for t, (state, update) in enumerate(zip(states, updates, strict=True)):
         end = periods.ends[t]
         assert update.t == state.t == t
@@ -355,7 +358,7 @@ def test_the_history_after_a_period_is_what_its_events_have_shown(log: EventLog,
 def test_trained_users_are_those_with_an_event_that_the_model_in_service_learned(
     log: EventLog, periods: Periods, method: str
 ) -> None:
-    for t, state in enumerate(run(learning_of(method), log, periods)[0]):
+    for t, state in enumerate(run(trainer_of(method), log, periods)[0]):
         last_learned = 0 if method == "Pretrain" else t
         learned = set(log.users[: periods.ends[last_learned]].tolist())
         assert set(np.flatnonzero(state.trained).tolist()) == learned
@@ -370,7 +373,7 @@ def test_nothing_is_learned_from_the_groups_of_users_who_are_still_to_come(
     """A new group opens with every eighth user; all of them are given, or those that there are so far."""
     cohorts = [str(row // 8) for row in range(log.n_users)]
     whole = Groups.from_values("cohort", cohorts, advantaged="1")
-    learning, with_all, with_present = learning_of(method), None, None
+    learning, with_all, with_present = trainer_of(method), None, None
     n_groups = []
     for t in range(N_PERIODS + 1):
         present = Groups.from_values("cohort", cohorts[: log.n_users_after(periods.ends[t])], advantaged="1")
@@ -384,7 +387,7 @@ def test_nothing_is_learned_from_the_groups_of_users_who_are_still_to_come(
 def test_events_are_aligned_to_the_rows_of_a_state_and_known_pairs_left_out(
     stream: SyntheticStream, log: EventLog, periods: Periods
 ) -> None:
-    (state,), _ = run(learning_of(), log, periods, last=0)
+    (state,), _ = run(trainer_of(), log, periods, last=0)
     new_log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
     assert len(new_log) == len(log)
     n_before = len(state.user_ids), len(state.item_ids)
@@ -397,7 +400,7 @@ def test_events_are_aligned_to_the_rows_of_a_state_and_known_pairs_left_out(
     assert ids[1].to_pylist() == log.item_ids.ids.take(log.items[end:]).to_pylist()
     assert aligned.user_ids.ids[: n_before[0]].to_pylist() == state.user_ids.ids.to_pylist()
     assert aligned.last_time == log.times[-1]
-    again = NewEvents.align(new_log, learning_of().observe(state, aligned, learn_later=True))
+    again = NewEvents.align(new_log, trainer_of().observe(state, aligned, learn_later=True))
     assert len(again.users) == 0
 
 
@@ -406,7 +409,7 @@ def test_events_are_aligned_to_the_rows_of_a_state_and_known_pairs_left_out(
 
 @pytest.mark.parametrize("method", ["Pretrain", "Finetune", "Retrain"])
 def test_the_first_step_is_training_on_all_of_d_0(log: EventLog, periods: Periods, method: str) -> None:
-    (state,), (update,) = run(learning_of(method, pretrain_epochs=3), log, periods, last=0)
+    (state,), (update,) = run(trainer_of(method, pretrain_epochs=3), log, periods, last=0)
     assert (update.t, update.step) == (0, "retrain")
     assert update.report is not None
     users, candidates = asked_of(state.model)
@@ -416,7 +419,7 @@ def test_the_first_step_is_training_on_all_of_d_0(log: EventLog, periods: Period
 
 
 def test_a_kept_model_grows_and_is_otherwise_left_as_it_is(log: EventLog, periods: Periods) -> None:
-    learning = learning_of("Pretrain")
+    learning = trainer_of("Pretrain")
     (state,), _ = run(learning, log, periods, last=0)
     before = copied(state)
     asked_of(state.model)
@@ -433,7 +436,7 @@ def test_a_kept_model_grows_and_is_otherwise_left_as_it_is(log: EventLog, period
 
 
 def test_fine_tuning_goes_on_from_the_old_model_with_the_new_events_alone(log: EventLog, periods: Periods) -> None:
-    learning = learning_of("Finetune", update_epochs=3)
+    learning = trainer_of("Finetune", update_epochs=3)
     (state,), _ = run(learning, log, periods, last=0)
     asked_of(state.model)
     for t in range(1, N_PERIODS + 1):
@@ -449,7 +452,7 @@ def test_fine_tuning_goes_on_from_the_old_model_with_the_new_events_alone(log: E
 
 def test_fine_tuning_leaves_whoever_is_away_bit_for_bit(log: EventLog, periods: Periods) -> None:
     """The promise of the row optimizer, kept through a whole period."""
-    (before, after), _ = run(learning_of("FADE", optimizer="row"), log, periods, last=1)
+    (before, after), _ = run(trainer_of("FADE", optimizer="row"), log, periods, last=1)
     away = np.setdiff1d(np.arange(before.model.n_users), log.users[periods.span(1)])
     assert len(away) > 0
     for name in ("user.weight", "user.weight/exp_avg", "user.weight/exp_avg_sq"):
@@ -464,7 +467,7 @@ def test_fade_without_a_fairness_weight_is_finetune(
 ) -> None:
     def last(method: str, weight: float) -> dict[str, Tensor]:
         options = {"optimizer": optimizer, "fairness_weight": weight, "n_fairness_negatives": 6}
-        return tensors(run(learning_of(method, factory=factory, **options), log, periods, last=2)[0][-1])
+        return tensors(run(trainer_of(method, factory=factory, **options), log, periods, last=2)[0][-1])
 
     finetune = last("Finetune", 2.0)
     assert_equal(last("FADE", 0.0), finetune)
@@ -473,7 +476,7 @@ def test_fade_without_a_fairness_weight_is_finetune(
 
 
 def test_retraining_is_training_from_scratch_on_everything(log: EventLog, periods: Periods) -> None:
-    learning = learning_of("Retrain-Fair")
+    learning = trainer_of("Retrain-Fair")
     (_, state), (_, update) = run(learning, log, periods, last=1)
     end = periods.ends[1]
     history = History.of(log.users[:end], log.items[:end])
@@ -485,7 +488,7 @@ def test_retraining_is_training_from_scratch_on_everything(log: EventLog, period
 
 
 def test_restarts_happen_where_the_strategy_says(log: EventLog, periods: Periods) -> None:
-    states, updates = run(learning_of("FADE", restart_every=2), log, periods)
+    states, updates = run(trainer_of("FADE", restart_every=2), log, periods)
     assert [update.step for update in updates] == ["retrain", "fine-tune", "retrain", "fine-tune"]
     assert [dict(state.memory) for state in states] == [{}, *({"since_restart": n} for n in (1, 0, 1))]
     assert [state.started_at for state in states] == [0, 0, 2, 2]
@@ -507,7 +510,7 @@ class Attentive(Strategy):
 
 
 def test_a_strategy_hears_how_training_went_and_whom_to_forget(log: EventLog, periods: Periods) -> None:
-    learning = learning_of("Finetune", strategy=Attentive(), update_epochs=3)
+    learning = trainer_of("Finetune", strategy=Attentive(), update_epochs=3)
     states, updates = run(learning, log, periods, last=1)
     assert updates[1].notes[0] == "why not"
     assert len(states[1].memory["losses"]) == 3
@@ -537,7 +540,7 @@ def test_a_plan_is_carried_out_to_the_letter(log: EventLog, periods: Periods) ->
 
     chosen = np.array([3, 5, 8, 101])
     strategy = Given(events=chosen, epochs=4, extra_loss=extra, name="chosen", memory={"n": 1})
-    learning = learning_of("FADE", strategy=strategy)
+    learning = trainer_of("FADE", strategy=strategy)
     (before, state), (_, update) = run(learning, log, periods, last=1)
     users, candidates = asked_of(state.model)
     users, candidates = users[-4 * len(chosen) :], candidates[-4 * len(chosen) :]
@@ -553,9 +556,9 @@ def test_a_plan_is_carried_out_to_the_letter(log: EventLog, periods: Periods) ->
 
 @pytest.mark.parametrize("events", [range(150, 201), np.array([-1, 3])])
 def test_a_plan_cannot_name_events_that_are_not_there(log: EventLog, periods: Periods, events: Any) -> None:
-    learning = learning_of(strategy=Given(events=events))
+    learning = trainer_of(strategy=Given(events=events))
     (state,), _ = run(learning, log, periods, last=0)
-    with pytest.raises(ConfigurationError, match="events that are not there; the history has 200"):
+    with pytest.raises(ConfigurationError, match="events that do not exist; the history has 200"):
         candidate_for(learning, log, periods, 1, state)
 
 
@@ -565,7 +568,7 @@ def test_an_extra_loss_is_felt(log: EventLog, periods: Periods) -> None:
 
     learned = range(100, 200)
     plain, held = (
-        run(learning_of(factory=None, strategy=Given(events=learned, **extra)), log, periods, last=1)
+        run(trainer_of(factory=None, strategy=Given(events=learned, **extra)), log, periods, last=1)
         for extra in ({}, {"extra_loss": held_down})
     )
     assert [updates[1].report.engine for _, updates in (plain, held) if updates[1].report] == ["fused", "reference"]
@@ -575,7 +578,7 @@ def test_an_extra_loss_is_felt(log: EventLog, periods: Periods) -> None:
 
 def test_a_shuffled_plan_has_new_orders_and_negatives(log: EventLog, periods: Periods) -> None:
     strategy = Given(events=range(100, 200), shuffle=True, epochs=2)
-    (_, state), _ = run(learning_of(strategy=strategy), log, periods, last=1)
+    (_, state), _ = run(trainer_of(strategy=strategy), log, periods, last=1)
     users, candidates = asked_of(state.model)
     users, candidates = users[-200:], candidates[-200:]
     epochs = [(users[at : at + 100].tolist(), candidates[at : at + 100].tolist()) for at in (0, 100)]
@@ -584,13 +587,13 @@ def test_a_shuffled_plan_has_new_orders_and_negatives(log: EventLog, periods: Pe
 
 
 def test_a_part_of_ones_own_has_to_be_given() -> None:
-    with pytest.raises(ConfigurationError, match="model of your own; pass it again as model="):
-        Learning(MethodConfig(model="custom"), Parts(), Randomness(0), torch.device("cpu"))
+    with pytest.raises(ConfigurationError, match="custom model; pass it again as model="):
+        MethodConfig(model="custom").recipe()
 
 
 def test_epochs_are_reported_one_by_one(log: EventLog, periods: Periods) -> None:
     reported: list[tuple[int, int]] = []
-    learning = learning_of("FADE", pretrain_epochs=2, update_epochs=1)
+    learning = trainer_of("FADE", pretrain_epochs=2, update_epochs=1)
     _, updates = run(learning, log, periods, last=1, on_epoch=lambda done, total: reported.append((done, total)))
     assert reported == [(1, 2), (2, 2), (1, 1)]
     assert updates[-1].seconds > 0
@@ -598,8 +601,8 @@ def test_epochs_are_reported_one_by_one(log: EventLog, periods: Periods) -> None
 
 @pytest.mark.parametrize("model", ["popularity", "recent-popularity", "item-item"])
 def test_a_closed_form_is_updated_exactly(log: EventLog, periods: Periods, model: str) -> None:
-    updated, updates = run(learning_of("Finetune", factory=None, model=model), log, periods)
-    scratch, _ = run(learning_of("Retrain", factory=None, model=model), log, periods)
+    updated, updates = run(trainer_of("Finetune", factory=None, model=model), log, periods)
+    scratch, _ = run(trainer_of("Retrain", factory=None, model=model), log, periods)
     assert all(update.report is None for update in updates)
     for ours, theirs in zip(updated, scratch, strict=True):
         assert ours.optimizer is None
@@ -615,7 +618,7 @@ def test_a_closed_form_is_updated_exactly(log: EventLog, periods: Periods, model
 def test_observed_events_are_known_at_once_and_learned_with_the_next_update(
     log: EventLog, periods: Periods, learn_later: bool
 ) -> None:
-    learning = learning_of("Finetune", update_epochs=1)
+    learning = trainer_of("Finetune", update_epochs=1)
     (state,), _ = run(learning, log, periods, last=0)
     before, trained = copied(state), state.trained.copy()
     asked_of(state.model)
@@ -639,7 +642,7 @@ def test_observed_events_are_known_at_once_and_learned_with_the_next_update(
 
 
 def test_observed_events_can_be_learned_without_any_new_ones(log: EventLog, periods: Periods) -> None:
-    learning = learning_of("Finetune", update_epochs=1)
+    learning = trainer_of("Finetune", update_epochs=1)
     (state,), _ = run(learning, log, periods, last=0)
     asked_of(state.model)
     events = new_events(log, periods, 1)
@@ -656,7 +659,7 @@ def test_observed_events_can_be_learned_without_any_new_ones(log: EventLog, peri
 def test_forgetting_removes_every_row_and_moves_the_others_up(
     log: EventLog, periods: Periods, factory: ModelFactory | None
 ) -> None:
-    learning = learning_of("Finetune", factory=factory)
+    learning = trainer_of("Finetune", factory=factory)
     (*_, state), _ = run(learning, log, periods, last=2)
     state = learning.observe(state, new_events(log, periods, 3), learn_later=True)
     before = copied(state)

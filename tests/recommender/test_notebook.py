@@ -17,11 +17,19 @@ import pytest
 
 import fairstream as fs
 from fairstream.display import Summary
+from support import make_recommender
 
 STREAM = fs.synthetic_stream(n_users=120, n_items=50, n_events=2400, seed=1)
 FIRST, LATER = STREAM.events.slice(0, 1800), STREAM.events.slice(1800)
 FAST: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "device": "cpu"}
-RUN: dict[str, Any] = {**FAST, "model": "mf", "n_periods": 4, "n_resamples": 50, "min_group_size": 1, "k": 5}
+RUN: dict[str, Any] = {
+    **{name: value for name, value in FAST.items() if name != "embedding_dim"},
+    "model": fs.models.MF(embedding_dim=8),
+    "n_periods": 4,
+    "n_resamples": 50,
+    "min_group_size": 1,
+    "k": 5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,7 @@ def log() -> fs.EventLog:
 
 @pytest.fixture(scope="module")
 def fitted() -> fs.FairRecommender:
-    return fs.FairRecommender("mf", **FAST).fit(FIRST, users=STREAM.users)
+    return make_recommender("mf", **FAST).fit(FIRST, users=STREAM.users)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +63,7 @@ def shown(log: fs.EventLog, fitted: fs.FairRecommender, runs: list[fs.Run]) -> d
 
 WORDS = {
     "log": ["EventLog: 2,400 events", "majority", "minority"],
-    "recommender": ["FairRecommender(model='mf', ", "embedding_dim=8", "1,800", "retrain"],
+    "recommender": ["FairRecommender(model=MF(embedding_dim=8), ", "1,800", "retrain"],
     "evaluation": ["Evaluation:", "ndcg@20", "majority", "PD"],
     "run": ["Run of Finetune with mf", "3 of 3 periods", "fine-tune", "ndcg@5"],
     "comparison": ["Comparison of ndcg@5", "Finetune", "FADE", "Pareto front"],
@@ -151,31 +159,38 @@ def own_loss(scores: Any) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"model": "item-item", "group_weight": 2.5}, {"model": "mf", "loss": own_loss, "metrics": ["ndcg@5"]}],
+    [
+        {},
+        {"model": "item-item", "fairness": fs.GroupWeight(2.5)},
+        {"model": "mf", "training": fs.Training(loss=own_loss), "metrics": ["ndcg@5"]},
+    ],
     ids=["defaults", "item-item", "own loss"],
 )
 def test_a_clone_has_the_same_parameters(options: dict[str, Any]) -> None:
     rec = fs.FairRecommender(**options)
     twin = cloned(rec)
     assert twin.get_params() == rec.get_params()
-    assert twin.config == rec.config
+    assert twin.recipe.to_json() == rec.recipe.to_json()
     assert {name: rec.get_params()[name] for name in options} == options
 
 
 def test_changed_parameters_count_and_drop_what_was_fitted(fitted: fs.FairRecommender) -> None:
     rec = cloned(fitted).fit(FIRST, users=STREAM.users)
-    assert rec.set_params(seed=5, fairness_weight=0.0) is rec
-    assert (rec.config.fairness_weight, rec.get_params()["seed"]) == (0.0, 5)
+    assert rec.set_params(seed=5, fairness__weight=0.0) is rec
+    assert (rec.recipe.objective.lambda_, rec.get_params()["seed"]) == (0.0, 5)
     with pytest.raises(fs.ConfigurationError, match="not been fitted"):
         rec.recommend([1])
-    fresh = fs.FairRecommender("mf", **FAST, seed=5, fairness_weight=0.0)
+    fresh = make_recommender("mf", **FAST, seed=5, fairness_weight=0.0)
     users = FIRST["user_id"][:9]
     assert rec.fit(FIRST).recommend(users) == fresh.fit(FIRST).recommend(users)
 
 
 def test_wrong_parameters_change_nothing(fitted: fs.FairRecommender) -> None:
     rec = cloned(fitted)
-    for wrong, words in (({"fairnes_weight": 1}, "fairnes_weight is not an option"), ({"batch_size": 0}, "batch_size")):
+    for wrong, words in (
+        ({"fairnes_weight": 1}, "fairnes_weight is not a parameter"),
+        ({"batch_size": 0}, "batch_size"),
+    ):
         with pytest.raises(fs.ConfigurationError, match=words):
             rec.set_params(**wrong)
         assert rec.get_params() == fitted.get_params()
@@ -186,7 +201,7 @@ def test_wrong_parameters_change_nothing(fitted: fs.FairRecommender) -> None:
 
 @pytest.mark.parametrize("model", ["mf", "gru", "sasrec"])
 def test_inner_products_of_exported_vectors_are_the_scores(model: str, tmp_path: Path) -> None:
-    rec = fs.FairRecommender(model, **FAST).fit(FIRST)
+    rec = make_recommender(model, **FAST).fit(FIRST)
     rec.export(tmp_path / "vectors")
     items, users = (pyarrow.parquet.read_table(tmp_path / "vectors" / f"{name}.parquet") for name in ("items", "users"))
     matrices = {name: np.load(tmp_path / "vectors" / f"{name}.npy") for name in ("items", "users")}
@@ -203,7 +218,7 @@ def test_inner_products_of_exported_vectors_are_the_scores(model: str, tmp_path:
 @pytest.mark.parametrize("model", ["item-item", "popularity", "ncf", "blend"])
 def test_scores_that_are_no_inner_products_are_not_exported(model: str, tmp_path: Path) -> None:
     options = {} if model in ("item-item", "popularity") else FAST
-    rec = fs.FairRecommender(model, **options).fit(FIRST)
+    rec = make_recommender(model, **options).fit(FIRST)
     with pytest.raises(fs.ConfigurationError, match=f"model {model} are no inner products"):
         rec.export(tmp_path / "vectors")
     assert not (tmp_path / "vectors").exists()
@@ -229,7 +244,7 @@ def test_an_export_overwrites_nothing(fitted: fs.FairRecommender, tmp_path: Path
 @pytest.mark.parametrize("model", ["mf", "sasrec", "item-item", "popularity"])
 def test_similar_items(model: str) -> None:
     options = {} if model in ("item-item", "popularity") else FAST
-    rec = fs.FairRecommender(model, **options).fit(FIRST)
+    rec = make_recommender(model, **options).fit(FIRST)
     known = FIRST["item_id"].unique()[:3].to_pylist()
     table = rec.similar_items([*known, 10**9], k=4).to_pandas()
     assert sorted(table.item_id.unique()) == sorted(known)
@@ -248,7 +263,7 @@ def test_similar_items(model: str) -> None:
 def test_items_are_similar_that_the_same_people_had() -> None:
     pairs = [(1, "a"), (1, "b"), (2, "a"), (2, "b"), (3, "a"), (3, "c"), (4, "d")]
     events = pa.table({"user": [u for u, _ in pairs], "item": [i for _, i in pairs], "time": range(len(pairs))})
-    rec = fs.FairRecommender("item-item").fit(events)
+    rec = make_recommender("item-item").fit(events)
     rows = rec.similar_items(["a", "d"]).to_pylist()
     found = [(row["item_id"], row["similar_id"], round(row["score"], 4)) for row in rows]
     assert found == [("a", "b", round(2 / np.sqrt(3 * 2), 4)), ("a", "c", round(1 / np.sqrt(3), 4))]

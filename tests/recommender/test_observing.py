@@ -17,10 +17,11 @@ import torch
 
 import fairstream
 from fairstream import FairRecommender
-from fairstream.models import SASRec
-from fairstream.recommender import Learning, State
+from fairstream.models import SASRecScorer
+from fairstream.recommender import State, Trainer
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.strategies import FineTune, Keep, Period, Plan, Strategy
+from support import make_recommender
 
 FAST: dict[str, Any] = {"pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"}
 STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
@@ -50,12 +51,12 @@ OBSERVED = [
 
 def fitted(model: Any = "mf", **options: Any) -> FairRecommender:
     log = fairstream.read_events(FIRST, users=USERS, group="community", advantaged="majority")
-    return FairRecommender(model, **{**FAST, **options}).fit(log)
+    return make_recommender(model, **{**FAST, **options}).fit(log)
 
 
 def contents(rec: FairRecommender) -> dict[str, Any]:
     """Everything a recommender is made of, as plain values, without marking the state as shared."""
-    state = rec._state
+    state = rec._states.current
     assert state is not None
     return {
         "tensors": {name: value.tolist() for name, value in tensors_of(state).items()},
@@ -94,7 +95,7 @@ def held_update(rec: FairRecommender, new: pa.Table = SECOND, then: Strategy | N
         began.set()
         assert go.wait(10 * SOON)
 
-    held = {"on_epoch": wait} if then is None and rec.config.model != "item-item" else {}
+    held = {"on_epoch": wait} if then is None and rec.recipe.model.name != "item-item" else {}
     strategy = {} if held else {"strategy": Held(wait, then or FineTune())}
     with ThreadPoolExecutor(1) as pool:
         update = pool.submit(rec.update, new, users=USERS, **held, **strategy)
@@ -117,7 +118,7 @@ def soon(call: Callable[[], Any], go: Callable[[], Any] = lambda: None) -> Any:
         pool.shutdown(wait=False)
 
 
-@pytest.mark.parametrize("model", ["mf", "item-item", "blend"])
+@pytest.mark.parametrize("model", ["mf", "item-item", pytest.param("blend", marks=pytest.mark.slow)])
 def test_observing_does_not_wait_for_an_update_and_lists_know_of_it_at_once(model: Any) -> None:
     rec = fitted(model)
     before, user = lists(rec), EVERYBODY[0]
@@ -133,7 +134,7 @@ def test_observing_does_not_wait_for_an_update_and_lists_know_of_it_at_once(mode
     assert lists(rec) != before
 
 
-@pytest.mark.parametrize("model", ["mf", "item-item", "blend"])
+@pytest.mark.parametrize("model", ["mf", "item-item", pytest.param("blend", marks=pytest.mark.slow)])
 def test_what_was_observed_during_an_update_is_as_if_it_came_right_after(model: Any, tmp_path: Path) -> None:
     """Bit for bit: lists, events in their order, what is pending, the next update, and a checkpoint."""
     beside, after = fitted(model), fitted(model)
@@ -191,21 +192,21 @@ def test_what_was_observed_during_an_update_that_fails_stays_observed() -> None:
 
 def test_a_state_that_is_taken_while_observe_runs_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state that `observe` is about to replace shares its memory with the one after it."""
-    rec, taken, observe = fitted(), list[State](), Learning.observe
+    rec, taken, observe = fitted(), list[State](), Trainer.observe
 
     def taking(*args: Any, **options: Any) -> State:
         following = observe(*args, **options)
         taken.append(rec.state)
         return following
 
-    monkeypatch.setattr(Learning, "observe", taking)
+    monkeypatch.setattr(Trainer, "observe", taking)
     rec.observe(events([EVERYBODY[0]], [NEW_ITEM]))
     before = {name: value.clone() for name, value in tensors_of(taken[0]).items()}
     rec.update(SECOND, users=USERS)
     assert all(torch.equal(value, before[name]) for name, value in tensors_of(taken[0]).items())
 
 
-class HeldInEpoch(SASRec):
+class HeldInEpoch(SASRecScorer):
     """A model that waits for the test in the middle of an epoch, while PyTorch's generator is seeded for it."""
 
     is_held = False
@@ -218,6 +219,7 @@ class HeldInEpoch(SASRec):
         return super().states(history)
 
 
+@pytest.mark.slow
 def test_observing_newcomers_does_not_wait_for_the_epoch_of_a_model_with_dropout() -> None:
     rec, alone = fitted(HeldInEpoch, loss="softmax"), fitted(HeldInEpoch, loss="softmax")
     HeldInEpoch.is_held = True
@@ -231,6 +233,7 @@ def test_observing_newcomers_does_not_wait_for_the_epoch_of_a_model_with_dropout
     assert contents(rec) == contents(alone)  # nor has either disturbed the other's draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mf", "item-item"])
 def test_many_threads_observe_and_read_while_others_update(model: Any) -> None:
     """Each event is known to its user's lists from its `observe` on, and is there once in the end."""

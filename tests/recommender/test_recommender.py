@@ -29,8 +29,9 @@ from fairstream import (
     Scorer,
     UserTable,
 )
-from fairstream.training.cpu import FusedEngine
+from fairstream.training.engines.cpu_mf import CpuMF
 from fairstream.training.optimizers import state_tensors
+from support import make_recommender
 
 FAST = {"pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"}
 STREAM = fairstream.synthetic_stream(n_users=100, n_items=60, n_events=2000)
@@ -39,7 +40,7 @@ USERS = STREAM.users
 COLUMNS = ["user_id", "item_id", "rank", "score", "source"]
 
 
-class Popularity(Scorer):
+class PopularityScorer(Scorer):
     """A model of one's own: how popular an item is, plus a user's own number."""
 
     def __init__(self, n_users: int, n_items: int) -> None:
@@ -66,7 +67,7 @@ def read(events: Any, users: Any = USERS) -> fairstream.EventLog:
 
 
 def fitted(model: Any = "mf", *, on: Any = FIRST, **options: Any) -> FairRecommender:
-    recommender = FairRecommender(model, **{**FAST, **options})
+    recommender = make_recommender(model, **{**FAST, **options})
     recommender.fit(read(on))
     return recommender
 
@@ -88,7 +89,7 @@ def items_had(events: pa.Table) -> dict[Any, set[Any]]:
 
 def everything(recommender: FairRecommender) -> dict[str, Any]:
     """All that a recommender is made of, as plain values that compare."""
-    state = recommender._state  # `state` would mark it as shared, and updates would no longer happen in place
+    state = recommender._states.current  # `state` would mark it as shared, and updates would no longer happen in place
     tensors = {**state.model.state_dict(), **state_tensors(state.optimizer, state.model)}
     return {
         "tensors": {name: value.tolist() for name, value in tensors.items()},
@@ -96,7 +97,7 @@ def everything(recommender: FairRecommender) -> dict[str, Any]:
         "memory": dict(state.memory),
         "users": recommender.state.user_ids.ids.to_pylist(),
         "items": recommender.state.item_ids.ids.to_pylist(),
-        "groups": (recommender.state.groups.names, recommender.state.groups.choice, recommender.state.groups.ahead),
+        "groups": (recommender.state.groups.names, recommender.state.groups.choice),
         "codes": recommender.state.groups.codes.tolist(),
         "seen": state.history.seen.keys.tolist(),
         "events": (state.history.users.tolist(), state.history.items.tolist()),
@@ -127,7 +128,9 @@ def test_each_user_gets_k_ranked_items_that_are_new_to_it(served: FairRecommende
     assert table.column_names == COLUMNS
     for user, source in zip(table["user_id"].to_pylist(), table["source"].to_pylist(), strict=True):
         # Who has had nearly everything leaves no negatives to train with.
-        assert source == ("model" if len(known_items - had[user]) >= served.config.n_negatives else "popularity")
+        assert source == (
+            "model" if len(known_items - had[user]) >= served.recipe.training.n_negatives else "popularity"
+        )
     assert list(dict.fromkeys(table["user_id"].to_pylist())) == [u for u in users if had[u] != known_items]
     for user in users:
         rows = table.filter(pc.equal(table["user_id"], user))
@@ -186,7 +189,7 @@ def test_ids_are_only_names() -> None:
             table = table.set_column(table.column_names.index(column), column, [names])
         return table
 
-    by_number, by_name = fitted(), FairRecommender("mf", **FAST)
+    by_number, by_name = fitted(), make_recommender("mf", **FAST)
     by_name.fit(read(renamed(FIRST), renamed(USERS)))
     by_number.update(SECOND, users=USERS)
     by_name.update(renamed(SECOND), users=renamed(USERS))
@@ -225,18 +228,18 @@ def test_a_model_with_dropout_recommends_the_same_twice() -> None:
 )
 def test_nothing_works_before_fit(use: Callable[[FairRecommender, Path], object], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"not been fitted yet; call fit\(events\) first"):
-        use(FairRecommender("mf", **FAST), tmp_path)
+        use(make_recommender("mf", **FAST), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_a_frame_and_a_log_fit_alike(tmp_path: Path) -> None:
     pa.parquet.write_table(FIRST, tmp_path / "interactions.parquet")
     pa.parquet.write_table(USERS, tmp_path / "users.parquet")
-    log = FairRecommender("mf", **FAST)
+    log = make_recommender("mf", **FAST)
     log.fit(fairstream.read_events(FIRST, users=USERS))
     expected = everything(log)
     for events, users in ((tmp_path, None), (FIRST.to_pandas(), USERS.to_pandas()), (pl.from_arrow(FIRST), USERS)):
-        recommender = FairRecommender("mf", **FAST)
+        recommender = make_recommender("mf", **FAST)
         recommender.fit(events, users=users)
         assert everything(recommender) == expected
 
@@ -244,7 +247,7 @@ def test_a_folder_a_frame_and_a_log_fit_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"model": "custom"}, "model of your own"),
+        ({"model": "custom"}, "custom model; pass it again"),
         ({"model": "svd"}, "model must be one of"),
         ({"method": "fad"}, "method must be one of Pretrain, .*, got 'fad'"),
         ({"fairness_weight": -0.1}, "fairness_weight must be >= 0, got -0.1"),
@@ -253,14 +256,15 @@ def test_a_folder_a_frame_and_a_log_fit_alike(tmp_path: Path) -> None:
         ({"model": "svd"}, "model must be one of mf, ncf"),
         ({"loss": "mse"}, "loss must be one of bpr"),
         ({"strategy": "never"}, "strategy must be one of keep"),
-        ({"method": "Rerank"}, "method of experiments"),
+        ({"method": "Rerank"}, "Rerank is a method of experiments"),
+        ({"method": "adver"}, "Adver is a method of experiments"),
         ({"seed": -1}, "seed must be >= 0"),
         ({"device": "gpu"}, "device must be one of"),
     ],
 )
 def test_options_that_cannot_be_honoured_are_refused_at_once(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        FairRecommender(**{"model": "mf", "device": "cpu", **options})
+        make_recommender(**{"model": "mf", "device": "cpu", **options})
 
 
 def test_more_negatives_than_items_is_refused() -> None:
@@ -272,7 +276,7 @@ def test_more_negatives_than_items_is_refused() -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("model", ["mf", "ncf", Popularity])
+@pytest.mark.parametrize("model", ["mf", "ncf", PopularityScorer])
 @pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
 def test_users_and_items_simply_appear(model: Any, method: str) -> None:
     recommender = fitted(model, method=method)
@@ -291,7 +295,7 @@ def test_users_and_items_simply_appear(model: Any, method: str) -> None:
 
 
 def test_updates_report_what_they_did() -> None:
-    recommender = FairRecommender("mf", **FAST)
+    recommender = make_recommender("mf", **FAST)
     calls: list[tuple[int, int]] = []
     updates = [
         recommender.fit(read(FIRST), on_epoch=lambda *epoch: calls.append(epoch)).last_update,
@@ -460,7 +464,7 @@ def test_who_came_after_a_kept_model_gets_what_is_popular_less_what_it_had() -> 
         assert [popularity[item] for item in offered] == pytest.approx(free[:5])
 
 
-# ── groups that come and go ahead ────────────────────────────────────────────────────────
+# ── groups ────────────────────────────────────────────────────────
 
 
 def test_a_new_value_in_an_update_is_a_new_group() -> None:
@@ -480,36 +484,12 @@ def test_a_new_value_in_an_update_is_a_new_group() -> None:
 
 def test_any_number_of_groups_is_fitted_and_judged() -> None:
     many = USERS.set_column(1, "community", [[f"g{user % 7}" for user in range(100)]])
-    recommender = FairRecommender("mf", **FAST)
+    recommender = make_recommender("mf", **FAST)
     recommender.fit(fairstream.read_events(FIRST, users=many, group="community", advantaged="g3"))
     score = recommender.evaluate(SECOND, users=many, min_group_size=1, n_resamples=0)["ndcg@20"]
     assert next(iter(score.by_group)) == "g3"
     assert set(score.gaps) == {f"g{n}" for n in range(7)}
     assert score.disparity == score.gaps["g3"]
-
-
-def test_auto_finds_out_before_each_update_who_is_ahead() -> None:
-    many = USERS.set_column(1, "community", [[f"g{user % 3}" for user in range(100)]])
-    recommender = FairRecommender("mf", **FAST)
-    recommender.fit(fairstream.read_events(FIRST, users=many, group="community", advantaged="auto"))
-    names, ahead = recommender.state.groups.names, []
-    for events in (SECOND.slice(0, 200), SECOND.slice(200), THIRD):
-        judged = recommender.evaluate(events, users=many, min_group_size=1, n_resamples=0)
-        found = judged.slices["warm_users"]["ndcg@20"].ahead
-        assert 0 < len(found) < 3
-        recommender.update(events, users=many)
-        assert [names[code] for code in recommender.state.groups.ahead] == [name for name in names if name in found]
-        ahead.append(found)
-    assert any(found != ahead[0] for found in ahead)
-
-
-def test_an_update_that_fails_leaves_who_was_ahead() -> None:
-    recommender = FairRecommender("mf", **FAST)
-    recommender.fit(fairstream.read_events(FIRST, users=USERS, group="community", advantaged="auto"))
-    before = everything(recommender)
-    with pytest.raises(RuntimeError, match="stop"):
-        recommender.update(SECOND, users=USERS, on_epoch=_stop)
-    assert everything(recommender) == before
 
 
 # ── failing ──────────────────────────────────────────────────────────────────────────────
@@ -580,14 +560,14 @@ def test_even_an_update_that_is_interrupted_after_its_last_step_leaves_no_trace(
 ) -> None:
     recommender, undisturbed = fitted(), fitted()
     before = everything(recommender)
-    finish = FusedEngine.finish
+    finish = CpuMF.finish
 
-    def interrupted(engine: FusedEngine, *, in_place: bool) -> None:
+    def interrupted(engine: CpuMF, *, in_place: bool) -> None:
         finish(engine, in_place=in_place)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(FusedEngine, "finish", interrupted)
+        patch.setattr(CpuMF, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             recommender.update(SECOND, users=USERS)
     assert everything(recommender) == before
@@ -625,8 +605,42 @@ def test_disparity_is_the_advantaged_groups_value_less_the_others(
         if not judged.excluded_groups:
             assert score.performance_disparity == pytest.approx(advantaged - disadvantaged, abs=1e-12)
             assert min(advantaged, disadvantaged) <= score.mean <= max(advantaged, disadvantaged)
-    assert judged.n_tested_users == len(tested)
+    assert judged.n_users == len(tested)
     assert judged.n_cold_users == len(newcomers(SECOND, FIRST, "user_id")) == judged.slices["cold_users"].n_users
+
+
+@pytest.mark.parametrize("model", ["mf", "item-item"])
+def test_an_evaluation_tests_the_lists_that_recommend_returns(model: str) -> None:
+    """Also the lists of newcomers, whom the fallback serves, and where the events of a group count more."""
+    rec = fitted(model, group_weight=4.0)
+    evaluation = rec.evaluate(SECOND, users=USERS, k=8, n_resamples=0)
+    users = evaluation.users.to_pylist()
+    lists = rec.recommend(evaluation.users, k=8).to_pandas().groupby("user_id")["item_id"].agg(list)
+    wanted = SECOND.to_pandas().groupby("user_id")["item_id"].agg(set)
+    # A list can be short, or empty: of a user who has had all known items.
+    expected = [[item in wanted[user] for item in lists.get(user, [])] for user in users]
+    assert [
+        hits[: len(short)] for hits, short in zip(evaluation.tested.hits.tolist(), expected, strict=True)
+    ] == expected
+    assert evaluation.tested.is_cold.sum() == evaluation.n_cold_users > 5
+    assert evaluation.values["hit@8"].tolist() == [float(any(hits)) for hits in expected]
+
+
+def test_options_of_an_evaluation_that_make_no_sense_are_refused(served: FairRecommender) -> None:
+    with pytest.raises(ConfigurationError, match="n_resamples >= 0, got 20 and -1"):
+        served.evaluate(SECOND, users=USERS, n_resamples=-1)
+    with pytest.raises(ConfigurationError, match="metrics must name at least one"):
+        served.evaluate(SECOND, users=USERS, metrics=[])
+
+
+def test_longer_lists_than_there_are_items_end_with_the_items(served: FairRecommender) -> None:
+    n_items = served.state.history.n_items
+    longest, whole = (served.evaluate(SECOND, users=USERS, k=k, n_resamples=0) for k in (n_items + 100, n_items))
+    assert longest.metrics == whole.metrics
+    assert longest.notes == (
+        f"k = {n_items + 100} exceeds the {n_items} known items: the lists and the metrics end there",
+        *whole.notes,
+    )
 
 
 def groups_of_ids(users: set[int]) -> list[str]:
@@ -666,8 +680,8 @@ def test_events_that_were_judged_on_cannot_judge_once_learned() -> None:
         recommender.evaluate(SECOND, users=USERS)
 
 
-@pytest.mark.parametrize("k", [0, -1, 1000])
-def test_k_must_fit_the_catalogue_for_judging_too(served: FairRecommender, k: int) -> None:
+@pytest.mark.parametrize("k", [0, -1, 2.5])
+def test_k_must_be_positive_for_an_evaluation_too(served: FairRecommender, k: int) -> None:
     with pytest.raises(ConfigurationError, match=f"k must be .*, got {k}"):
         served.evaluate(SECOND, users=USERS, k=k)
 
@@ -702,15 +716,7 @@ def test_a_model_that_does_worse_restarts_and_says_why() -> None:
         notes.append(update.notes[0])
     assert steps == ["fine-tune", "fine-tune", "retrain", "fine-tune"]
     assert [note.split(":")[0] for note in notes] == ["no restart", "no restart", "restart", "no restart"]
-    assert "NDCG beside that of recent popularity has changed by -" in notes[2]
-
-
-def test_restarting_by_the_bounds_says_what_they_are() -> None:
-    recommender = fitted(restart="by-bound", update_epochs=3)
-    first, second = (recommender.update(part, users=USERS).last_update for part in (SECOND, THIRD))
-    assert first.notes[0] == "no restart: how much fine-tuning retains is not known yet"
-    assert "the bound of fine-tuning (γ " in second.notes[0]
-    assert "that of retraining " in second.notes[0]
+    assert "NDCG relative to recent popularity changed by -" in notes[2]
 
 
 def test_what_a_restart_is_decided_by_is_forgotten_with_the_user() -> None:
@@ -743,7 +749,7 @@ def test_restarting_on_degradation_works_with_a_small_catalogue() -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("model", ["mf", "ncf", Popularity, Forgetful])
+@pytest.mark.parametrize("model", ["mf", "ncf", PopularityScorer, Forgetful])
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_the_same_seed_and_events_give_the_same_recommender(model: Any, optimizer: str) -> None:
     def carried(seed: int, disturbance: int) -> dict[str, Any]:
@@ -781,7 +787,7 @@ def test_an_update_is_read_as_the_fit_was() -> None:
         liked = [5 if at % 2 else 3 for at in range(len(table))]
         return table.rename_columns(["who", "what", "when"]).append_column("rating", [liked])
 
-    recommender = FairRecommender("mf", **FAST)
+    recommender = make_recommender("mf", **FAST)
     people = USERS.rename_columns(["who", "community"])
     named = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_above": 4.0}
     recommender.fit(fairstream.read_events(rated(FIRST), users=people, group="community", **named))
@@ -810,8 +816,10 @@ def test_one_id_is_a_list_of_one(served: FairRecommender) -> None:
 @pytest.mark.parametrize("method", ["FADE", "Retrain-Fair", "Pretrain"])
 def test_a_recommender_learns_what_a_run_learns(method: str) -> None:
     options = {"method": method, "pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "device": "cpu"}
-    run = fairstream.run(read(STREAM.events), n_periods=3, **{"model": "mf", **options})
-    recommender = FairRecommender(**{"model": "mf", **options})
+    shared = {name: value for name, value in options.items() if name != "embedding_dim"}
+    lean = {**shared, "n_periods": 3, "n_resamples": 0, "tasks": ("next",)}
+    run = fairstream.run(read(STREAM.events), model=fairstream.models.MF(embedding_dim=8), **lean)
+    recommender = make_recommender(**{"model": "mf", **options})
     recommender.fit(read(STREAM.events.slice(0, run.periods.ends[0])))
     for result in run:
         span = run.periods.span(result.t)

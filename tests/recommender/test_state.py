@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -19,8 +20,9 @@ import torch
 
 import fairstream
 from fairstream import Context, FairRecommender, ItemTable, Scorer, UserTable
-from fairstream.recommender.learning import Learning
 from fairstream.recommender.model_builder import tensors_of
+from fairstream.recommender.trainer import Trainer
+from support import make_recommender
 
 FAST: dict[str, Any] = {
     "pretrain_epochs": 2, "update_epochs": 2, "embedding_dim": 8, "batch_size": 64, "device": "cpu"
@@ -48,7 +50,7 @@ MODELS = pytest.mark.parametrize("model", ["mf", "ncf", "popularity", "item-item
 
 def fitted(model: Any = "mf", **options: Any) -> FairRecommender:
     log = fairstream.read_events(FIRST, users=USERS, group="community", advantaged="majority")
-    return FairRecommender(model, **{**FAST, **options}).fit(log)
+    return make_recommender(model, **{**FAST, **options}).fit(log)
 
 
 def lists(recommender: FairRecommender, k: int = 5) -> pa.Table:
@@ -57,7 +59,7 @@ def lists(recommender: FairRecommender, k: int = 5) -> pa.Table:
 
 def contents(recommender: FairRecommender) -> dict[str, Any]:
     """Everything a recommender is made of, as plain values, without marking the state as shared."""
-    state = recommender._state
+    state = recommender._states.current
     assert state is not None
     tensors = tensors_of(state)
     return {
@@ -117,7 +119,7 @@ def test_two_descendants_of_one_state_do_not_disturb_each_other(model: Any) -> N
 # ── threads ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mf", Biased])
 def test_whoever_reads_while_another_thread_writes_sees_one_whole_state(model: Any, tmp_path: Path) -> None:
     """Every list, checkpoint and evaluation is one that some state would give."""
@@ -148,7 +150,7 @@ def test_whoever_reads_while_another_thread_writes_sees_one_whole_state(model: A
     def saved(turn: int) -> pa.Table:
         folder = tmp_path / str(turn)
         recommender.save(folder)
-        return lists(fairstream.load(folder, model=model if callable(model) else None))
+        return lists(fairstream.load(folder, **({"model": model} if callable(model) else {})))
 
     looks = [lambda turn: lists(recommender), lambda turn: _ndcg(recommender, later), saved]
     watchers = [threading.Thread(target=watch, args=(look,)) for look in looks]
@@ -310,8 +312,8 @@ def test_a_recommender_can_be_sent_to_another_process_and_back() -> None:
 
 
 def test_an_unfitted_recommender_can_be_copied() -> None:
-    twin = copy.deepcopy(FairRecommender("mf", **FAST))
-    assert pickle.loads(pickle.dumps(twin)).config == twin.config
+    twin = copy.deepcopy(make_recommender("mf", **FAST))
+    assert pickle.loads(pickle.dumps(twin)).recipe.to_json() == twin.recipe.to_json()
 
 
 # ── who has been trained on ──────────────────────────────────────────────────────────────
@@ -340,7 +342,7 @@ def test_a_user_who_leaves_no_negatives_to_draw_is_not_served_as_trained(tmp_pat
     """Also in a state that was read from a checkpoint, and until there are items enough to learn from the user."""
     items, hungry = FIRST["item_id"].unique().to_pylist(), 5000
     events = pa.concat_tables([FIRST, _events([hungry] * (len(items) - 2), items[2:])])
-    recommender = FairRecommender("mf", **FAST).fit(events, users=USERS)
+    recommender = make_recommender("mf", **FAST).fit(events, users=USERS)
     recommender.save(tmp_path)
     for each in (recommender, fairstream.load(tmp_path)):
         assert _sources(each, [hungry, FIRST["user_id"][0].as_py()]) == ["popularity", "model"]
@@ -466,18 +468,11 @@ def test_the_last_time_survives_a_checkpoint(tmp_path: Path) -> None:
     assert again.state.last_time.dtype == recommender.state.last_time.dtype
 
 
-def test_auto_that_cannot_decide_says_so() -> None:
-    log = fairstream.read_events(FIRST, users=USERS, group="community", advantaged="auto")
-    recommender = FairRecommender("mf", **FAST).fit(log)
-    majority = [at for at, name in enumerate(USERS["community"].to_pylist()) if name == "majority"][:3]
-    recommender.update(pa.table({"user_id": majority, "item_id": [7777] * 3, "time": [1e9] * 3}), users=USERS)
-    assert any("could not be decided" in note for note in recommender.last_update.notes)
-
-
 def test_learning_has_no_state_of_its_own() -> None:
     recommender = fitted()
-    learning = recommender._learning
-    assert isinstance(learning, Learning)
-    before = dict(vars(learning))
+    learning = recommender._trainer
+    assert isinstance(learning, Trainer)
+    fields = [field.name for field in dataclasses.fields(learning)]
+    before = [getattr(learning, name) for name in fields]
     recommender.update(PERIODS[0], users=USERS)
-    assert vars(learning) == before
+    assert all(getattr(learning, name) is value for name, value in zip(fields, before, strict=True))

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 import fairstream
-from fairstream import EventLog, FairRecommender, SyntheticStream
+from fairstream import EventLog, SyntheticStream
 from fairstream.data import History
-from fairstream.models import ClosedFormScorer, Context, Reads
+from fairstream.models import TASKS, ClosedFormScorer, Context
+from support import make_recommender
 
 N_USERS, N_ITEMS = 12, 6
 FAVOURITE = {"event": 0, "next": 1}
@@ -44,7 +45,7 @@ class ByTask(ClosedFormScorer):
 class ByTaskOfAReader(ByTask):
     """The same from a context with something in it."""
 
-    reads = Reads(history=2)
+    history_length = 2
 
 
 MODELS = pytest.mark.parametrize("model", [ByTask, ByTaskOfAReader])
@@ -72,7 +73,7 @@ def log_of(pairs: list[tuple[int, int]]) -> EventLog:
 
 @MODELS
 def test_of_a_recommendation(model: Any) -> None:
-    rec = FairRecommender(model, device="cpu").fit(log_of(PAST))
+    rec = make_recommender(model, device="cpu").fit(log_of(PAST))
     for task, favourite in FAVOURITE.items():
         for asked in ({"user_ids": EVERYBODY}, {"histories": [[2, 3], [5]]}):
             assert set(rec.recommend(**asked, k=1, task=task)["item_id"].to_pylist()) == {favourite}
@@ -81,10 +82,10 @@ def test_of_a_recommendation(model: Any) -> None:
 
 @MODELS
 def test_of_an_evaluation(model: Any) -> None:
-    rec = FairRecommender(model, device="cpu").fit(log_of(PAST))
+    rec = make_recommender(model, device="cpu").fit(log_of(PAST))
     new = table(NEXT, after=len(PAST))
-    found = rec.evaluate(new, tasks=["event", "next"], k=1, metrics=["hit"], n_resamples=0)
-    for task, evaluation in found.items():
+    for task in TASKS:
+        evaluation = rec.evaluate(new, task=task, k=1, metrics=["hit"], n_resamples=0)
         assert evaluation["hit@1"].mean == pytest.approx(SHARE[task])
 
 
@@ -104,7 +105,7 @@ def test_of_a_run(model: Any, protocol: str) -> None:
 def test_evaluate_tests_the_lists_that_recommend_returns(model: str, stream: SyntheticStream) -> None:
     """By default, for known users and newcomers; NDCG is computed here from the lists alone."""
     first, later = stream.events.slice(0, 2500), stream.events.slice(2500, 700)
-    rec = FairRecommender(model, pretrain_epochs=2, embedding_dim=8, device="cpu").fit(first)
+    rec = make_recommender(model, pretrain_epochs=2, embedding_dim=8, device="cpu").fit(first)
     known = set(zip(*(first[name].to_pylist() for name in ("user_id", "item_id")), strict=True))
     wanted: dict[Any, set[Any]] = {}
     for user, item in zip(*(later[name].to_pylist() for name in ("user_id", "item_id")), strict=True):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fairstream import EventLog, FairRecommender, SyntheticStream, read_events
+from support import make_recommender
 
 pytestmark = pytest.mark.slow
 
@@ -20,15 +21,15 @@ def weights(rec: FairRecommender) -> dict[str, torch.Tensor]:
     return dict(rec.state.model.state_dict())
 
 
-@pytest.mark.parametrize("options", [{"model": "ncf"}, {"method": "Adver"}, {"model": "mf"}], ids=str)
+@pytest.mark.parametrize("options", [{"model": "ncf"}, {"model": "mf"}], ids=str)
 def test_fits_in_threads_are_those_one_after_the_other(stream: SyntheticStream, options: dict[str, Any]) -> None:
-    """Adver draws while it trains (dropout); all draw their first weights from the global generator."""
+    """All draw their first weights from the global generator."""
     barrier, log = Barrier(4), read_events(stream.events.slice(0, 800), users=stream.users, group="community")
 
     def fitted(seed: int, *, wait: bool) -> dict[str, torch.Tensor]:
         if wait:
             barrier.wait()
-        return weights(FairRecommender(seed=seed, **{"model": "mf", **FAST, **options}).fit(log))
+        return weights(make_recommender(seed=seed, **{"model": "mf", **FAST, **options}).fit(log))
 
     alone = [fitted(seed, wait=False) for seed in range(4)]
     state = torch.get_rng_state()
@@ -57,14 +58,14 @@ def test_overlapping_trainings_leave_the_number_of_threads_alone(log: EventLog, 
 
     def run_second() -> None:
         first_began.wait()
-        FairRecommender("mf", engine=engine, threads=1, **FAST).fit(log, on_epoch=second)
+        make_recommender("mf", engine=engine, threads=1, **FAST).fit(log, on_epoch=second)
 
     n_before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with ThreadPoolExecutor(1) as pool:
             other = pool.submit(run_second)
-            FairRecommender("mf", engine=engine, threads=1, **FAST).fit(log, on_epoch=first)
+            make_recommender("mf", engine=engine, threads=1, **FAST).fit(log, on_epoch=first)
             first_ended.wait()
             other.result()
         assert set(seen) == {1}

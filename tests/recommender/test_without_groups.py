@@ -11,6 +11,7 @@ import torch
 
 import fairstream as fs
 from fairstream.errors import ConfigurationError
+from support import make_recommender
 
 STREAM = fs.synthetic_stream(n_users=200, n_items=60, n_events=4000, seed=3, disadvantaged_share=0.3)
 LOG = fs.read_events(STREAM.events.slice(0, 2500), users=STREAM.users, group="community", advantaged="majority")
@@ -27,7 +28,7 @@ SHORT: dict[str, dict[str, Any]] = {
 def weighted(model: str) -> fs.FairRecommender:
     """A recommender whose controller started from weights and has made a step."""
     options = {"device": "cpu", "max_disparity": 0.001, "group_weight": 8.0, **SHORT[model]}
-    rec = fs.FairRecommender(model, **options).fit(LOG).update(NEXT, users=STREAM.users)
+    rec = make_recommender(model, **options).fit(LOG).update(NEXT, users=STREAM.users)
     assert rec.state.event_weights["minority"] > 2
     return rec
 
@@ -84,7 +85,7 @@ def test_with_its_groups_it_learns_and_forgets_as_if_it_had_never_been_saved(
 
 
 def test_without_weights_an_update_needs_no_groups(tmp_path: Path) -> None:
-    rec = fs.FairRecommender("item-item", device="cpu").fit(LOG)
+    rec = make_recommender("item-item", device="cpu").fit(LOG)
     rec.save(tmp_path, with_groups=False)
     assert fs.load(tmp_path).update(NEXT).last_update is not None
 
@@ -92,7 +93,7 @@ def test_without_weights_an_update_needs_no_groups(tmp_path: Path) -> None:
 def test_the_step_of_the_controller_is_in_proportion_to_the_share_that_is_taken() -> None:
     thetas = {}
     for share in (1.0, 0.5):
-        rec = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
+        rec = make_recommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
         rec.update(NEXT, users=STREAM.users, control_step=share)
         update = rec.last_update
         assert update is not None
@@ -106,7 +107,7 @@ def test_the_step_of_the_controller_is_in_proportion_to_the_share_that_is_taken(
 
 
 def test_groups_that_are_too_small_are_not_measured() -> None:
-    rec = fs.FairRecommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
+    rec = make_recommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
     update = rec.update(NEXT, users=STREAM.users, min_group_size=190).last_update
     assert update is not None
     assert update.control is not None

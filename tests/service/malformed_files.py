@@ -140,7 +140,7 @@ class Files:
         elif way == 1:
             rows[1] = {"user_id": None, "community": "a"}
         elif way == 2:
-            rows = [{"user": MARK, "community": "a"}]
+            rows = [{"person": MARK, "community": "a"}]
         elif way == 3:
             rows = [{"user_id": MARK, "group": "a"}]
         content = b"\n".join(json.dumps(row).encode() for row in rows)

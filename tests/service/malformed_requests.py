@@ -8,11 +8,9 @@ from random import Random
 from typing import Any, Literal
 from urllib.parse import quote, quote_from_bytes
 
-import malformed
-import pyarrow as pa
-from malformed import BAD_IDS, MARK, ODD_TEXTS, bad_event, bad_json, event, good_table, ipc, scratched, text
+from malformed import BAD_IDS, MARK, ODD_TEXTS, bad_event, bad_json, event, scratched, text
 
-JSON, LINES, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
+JSON, LINES = "application/json", "application/x-ndjson"
 Expected = Literal["stored", "answered", "refused", "either"]
 """A bad request may turn out to be a good one where its bytes were changed at random: then it tells what it stored."""
 FORM = "application/x-www-form-urlencoded"
@@ -62,8 +60,6 @@ class Gun:
             (self._bad_events, 4),
             (self._bad_json, 3),
             (self._scratched_json, 2),
-            (self._wrong_arrow, 3),
-            (self._scratched_arrow, 3),
             (self._bad_people, 3),
             (self._bad_question, 3),
             (self._bad_questions, 2),
@@ -90,14 +86,12 @@ class Gun:
 
     def _good_events(self) -> Shot:
         events = [event(self._rng, self._n * 100 + i) for i in range(self._rng.randrange(1, 5))]
-        way = self._rng.randrange(4)
+        way = self._rng.randrange(3)
         if way == 0:
             return self._post("good events", text(events), expected="stored", events=events)
         if way == 1:
             body = b"\n".join(map(text, events))
             return self._post("good events", body, LINES, expected="stored", events=events)
-        if way == 2:
-            return self._post("good events", ipc(pa.Table.from_pylist(events)), ARROW, expected="stored", events=events)
         body = b"".join(b"%x\r\n%s\r\n" % (1, bytes([byte])) for byte in text(events)) + b"0\r\n\r\n"
         headers = {**self._keys.ingest, "Content-Type": JSON, "Transfer-Encoding": "chunked"}
         return Shot("good events", http("POST", "/v1/events", headers, body), "stored", events)
@@ -125,21 +119,11 @@ class Gun:
         body = scratched(self._rng, text([event(self._rng, self._n) for _ in range(3)]))
         return self._post("scratched JSON", body, self._rng.choice([JSON, LINES]), "either")
 
-    def _wrong_arrow(self) -> Shot:
-        compression = self._rng.choice([None, None, None, "zstd", "lz4"])
-        body = ipc(malformed.wrong_tables(self._rng, self._n), compression)
-        return self._post("wrong Arrow", body, ARROW)
-
-    def _scratched_arrow(self) -> Shot:
-        body = scratched(self._rng, ipc(good_table(self._rng, self._n)))
-        return self._post("scratched Arrow", body, ARROW, "either")
-
     def _bad_people(self) -> Shot:
         rng = self._rng
         good = [{"user_id": f"{MARK}{n}", "group": "a"} for n in range(rng.randrange(3))]
         bad: dict[str, Any] = {"user_id": MARK, "group": "a"}
-        way = rng.randrange(6)
-        content_type = JSON
+        way = rng.randrange(4)
         if way == 0:
             del bad[rng.choice(["user_id", "group"])]
         elif way == 1:
@@ -150,11 +134,7 @@ class Gun:
         if way == 3:
             body = bad_json(rng)
             body = body if body.strip() else b"{"
-        elif way == 4:
-            body, content_type = ipc(malformed.wrong_tables(rng, self._n)), ARROW
-        elif way == 5:
-            body, content_type = ipc(pa.table({"user_id": [MARK], "group": pa.array([{"a": 1}])})), ARROW
-        sent = http("PUT", "/v1/users", {**self._keys.attributes, "Content-Type": content_type}, body)
+        sent = http("PUT", "/v1/users", {**self._keys.attributes, "Content-Type": JSON}, body)
         return Shot("bad people", sent)
 
     def _bad_question(self) -> Shot:

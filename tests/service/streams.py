@@ -9,14 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairstream import synthetic_stream
+from fairstream.service import schema
 from fairstream.service.event_store import EventStore
-from fairstream.service.incoming import Batch, batch_from_arrow
+from fairstream.service.incoming import batch_from_arrow
 from fairstream.service.learning import Learning
 from fairstream.service.settings import Gate, Privacy
 from fairstream.service.workspace import Workspace
 
 SMALL: dict[str, Any] = {
-    "learning": Learning(embedding_dim=16, pretrain_epochs=20, update_epochs=5, batch_size=256),
+    "learning": Learning(model_settings={"embedding_dim": 16}, pretrain_epochs=20, update_epochs=5, batch_size=256),
     "gate": Gate(min_tested_users=50, min_group_size=20),
     "privacy": Privacy(epsilon="off"),
 }
@@ -64,7 +65,7 @@ def take_in(workspace: Workspace, events: pa.Table) -> None:
     EventStore(workspace).append(batch_of(workspace, events))
 
 
-def batch_of(workspace: Workspace, events: pa.Table) -> Batch:
+def batch_of(workspace: Workspace, events: pa.Table) -> pa.Table:
     return batch_from_arrow(events, workspace.config.limits)
 
 
@@ -77,3 +78,10 @@ def values_of(workspace: Workspace) -> pa.Table:
     """user_id and value of everybody who has one."""
     with workspace.people() as store:
         return store.values()
+
+
+def n_pending(workspace: Workspace) -> int:
+    """How many requests to forget are not completed."""
+    with workspace.engine.connect() as connection:
+        pending = schema.forgotten.select().where(schema.forgotten.c.completed.is_(None))
+        return len(connection.execute(pending).all())

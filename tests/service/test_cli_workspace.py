@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -24,19 +23,18 @@ from streams import values_of
 from typer.testing import CliRunner
 
 from fairstream.cli import app
+from fairstream.data import Columns
 from fairstream.errors import ConfigurationError, DataError, FairstreamError, WorkspaceError
-from fairstream.service import files_in
+from fairstream.service import incoming
 from fairstream.service.audit import entries
 from fairstream.service.database import writing
-from fairstream.service.event_store import EventStore
-from fairstream.service.files_in import batches_from_file
-from fairstream.service.keys import scope_of
-from fairstream.service.periods import closed_periods
+from fairstream.service.event_store import EventStore, closed_periods
+from fairstream.service.incoming import batches_from_file
+from fairstream.service.keys import find_key
 from fairstream.service.settings import Limits, LiveConfig
 from fairstream.service.workspace import Workspace
 
 NewDatabase = Callable[..., str | None]
-COLUMNS = {name: name for name in ("user_id", "item_id", "time", "event_id")}
 EVENTS = pa.table(
     {"user_id": ["007", "b", "007"], "item_id": ["x", "y,z", "ü"], "time": [1, 2, 3], "event_id": ["1", "2", "3"]}
 )
@@ -79,19 +77,19 @@ def test_init_prints_a_key_once_and_the_next_command(tmp_path: Path) -> None:
     (key,) = re.findall(r"^fs_[\w-]{43}$", said, re.MULTILINE)
     assert f"Next: fairstream ingest {tmp_path / 'w'}" in said
     with Workspace.open(tmp_path / "w") as workspace:
-        assert scope_of(workspace.engine, key) == ("admin", "admin")
+        assert find_key(workspace.engine, key) == ("admin", "admin")
         assert (workspace.config.every, workspace.config.advantaged) == ("6h", "m")
         assert [entry.kind for entry in entries(workspace.engine)] == ["init", "key"]
 
 
 def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
-    options = ("--max-disparity", "0.02", "--min-quality", "0.1", "--max-group-loss", "0.05")
+    options = ("--max-disparity", "0.02", "--max-group-loss", "0.05")
     said = run("init", tmp_path / "w", *options)
     assert "accepted gap 0.02" in said
     assert "max_disparity = 0.02" in (tmp_path / "w" / "fairstream.toml").read_text().splitlines()
     with Workspace.open(tmp_path / "w") as workspace:
         learning = workspace.config.learning
-        assert (learning.max_disparity, learning.min_quality, learning.max_group_loss) == (0.02, 0.1, 0.05)
+        assert (learning.max_disparity, learning.max_group_loss) == (0.02, 0.05)
     assert "workspace already" in told(ConfigurationError, "init", tmp_path / "w", "--max-disparity", "0.03")
 
 
@@ -101,7 +99,6 @@ def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> N
     for option, value, said in (
         ("--max-disparity", "0", "max_disparity must be > 0, got 0.0"),
         ("--max-disparity", "1.5", "max_disparity must be < 1, got 1.5"),
-        ("--min-quality", "0.1", "min_quality goes with max_disparity"),
         ("--max-group-loss", "0.1", "max_group_loss goes with max_disparity"),
     ):
         assert said in told(ConfigurationError, "init", new, option, value)
@@ -147,7 +144,7 @@ def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> 
         file = write(tmp_path / f"e{suffix}", EVENTS.rename_columns(names).append_column("more", [[1.5] * 3]))
         options = ("--user-column", "who", "--item-column", "what", "--time-column", "when", "--event-id-column", "id")
         assert "3 " in run("ingest", folder, file, *options)
-        assert "'user_id'" in told(DataError, "ingest", folder, file) or suffix == ".jsonl"
+        assert "needs a user column" in told(DataError, "ingest", folder, file)
     with Workspace.open(folder) as workspace:
         assert EventStore(workspace).last_seq() == 3
     assert "'nr'" in told(DataError, "ingest", folder, write(tmp_path / "f.csv", EVENTS), "--event-id-column", "nr")
@@ -158,15 +155,15 @@ def test_columns_are_called_as_they_are_called(folder: Path, tmp_path: Path) -> 
     ("name", "content", "said"),
     [
         ("e.csv", "user_id,item_id,time\na,b,1\n,b,2\n", "event 2: user_id is missing"),
-        ("e.csv", "user_id,item_id,time\na,b,soon\n", "event 1: time must be seconds"),
+        ("e.csv", "user_id,item_id,time\na,b,soon\n", "must be ISO 8601"),
         ("e.csv", "", "cannot be read as csv"),
-        ("e.csv", "user_id,item_id\na,b\n", "no column 'time'"),
+        ("e.csv", "user_id,item_id\na,b\n", "needs a time column"),
         ("e.csv", "user_id,item_id,time\na,b,1,4\n", "cannot be read as csv"),
         ("e.csv", "user_id,user_id,item_id,time\na,a,b,1\n", "more than once"),
         ("e.parquet", "PAR1", "cannot be read as parquet"),
         ("e.arrow", "ARROW1", "cannot be read as arrow"),
-        ("e.jsonl", '{"user_id": 1, "item_id": 2, "time": 3}\n{', "line 2: this is not JSON"),
-        ("e.jsonl", "3", "event 1: expected a JSON object"),
+        ("e.jsonl", '{"user_id": 1, "item_id": 2, "time": 3}\n{', "cannot be read as jsonl"),
+        ("e.jsonl", "3", "JSON must hold objects, one for each row"),
         ("e.xlsx", "", "must end in"),
         ("missing.csv", None, "there is no file"),
     ],
@@ -184,8 +181,8 @@ def test_a_bad_file_is_one_sentence(folder: Path, tmp_path: Path, name: str, con
 def refusal(file: Path) -> str:
     """The sentence that a file is refused with, none where it is taken."""
     try:
-        for batch in batches_from_file(file, COLUMNS, Limits()):
-            assert not any(column.null_count for column in batch.table.columns)
+        for batch in batches_from_file(file, Columns(), Limits()):
+            assert not any(column.null_count for column in batch.columns)
     except DataError as error:
         return str(error)
     return ""
@@ -203,7 +200,7 @@ def test_any_bytes_are_a_file_or_one_sentence(tmp_path: Path, suffix: str, conte
 
 
 def test_a_long_file_is_stored_in_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_in, "N_ROWS", 1000)
+    monkeypatch.setattr(incoming, "MAX_ROWS", 1000)
     n = 2500
     table = pa.table({"user_id": [f"u{i % 1000}" for i in range(n)], "item_id": ["i"] * n, "time": range(n)})
     for suffix in (".parquet", ".csv"):
@@ -216,40 +213,15 @@ def test_a_long_file_is_stored_in_parts(folder: Path, tmp_path: Path, monkeypatc
         assert EventStore(workspace).last_seq() == n + 2000
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["list", "lines", "arrow"])
-def test_users_are_read_from_standard_input(folder: Path, kind: str) -> None:
-    people = [{"user_id": "u1", "group": "m"}, {"user_id": "u2", "group": "f"}]
-    content = {
-        "list": json.dumps(people).encode(),
-        "lines": "\n".join(map(json.dumps, people)).encode(),
-        "arrow": ipc(pa.Table.from_pylist(people)),
-    }[kind]
-    command = ["ingest", str(folder), "--users", "-", "--group", "group", "--json", "-"]
-    done = CliRunner().invoke(app, command, input=content)
-    assert json.loads(done.output) == {"users": {"stored": 2, "forgotten": 0}}
-    refused = CliRunner().invoke(app, command, input=content[:-4])
-    assert isinstance(refused.exception, DataError)
-    with Workspace.open(folder) as workspace:
-        assert values_of(workspace).num_rows == 2
-
-
-def ipc(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
 def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
     key = run("keys", "add", folder, "shop", "--scope", "ingest").strip()
     with Workspace.open(folder) as workspace:
-        assert scope_of(workspace.engine, key) == ("shop", "ingest")
+        assert find_key(workspace.engine, key) == ("shop", "ingest")
         said = run("keys", "list", folder)
         assert "shop" in said
         assert key not in said
         run("keys", "revoke", folder, "shop")
-        assert scope_of(workspace.engine, key) is None
+        assert find_key(workspace.engine, key) is None
     assert "no key named" in told(WorkspaceError, "keys", "revoke", folder, "shop")
     listed = json.loads(run("keys", "list", folder, "--json", "-"))["keys"]
     assert [(key["name"], key["scope"], key["revoked"] is None) for key in listed] == [
@@ -275,13 +247,13 @@ def test_the_record_is_checked_and_printed(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_are_there_without_the_extra(tmp_path: Path) -> None:
-    for name in ("sqlalchemy", "alembic", "fastapi", "psycopg", "confluent_kafka"):
+    for name in ("sqlalchemy", "alembic", "fastapi", "psycopg"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     for arguments, code, said in (
         (["--help"], 0, b"ingest"),
         (["init", str(tmp_path / "w")], 2, b"fairstream[live]"),
-        (["consume", str(tmp_path / "w"), "--brokers=x", "--topic=y"], 2, b"fairstream[live]"),
+        (["status", str(tmp_path / "w")], 2, b"fairstream[live]"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "fairstream", *arguments],

@@ -17,13 +17,14 @@ from streams import named_stream, take_in
 
 from fairstream import load
 from fairstream.service import updates
+from fairstream.service.event_store import closed_periods
 from fairstream.service.gate import Check, attainable
-from fairstream.service.periods import closed_periods
 from fairstream.service.privacy import NO_GROUPS, Comparison
 from fairstream.service.registry import in_service, model, models, promote, rejections_in_a_row
 from fairstream.service.settings import Alerts, Gate, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
+from fairstream.strategies import FineTune
 
 PERIODS, PEOPLE = named_stream()
 DRIFTED = Check("drift", False, "the events themselves have changed", 0.7, None, 0.5)
@@ -104,7 +105,7 @@ def test_a_model_that_starts_afresh_still_knows_what_users_have_had(learned: Wor
     user = PERIODS[0]["user_id"][0].as_py()
     had = PERIODS[0].filter(pc.equal(PERIODS[0]["user_id"], user))["item_id"].to_pylist()
     assert not set(recommender.recommend([user], k=100)["item_id"].to_pylist()) & set(had)
-    assert recommender.config.strategy_name == "fine-tune"  # starting afresh was for once
+    assert isinstance(recommender.recipe.strategy, FineTune)  # starting afresh was for once
 
 
 def test_a_poisoned_period_is_rejected_and_left_out_when_the_next_is_as_before(learned: Workspace) -> None:
@@ -133,6 +134,7 @@ def test_floods_do_not_make_way_for_poison(learned: Workspace) -> None:
     assert (outcome.kind, "no worse, after" in outcome.reason) == ("rejected", False), outcome
 
 
+@pytest.mark.slow
 def test_a_flood_is_never_learned_later(learned: Workspace) -> None:
     spam = PERIODS[2].set_column(0, "user_id", pa.array(["u5"] * len(PERIODS[2])))
     take_in(learned, pa.concat_tables([PERIODS[2], spam]))
@@ -165,6 +167,7 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     thread.join()
 
 
+@pytest.mark.slow
 def test_rejections_in_a_row_are_counted_and_told(
     learned: Workspace, webhook: tuple[str, list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:

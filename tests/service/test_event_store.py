@@ -15,8 +15,8 @@ from sqlalchemy import Connection, delete, event, insert, select
 
 from fairstream.errors import WorkspaceError
 from fairstream.service.database import writing
-from fairstream.service.event_store import EventStore, Receipt
-from fairstream.service.incoming import Batch, batch_from_json
+from fairstream.service.event_store import EventsReceipt, EventStore
+from fairstream.service.incoming import batch_from_json
 from fairstream.service.people import digests
 from fairstream.service.schema import events, events_of_user, forgotten, of_users, periods
 from fairstream.service.workspace import Workspace
@@ -27,7 +27,7 @@ fixtures_stay = settings(suppress_health_check=[HealthCheck.function_scoped_fixt
 _ids = st.sampled_from(["a", "b", 'c"', "d,e", "ü\u2028", "\\.", "''", "NULL", "0", "日本", " ", "f\\n"])
 
 
-def batch(workspace: Workspace, rows: list[tuple[str, str, str, float]]) -> Batch:
+def batch(workspace: Workspace, rows: list[tuple[str, str, str, float]]) -> pa.Table:
     names = ("event_id", "user_id", "item_id", "time")
     return batch_from_json([dict(zip(names, row, strict=True)) for row in rows], workspace.config.limits)
 
@@ -53,7 +53,7 @@ def test_the_first_event_of_each_id_is_kept_however_they_are_sent(workspace: Wor
         for event_id, *rest in rows:
             first.setdefault(event_id, tuple(rest))
         fresh = len(first) - known
-        assert store.append(batch(workspace, rows)) == Receipt(fresh, len(rows) - fresh, 0)
+        assert store.append(batch(workspace, rows)) == EventsReceipt(fresh, len(rows) - fresh, 0)
     assert stored(store) == [(user, item, time * 1_000_000) for user, item, time in first.values()]
     for user in {user for user, *_ in first.values()}:
         assert store.items_of(user) == list(dict.fromkeys(item for who, item, _ in first.values() if who == user))
@@ -138,7 +138,7 @@ def test_of_many_events_those_that_are_known_or_there_twice_are_left_out(workspa
     store = EventStore(workspace)
     store.append(batch(workspace, [(str(n), "u", f"first {n}", n) for n in range(0, 2_000, 100)]))
     rows = [(str(n % 1_500), "u", f"then {n}", n) for n in range(2_000)]
-    assert store.append(batch(workspace, rows)) == Receipt(1_485, 515, 0)
+    assert store.append(batch(workspace, rows)) == EventsReceipt(1_485, 515, 0)
     fresh = [n for n in range(1_500) if n % 100]
     assert store.read(0)["item_id"].to_pylist()[20:] == [f"then {n}" for n in fresh]
 
@@ -146,7 +146,10 @@ def test_of_many_events_those_that_are_known_or_there_twice_are_left_out(workspa
 def test_several_batches_of_one_transaction_know_of_each_other(workspace: Workspace) -> None:
     store = EventStore(workspace)
     one, two = ([(f"{n}", f"{part}", "i", n) for n in range(*ends)] for part, ends in (("a", (0, 6)), ("b", (3, 9))))
-    assert store.append_all([batch(workspace, one), batch(workspace, two)]) == [Receipt(6, 0, 0), Receipt(3, 3, 0)]
+    assert store.append_all([batch(workspace, one), batch(workspace, two)]) == [
+        EventsReceipt(6, 0, 0),
+        EventsReceipt(3, 3, 0),
+    ]
     assert [user for user, *_ in stored(store)] == ["a"] * 6 + ["b"] * 3
 
 
@@ -156,7 +159,7 @@ def test_a_replay_does_not_bring_back_who_was_forgotten(workspace: Workspace) ->
     with writing(workspace.engine) as connection:
         connection.execute(insert(forgotten).values(digest=digest, until=5_000_000, requested=0))
     rows = [("1", "gone", "i", 4), ("2", "stays", "i", 4), ("3", "gone", "i", 5), ("4", "gone", "back", 6)]
-    assert store.append(batch(workspace, rows)) == Receipt(2, 0, 2)
+    assert store.append(batch(workspace, rows)) == EventsReceipt(2, 0, 2)
     assert stored(store) == [("stays", "i", 4_000_000), ("gone", "back", 6_000_000)]
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,14 +21,12 @@ GATE = Gate(k=5, max_fall=0.1, max_rise=0.05, max_drift=0.5, max_user_share=0.1,
 
 def judged(found: np.ndarray) -> Evaluation:
     """Of each group 200 users, with the one item that there was to find in first place or nowhere."""
-    hits = torch.zeros(len(found), 5, dtype=torch.float64)
-    hits[:, 0] = torch.from_numpy(found.astype(np.float64))
+    hits = np.zeros((len(found), 5), np.bool_)
+    hits[:, 0] = found
     codes = np.repeat(np.array([0, 1], np.int16), len(found) // 2)
     nobody = np.zeros(len(found), np.bool_)
-    tested = evaluation.UserResults(
-        np.arange(len(found)), codes, nobody, hits, torch.ones(len(found), dtype=torch.float64)
-    )
-    return Evaluation({}, len(found), 0, {}, {}, tested)
+    tested = evaluation.UserResults(np.arange(len(found)), codes, nobody, hits, np.ones(len(found), np.int64))
+    return Evaluation({}, len(found), None, {}, {}, tested, n_cold_users=0)
 
 
 def shares(majority: float, minority: float, n: int = 200) -> np.ndarray:
@@ -148,6 +145,7 @@ def noisy_checks(n: int, before: float, after: list[float], secret: int) -> list
     return list(compared(Comparison.of(release, *found, FOUR, n), GATE))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n", [1000, 2000, 5000])
 def test_noise_rejects_no_candidate_that_is_better_for_everybody(n: int) -> None:
     """A shop of some 2,000 users, a candidate that is 30 % better: before, 3 to 4 of 100 were rejected."""

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service.audit import entries, verify
-from fairstream.service.keys import SCOPES, list_keys, make_key, revoke_key, scope_of
+from fairstream.service.keys import SCOPES, find_key, list_keys, make_key, revoke_key
 from fairstream.service.schema import keys
 from fairstream.service.workspace import Workspace
 
@@ -21,10 +21,10 @@ def test_a_key_opens_until_it_is_revoked(new_workspace: Maker) -> None:
     engine = new_workspace().engine
     made = {scope: make_key(engine, f"the {scope} key", scope) for scope in SCOPES}
     assert all(re.fullmatch(r"fs_[\w-]{43}", key) for key in made.values())
-    assert {scope_of(engine, key) for key in made.values()} == {(f"the {scope} key", scope) for scope in SCOPES}
+    assert {find_key(engine, key) for key in made.values()} == {(f"the {scope} key", scope) for scope in SCOPES}
     revoke_key(engine, "the read key")
-    assert scope_of(engine, made["read"]) is None
-    assert scope_of(engine, made["ingest"]) == ("the ingest key", "ingest")
+    assert find_key(engine, made["read"]) is None
+    assert find_key(engine, made["ingest"]) == ("the ingest key", "ingest")
     valid = {key.scope for key in list_keys(engine) if key.revoked is None}
     assert valid == {*SCOPES} - {"read"}
 
@@ -33,7 +33,7 @@ def test_any_other_text_opens_nothing(new_workspace: Maker) -> None:
     engine = new_workspace().engine
     make_key(engine, "a", "admin")
     for text in ("", "fs_", "fs_" + "a" * 43, "\ud800", "\x00", "' OR 1=1 --"):
-        assert scope_of(engine, text) is None
+        assert find_key(engine, text) is None
 
 
 def test_the_key_itself_is_kept_nowhere(new_workspace: Maker) -> None:

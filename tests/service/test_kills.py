@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
-from streams import know, periods_of, take_in, values_of
+from streams import know, n_pending, periods_of, take_in, values_of
 from victims import N_FORGETTABLE, Victims
 
 import fairstream
 from fairstream.errors import CheckpointError
 from fairstream.service import schema
 from fairstream.service.audit import verify
-from fairstream.service.forgetting import n_pending
 from fairstream.service.learning import Learning
 from fairstream.service.registry import in_service, model, models
 from fairstream.service.settings import Gate
@@ -32,7 +31,7 @@ LIVES = {"ingest": 2.0, "decide": 2.0, "learn": 10.0, "forget": 6.0}
 """The most seconds that each process lives; nothing is asserted of what it does in them."""
 Maker = Callable[..., Workspace]
 OPTIONS = {
-    "learning": Learning(embedding_dim=8, pretrain_epochs=3, update_epochs=2, batch_size=256),
+    "learning": Learning(model_settings={"embedding_dim": 8}, pretrain_epochs=3, update_epochs=2, batch_size=256),
     "gate": Gate(min_tested_users=30, min_group_size=10, max_user_share=1, max_fall=0.99, max_rise=1, max_drift=1),
     "keep_models": 4,
 }
@@ -97,7 +96,7 @@ def test_nothing_is_lost_and_nothing_is_half(workspace: Workspace, tmp_path: Pat
     assert n_models == n_periods > 1
     verify(workspace.engine)
     update(workspace)  # sweeps up, and completes what was cut short
-    assert n_pending(workspace.engine) == 0
+    assert n_pending(workspace) == 0
     assert workspace.models.names() <= {row.folder for row in models(workspace.engine)}
     assert not forgotten & {row.user_id for row in rows}
     assert not forgotten & set(values_of(workspace)["user_id"].to_pylist())

@@ -10,13 +10,11 @@ from sqlalchemy import update as update_statement
 from streams import named_stream, take_in
 
 from fairstream.recommender import load
-from fairstream.service import retention, schema
+from fairstream.service import event_store, schema
 from fairstream.service.audit import entries, verify
-from fairstream.service.database import writing
-from fairstream.service.event_store import EventStore
-from fairstream.service.periods import closed_periods
+from fairstream.service.database import now, writing
+from fairstream.service.event_store import EventStore, closed_periods, prune
 from fairstream.service.registry import in_service, model, models
-from fairstream.service.retention import prune
 from fairstream.service.settings import Retention
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
@@ -48,6 +46,18 @@ def test_only_what_no_kept_model_needs_is_deleted(learned: Workspace) -> None:
         assert [entry.kind for entry in entries(workspace.engine)][-1] == "prune"
         assert prune(workspace) == 0
         verify(workspace.engine)
+
+
+def test_recent_events_stay_among_old_ones_that_came_in_before_and_after_them(learned: Workspace) -> None:
+    first, _ = closed_periods(learned.engine)
+    learned.models.remove([models(learned.engine)[-1].folder])
+    recent = [first.first_seq + 1, first.first_seq + 5]
+    with writing(learned.engine) as connection:
+        these = schema.events.c.seq.in_(recent)
+        connection.execute(update_statement(schema.events).where(these).values(time=now()))
+    with with_days(learned, 1) as workspace:
+        assert prune(workspace) == first.n_events - len(recent)
+        assert EventStore(workspace).read(0, first.last_seq)["seq"].to_pylist() == recent
 
 
 def test_updates_prune_and_go_on_without_what_is_gone(learned: Workspace) -> None:
@@ -82,6 +92,7 @@ def known_to(workspace: Workspace) -> set[tuple[str, str]]:
     return set(zip(users.to_pylist(), items.to_pylist(), strict=True))
 
 
+@pytest.mark.slow
 def test_events_come_in_between_two_parts(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update runs at a low priority: what it deletes in one transaction keeps writers waiting many times as long."""
     first, _ = closed_periods(learned.engine)
@@ -95,8 +106,8 @@ def test_events_come_in_between_two_parts(learned: Workspace, monkeypatch: pytes
             assert n_old == left[-1] - 100
             left.append(n_old)
 
-    monkeypatch.setattr(retention, "_AT_ONCE", 100)
-    monkeypatch.setattr(retention, "sleep", others_write)
+    monkeypatch.setattr(event_store, "_PRUNED_AT_ONCE", 100)
+    monkeypatch.setattr(event_store, "sleep", others_write)
     with with_days(learned, 1) as workspace:
         assert prune(workspace) == first.n_events
         assert len(left) == 1 + first.n_events // 100

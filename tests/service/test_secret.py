@@ -7,13 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete
 
 from fairstream.cli import main
 from fairstream.errors import WorkspaceError
-from fairstream.service import schema
 from fairstream.service.audit import entries, verify
-from fairstream.service.database import revision, writing
 from fairstream.service.event_store import EventStore
 from fairstream.service.forgetting import request_forget
 from fairstream.service.incoming import batch_from_json
@@ -72,31 +69,3 @@ def test_a_second_machine_with_another_secret_is_refused(on_postgres: Workspace,
     assert verify(on_postgres.engine) == 1
     (second / "secret").write_bytes(on_postgres.secret)
     Workspace.open(second).close()
-
-
-def test_an_upgrade_stores_the_check_value_of_the_secret_that_fits_the_record(new_workspace: Maker) -> None:
-    workspace = new_workspace()
-    with writing(workspace.engine) as connection:
-        connection.execute(delete(schema.secret_check))  # as an earlier version left it
-    path, right = workspace.folder / "secret", workspace.secret
-    path.write_bytes(WRONG["another"])
-    with pytest.raises(WorkspaceError, match="must hold the secret"):
-        Workspace.upgrade(workspace.folder)
-    path.write_bytes(right)
-    Workspace.upgrade(workspace.folder)
-    with workspace.engine.connect() as connection:
-        assert len(connection.execute(schema.secret_check.select()).all()) == 1
-
-
-def test_an_upgrade_with_a_wrong_secret_leaves_the_tables_as_they_were(new_workspace: Maker) -> None:
-    workspace = new_workspace()
-    with writing(workspace.engine) as connection:
-        schema.secret_check.drop(connection)
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")
-    (workspace.folder / "secret").write_bytes(WRONG["another"])
-    with pytest.raises(WorkspaceError, match="must hold the secret"):
-        Workspace.upgrade(workspace.folder)
-    assert revision(workspace.engine) == "0003"
-    (workspace.folder / "secret").write_bytes(workspace.secret)
-    assert Workspace.upgrade(workspace.folder)
-    Workspace.open(workspace.folder).close()

@@ -19,6 +19,7 @@ from fairstream import FairRecommender, load, read_events
 from fairstream.errors import ModelError
 from fairstream.service import serving
 from fairstream.service.serving import Answer, Serving, ServingModel, popularity_of
+from support import make_recommender
 
 N_USERS, N_ITEMS = 30, 60
 MODELS = ["mf", "ncf", "item-item", "gru", "sasrec", "blend"]
@@ -41,7 +42,7 @@ def fitted(model: str) -> FairRecommender:
         }
     )
     people = pa.table({"user_id": [f"u{row}" for row in range(N_USERS)], "g": ["a", "b"] * (N_USERS // 2)})
-    recommender = FairRecommender(model, device="cpu", pretrain_epochs=1, update_epochs=1, embedding_dim=8)
+    recommender = make_recommender(model, device="cpu", pretrain_epochs=1, update_epochs=1, embedding_dim=8)
     return recommender.fit(read_events(events, users=people, group="g", advantaged="a"))
 
 
@@ -76,15 +77,15 @@ def test_lists_are_those_of_recommend_after_observe(
         if known := [event for event in events if event[1] in ITEMS]:
             recommender.observe(table(known, 1000 * (n + 1)))
         for user in ("u0", "newcomer", *{user for user, _ in events}):
-            answering.recommend(user, k)  # is cached, and must not be what the next batch finds
+            answering.current.recommend(user, k)  # is cached, and must not be what the next batch finds
         answering.current.refresh_popularity()
         for user in ("u0", "newcomer", *{user for user, _ in events}):
             for _ in range(2):
-                assert answering.recommend(user, k) == expected(recommender, k, user)
+                assert answering.current.recommend(user, k) == expected(recommender, k, user)
             for options in ({"exclude": some}, {"only": some}) if len(some) < N_ITEMS else ():
-                assert answering.recommend(user, k, **options) == expected(recommender, k, user, **options)
-            content = json.loads(answering.json(user, k))
-            assert [item["item_id"] for item in content["items"]] == answering.recommend(user, k).items
+                assert answering.current.recommend(user, k, **options) == expected(recommender, k, user, **options)
+            content = json.loads(answering.current.json(user, k))
+            assert [item["item_id"] for item in content["items"]] == answering.current.recommend(user, k).items
 
 
 @pytest.mark.few(1)
@@ -99,12 +100,12 @@ def test_lists_made_together_are_those_made_alone(
         answering.stored(table(events))
     together.current.make_lists(users, k)
     for user in users:
-        assert together.cached_json(user, k) is not None
-        answer, wanted = together.recommend(user, k), alone.recommend(user, k)
+        assert together.current.cached_json(user, k) is not None
+        answer, wanted = together.current.recommend(user, k), alone.current.recommend(user, k)
         assert (answer.source, answer.model) == (wanted.source, wanted.model)
         # The last bit of a score may depend on whose are computed with it, and the order of two that are alike on that.
         assert answer.scores == pytest.approx(wanted.scores, rel=1e-4, abs=1e-6)
-        everything = alone.recommend(user, N_ITEMS)
+        everything = alone.current.recommend(user, N_ITEMS)
         score_of = dict(zip(everything.items, everything.scores, strict=True))
         assert answer.scores == pytest.approx([score_of[item] for item in answer.items], rel=1e-4, abs=1e-6)
 
@@ -117,7 +118,7 @@ def test_sessions_are_answered_as_histories_are(model: str, items: list[str], so
     recommender, answering = fitted(model), new_serving(model)
     for options in ({}, {"exclude": some}, {"only": some}):
         if options != {"exclude": {*ITEMS}}:
-            answer = answering.recommend_session([*items, "unheard of"], 10, **options)
+            answer = answering.current.recommend_session([*items, "unheard of"], 10, **options)
             assert answer == expected(recommender, 10, histories=[items], **options)
 
 
@@ -125,44 +126,44 @@ def test_sessions_are_answered_as_histories_are(model: str, items: list[str], so
 def test_an_event_changes_the_next_list_of_its_user_at_once_and_no_other_list(model: str) -> None:
     answering = new_serving(model)
     for user in ("u1", "newcomer"):
-        before, other = answering.json(user, 10), answering.json("u2", 10)
+        before, other = answering.current.json(user, 10), answering.current.json("u2", 10)
         first, *rest = (item["item_id"] for item in json.loads(before)["items"])
         answering.stored(table([(user, first)]))
-        after = json.loads(answering.json(user, 10))
+        after = json.loads(answering.current.json(user, 10))
         assert after["source"] == "model"
         assert [item["item_id"] for item in after["items"]] != [*rest, first]
         assert [item["score"] for item in after["items"]] != [item["score"] for item in json.loads(before)["items"]]
         assert first not in [item["item_id"] for item in after["items"]]
-        assert answering.json("u2", 10) == other
-        assert answering.cached_json("u2", 10) is not None
+        assert answering.current.json("u2", 10) == other
+        assert answering.current.cached_json("u2", 10) is not None
 
 
 @pytest.mark.parametrize("model", ["mf", "ncf", "popularity"])
 def test_a_model_that_reads_no_histories_needs_no_other_list_after_an_event(model: str) -> None:
     answering = new_serving(model)
     for user in ("u1", "u2"):
-        *items, last = new_serving(model).recommend(user, N_ITEMS).items
-        assert answering.recommend(user, 20).items == items[:20]
+        *items, last = new_serving(model).current.recommend(user, N_ITEMS).items
+        assert answering.current.recommend(user, 20).items == items[:20]
         for at in range(5):
             answering.stored(table([(user, items.pop(at)), (user, last)]))
-            assert answering.cached_json(user, 20) is not None
-            assert answering.recommend(user, 20).items == items[:20]
-        assert answering.cached_json(user, 32) is None  # there may be others that were not ranked
-        assert answering.recommend(user, N_ITEMS).items == items
+            assert answering.current.cached_json(user, 20) is not None
+            assert answering.current.recommend(user, 20).items == items[:20]
+        assert answering.current.cached_json(user, 32) is None  # there may be others that were not ranked
+        assert answering.current.recommend(user, N_ITEMS).items == items
 
 
 def test_withdrawing_more_than_a_cached_list_can_spare_makes_it_no_answer() -> None:
     answering = new_serving("mf")
-    first = answering.recommend("u1", 20).items
+    first = answering.current.recommend("u1", 20).items
     answering.set_available(dict.fromkeys(first, False))
-    assert answering.cached_json("u1", 20) is None
-    assert not {*first} & {*answering.recommend("u1", 20).items}
-    assert len(answering.recommend("u1", 20).items) == 20
+    assert answering.current.cached_json("u1", 20) is None
+    assert not {*first} & {*answering.current.recommend("u1", 20).items}
+    assert len(answering.current.recommend("u1", 20).items) == 20
 
 
 def test_the_first_event_of_a_stranger_is_in_no_other_strangers_list(monkeypatch: pytest.MonkeyPatch) -> None:
     answering = new_serving("item-item")
-    wanted = new_serving("item-item").recommend("nobody", 10)
+    wanted = new_serving("item-item").current.recommend("nobody", 10)
     model, allowed = answering.current, answering.current._allowed
 
     def overtaken(*arguments: Any) -> Any:  # between the look at who it is for and the list
@@ -171,16 +172,16 @@ def test_the_first_event_of_a_stranger_is_in_no_other_strangers_list(monkeypatch
         return allowed(*arguments)
 
     monkeypatch.setattr(model, "_allowed", overtaken)
-    answering.recommend("newcomer", 10)
-    assert answering.recommend("nobody", 10) == wanted
-    assert answering.recommend("newcomer", 10).items[0] != wanted.items[0]
+    answering.current.recommend("newcomer", 10)
+    assert answering.current.recommend("nobody", 10) == wanted
+    assert answering.current.recommend("newcomer", 10).items[0] != wanted.items[0]
 
 
 def test_events_of_known_pairs_and_of_unknown_items_keep_cached_lists() -> None:
     answering = new_serving("blend")
-    answering.json("u0", 10)
+    answering.current.json("u0", 10)
     answering.stored(table([("u0", "i3"), ("u0", "unheard of")]))
-    assert answering.cached_json("u0", 10) is not None
+    assert answering.current.cached_json("u0", 10) is not None
 
 
 def test_events_are_read_in_the_order_in_which_they_happened() -> None:
@@ -188,51 +189,51 @@ def test_events_are_read_in_the_order_in_which_they_happened() -> None:
     for order in (slice(None), slice(None, None, -1)):
         answering, events = new_serving("gru"), table([("newcomer", item) for item in ITEMS[:5]])
         answering.stored(events.take(list(range(5))[order]))
-        answers.append(answering.recommend("newcomer", 10))
+        answers.append(answering.current.recommend("newcomer", 10))
     assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("model", ["mf", "blend"])
 def test_a_withdrawn_item_leaves_every_list_and_comes_back(model: str) -> None:
     answering = new_serving(model)
-    lists = {user: answering.recommend(user, 10) for user in ("u1", "u2", "nobody")}
+    lists = {user: answering.current.recommend(user, 10) for user in ("u1", "u2", "nobody")}
     gone = {answer.items[0] for answer in lists.values()}
     answering.set_available(dict.fromkeys(gone, False))
     for user, before in lists.items():
-        after = answering.recommend(user, 10)
+        after = answering.current.recommend(user, 10)
         assert [item for item in after.items if item in before.items] == [i for i in before.items if i not in gone]
         assert len(after.items) == 10
-        assert not gone & {item["item_id"] for item in json.loads(answering.json(user, 10))["items"]}
-    assert not gone & set(answering.recommend_session(["i1"], N_ITEMS).items)
-    assert not answering.recommend("u1", 5, only=gone).items
+        assert not gone & {item["item_id"] for item in json.loads(answering.current.json(user, 10))["items"]}
+    assert not gone & set(answering.current.recommend_session(["i1"], N_ITEMS).items)
+    assert not answering.current.recommend("u1", 5, only=gone).items
     answering.set_withdrawn([])
-    assert {user: answering.recommend(user, 10) for user in lists} == lists
+    assert {user: answering.current.recommend(user, 10) for user in lists} == lists
 
 
 @pytest.mark.parametrize("model", ["mf", "blend"])
 def test_lists_cached_while_an_item_was_withdrawn_have_it_when_it_comes_back(model: str) -> None:
-    lists = {user: new_serving(model).recommend(user, 10) for user in ("u1", "u2", "nobody")}
+    lists = {user: new_serving(model).current.recommend(user, 10) for user in ("u1", "u2", "nobody")}
     answering = new_serving(model)
     gone = {answer.items[0] for answer in lists.values()}
     answering.set_available(dict.fromkeys(gone, False))
     for user in lists:  # made, and cached, without the items
-        assert not gone & {*answering.recommend(user, 10).items}
+        assert not gone & {*answering.current.recommend(user, 10).items}
     answering.set_available(dict.fromkeys(gone, True))
-    assert {user: answering.recommend(user, 10) for user in lists} == lists
+    assert {user: answering.current.recommend(user, 10) for user in lists} == lists
 
 
 def test_withdrawn_items_stay_so_when_another_model_answers() -> None:
     answering = new_serving("mf")
-    first = answering.recommend("u1", 1).items[0]
+    first = answering.current.recommend("u1", 1).items[0]
     answering.set_available({first: False})
     answering.use(ServingModel(fitted("mf").state, "m2"), "model")
-    assert first not in answering.recommend("u1", N_ITEMS).items
+    assert first not in answering.current.recommend("u1", N_ITEMS).items
 
 
 def test_a_list_in_the_making_is_not_cached_when_an_event_comes_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     answering = new_serving("item-item")
     model, rank = answering.current, answering.current._rank
-    before = answering.recommend("u1", 10)
+    before = answering.current.recommend("u1", 10)
     answering.stored(table([("u1", before.items[0])]))
 
     def overtaken(*arguments: Any) -> Any:
@@ -242,21 +243,21 @@ def test_a_list_in_the_making_is_not_cached_when_an_event_comes_in_between(monke
         return made
 
     monkeypatch.setattr(model, "_rank", overtaken)
-    answering.recommend("u1", 10)
-    assert not {*before.items[:2]} & {*answering.recommend("u1", 10).items}
+    answering.current.recommend("u1", 10)
+    assert not {*before.items[:2]} & {*answering.current.recommend("u1", 10).items}
 
 
 def test_a_forgotten_user_is_a_stranger_and_comes_back_as_somebody_new() -> None:
     answering = new_serving("item-item")
-    stranger = answering.recommend("nobody", 10)
+    stranger = answering.current.recommend("nobody", 10)
     answering.stored(table([("u1", "i3"), ("newcomer", "i3")]))
     for user in ("u1", "newcomer"):
-        assert answering.recommend(user, 10) != stranger
+        assert answering.current.recommend(user, 10) != stranger
     answering.forget(["u1", "newcomer"])
     for user in ("u1", "newcomer"):
-        assert answering.recommend(user, 10) == stranger
+        assert answering.current.recommend(user, 10) == stranger
         answering.stored(table([(user, "i5")]))
-        assert answering.recommend(user, 10)[:2] == answering.recommend_session(["i5"], 10)[:2]
+        assert answering.current.recommend(user, 10)[:2] == answering.current.recommend_session(["i5"], 10)[:2]
 
 
 def test_events_since_are_bounded_and_those_of_who_was_away_longest_go_first(
@@ -266,21 +267,30 @@ def test_events_since_are_bounded_and_those_of_who_was_away_longest_go_first(
     answering = new_serving("item-item")
     for n in range(8):
         answering.stored(table([(f"new{n}", "i1"), (f"new{n}", "i2")]))
-    assert answering.recommend("new0", 5) == answering.recommend("nobody", 5)
+    assert answering.current.recommend("new0", 5) == answering.current.recommend("nobody", 5)
     for n in range(4, 8):
-        assert answering.recommend(f"new{n}", 5).source == "model"
-    assert "events have come in since the model learned" in caplog.text
+        assert answering.current.recommend(f"new{n}", 5).source == "model"
+    assert "events since the last update" in caplog.text
     assert answering.current._n_recent <= 10
+
+
+def test_popularity_counts_no_more_events_since_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_EVENTS", 10)
+    answering = new_serving("mf")
+    answering.stored(table([(f"early{n}", "i1") for n in range(300)]))
+    answering.stored(table([(f"late{n}", "i2") for n in range(10)], first_time=2000))
+    answering.current.refresh_popularity()
+    assert answering.current.recommend("nobody", 1).items == ["i2"]
 
 
 def test_cached_lists_are_bounded_and_strangers_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_CACHED_LISTS", 5)
     answering = new_serving("mf")
     for stranger in range(20):
-        assert answering.recommend(f"stranger{stranger}", 5).source == "popularity"
+        assert answering.current.recommend(f"stranger{stranger}", 5).source == "popularity"
     assert len(answering.current._lists) == 1
     for user in range(1, 20):
-        assert answering.recommend(f"u{user}", 5).source == "model"
+        assert answering.current.recommend(f"u{user}", 5).source == "model"
     assert len(answering.current._lists) == 5
 
 
@@ -302,11 +312,11 @@ def test_without_a_model_what_is_popular_answers_and_without_events_nothing() ->
     answering = Serving()
     assert not answering.status().ready
     answering.use(ServingModel(popularity_of(table([("a", "x")]).slice(1)), None), "popularity")
-    assert answering.recommend("a", 5) == ([], [], "popularity", None)
+    assert answering.current.recommend("a", 5) == ([], [], "popularity", None)
     # Somebody who has the same item again and again does not make it popular.
     events = [*([("a", "x")] * 50), *((f"u{n}", "y") for n in range(20)), ("a", "y"), ("b", "z")]
     answering.use(ServingModel(popularity_of(table(events)), None), "popularity", "there is no model yet")
-    assert answering.recommend("c", 2).items == ["y", "z"]
-    assert answering.recommend("c", 5).items == ["y", "z", "x"]
-    assert answering.recommend("a", 5).items == ["z"]
+    assert answering.current.recommend("c", 2).items == ["y", "z"]
+    assert answering.current.recommend("c", 5).items == ["y", "z", "x"]
+    assert answering.current.recommend("a", 5).items == ["z"]
     assert answering.status() == (None, "popularity", "there is no model yet", 0, True)

@@ -21,8 +21,7 @@ from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import schema, updates
 from fairstream.service.audit import entries, verify
 from fairstream.service.database import writing
-from fairstream.service.event_store import EventStore
-from fairstream.service.periods import closed_periods, held_out
+from fairstream.service.event_store import EventStore, closed_periods, held_out
 from fairstream.service.registry import in_service, models, promote, rollback, tidy
 from fairstream.service.settings import LiveConfig
 from fairstream.service.updater import update
@@ -135,13 +134,16 @@ def test_an_accepted_gap_waits_until_there_are_groups(new_workspace: Maker, grou
 
 
 def test_a_changed_shape_of_the_model_is_one_sentence_that_says_what_to_do(learned: Workspace) -> None:
-    config = learned.config.with_options(learning=learned.config.learning.with_options(embedding_dim=32))
+    config = learned.config.with_options(
+        learning=learned.config.learning.with_options(model_settings={"embedding_dim": 32})
+    )
     take_in(learned, PERIODS[2])
     done = updates.run(replace(learned, config=config))
     assert done.state == "failed"
     current = in_service(learned.engine).model
     assert str(done.reason).startswith(
-        f"embedding_dim is 32 in fairstream.toml, but model {current} in service was made with 16"
+        f"model_settings is {{'embedding_dim': 32}} in fairstream.toml, but model {current} in service was made with "
+        f"{{'embedding_dim': 16}}"
     )
     assert "put it back" in str(done.reason)
     assert updates.run(learned).state == "promoted"
@@ -245,6 +247,7 @@ def test_models_too_old_to_be_kept_leave_the_disk_and_not_the_record(new_workspa
     assert len(on_disk) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite_only  # on PostgreSQL the database holds the files
 def test_a_model_whose_removal_was_cut_short_cannot_be_promoted(
     new_workspace: Maker, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service import schema, updates
 from fairstream.service.audit import verify
 from fairstream.service.database import now, writing
-from fairstream.service.periods import closed_periods
+from fairstream.service.event_store import closed_periods
 from fairstream.service.records import Update
 from fairstream.service.registry import in_service, models, promote, rollback
 from fairstream.service.settings import Every, Gate, LiveConfig
@@ -210,6 +210,7 @@ def test_exit_codes_tell_how_an_update_ended(learned: Workspace) -> None:
     assert [row.state for row in updates.listed(learned.engine)] == ["failed", "rejected", "promoted", "skipped"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", ["rollback", "promote"])
 def test_a_decision_by_hand_waits_for_no_update_and_no_update_undoes_it(learned: Workspace, how: str) -> None:
     second, first = models(learned.engine)
@@ -244,6 +245,19 @@ def test_an_update_waits_for_a_forgetting_to_end(learned: Workspace, monkeypatch
     assert updates.run(learned).state == "skipped"
 
 
+@pytest.mark.sqlite_only
+def test_a_model_of_an_older_format_is_one_sentence_that_says_what_to_do(learned: Workspace) -> None:
+    current = in_service(learned.engine).model
+    manifest = learned.folder / "models" / current / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
+    take_in(learned, PERIODS[2])
+    done = updates.run(learned)
+    assert done.state == "failed"
+    assert done.reason.startswith(f"model {current} in service cannot be updated: ")
+    assert "has checkpoint format 3, this version reads 4; go back to an earlier model" in done.reason
+    assert done.reason.endswith("make a new workspace with `fairstream init` and ingest the events there")
+
+
 def test_a_shop_without_events_is_skipped(new_workspace: Maker) -> None:
     workspace = new_workspace(**SMALL)
     know(workspace, PEOPLE)
@@ -259,7 +273,7 @@ def test_status_says_what_answers_how_the_last_update_ended_and_what_waits(learn
     take_in(learned, PERIODS[2].slice(0, 7))
     done = updates.run(learned)
     said = status()
-    assert f"Model {in_service(learned.engine).model} is in service since" in said
+    assert f"Model {in_service(learned.engine).model} has been in service since" in said
     assert f"Last update {done.id}" in said
     assert "skipped: the period stays open" in said
     assert "7 events wait for the next update (on request)." in said

@@ -53,7 +53,7 @@ def test_a_configuration_that_cannot_be_honoured_is_one_sentence(new_workspace: 
     [
         (["status"], "modell = 'mf'", "modell is not an option of [learning]"),
         (["upgrade"], "modell = 'mf'", "modell is not an option of [learning]"),
-        (["serve", "--port", "0"], "embedding_dim = -1", "embedding_dim must be >= 1"),
+        (["serve", "--port", "0"], "model = 'mf'\nmodel_settings.embedding_dim = -1", "embedding_dim must be >= 1"),
     ],
 )
 def test_what_is_wrong_with_learning_is_said_before_an_update(

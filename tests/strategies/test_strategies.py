@@ -21,7 +21,6 @@ from fairstream.strategies import (
     Period,
     Plan,
     Replay,
-    RestartEvery,
     Retrain,
     SlidingWindow,
     Strategy,
@@ -184,9 +183,9 @@ def test_every_registered_strategy_makes_a_plan_without_being_told_anything(name
 
 @given(st.integers(1, 5), qualities)
 def test_restart_every_r_periods_restarts_every_r_periods(every: int, over: list[float | None]) -> None:
-    made = plans(RestartEvery(every), over)
-    assert restarts(RestartEvery(every), over) == list(range(every - 1, len(over), every))
-    assert not RestartEvery.needs_quality
+    made = plans(FineTune(restart_every=every), over)
+    assert restarts(FineTune(restart_every=every), over) == list(range(every - 1, len(over), every))
+    assert not FineTune.needs_quality
     assert "keep" not in {plan.step for plan in made}
     assert all(plan.reason.startswith("restart: " if plan.start == "fresh" else "no restart: ") for plan in made)
 
@@ -194,7 +193,7 @@ def test_restart_every_r_periods_restarts_every_r_periods(every: int, over: list
 @given(before=qualities, after=qualities)
 def test_a_strategy_object_keeps_nothing_itself(before: list[float | None], after: list[float | None]) -> None:
     """With the memory of the last plan it goes on; without one it starts over, whatever it was asked before."""
-    strategy = RestartEvery(3)
+    strategy = FineTune(restart_every=3)
     whole = [plan.step for plan in plans(strategy, before + after)]
     memory = dict(plans(strategy, before)[-1].memory) if before else None
     assert [plan.step for plan in plans(strategy, after, memory)] == whole[len(before) :]
@@ -202,5 +201,5 @@ def test_a_strategy_object_keeps_nothing_itself(before: list[float | None], afte
 
 
 def test_a_schedule_of_less_than_a_period_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="at least 1, got 0"):
-        RestartEvery(0)
+    with pytest.raises(ConfigurationError, match="restart_every must be >= 1, got 0"):
+        FineTune(restart_every=0)

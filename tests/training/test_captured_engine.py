@@ -13,7 +13,7 @@ from engine_support import job_of, tensors
 from fairstream.models import Scorer
 from fairstream.objectives import sampled_softmax_loss, softmax_loss
 from fairstream.training import Batch, Engine, RowAdam, TrainingJob, choose_engine
-from fairstream.training.cuda.captured import CapturedEngine, CapturedWindowEngine, capturable
+from fairstream.training.engines.cuda_graph import CapturedEngine, CapturedWindowEngine, capturable
 from fairstream.training.reference import ReferenceEngine, WindowEngine
 
 HAS_CUDA = torch.cuda.is_available()
@@ -36,8 +36,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("mf", {"surrogate": "neural-ndcg", "lambda_": 2.0}),
     ("ncf", {"fairness": "absolute", "mu": 7}),
     ("gru", {}),
-    ("lightgcn", {}),
-    ("lightgcn-mm", {}),
     ("windows", {}),
     ("windows", {"unknown": True, "n": 2, "mu": 5}),
     ("windows", {"loss": softmax_loss, "lambda_": 0.0}),
@@ -80,17 +78,8 @@ def test_its_steps_are_those_of_the_reference(
 ) -> None:
     captured, reference = (job_of(model, optimizer, device=device, embedding_dim=16, **case) for _ in range(2))
     engine = run_both(captured, reference)
-    # Whether the gradient of a sparse product can be recorded is PyTorch's affair.
-    assert engine.name == "captured" or model == "lightgcn-mm"
+    assert engine.name == "captured"
     assert_close(captured, reference)
-
-
-def test_a_graph_propagates_as_the_sparse_product_does() -> None:
-    ours, theirs = (job_of(model, "dense") for model in ("lightgcn", "lightgcn-mm"))
-    for epoch in range(2):
-        losses = [ReferenceEngine(job).epoch(np.arange(5), epoch) for job in (ours, theirs)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert_close(ours, theirs)
 
 
 @pytest.mark.slow
@@ -148,17 +137,18 @@ def test_what_it_says_it_cannot_run() -> None:
     assert CapturedEngine.unsupported(job_of()) == "the model is not on a CUDA device"
     assert "windows" in str(CapturedEngine.unsupported(job_of("windows")))
     assert "single" in str(CapturedWindowEngine.unsupported(job_of()))
-    assert "loss of your own" in str(CapturedWindowEngine.unsupported(job_of("windows", extra_loss=far_from_start)))
+    assert "custom loss" in str(CapturedWindowEngine.unsupported(job_of("windows", extra_loss=far_from_start)))
     assert choose_engine("auto", job_of("ncf")) is ReferenceEngine
 
 
 @on_cuda
 def test_it_is_chosen_for_any_model_on_cuda() -> None:
-    for model in ("gru", "lightgcn", "dropout"):
+    for model in ("gru", "dropout"):
         assert choose_engine("auto", job_of(model, device="cuda")) is CapturedEngine
     assert choose_engine("auto", job_of("windows", device="cuda")) is CapturedWindowEngine
     assert choose_engine("auto", job_of("mf", device="cuda", surrogate="neural-ndcg")) is CapturedEngine
-    assert choose_engine("auto", job_of("ncf", device="cuda")).name == "fused"
+    assert choose_engine("auto", job_of("ncf", device="cuda")) is CapturedEngine
+    assert choose_engine("auto", job_of("mf", device="cuda")).name == "fused"
     job = job_of("gru", device="cuda")
     job.model.capturable = False  # type: ignore[assignment]
     assert choose_engine("auto", job) is ReferenceEngine

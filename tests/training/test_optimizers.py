@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairstream.models import NO_CONTEXT, Scorer, model_factory
+from fairstream.models import NO_CONTEXT, Scorer, resolve_model
 from fairstream.training import RowAdam
 from fairstream.training.optimizers import grow_state, make_optimizer, restore_state, state_tensors
 
@@ -23,7 +23,7 @@ both_models = pytest.mark.parametrize("name", ["mf", "ncf"])
 
 def started(name: str, kind: Kind, l2: float = L2) -> tuple[Scorer, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = model_factory(name, 4)(N_USERS, N_ITEMS)
+    model = resolve_model(name, {"embedding_dim": 4}).build(N_USERS, N_ITEMS)
     return model, make_optimizer(kind, model, learning_rate=LR, l2=l2)
 
 
@@ -51,7 +51,7 @@ def test_dense_is_adam_and_row_is_row_adam() -> None:
 def test_every_parameter_is_held_once_with_its_l2(name: str, kind: Kind) -> None:
     model, optimizer = started(name, kind)
     held = [(id(p), group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]]
-    biases = {id(table.weight) for table in model.tables() if not table.decayed}
+    biases = {id(table.weight) for table in model.tables() if not table.weight_decay}
     assert len(held) == len(set(held))
     assert dict(held) == {id(p): 0.0 if id(p) in biases else L2 for p in model.parameters()}
     assert {group["lr"] for group in optimizer.param_groups} == {LR}
@@ -156,7 +156,7 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(name: str, kind: Kind) -> None
     weights = copy.deepcopy(model.state_dict())
 
     torch.manual_seed(99)
-    other = model_factory(name, 4)(N_USERS + 2, N_ITEMS + 3)
+    other = resolve_model(name, {"embedding_dim": 4}).build(N_USERS + 2, N_ITEMS + 3)
     other.load_state_dict(weights)
     restored = make_optimizer(kind, other, learning_rate=LR, l2=L2)
     restore_state(restored, other, saved)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairstream.data import History
 from fairstream.errors import DataError, ModelError
-from fairstream.models import Context, ContextBuilder, ItemTable, Reads, Scorer, WindowScorer
+from fairstream.models import Context, ContextBuilder, ItemTable, Scorer, WindowScorer
 from fairstream.objectives import AmongAll, DisparityLoss, Loss, Objective, bpr_loss, softmax_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training import Batch, Batches, TrainingJob, Windows, choose_engine, cut_windows, make_optimizer
@@ -133,7 +133,7 @@ def test_what_cannot_be_learned_is_said_in_a_sentence() -> None:
 class Summed(WindowScorer):
     """s = ⟨sum of the items so far, item⟩: any place of a window can be computed by hand."""
 
-    reads = Reads(history=LENGTH)
+    history_length = LENGTH
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def job_of(*, loss: Loss = bpr_loss, lambda_: float = 0.7, size: int = 9, learni
         windows_of(history, range(20, 60), n_drawn=3, size=size),
         NegativeSampler(history.seen, np.arange(N_USERS), n_items=N_ITEMS),
         (1.0, -1.0),
-        ContextBuilder(model.reads, history),
+        ContextBuilder(model.history_length, history),
     )
 
 

@@ -11,13 +11,14 @@ from typer.core import TyperGroup
 
 from fairstream._version import __version__
 from fairstream.cli.console import Interrupted, print_error
-from fairstream.errors import FairstreamError
+from fairstream.cli.options import CommandGroup
+from fairstream.errors import ConfigurationError, FairstreamError
 from fairstream.reporting import silence
 from fairstream.threads import configure_openmp
 
 EXPERIMENTS, SERVICE, DATA = "Experiments", "Live service", "Data"
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
+EXTRAS = {EXPERIMENTS: "report", SERVICE: "live", DATA: "ingest"}  # panel → the extra that its commands may need
+INTERRUPTED = 130  # the exit code after Ctrl-C
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What every wrong option, argument or command raises; Typer gives a name to the first of them alone."""
 
@@ -25,8 +26,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 class Command(NamedTuple):
     """A command, known without importing it: most need PyTorch, and `--help` should not wait for it."""
 
-    module: str
-    """Its file here; the command is the function of its own name, or a `typer.Typer` named with `_app`."""
+    module: str  # its file here; the command is the function with its name, or the group NAME_app
     panel: str
     help: str
 
@@ -35,40 +35,29 @@ COMMANDS = {
     "demo": Command("demo", EXPERIMENTS, "Show on a synthetic stream what histories, updates and fairness are worth."),
     "run": Command("run", EXPERIMENTS, "Evaluate a method on your events, period by period, for each group of users."),
     "compare": Command("compare", EXPERIMENTS, "Compare runs, paired on the same users, periods and seeds."),
-    "sweep": Command(
-        "sweep", EXPERIMENTS, "Evaluate every combination of options in parallel, and show the Pareto front."
-    ),
+    "sweep": Command("sweep", EXPERIMENTS, "Evaluate combinations of options in parallel; show the Pareto front."),
     "frontier": Command("frontier", EXPERIMENTS, "Show what each level of disparity would have cost on your own past."),
-    "explain": Command(
-        "explain", EXPERIMENTS, "Say what moved in the last period: which groups gained or lost, and why."
-    ),
+    "explain": Command("explain", EXPERIMENTS, "Say which groups gained or lost in the last period, and why."),
     "report": Command("report", EXPERIMENTS, "Write runs, or a reproduction of the paper, as one HTML page."),
-    "reproduce": Command(
-        "reproduce", EXPERIMENTS, "Run the paper's experiments: every method, model, data set and task."
-    ),
+    "reproduce": Command("reproduce", EXPERIMENTS, "Run all experiments of the paper."),
     "evaluate": Command("evaluate", EXPERIMENTS, "Evaluate lists of any recommender, by group, and compare systems."),
-    "leakcheck": Command("leakcheck", EXPERIMENTS, "Show what leaks across time in a train/test split."),
+    "leakcheck": Command("evaluate", EXPERIMENTS, "Show what leaks across time in a train/test split."),
     "init": Command("init", SERVICE, "Create a workspace."),
     "serve": Command("serve", SERVICE, "Start the HTTP service and the dashboard."),
     "ingest": Command("ingest", SERVICE, "Store events and users' groups from files."),
-    "consume": Command("consume", SERVICE, "Store events from a Kafka topic."),
-    "update": Command(
-        "update", SERVICE, "Train on the events since the last update; promote the model if it passes the gate."
-    ),
-    "status": Command("workspace_tables", SERVICE, "Show the model in service, the last update, and what waits."),
-    "models": Command("workspace_tables", SERVICE, "List the models, the newest first."),
-    "periods": Command("workspace_tables", SERVICE, "List the periods and how the model in service did on each."),
-    "recommend": Command("recommend", SERVICE, "Recommend to users by the model in service."),
-    "promote": Command("promote", SERVICE, "Put a model into service."),
-    "rollback": Command("promote", SERVICE, "Go back to the model that the present one was made from."),
-    "forget": Command("forget", SERVICE, "Delete people: their events, attributes, and what models keep of them."),
-    "export": Command("forget", SERVICE, "Print what the workspace holds of a person, as JSON."),
-    "audit": Command("audit", SERVICE, "Verify the audit record and print it."),
-    "keys": Command("keys", SERVICE, "Create, list and revoke API keys."),
-    "upgrade": Command("init", SERVICE, "Bring a workspace's tables to what this version needs."),
-    "data": Command(
-        "data", DATA, "Download and prepare the paper's data sets; describe or ingest a folder or file of your own."
-    ),
+    "update": Command("workspace_commands", SERVICE, "Train on new events; promote the model if it passes the gate."),
+    "status": Command("workspace_commands", SERVICE, "Show the model in service, the last update, and what waits."),
+    "models": Command("workspace_commands", SERVICE, "List the models, the newest first."),
+    "periods": Command("workspace_commands", SERVICE, "List the periods and how the model in service did on each."),
+    "recommend": Command("people", SERVICE, "Recommend to users by the model in service."),
+    "promote": Command("workspace_commands", SERVICE, "Put a model into service."),
+    "rollback": Command("workspace_commands", SERVICE, "Return to the model that the current one was trained from."),
+    "forget": Command("people", SERVICE, "Delete people: their events, attributes, and what models keep of them."),
+    "export": Command("people", SERVICE, "Print what the workspace holds of a person, as JSON."),
+    "audit": Command("workspace_commands", SERVICE, "Verify the audit record and print it."),
+    "keys": Command("workspace_commands", SERVICE, "Create, list and revoke API keys."),
+    "upgrade": Command("workspace_commands", SERVICE, "Bring a workspace's tables to what this version needs."),
+    "data": Command("data", DATA, "Download the paper's data sets; describe or ingest your data."),
 }
 """Every command, in the order of the help."""
 
@@ -83,10 +72,17 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import a command."""
-    module = import_module(f"fairstream.cli.{COMMANDS[name].module}")
+    command = COMMANDS[name]
+    try:
+        module = import_module(f"fairstream.cli.{command.module}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("fairstream"):
+            raise  # a bug, and no missing extra
+        extra = f"pip install 'fairstream[{EXTRAS[command.panel]}]'"
+        raise ConfigurationError(f"this command needs {error.name}, which is not installed; {extra}") from None
     if (group := getattr(module, f"{name}_app", None)) is not None:
         return typer.main.get_command(group)
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    alone = CommandGroup()
     alone.command(name)(getattr(module, name))
     return typer.main.get_command(alone)
 

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from fairstream.cli.console import check_json, make_console, print_lines, write_result
-from fairstream.cli.options import Json, Metric, Quiet, Task
-from fairstream.cli.tables import contender_table, difference_table
+from fairstream.cli.console import Output
+from fairstream.cli.options import Metric, Task
 from fairstream.errors import ConfigurationError
 from fairstream.experiments import Comparison
 from fairstream.experiments import compare as compare_runs
+from fairstream.pages.score_tables import difference_table
 
 
 def compare(
@@ -32,22 +32,19 @@ def compare(
     against: Annotated[
         str | None, typer.Option(help="Method that the others are compared with.", show_default="the first")
     ] = None,
-    json: Json = None,
-    quiet: Quiet = False,
+    *,
+    output: Output,
 ) -> None:
     """Compare methods, paired on the same users, periods and seeds.
 
     Runs that differ in nothing but the seed count as one method. Reports which method has the best
     performance, which the smallest disparity, and which are on the Pareto front of the two.
     """
-    check_json(json)
     comparison = compare_runs(runs, metric=metric, task=task, part=part)
     reference = _reference(comparison, against)
-    console = make_console(quiet=quiet, json=json)
-    console.print(contender_table(comparison))
-    console.print(difference_table(comparison, reference))
-    print_lines(console, *comparison.verdicts(), *comparison.notes)
-    write_result({**asdict(comparison), "verdicts": comparison.verdicts()}, json)
+    output.print(comparison.table(), difference_table(comparison, reference))
+    output.print(*comparison.verdicts(), *comparison.notes)
+    output.write({**asdict(comparison), "verdicts": comparison.verdicts()})
 
 
 def _reference(comparison: Comparison, against: str | None) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -12,34 +11,26 @@ import typer
 from pydantic.fields import FieldInfo
 
 from fairstream.cli import options as shared
-from fairstream.cli.options import from_names
-from fairstream.evaluation import REPAIRS
-from fairstream.experiments import RunConfig
+from fairstream.cli.options import from_names, with_parameters
+from fairstream.experiments.config import REPAIRS, TASKS, with_model_settings
+from fairstream.experiments.sweep import parse_settings
 from fairstream.methods import METHODS
 from fairstream.models import MODELS
-from fairstream.objectives import FAIRNESS_LOSSES, LOSSES
-from fairstream.registry import Registry
+from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, SURROGATES
 from fairstream.strategies import STRATEGIES
 
-_FIRST = ("method", "model", "protocol")
-"""The options that most calls give."""
-_REGISTRIES: Mapping[str, Registry[Any]] = {
+_FIRST = ("method", "model", "protocol")  # the options that most calls give
+PROTOCOLS = ["strict", "paper", *(f"paper+{repair}" for repair in REPAIRS)]
+_NAMES: Mapping[str, Iterable[str]] = {
+    "protocol": PROTOCOLS,
     "method": METHODS,
     "model": MODELS,
     "loss": LOSSES,
     "fairness": FAIRNESS_LOSSES,
+    "surrogate": SURROGATES,
     "strategy": STRATEGIES,
 }
-PROTOCOLS = ["strict", "paper", *(f"paper+{repair}" for repair in (*REPAIRS, "optimizer"))]
-
-
-class TaskName(StrEnum):
-    """The tasks, for an option that can be repeated."""
-
-    EVENT = "event"
-    NEXT = "next"
-    REMAIN = "remain"
-
+"""What completes an option."""
 
 _SHARED: Mapping[str, Any] = {
     "device": shared.Device,
@@ -50,83 +41,62 @@ _SHARED: Mapping[str, Any] = {
     "k": shared.ListLength,
     "min_group_size": shared.MinGroupSize,
 }
-"""Options that other commands have too: what they say there is said here."""
+"""Options that other commands share, with one help text."""
 
 
-def with_config_options(
-    config: type[RunConfig], only: Collection[str] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option to a command for each field of the configuration, or for some; it gets those given as `options`."""
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="An option and its value; a setting of the model, such as `length=200` of sasrec, `ridge=500` of "
+        "item-item or `sequence.length=200` of the blend; or an option of one method, such as `adversary-weight=1` "
+        "of Adver. Repeatable.",
+        rich_help_panel="Method and protocol",
+        show_default=False,
+    ),
+]
+
+
+def with_config_options(fields: Mapping[str, FieldInfo]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add `--set` and an option for each of these fields of a configuration to a command, which gets those given."""
+    names = sorted(fields, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    names.remove("model_settings")  # which `--set` sets
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-        names = [*_FIRST, *(name for name in config.model_fields if name not in _FIRST)]
-        names = [name for name in names if only is None or name in only]
-        fields = [_parameter(name, config.model_fields[name]) for name in names]
+        own = inspect.signature(command, eval_str=True).parameters
+        added = [_parameter(name, fields[name]) for name in names]
+        added.append(inspect.Parameter("set", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set))
 
-        def with_options(**values: Any) -> None:
-            given = {name: _plain(value) for name in names if (value := values.pop(name)) not in (None, [])}
-            command(**values, options=given)
+        def call(**values: Any) -> None:
+            given = {name: value for name in names if (value := values.pop(name)) not in (None, [])}
+            settings = parse_settings(values.pop("set") or ())
+            command(**values, options=given | with_model_settings(settings))
 
-        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-        with_options.__annotations__ = {}
-        with_options.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
-        return with_options
+        return with_parameters(command, [*(each for name, each in own.items() if name != "options"), *added], call)
 
     return decorate
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     """An option whose help and default are those of the field; a tuple is an option that can be repeated."""
-    kinds = [kind for kind in _alternatives(field.annotation) if kind is not NoneType]
-    is_repeated = get_origin(kinds[0]) is tuple
-    is_number_or_word = len(kinds) > 1 and get_origin(kinds[-1]) is Literal
-    like = _shared_option(name)
+    given = field.annotation
+    kinds = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
+    first = next(kind for kind in kinds if kind is not NoneType)
+    is_repeated = get_origin(first) is tuple
+    like = get_args(_SHARED[name])[1] if name in _SHARED else None
+    words = str((field.description or "") if like is None else like.help)
     option = typer.Option(
         f"--{(name.removesuffix('s') if is_repeated else name).replace('_', '-')}",
-        help=_help(field, like, is_repeated=is_repeated),
+        help=words if not is_repeated or words.endswith("Repeatable.") else f"{words} Repeatable.",
         show_default=str(field.default) if field.default not in (None, ()) else False,
         rich_help_panel="Method and protocol",
-        parser=_number_or_word if is_number_or_word else None,
-        metavar="NUMBER|WORD" if is_number_or_word else None if like is None else like.metavar,
-        envvar=None if like is None else like.envvar,
-        autocompletion=_completion(name),
+        metavar="|".join(TASKS) if name == "tasks" else like and like.metavar,
+        envvar=like and like.envvar,
+        autocompletion=from_names(lambda: list(_NAMES[name])) if name in _NAMES else None,
         case_sensitive=False,
     )
-    kind: Any = kinds[0] if kinds[0] in (int, float, bool) or get_origin(kinds[0]) is Literal else str
-    if is_repeated:
-        kind = list[TaskName] if name == "tasks" else list[str]
+    kind: Any = first if first in (int, float, bool) or get_origin(first) is Literal else str
+    kind = list[str] if is_repeated else kind
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
-
-
-def _plain(value: Any) -> Any:
-    return [str(each) for each in value] if isinstance(value, list) else value
-
-
-def _shared_option(name: str) -> Any:
-    return get_args(_SHARED[name])[1] if name in _SHARED else None
-
-
-def _help(field: FieldInfo, like: Any, *, is_repeated: bool) -> str:
-    words = str((field.description or "") if like is None else like.help)
-    return words if not is_repeated or words.endswith("Repeatable.") else f"{words} Repeatable."
-
-
-def _completion(name: str) -> Callable[[str], list[str]] | None:
-    if name == "protocol":
-        return from_names(lambda: PROTOCOLS)
-    return from_names(lambda: list(_REGISTRIES[name])) if name in _REGISTRIES else None
-
-
-def _number_or_word(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)

@@ -1,86 +1,88 @@
-"""Where a command prints to, how it writes JSON, and what it says when it is interrupted."""
+"""Terminal output of the commands, their JSON, and interruptions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from fairstream.display import Table
 from fairstream.errors import ConfigurationError
-from fairstream.files import check_writable, to_json, write_json
+from fairstream.files import check_writable, to_json, write_file
 
-_WIDTH_OF_A_FILE = 120
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE|-",
+        help="Write the result as JSON; - writes it to standard output, and nothing else.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 class Interrupted(Exception):  # noqa: N818 (nothing went wrong)
-    """Somebody pressed Ctrl-C; the message says what was kept."""
+    """The user pressed Ctrl-C; the message says what the command keeps."""
 
 
 @contextmanager
-def on_interrupt(what_is_kept: Callable[[], str] | str) -> Iterator[None]:
-    """End the command with exit code 130 and a sentence when somebody presses Ctrl-C in the block."""
+def on_interrupt(outcome: Callable[[], str] | str) -> Iterator[None]:
+    """On Ctrl-C, end the command with exit code 130 and this sentence."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(what_is_kept if isinstance(what_is_kept, str) else what_is_kept()) from None
+        raise Interrupted(outcome if isinstance(outcome, str) else outcome()) from None
 
 
-def make_console(*, quiet: bool = False, json: str | None = None) -> Console:
-    """As wide as the terminal; into a file or a pipe, wide enough that no table loses a digit.
+@dataclass(frozen=True)
+class Output:
+    """What a command prints and writes: `--json` and `--quiet`. Raises now if the JSON cannot be written later."""
 
-    Silent where `--json -` has standard output to itself.
-    """
-    console = Console(quiet=quiet or json == "-")
-    if not console.is_terminal:
-        console.width = _WIDTH_OF_A_FILE
-    return console
+    json: Json = None
+    quiet: Quiet = False
 
+    def __post_init__(self) -> None:
+        if self.json not in (None, "-"):
+            check_writable(Path(self.json or ""))
 
-def new_table(title: str, caption: str | None = None) -> Table:
-    """An empty table with a title and a caption."""
-    return Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    @cached_property
+    def console(self) -> Console:
+        """As wide as the terminal; in a file or a pipe wide enough that no table loses a digit.
 
+        Silent under `--quiet`, and where `--json -` owns standard output.
+        """
+        console = Console(quiet=self.quiet or self.json == "-")
+        if not console.is_terminal:
+            console.width = 120
+        return console
 
-def print_lines(console: Console, *lines: str) -> None:
-    """Print sentences as they are, without markup, and as long as they are."""
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def print(self, *parts: str | Table) -> None:
+        """Print sentences as they are, without markup or line breaks, and tables."""
+        for part in parts:
+            if isinstance(part, str):
+                self.console.print(part, markup=False, highlight=False, soft_wrap=True)
+            else:
+                self.console.print(part)
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        """Write the document where `--json` says; if the disk has filled up, print it rather than lose it."""
+        try:
+            if self.json not in (None, "-"):
+                write_file(Path(self.json or ""), to_json(document).encode())
+        except ConfigurationError:
+            typer.echo(to_json(document), nl=False)
+            raise
+        if self.json == "-":
+            typer.echo(to_json(document), nl=False)
 
 
 def print_error(sentence: str) -> None:
     """Print a sentence to standard error, after the name of the program."""
     Console(stderr=True).print(f"fairstream: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
-
-
-def check_json(json: str | None) -> None:
-    """Raise now if the JSON cannot be written there, not after hours of work."""
-    if json not in (None, "-"):
-        check_writable(Path(json or ""))
-
-
-def write_result(document: Mapping[str, Any], json: str | None) -> None:
-    """Write the document where `--json` says; if the disk has filled up, print it rather than lose it."""
-    if json is None:
-        return
-    if json != "-":
-        try:
-            write_json(document, Path(json))
-        except ConfigurationError:
-            typer.echo(to_json(document), nl=False)
-            raise
-    else:
-        typer.echo(to_json(document), nl=False)

@@ -1,16 +1,16 @@
-"""`fairstream demo`: the whole idea on a stream that is made on the spot."""
+"""`fairstream demo`: the whole idea on a synthetic stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from fairstream.cli.console import check_json, make_console, print_lines, write_result
-from fairstream.cli.options import Device, Json, Quiet, Seed
-from fairstream.cli.progress import RunProgress
-from fairstream.cli.tables import Document, method_table
+from fairstream.cli.console import Output
+from fairstream.cli.options import Device, Seed
+from fairstream.cli.progress import WorkProgress
 from fairstream.data import ADVANTAGED, read_events, synthetic_stream
 from fairstream.experiments import Run, RunConfig
+from fairstream.pages.score_tables import Document, method_table
 
 TASK, METRIC = "event", "ndcg@20"
 POPULAR, FACTORS = "recent popularity", "MF, updated"
@@ -24,40 +24,31 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def demo(
-    seed: Seed = 0,
-    device: Device = "auto",
-    json: Json = None,
-    quiet: Quiet = False,
-) -> None:
+def demo(seed: Seed = 0, device: Device = "auto", *, output: Output) -> None:
     """Show on a synthetic stream what histories, updates and fairness are worth.
 
     Taste drifts from period to period, new users and items arrive, and one community is smaller
-    and likes other things. Each row goes through the same stream and is asked at every event for
-    what comes next.
+    and likes other things. Each model sees the same stream and predicts every event.
     """
-    check_json(json)
-    console = make_console(quiet=quiet, json=json)
     stream = synthetic_stream(seed=seed)
     log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
     n_minority = int((log.require_groups().codes != ADVANTAGED).sum())
-    print_lines(
-        console,
+    output.print(
         f"A synthetic stream: {len(log):,} events, {log.n_users:,} users ({n_minority} of them in the minority), "
-        f"{log.n_items} items, drifting taste.",
+        f"{log.n_items} items, drifting taste."
     )
     runs = {
         name: Run(log, RunConfig(tasks=(TASK,), seed=seed, device=device, **settings))
         for name, settings in SETTINGS.items()
     }
-    with RunProgress(quiet=quiet) as progress:
+    with WorkProgress(quiet=output.quiet) as progress:
         for name, job in runs.items():
             progress.follow(job, name)
     documents = {name: job.document() for name, job in runs.items()}
-    console.print(method_table(documents, TASK, METRIC))
-    print_lines(console, *verdict(documents))
+    output.print(method_table(documents, TASK, METRIC))
+    output.print(*verdict(documents))
     runs_by_name = {name: {"config": each["config"], "summary": each["summary"]} for name, each in documents.items()}
-    write_result({"runs": runs_by_name, "verdicts": verdict(documents)}, json)
+    output.write({"runs": runs_by_name, "verdicts": verdict(documents)})
 
 
 def verdict(documents: Mapping[str, Document]) -> list[str]:

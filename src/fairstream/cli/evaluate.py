@@ -1,4 +1,4 @@
-"""`fairstream evaluate`: lists that any recommender has made."""
+"""`fairstream evaluate` and `fairstream leakcheck`: lists of any recommender, and any train/test split."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Annotated, Literal
 
 import typer
 
-from fairstream.cli.console import check_json, make_console, print_lines, write_result
+from fairstream.cli.console import Output
 from fairstream.cli.options import (
+    Advantaged,
     Group,
     ItemColumn,
-    Json,
     ListLength,
     Metrics,
     MinGroupSize,
-    Quiet,
+    TimeColumn,
     UserColumn,
     Users,
 )
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import RecommendationComparison, RecommendationEvaluation, evaluate_recommendations
+from fairstream.evaluation import Evaluation, RecommendationComparison, evaluate_recommendations
+from fairstream.tools import leakcheck as checker
 
 
 def evaluate(
@@ -34,14 +35,7 @@ def evaluate(
     ] = None,
     users: Users = None,
     group: Group = None,
-    advantaged: Annotated[
-        str | None,
-        typer.Option(
-            help="Value of the advantaged group.",
-            show_default="the larger of two groups, of more none",
-            rich_help_panel="Reading the data",
-        ),
-    ] = None,
+    advantaged: Advantaged = None,
     k: ListLength = 20,
     metric: Metrics = None,
     user_column: UserColumn = None,
@@ -65,15 +59,14 @@ def evaluate(
         typer.Option(help="Users of TRUTH without a list: an empty one, or left out.", case_sensitive=False),
     ] = "zero",
     min_group_size: MinGroupSize = 20,
-    json: Json = None,
-    quiet: Quiet = False,
+    *,
+    output: Output,
 ) -> None:
     """Evaluate lists of any recommender: quality overall and by group, with intervals and tests.
 
     With `--compare`, systems are compared in pairs on the same users. Nothing is trained.
     """
-    check_json(json)
-    result: RecommendationEvaluation | RecommendationComparison = evaluate_recommendations(
+    result: Evaluation | RecommendationComparison = evaluate_recommendations(
         lists if not compare else _by_name([lists, *compare]),
         truth,
         users=users,
@@ -89,8 +82,8 @@ def evaluate(
         missing=missing,
         min_group_size=min_group_size,
     )
-    print_lines(make_console(quiet=quiet, json=json), str(result))
-    write_result(result.to_dict(), json)
+    output.print(str(result))
+    output.write(result.to_dict())
 
 
 def _by_name(files: list[Path]) -> dict[str, Path]:
@@ -98,5 +91,26 @@ def _by_name(files: list[Path]) -> dict[str, Path]:
     stems = [file.stem for file in files]
     names = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
     if len(set(names)) < len(names):
-        raise ConfigurationError(f"each system has a file of its own, but {', '.join(names)} has one twice")
+        raise ConfigurationError(f"each system needs its own file, but {', '.join(names)} has one twice")
     return dict(zip(names, files, strict=True))
+
+
+def leakcheck(
+    train: Annotated[
+        Path, typer.Argument(help="File with the training events, or a folder with the files `train` and `test`.")
+    ],
+    test: Annotated[Path | None, typer.Argument(help="File with the test events.", show_default=False)] = None,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    time_column: TimeColumn = None,
+    *,
+    output: Output,
+) -> None:
+    """Show what leaks across time in a train/test split; nothing is trained.
+
+    Counts the training events that are later than test events (of anybody, of the same user, of the same item), the
+    users and items that only later events tell of, and test events that are in the training file too.
+    """
+    report = checker.leakcheck(train, test, user_column=user_column, item_column=item_column, time_column=time_column)
+    output.print(str(report))
+    output.write(report.to_dict())

@@ -2,68 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from fairstream.cli.config_options import with_config_options
-from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
-from fairstream.cli.frontier_tables import change_table, level_table, text_picture
-from fairstream.cli.options import (
-    Advantaged,
-    Cluster,
-    Data,
-    Group,
-    ItemColumn,
-    Items,
-    Json,
-    MinGroupSize,
-    Quiet,
-    RatingAbove,
-    RatingColumn,
-    Repeats,
-    TimeColumn,
-    TimeUnit,
-    UserColumn,
-    Users,
-    metric_option,
-    task_option,
-)
-from fairstream.cli.progress import ShareProgress
+from fairstream.cli.console import Output, on_interrupt
+from fairstream.cli.options import Cluster, Data, MinGroupSize, ReadOptions, metric_option, task_option
+from fairstream.cli.progress import WorkProgress
+from fairstream.cli.workers import on_cluster
 from fairstream.data import read_events
-from fairstream.errors import ConfigurationError
-from fairstream.experiments import RunConfig, check_writable, versions, write_file
-from fairstream.methods import CONTROLLER_OPTIONS, MethodConfig
+from fairstream.experiments import RunConfig, versions
+from fairstream.files import check_writable, write_file
+from fairstream.methods import TARGET_OPTIONS, MethodConfig
 from fairstream.pages.frontier import picture, picture_format
+from fairstream.pages.score_tables import change_table
 from fairstream.recommender import FairRecommender
 from fairstream.registry import load_plugins
 from fairstream.training import RuntimeConfig
 
-_DECIDED_HERE = {"group_weight", "fairness_weight", *CONTROLLER_OPTIONS}
-_OF_OTHER_METHODS = {"rerank_tolerance", "adversary_weight"}
-_OPTIONS = [
-    name
-    for name in (*MethodConfig.model_fields, *RuntimeConfig.model_fields, "plugins")
-    if name not in _DECIDED_HERE | _OF_OTHER_METHODS
-]
+if TYPE_CHECKING:
+    from fairstream.experiments.frontier import LeverName
+
+_DECIDED_HERE = {"group_weight", "fairness_weight", *TARGET_OPTIONS}
+_FIELDS = {*MethodConfig.model_fields, *RuntimeConfig.model_fields, "plugins"} - _DECIDED_HERE
+_OPTIONS = {name: field for name, field in RunConfig.model_fields.items() if name in _FIELDS}
 
 
-@with_config_options(RunConfig, _OPTIONS)
+@with_config_options(_OPTIONS)
 def frontier(
     data: Data,
     *,
-    group: Group = None,
-    advantaged: Advantaged = None,
-    users: Users = None,
-    items: Items = None,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    time_column: TimeColumn = None,
-    rating_column: RatingColumn = None,
-    rating_above: RatingAbove = 2.0,
-    time_unit: TimeUnit = None,
-    repeats: Repeats = "first",
+    reading: ReadOptions,
     lever: Annotated[
         Literal["group-weight", "fairness-weight"] | None,
         typer.Option(
@@ -115,8 +87,7 @@ def frontier(
         ),
     ] = None,
     cluster: Cluster = None,
-    json: Json = None,
-    quiet: Quiet = False,
+    output: Output,
     options: dict[str, Any],
 ) -> None:
     """Show what each level of disparity would have cost on your own past, before you choose one.
@@ -126,33 +97,19 @@ def frontier(
 
     `fairstream frontier DATA --group gender --advantaged M --max-disparity 0.02 --figure frontier.png`
     """
-    check_json(json)
     if figure is not None:
         picture_format(figure)
         check_writable(figure)
     load_plugins(options.pop("plugins", ()))
-    recommender = FairRecommender(**options)
-    log = read_events(
-        data,
-        users=users,
-        items=items,
-        group=group,
-        advantaged=advantaged,
-        user_column=user_column,
-        item_column=item_column,
-        time_column=time_column,
-        rating_column=rating_column,
-        rating_above=rating_above,
-        time_unit=time_unit,
-        repeats=repeats,
-    )
-    console = make_console(quiet=quiet, json=json)
-    kept = "nothing was kept; fewer --levels or --n-updates take less time"
-    with on_interrupt(kept), ShareProgress(quiet=quiet) as progress:
-        found = recommender.frontier(
+    config = RunConfig(**options)
+    recommender = FairRecommender.from_config(config, **config.model_dump(include={"seed", "device", "engine"}))
+    log = read_events(data, **asdict(reading))
+    outcome = "nothing was kept; fewer --levels or --n-updates take less time"
+    with on_interrupt(outcome), on_cluster(cluster), WorkProgress(quiet=output.quiet) as progress:
+        result = recommender.frontier(
             log,
-            lever=None if lever is None else "group_weight" if lever == "group-weight" else "fairness_weight",
-            levels=None if levels is None else _numbers(levels),
+            lever=cast("LeverName | None", lever and lever.replace("-", "_")),
+            levels=cast("list[float] | None", levels and levels.split(",")),
             n_periods=n_updates,
             pretrain_ratio=pretrain_ratio,
             task=task,
@@ -161,33 +118,18 @@ def frontier(
             max_loss=max_loss,
             min_group_size=min_group_size,
             n_resamples=n_resamples,
-            on_progress=progress.on_progress,
-            cluster=cluster,
+            on_progress=progress.bar("frontier"),
         )
-    print_lines(console, *found.notes)
-    console.print(level_table(found))
-    console.print(change_table(found))
-    print_lines(console, *text_picture(found), "", *found.verdicts(), _how_to_set(found.setting))
+    output.print(*result.notes)
+    output.print(result.table(), change_table(result))
+    setting = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in result.setting.items())
+    output.print(*result.verdicts(), f"As options: {setting}")
     about = {
-        "config": {**recommender.config.model_dump(mode="json"), "seed": options.get("seed", 0)},
+        "config": config.model_dump(mode="json", include={*MethodConfig.model_fields, "seed"}),
         "data": {"sha256": log.fingerprint(), "n_events": len(log), "n_users": log.n_users, "n_items": log.n_items},
         "versions": versions(),
     }
-    write_result({**found.to_dict(), **about}, json)
+    output.write({**result.to_dict(), **about})
     if figure is not None:
-        write_file(figure, picture(found, picture_format(figure)))
-        print_lines(console, f"Written to {figure}")
-
-
-def _numbers(levels: str) -> list[float]:
-    try:
-        return [float(level) for level in levels.split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            f"--levels takes numbers with commas between them, such as 1,2,4, got {levels!r}"
-        ) from None
-
-
-def _how_to_set(setting: dict[str, float]) -> str:
-    options = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in setting.items())
-    return f"As options: {options}"
+        write_file(figure, picture(result, picture_format(figure)))
+        output.print(f"Written to {figure}")

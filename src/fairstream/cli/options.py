@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-DATA_FOLDER = "FAIRSTREAM_DATA"
-"""The variable that names the folder of prepared data sets."""
+Page = Annotated[Path, typer.Option("--output", metavar="FILE", help="The page: one HTML file that needs no network.")]
+DATA_FOLDER = "FAIRSTREAM_DATA"  # the variable that names the folder of prepared data sets
 
 
 def from_names(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """Completion by names that are looked up only when the shell asks for them."""
+    """Complete by names, looked up when the shell asks for them."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.lower().startswith(incomplete.lower())]
@@ -22,26 +24,44 @@ def from_names(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
 
 
 def _datasets() -> list[str]:
-    from fairstream.data.datasets.sources import SOURCES  # noqa: PLC0415 (only the shell asks for it)
+    from fairstream.data.datasets.sources import SOURCES  # noqa: PLC0415 (`--version` does not wait for it)
 
     return [*SOURCES, "synthetic"]
 
 
-# ── what a command prints and writes ─────────────────────────────────────────────────────
+class CommandGroup(typer.Typer):
+    """Commands whose parameters may be groups of options: a dataclass with an option for each field."""
 
-Json = Annotated[
-    str | None,
-    typer.Option(
-        "--json",
-        metavar="FILE|-",
-        help="Write the result as JSON; - writes it to standard output, and nothing else.",
-        show_default=False,
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Output = Annotated[Path, typer.Option(metavar="FILE", help="The page: one HTML file that needs no network.")]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown", **settings)
 
-# ── events and users ─────────────────────────────────────────────────────────────────────
+    def command(self, *names: Any, **settings: Any) -> Callable[[Any], Any]:
+        add = super().command(*names, **settings)
+        return lambda function: add(expand_groups(function))
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one parameter for each field of its groups of options."""
+    own = inspect.signature(command, eval_str=True).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+    options = {name: inspect.signature(kind, eval_str=True).parameters.values() for name, kind in groups.items()}
+    parameters = [parameter for name, each in own.items() for parameter in options.get(name, [each])]
+
+    def call(**values: Any) -> None:
+        built = {name: kind(**{f.name: values.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+        command(**values, **built)
+
+    return with_parameters(command, parameters, call)
+
+
+def with_parameters(
+    command: Callable[..., None], parameters: Sequence[inspect.Parameter], call: Callable[..., None]
+) -> Callable[..., None]:
+    """Return `call` with a command's name and help, and with these parameters in its signature, which Typer reads."""
+    keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    call.__name__, call.__doc__, call.__annotations__ = command.__name__, command.__doc__, {}
+    call.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    return call
 
 
 def _reading(help_: str, default: str | bool = False, **more: Any) -> Any:
@@ -67,35 +87,45 @@ Group = Annotated[
         "the only one with two values; without any, fairness is off",
     ),
 ]
-Advantaged = Annotated[
-    str | None,
-    _reading(
-        "Value of the advantaged group; `auto`: found from the period before each update.",
-        "the larger of two groups, of more none",
-    ),
-]
+Advantaged = Annotated[str | None, _reading("Value of the advantaged group.", "the larger of two groups, of more none")]
 Users = Annotated[
     str | None, _reading("Table with the users and their groups; a file, folder, glob or address.", metavar="FILE")
-]
-Items = Annotated[
-    str | None,
-    _reading(
-        "Table that describes the items (categories, lists, texts), for models that read features.", metavar="FILE"
-    ),
 ]
 UserColumn = Annotated[str | None, _reading("Column with the user's id.", "recognised", metavar="COLUMN")]
 ItemColumn = Annotated[str | None, _reading("Column with the item's id.", "recognised", metavar="COLUMN")]
 TimeColumn = Annotated[str | None, _reading("Column with the time.", "recognised", metavar="COLUMN")]
-RatingColumn = Annotated[str | None, _reading("Column with the rating, if any.", "recognised", metavar="COLUMN")]
-RatingAbove = Annotated[float, _reading("Only events with a rating above this count.", "2.0")]
-TimeUnit = Annotated[
-    Literal["s", "ms", "us", "ns"] | None,
-    _reading("Unit of times that are numbers since 1970.", "guessed for calendar periods", case_sensitive=False),
-]
-Repeats = Annotated[
-    Literal["first", "all"],
-    _reading("Of the events of one user with one item: keep the first, or all of them.", case_sensitive=False),
-]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read DATA: the keywords of `read_events`."""
+
+    group: Group = None
+    advantaged: Advantaged = None
+    users: Users = None
+    items: Annotated[
+        str | None,
+        _reading(
+            "Table that describes the items (categories, lists, texts), for models that read features.", metavar="FILE"
+        ),
+    ] = None
+    user_column: UserColumn = None
+    item_column: ItemColumn = None
+    time_column: TimeColumn = None
+    rating_column: Annotated[
+        str | None, _reading("Column with the rating, if any.", "recognised", metavar="COLUMN")
+    ] = None
+    rating_above: Annotated[float, _reading("Only events with a rating above this count.", "2.0")] = 2.0
+    time_unit: Annotated[
+        Literal["s", "ms", "us", "ns"] | None,
+        _reading("Unit of times that are numbers since 1970.", "guessed for calendar periods", case_sensitive=False),
+    ] = None
+    repeats: Annotated[
+        Literal["first", "all"],
+        _reading("Of the events of one user with one item: keep the first, or all of them.", case_sensitive=False),
+    ] = "first"
+
+
 DataFolder = Annotated[
     Path | None,
     typer.Option(
@@ -106,8 +136,6 @@ DataFolder = Annotated[
         show_default="~/.local/share/fairstream",
     ),
 ]
-
-# ── what is measured ─────────────────────────────────────────────────────────────────────
 
 _METRIC = "Metric, as NAME@K."
 
@@ -140,8 +168,6 @@ Task = Annotated[Literal["event", "next", "remain"] | None, task_option("remain,
 MinGroupSize = Annotated[int, typer.Option(min=1, help="A group with fewer tested users is not compared.")]
 ListLength = Annotated[int, typer.Option("--k", min=1, help="Length of the lists.")]
 
-# ── how it is computed ───────────────────────────────────────────────────────────────────
-
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(help="Where to compute.", envvar="FAIRSTREAM_DEVICE", case_sensitive=False),
@@ -170,12 +196,10 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="MODULE|FILE.py",
-        help="Module, or .py file, that registers models, losses, metrics and strategies of your own. Repeatable.",
+        help="Module, or .py file, that registers custom models, losses, metrics and strategies. Repeatable.",
         show_default=False,
     ),
 ]
-
-# ── a workspace ──────────────────────────────────────────────────────────────────────────
 
 WorkspaceFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The workspace.", show_default=False)]
 Every = Annotated[

@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fairstream.cli.console import check_json, make_console, print_lines, write_result
-from fairstream.cli.options import Json, Metric, Output, Quiet, Task
+from fairstream.cli.console import Output
+from fairstream.cli.options import Metric, Page, Task
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.experiments import Store, by_label, check_writable, compare, pooled, write_file
-from fairstream.pages.vega import need_charts
+from fairstream.experiments import Store, by_label, compare, pooled
+from fairstream.files import check_writable, write_file
+from fairstream.pages.rendering import require_report
+from fairstream.pages.runs import runs_page
 from fairstream.paper.collect import findings_of
 from fairstream.paper.report import write_figures, write_report
 
@@ -28,7 +30,7 @@ def report(
             show_default=False,
         ),
     ],
-    output: Output = Path("report.html"),
+    page: Page = Path("report.html"),
     metric: Metric = None,
     task: Task = None,
     figures: Annotated[
@@ -40,62 +42,48 @@ def report(
     format: Annotated[  # noqa: A002
         Literal["png", "svg"], typer.Option(help="Format of these pictures.", case_sensitive=False)
     ] = "png",
-    json: Json = None,
-    quiet: Quiet = False,
+    *,
+    output: Output,
 ) -> None:
     """Write runs as one HTML page: compared with each other, period by period, group by group, with all settings.
 
-    Of a store that `fairstream reproduce` wrote it is the page of the paper: verdicts, the paper's figures beside
+    Of a store that `fairstream reproduce` wrote it is the page of the paper: verdicts, the paper's figures next to
     ours, every number. Needs the extra: `pip install fairstream[report]`.
     """
-    check_json(json)
-    check_writable(output)
-    need_charts()
-    console = make_console(quiet=quiet, json=json)
-    if _is_reproduction(runs):
+    check_writable(page)
+    require_report()
+    if len(runs) == 1 and Store(runs[0]).note("plan") is not None:  # of a reproduction
         findings = findings_of(runs[0])
-        write_report(findings, output)
+        write_report(findings, page)
         written = [] if figures is None else write_figures(findings, figures, format=format)
         claims = [asdict(claim) for claim in findings.claims]
-        document: dict[str, Any] = {
-            "page": str(output),
-            "figures": [str(path) for path in written],
-            "claims": claims,
-        }
-        lines = [f"{output}: open it in any browser."]
-        lines += [] if figures is None else [f"{figures}: {len(written)} pictures."]
+        document: dict[str, Any] = {"page": str(page), "figures": [str(path) for path in written], "claims": claims}
+        pictures = [] if figures is None else [f"{figures}: {len(written)} pictures."]
+        lines = [f"{page}: open it in any browser.", *pictures]
     else:
         if figures is not None:
             raise ConfigurationError("--figures writes those of the paper; give the store of a `fairstream reproduce`")
-        document = {"page": str(output), **write_runs(runs, output, metric=metric, task=task)}
-        lines = [*document["verdicts"], *document["notes"], f"{output}: open it in any browser."]
-    print_lines(console, *lines)
-    write_result(document, json)
+        document = {"page": str(page), **write_runs(runs, page, metric=metric, task=task)}
+        lines = [*document["verdicts"], *document["notes"], f"{page}: open it in any browser."]
+    output.print(*lines)
+    output.write(document)
 
 
 def write_runs(runs: Sequence[Path], output: Path, *, metric: str | None, task: str | None) -> dict[str, Any]:
     """Write the page of runs; gives what it says, for JSON."""
-    from fairstream.pages.runs_page import runs_page  # noqa: PLC0415 (an extra)
-
     records, task, metric = by_label(runs, metric=metric, task=task)
     documents = {label: pooled(group) for label, group in records.items()}
-    comparison: dict[str, Any] | None = None
+    comparison = None
     notes: list[str] = [] if len(records) > 1 else list(next(iter(documents.values())).get("notes", ()))
     if len(records) > 1:
         try:
-            result = compare([record for group in records.values() for record in group], metric=metric, task=task)
-            comparison = {**asdict(result), "verdicts": result.verdicts()}
-            notes += result.notes
+            comparison = compare([record for group in records.values() for record in group], metric=metric, task=task)
+            notes += comparison.notes
         except (ConfigurationError, DataError) as error:  # the runs stand side by side all the same
             notes.append(f"They were not compared: {error}.")
     page = runs_page(documents, task=task, metric=metric, comparison=comparison, notes=notes)
     write_file(output, page.encode())
-    verdicts: list[str] = [] if comparison is None else comparison["verdicts"]
+    verdicts = [] if comparison is None else comparison.verdicts()
     shown = {"task": task, "metric": metric, "methods": list(documents), "notes": notes}
-    return {**shown, "comparison": comparison, "verdicts": verdicts}
-
-
-def _is_reproduction(runs: Sequence[Path]) -> bool:
-    if len(runs) > 1 or not (runs[0] / "runs").is_dir():
-        return False
-    return Store.opened(runs[0]).note("plan") is not None
+    document = None if comparison is None else {**asdict(comparison), "verdicts": verdicts}
+    return {**shown, "comparison": document, "verdicts": verdicts}

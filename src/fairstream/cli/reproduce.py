@@ -10,26 +10,19 @@ from typing import Annotated, cast
 import typer
 
 from fairstream.cli.config_options import PROTOCOLS
-from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
-from fairstream.cli.options import Cluster, DataFolder, Device, Json, Quiet, Workers, from_names
+from fairstream.cli.console import Output, on_interrupt, print_error
+from fairstream.cli.options import Cluster, DataFolder, Device, Workers, from_names
 from fairstream.cli.options import Store as StoreFolder
-from fairstream.cli.progress import JobProgress
-from fairstream.cli.workers import (
-    check_device,
-    default_workers,
-    exit_on_failures,
-    finished_runs,
-    print_failures,
-)
+from fairstream.cli.progress import WorkProgress
+from fairstream.cli.workers import choose_workers, exit_on_failures, finished_runs, on_cluster
 from fairstream.data.datasets import locate
-from fairstream.data.datasets.published import difference_from_paper
-from fairstream.data.datasets.sources import SOURCES
+from fairstream.data.datasets.sources import SOURCES, difference_from_paper
 from fairstream.errors import ConfigurationError
-from fairstream.experiments import RunConfig, Source, Store, check_writable
-from fairstream.paper.collect import findings_of
+from fairstream.experiments import RunConfig, Source, Store
+from fairstream.files import check_writable
 from fairstream.paper.findings import Findings
 from fairstream.paper.report import write_report
-from fairstream.paper.report.summary import agreeing, in_short
+from fairstream.paper.report.wording import agreeing, in_short
 from fairstream.paper.reproduce import Reproduction
 from fairstream.paper.settings import EXPERIMENTS, ModelName, named
 
@@ -61,8 +54,7 @@ def reproduce(
         ),
     ] = False,
     seeds: Annotated[
-        int,
-        typer.Option(min=1, help="Number of seeds. The first runs every setting, the others those in the figures."),
+        int, typer.Option(min=1, help="Number of seeds. The first runs every setting, the others those in the figures.")
     ] = 1,
     protocol: Annotated[
         str,
@@ -84,16 +76,17 @@ def reproduce(
     device: Device = "auto",
     workers: Workers = None,
     cluster: Cluster = None,
-    output: Annotated[
+    page: Annotated[
         Path | None,
         typer.Option(
+            "--output",
             metavar="FILE",
             help="The page: one HTML file that needs no network.",
-            show_default="STORE.html, beside the store",
+            show_default="STORE.html, next to the store",
         ),
     ] = None,
-    json: Json = None,
-    quiet: Quiet = False,
+    *,
+    output: Output,
 ) -> None:
     """Run the paper's experiments (RQ1–RQ6): every method, both models, both data sets, both tasks.
 
@@ -101,17 +94,14 @@ def reproduce(
     store, and work that runs share is done once. It ends with a page of the results, which `fairstream report`
     writes again at any time; the page needs the extra: `pip install fairstream[report]`.
     """
-    check_json(json)
-    page = output or store.with_name(f"{store.name}.html")
+    page = page or store.with_name(f"{store.name}.html")
     check_writable(page)
-    check_device(device, cluster)
+    n_workers = choose_workers(workers, device, cluster)
     RunConfig(protocol=protocol)  # raises before anything is written
-    homes = {choice.value: SOURCES[choice.value] for choice in dataset or _Dataset}
     sources: dict[str, Source] = {
-        name: Source.of(str(locate(name, data)), group=home.group, advantaged=home.advantaged)
-        for name, home in homes.items()
+        name.value: Source.of(str(locate(name, data)), group=SOURCES[name].group, advantaged=SOURCES[name].advantaged)
+        for name in dataset or _Dataset
     }
-    console = make_console(quiet=quiet, json=json)
     work = Reproduction(
         store=Store(store),
         sources=sources,
@@ -121,23 +111,26 @@ def reproduce(
         seeds=range(seeds),
         protocol=protocol,
         device=device,
-        n_workers=workers or default_workers(device, cluster),
-        cluster=cluster,
+        n_workers=n_workers,
     )
-    with on_interrupt(lambda: finished_runs(store)), work.store.writing(), JobProgress(quiet=quiet) as progress:
+    with (
+        on_interrupt(lambda: finished_runs(store)),
+        work.store.writing(),
+        on_cluster(cluster, workers),
+        WorkProgress(quiet=output.quiet) as progress,
+    ):
         for name, source in sources.items():
             log = source.read()
             if difference := difference_from_paper(name, len(log), log.n_users, log.n_items):
-                print_lines(console, f"Note: {difference}.")
-        errors = work.run(progress.stage, lambda line: print_lines(console, line))
-    findings = findings_of(store)
+                output.print(f"Note: {difference}.")
+        errors, findings = work.run(progress.job_bar, output.print)
     n_agree, n_compared = agreeing(findings.points)
-    print_lines(console, *_shortened(findings), in_short(findings))
+    output.print(*_shortened(findings), in_short(findings))
     try:
         write_report(findings, page)
-        print_lines(console, f"{page}: open it in any browser.")
+        output.print(f"{page}: open it in any browser.")
     except ConfigurationError as error:  # without what draws charts, the runs are there all the same
-        print_failures([ConfigurationError(f"{error}; then `fairstream report {store}` writes the page")])
+        print_error(f"{error}; then `fairstream report {store}` writes the page")
     document = {
         "store": str(store),
         "page": str(page) if page.exists() else None,
@@ -149,8 +142,7 @@ def reproduce(
         "shortened": _shortened(findings),
         "failures": [str(error) for error in errors],
     }
-    write_result(document, json)
-    print_failures(errors)
+    output.write(document)
     exit_on_failures(errors)
 
 

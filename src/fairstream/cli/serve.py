@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import sys
 import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import torch
 import typer
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
 
-from fairstream.cli.console import make_console, print_lines
+from fairstream.cli.console import Output, Quiet
 from fairstream.cli.options import Every as Schedule
-from fairstream.cli.options import Quiet, WorkspaceFolder
-from fairstream.cli.workspaces import needing_live, opened
+from fairstream.cli.options import WorkspaceFolder
+from fairstream.cli.workspaces import opened
 from fairstream.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-_BACKLOG = 2048
+from fairstream.service.api import create_app
+from fairstream.service.api.limits import BoundedProtocol
+from fairstream.service.settings import Every
 
 
 def serve(
@@ -43,12 +43,6 @@ def serve(
     Requests to the API need a key (`fairstream keys add`). TLS is for a proxy in front. SIGTERM or Ctrl-C
     ends it: events that were accepted are stored, requests that were received are answered.
     """
-    with needing_live():
-        import uvicorn  # noqa: PLC0415 (an extra)
-        from uvicorn.supervisors import Multiprocess  # noqa: PLC0415
-
-        from fairstream.service.api.limits import Deadlines  # noqa: PLC0415
-        from fairstream.service.settings import Every  # noqa: PLC0415
     with opened(folder) as workspace:  # what is wrong with it is said once, before any process is started
         limits, _ = workspace.config.limits, workspace.config.learning  # the second for what is wrong in it
     if every is not None:
@@ -60,7 +54,7 @@ def serve(
         config = uvicorn.Config(
             partial(_app, folder, every, log_level),
             factory=True,
-            http=Deadlines,
+            http=BoundedProtocol,
             workers=workers,
             access_log=False,
             log_config=None,
@@ -70,9 +64,8 @@ def serve(
             timeout_worker_healthcheck=60,
         )
         shown, bound = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-        print_lines(
-            make_console(quiet=quiet),
-            f"The dashboard is at http://{shown}:{bound}/ and the interface at http://{shown}:{bound}/v1/openapi.json",
+        Output(quiet=quiet).print(
+            f"The dashboard is at http://{shown}:{bound}/ and the interface at http://{shown}:{bound}/v1/openapi.json"
         )
         if workers > 1:
             Multiprocess(config, sockets=[listening]).run()
@@ -81,10 +74,10 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket at this address, or a sentence that says why there is none."""
+    """Return a socket at this address; raises ConfigurationError if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None)
         why = os.strerror(number) if number and number > 0 else str(error)
@@ -92,17 +85,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _app(folder: Path, every: str | None, log_level: str) -> FastAPI:
-    """The application in a process of its own."""
-    import torch  # noqa: PLC0415 (other commands need not wait for it)
-
-    from fairstream.service.api import create_app  # noqa: PLC0415 (an extra)
-
+    """Create the application in a worker process."""
     # One list is too little work for two threads, and the other cores have updates to do.
     torch.set_num_threads(1)
-    # A line of the log names no thread, process or place in the code; to look them up took a fifth of the time of a
-    # cached list. Python's "Logging HOWTO" has these switches.
-    for switch in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks", "_srcfile"):
-        setattr(logging, switch, None)
-    # A model that is being loaded hands the interpreter over to waiting requests ten times as often as usual.
-    sys.setswitchinterval(0.0005)
     return create_app(folder, every=every, log_level=log_level)

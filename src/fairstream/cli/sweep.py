@@ -6,49 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fairstream.cli.console import check_json, make_console, on_interrupt, print_lines, write_result
-from fairstream.cli.options import (
-    Advantaged,
-    Cluster,
-    Data,
-    Device,
-    Group,
-    ItemColumn,
-    Items,
-    Json,
-    Metric,
-    Plugins,
-    Quiet,
-    RatingAbove,
-    RatingColumn,
-    Repeats,
-    Seed,
-    Seeds,
-    Task,
-    TimeColumn,
-    TimeUnit,
-    UserColumn,
-    Users,
-    Workers,
-)
+from fairstream.cli.config_options import Set
+from fairstream.cli.console import Output, on_interrupt
+from fairstream.cli.options import Cluster, Data, Device, Metric, Plugins, ReadOptions, Seed, Seeds, Task, Workers
 from fairstream.cli.options import Store as StoreFolder
-from fairstream.cli.progress import JobProgress
-from fairstream.cli.tables import contender_table
-from fairstream.cli.workers import (
-    check_device,
-    default_workers,
-    exit_on_failures,
-    finished_runs,
-    print_failures,
-)
+from fairstream.cli.progress import WorkProgress
+from fairstream.cli.workers import choose_workers, exit_on_failures, finished_runs, on_cluster
 from fairstream.errors import ConfigurationError
-from fairstream.experiments import RunConfig, Source, Store, compare
-from fairstream.experiments.sweep import combinations, parsed
-from fairstream.experiments.sweep import sweep as execute
+from fairstream.experiments import RunConfig, Source, Store, compare, execute_runs, plan_runs
+from fairstream.experiments.sweep import combinations, parse_settings, parsed
 from fairstream.registry import load_plugins
 
 
@@ -62,26 +32,9 @@ def sweep(
             show_default=False,
         ),
     ],
-    fixed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="An option and its value; `protocol=paper`, for all runs. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    group: Group = None,
-    advantaged: Advantaged = None,
-    users: Users = None,
-    items: Items = None,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    time_column: TimeColumn = None,
-    rating_column: RatingColumn = None,
-    rating_above: RatingAbove = 2.0,
-    time_unit: TimeUnit = None,
-    repeats: Repeats = "first",
+    *,
+    set: Set = None,  # noqa: A002 (the name of the option)
+    reading: ReadOptions,
     seed: Seed = 0,
     seeds: Seeds = 1,
     metric: Metric = None,
@@ -91,8 +44,7 @@ def sweep(
     device: Device = "auto",
     workers: Workers = None,
     cluster: Cluster = None,
-    json: Json = None,
-    quiet: Quiet = False,
+    output: Output,
 ) -> None:
     """Evaluate every combination of the grids in parallel, and show which are on the Pareto front.
 
@@ -101,53 +53,32 @@ def sweep(
 
     `fairstream sweep data --grid method=FADE,FADE-Abs --grid fairness-weight=0.5,1,2 --seeds 3`
     """
-    check_json(json)
-    check_device(device, cluster)
+    n_workers = choose_workers(workers, device, cluster)
     plugins = list(plugin or ())
     load_plugins(plugins)
-    fixed_values: dict[str, Any] = {name: _only(name, values) for name, values in map(parsed, fixed or [])}
-    if "plugins" in RunConfig.model_fields:
-        fixed_values["plugins"] = plugins
-    configs = combinations(
-        dict(map(parsed, grid)), range(seed, seed + seeds), **{"device": device, "n_resamples": 0, **fixed_values}
-    )
+    options = {"device": device, "n_resamples": 0, **parse_settings(set or ()), "plugins": plugins}
+    configs = combinations(dict(map(parsed, grid)), range(seed, seed + seeds), **options)
     _check_task(task, configs)
-    source = Source.of(
-        data,
-        users=users,
-        items=items,
-        group=group,
-        advantaged=advantaged,
-        user_column=user_column,
-        item_column=item_column,
-        time_column=time_column,
-        rating_column=rating_column,
-        rating_above=rating_above,
-        time_unit=time_unit,
-        repeats=repeats,
-    )
-    folder, console = Store(store), make_console(quiet=quiet, json=json)
-    with on_interrupt(lambda: finished_runs(store)), folder.writing(), JobProgress(quiet=quiet) as progress:
-        records, errors = execute(
-            folder,
-            source,
-            configs,
-            device=device,
-            n_workers=workers or default_workers(device, cluster),
-            cluster=cluster,
-            on_start=partial(progress.stage, "sweep"),
-        )
-    print_failures(errors)
+    source = Source.of(data, **asdict(reading))
+    folder = Store(store)
+    with (
+        on_interrupt(lambda: finished_runs(store)),
+        folder.writing(),
+        on_cluster(cluster, workers),
+        WorkProgress(quiet=output.quiet) as progress,
+    ):
+        runs, on_start = plan_runs(source, configs), partial(progress.job_bar, "sweep")
+        errors = execute_runs(folder, runs, device=device, n_workers=n_workers, on_start=on_start)
+    records = [folder.read(name) for name in dict.fromkeys(run.id for run in runs) if name in folder]
     if len({str(record.settings) for record in records}) > 1:
         comparison = compare(records, metric=metric, task=task)
-        console.print(contender_table(comparison))
-        print_lines(console, *comparison.verdicts())
-        write_result({**asdict(comparison), "verdicts": comparison.verdicts(), "store": str(store)}, json)
+        output.print(comparison.table(), *comparison.verdicts())
+        output.write({**asdict(comparison), "verdicts": comparison.verdicts(), "store": str(store)})
     else:
         what = "one combination" if records else "no combination"
         verdict = f"{what} finished: there is nothing to compare; runs are in {store}"
-        print_lines(console, verdict)
-        write_result({"contenders": [], "differences": [], "verdicts": [verdict], "store": str(store)}, json)
+        output.print(verdict)
+        output.write({"contenders": [], "differences": [], "verdicts": [verdict], "store": str(store)})
     exit_on_failures(errors)
 
 
@@ -159,9 +90,3 @@ def _check_task(task: str | None, configs: Sequence[RunConfig]) -> None:
                 f"task must be one that every run is evaluated on, for {config.method} under {config.protocol} one of "
                 f"{', '.join(config.resolved_tasks)}, got {task!r}; choose one of these, or --set tasks=NAME"
             )
-
-
-def _only(name: str, values: list[Any]) -> Any:
-    if len(values) != 1:
-        raise ConfigurationError(f"--set takes one value, {name} has {len(values)}; use --grid for several")
-    return values[0]

@@ -1,4 +1,4 @@
-"""What is known of items beside their events: categories, and the words of texts."""
+"""Features of items: categories, and the words of texts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairstream.data.inputs import to_table
-from fairstream.data.tables import Columns, combined
+from fairstream.data.reading import Columns, combined, is_text, to_table
 from fairstream.data.vocabulary import Rows, Vocabulary
 from fairstream.errors import DataError
 
-MOST_FEATURES = 32
-"""An item has at most so many features; those of the first columns count."""
-Codes = Rows
-"""(n_items, F) the hashes ≥ 0 of each item's features, padded with −1 behind them."""
-_NOTHING: Codes = np.empty((0, 0), dtype=np.int64)
+MAX_FEATURES = 32  # of one item; those of the first columns count
+Codes = Rows  # (n_items, F) the hashes ≥ 0 of each item's features, padded with −1 at the end
 _TABLE = "the items table"
+_ADVICE = "features are strings, lists of strings, integers or booleans (make classes of other numbers and of times)"
 _BETWEEN_WORDS = r"[^\p{L}\p{M}\p{N}]+"
 
 
@@ -38,31 +35,26 @@ class ItemFeatures:
     """
 
     ids: Vocabulary
-    codes: Codes
-    """(n, F) in the order of the ids."""
-    notes: tuple[str, ...] = ()
-    """What was left out."""
+    codes: Codes  # (n, F) in the order of the ids
+    notes: tuple[str, ...] = ()  # what was left out
 
     @classmethod
     def read(cls, source: Any, columns: Columns) -> ItemFeatures:
-        """Read a table or file with an item column; every other column describes the items.
-
-        Raises
-        ------
-        DataError
-            If the source cannot be read, an id is missing, a column holds something else than strings, lists of
-            strings, integers or booleans, or an item has several rows that differ.
-        """
+        """Read a table or file with an item column; every other column describes the items."""
         table = to_table(source, what="the items", columns=columns)
         name = columns.find("item", table, what=_TABLE)
         if missing := table[name].null_count:
             raise DataError(
                 f"every row of {_TABLE} needs an item, but {missing} of {len(table)} are missing in {name!r}"
             )
-        others = [other for other in table.column_names if other != name]
-        if not others:
-            raise DataError(f"{_TABLE} has no column beside {name!r}; add columns that describe the items")
-        codes, n_cut = _codes([_hashed(table[other], other) for other in others], len(table))
+        features = {n: _hash_features(combined(table[n]), n) for n in table.column_names if n != name}
+        if not features:
+            raise DataError(f"{_TABLE} has no column but {name!r}; add columns that describe the items")
+        ignored = [f"{other!r} ({table[other].type})" for other, part in features.items() if part is None]
+        notes = [f"columns of the items that are not used: {', '.join(ignored)}: {_ADVICE}"] if ignored else []
+        if len(ignored) == len(features):
+            raise DataError(f"{_TABLE} has no column that describes items: {', '.join(ignored)}; {_ADVICE}")
+        codes, n_cut = _codes([part for part in features.values() if part is not None], len(table))
         ids = Vocabulary()
         rows = ids.extend(combined(table[name]))
         first = np.unique(rows, return_index=True)[1]  # rows are numbered in the order of first appearance
@@ -71,12 +63,13 @@ class ItemFeatures:
                 f"{_TABLE} has several rows with different values for the item "
                 f"{ids.ids[int(rows[different[0]])].as_py()!r}; keep one row for each item"
             )
-        cut = (f"{n_cut} items have more than {MOST_FEATURES} features: the first {MOST_FEATURES} count",)
-        return cls(ids, codes[first], cut if n_cut else ())
+        if n_cut:
+            notes.append(f"{n_cut} items have more than {MAX_FEATURES} features: the first {MAX_FEATURES} count")
+        return cls(ids, codes[first], tuple(notes))
 
     def of(self, item_ids: Vocabulary) -> Codes:
         """The features of the items of a vocabulary; an item that is not described has none."""
-        codes = self.replacing(_NOTHING, item_ids.lookup(self.ids.ids), len(item_ids))
+        codes = self.replacing(np.empty((0, 0), np.int64), item_ids.lookup(self.ids.ids), len(item_ids))
         return codes[:, (codes >= 0).any(axis=0)]
 
     def replacing(self, before: Codes, rows: Rows, n_items: int) -> Codes:
@@ -88,7 +81,7 @@ class ItemFeatures:
 
 
 def resized(codes: Codes, n_items: int, n_features: int = 0) -> Codes:
-    """A copy with room for more items and for at least so many features."""
+    """A copy with rows for more items and columns for at least `n_features`."""
     larger = np.full((n_items, max(n_features, codes.shape[1])), -1, dtype=np.int64)
     larger[: len(codes), : codes.shape[1]] = codes
     return larger
@@ -100,35 +93,20 @@ def notes_on_undescribed(codes: Codes) -> tuple[str, ...]:
     return (f"{n} of {len(codes)} items have no features: they are known by their events alone",) if n else ()
 
 
-def _hashed(column: pa.ChunkedArray, name: str) -> tuple[Rows, Rows]:
-    """Return the features of one column: the row of the table and the hash of each, row by row."""
-    values = _listed(combined(column), name)
-    rows, flat = pc.list_parent_indices(values), pc.list_flatten(values)
-    is_value = pc.fill_null(pc.not_equal(flat, ""), False)
-    encoded = flat.filter(is_value).dictionary_encode()
+def _hash_features(values: pa.Array, name: str) -> tuple[Rows, Rows] | None:
+    """Return the row and the hash of each feature of a column; None for a type that makes none, such as a price."""
+    if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
+        rows, texts = np.arange(len(values)), values.cast(pa.large_string())
+    else:
+        lists = pc.split_pattern_regex(values, pattern=_BETWEEN_WORDS) if is_text(values.type) else values
+        if not is_text(getattr(lists.type, "value_type", lists.type)):
+            return None
+        lengths = pc.fill_null(pc.list_value_length(lists), 0)
+        rows, texts = np.repeat(np.arange(len(lists)), lengths), pc.utf8_lower(pc.list_flatten(lists))
+    is_value = pc.fill_null(pc.not_equal(texts, ""), False)
+    encoded = texts.filter(is_value).dictionary_encode()
     hashes = np.array([_hash(name, value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
-    return rows.filter(is_value).to_numpy(), hashes[encoded.indices.to_numpy(zero_copy_only=False)]
-
-
-def _listed(values: pa.Array, name: str) -> pa.Array:
-    """Return the features of each row as a list of strings."""
-    kind, strings = values.type, pa.large_list(pa.large_string())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return pc.split_pattern_regex(pc.utf8_lower(values), pattern=_BETWEEN_WORDS).cast(strings)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return pa.LargeListArray.from_arrays(np.arange(len(values) + 1), values.cast(pa.large_string()))
-    try:
-        if pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type):
-            lists = values.cast(strings)
-            lower = pc.utf8_lower(pc.list_flatten(lists))
-            counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-            return pa.LargeListArray.from_arrays(np.append(0, np.cumsum(counts)), lower)
-    except AttributeError:  # no list
-        pass
-    raise DataError(
-        f"features of items are strings, lists of strings, integers or booleans, but {name!r} of {_TABLE} holds "
-        f"{kind}; make categories of it, or leave the column out"
-    )
+    return rows[is_value.to_numpy(zero_copy_only=False)], hashes[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
 def _hash(column: str, value: str) -> int:
@@ -143,12 +121,12 @@ def _codes(columns: list[tuple[Rows, Rows]], n_rows: int) -> tuple[Codes, int]:
     order = np.lexsort((hashes, rows))  # stable: of equal features the first comes first
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (np.diff(rows[order]) != 0) | (np.diff(hashes[order]) != 0)
-    kept = np.sort(order[is_first])
-    kept = kept[np.argsort(rows[kept], kind="stable")]
-    rows, hashes = rows[kept], hashes[kept]
+    chosen = np.sort(order[is_first])
+    chosen = chosen[np.argsort(rows[chosen], kind="stable")]
+    rows, hashes = rows[chosen], hashes[chosen]
     place = np.arange(len(rows)) - np.searchsorted(rows, rows)
     counts = np.bincount(rows, minlength=n_rows)
-    fits = place < MOST_FEATURES
-    codes = np.full((n_rows, min(MOST_FEATURES, int(counts.max(initial=0)))), -1, dtype=np.int64)
+    fits = place < MAX_FEATURES
+    codes = np.full((n_rows, min(MAX_FEATURES, int(counts.max(initial=0)))), -1, dtype=np.int64)
     codes[rows[fits], place[fits]] = hashes[fits]
-    return codes, int((counts > MOST_FEATURES).sum())
+    return codes, int((counts > MAX_FEATURES).sum())

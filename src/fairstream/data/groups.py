@@ -1,13 +1,13 @@
-"""Who belongs to which group, and which groups are the advantaged ones.
+"""The groups of the users, and the advantaged one.
 
-This is the only place that knows the polarity. Everywhere else a group is a code:
-0 = advantaged (the paper's a = 0), 1, 2 … = the others, −1 = not known, and a disparity is the
+Only this module knows the polarity. Everywhere else a group is a code:
+0 = advantaged (the paper's a = 0), 1, 2 … = the others, −1 = unknown, and a disparity is the
 value of code 0 minus the value of the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,15 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairstream.data.tables import Columns, combined
+from fairstream.data.reading import Columns, column_list, combined
 from fairstream.data.vocabulary import Rows, id_column, same_kind
 from fairstream.errors import DataError
 
 ADVANTAGED, UNKNOWN = 0, -1
-AUTO = "auto"
-_TWO = 2
-MOST_GROUPS = 100
-"""More values than these are no groups to compare."""
+MAX_GROUPS = 100  # a column with more values does not make groups
 
 Codes = np.ndarray[Any, np.dtype[np.int16]]
 
@@ -49,26 +46,20 @@ class Groups:
     """
     codes: Codes
     """One code per user row."""
-    choice: Literal["declared", "larger", "auto"] = "declared"
-    """How the advantaged group was chosen: declared by the caller, the larger one where none was
-    declared, or measured before each update on the period that has just ended."""
-    ahead: tuple[int, ...] = (ADVANTAGED,)
-    """The codes that the fairness loss treats as better served than the rest; several only by `auto`.
-
-    Of three groups or more of which none is declared the larger one stands here too, but counts for nothing: see
-    `has_advantaged`.
-    """
+    choice: Literal["declared", "larger"] = "declared"
+    """How code 0 was chosen: declared by the caller, or the larger group. Of three groups or more the larger one
+    counts for nothing: see `has_advantaged`."""
     n_compared: int | None = None
-    """How many groups had users when the larger one was chosen; None: all of them."""
+    """The number of groups with users when the larger one was chosen; None: all of them."""
 
     @classmethod
     def none(cls, n_users: int) -> Groups:
-        """No groups at all: nothing is known of anybody, and nothing is compared.
+        """Return no groups: every user is of unknown group, and nothing is compared.
 
         >>> Groups.none(2).codes.tolist()
         [-1, -1]
         """
-        return cls("", (), np.full(n_users, UNKNOWN, dtype=np.int16), ahead=())
+        return cls("", (), np.full(n_users, UNKNOWN, dtype=np.int16))
 
     @property
     def is_empty(self) -> bool:
@@ -77,37 +68,26 @@ class Groups:
 
     @property
     def has_advantaged(self) -> bool:
-        """Whether somebody has said which group is better served, or there are only two, of which the larger one is.
+        """Whether the caller named the better-served group, or there are only two, of which the larger one is taken.
 
-        Of three groups or more the larger one may well be the worst served: nobody guesses.
+        Of three groups or more the larger one may well be the worst served, so none is guessed.
 
         >>> [Groups.from_values("age", ages).has_advantaged for ages in ([18, 18, 30], [18, 18, 30, 65])]
         [True, False]
         """
         n_groups = len(self.names) if self.n_compared is None else self.n_compared
-        return bool(self.names) and (self.choice != "larger" or n_groups <= _TWO)
+        return bool(self.names) and (self.choice != "larger" or n_groups <= 2)
 
     @property
     def advantaged(self) -> tuple[str, ...]:
-        """The names of the groups that count as better served than the rest; none where nobody knows."""
-        return tuple(self.names[code] for code in self.ahead) if self.has_advantaged else ()
+        """The name of the advantaged group, as a tuple; empty where none is known."""
+        return self.names[:1] if self.has_advantaged else ()
 
     @classmethod
     def from_values(cls, attribute: str, values: Any, *, possible: Any = None, advantaged: object = None) -> Groups:
-        """Make groups from the value of each user row (null: not known).
+        """Make groups from the value of each user row (null: unknown); `possible` values may have no user yet.
 
-        Parameters
-        ----------
-        attribute
-            Name of the attribute, for messages.
-        values
-            The value of each user row.
-        possible
-            Further values, which no user has yet.
-        advantaged
-            The value of the advantaged group; without it, of two groups the larger one, as in the paper, and of
-            more none; with "auto", measured before each update. A group that is itself named "auto" is declared
-            as "=auto".
+        Without a value `advantaged`, the larger one of two groups is, as in the paper, and of more none.
 
         Raises
         ------
@@ -126,18 +106,10 @@ class Groups:
         return cls(attribute, names, _encoded(labels, names)).declared(advantaged)
 
     def declared(self, advantaged: object) -> Groups:
-        """Return the same groups with this one in front; without one, or with "auto", the larger one."""
-        label = None if advantaged is None else _labels([advantaged])[0].as_py()
-        if label == AUTO and AUTO in self.names:
-            raise DataError(
-                f"a value of {self.attribute} is {AUTO!r}, so advantaged={AUTO!r} is ambiguous; "
-                f"write '={AUTO}' for the group, or rename the value to have the group measured"
-            )
-        if label is None or label == AUTO:
-            choice: Literal["auto", "larger"] = "larger" if label is None else "auto"
-            return replace(self, choice=choice).as_of(len(self.codes))
-        if label not in self.names and label.startswith("="):
-            label = label[1:]
+        """Return the same groups with this one in front; without one, the larger one."""
+        if advantaged is None:
+            return replace(self, choice="larger").as_of(len(self.codes))
+        label = _labels([advantaged])[0].as_py()
         if label not in self.names:
             raise DataError(f"no user has {self.attribute} = {label!r}; the values are {_shown(self.names)}")
         return replace(self, choice="declared").with_advantaged(label)
@@ -150,26 +122,21 @@ class Groups:
         sizes = np.bincount(codes[codes >= 0], minlength=len(self.names))
         n_compared = None if len(codes) == len(self.codes) else int(np.count_nonzero(sizes))
         larger = max(sorted(self.names), key=lambda name: sizes[self.names.index(name)])
-        if not sizes.any():  # no group is known yet: take the first that will be
+        if not sizes.any():  # no group is known yet: take the first to appear
             larger = self.names[self._by_appearance()[0]]
         return replace(self.with_advantaged(larger), n_compared=n_compared)
 
     def with_advantaged(self, name: str) -> Groups:
-        """Return the same users with another group in front and alone ahead; of two, disparities change their sign."""
+        """Return the same users with another group in front; of two groups, disparities change their sign."""
         first = self.names.index(name)
         order = [first, *(code for code in self._by_appearance() if code != first)]
-        return replace(self._renumbered(order), ahead=(ADVANTAGED,))
+        return self._renumbered(order)
 
     def _renumbered(self, order: Sequence[int]) -> Groups:
         """Return the same groups with the codes `order` as the codes 0, 1, 2 …"""
         place = np.empty(len(order) + 1, dtype=np.int16)
         place[list(order)], place[UNKNOWN] = np.arange(len(order)), UNKNOWN
-        return replace(
-            self,
-            names=tuple(self.names[code] for code in order),
-            codes=place[self.codes],
-            ahead=tuple(sorted(int(place[code]) for code in self.ahead)),
-        )
+        return replace(self, names=tuple(self.names[code] for code in order), codes=place[self.codes])
 
     def _by_appearance(self) -> list[int]:
         """Return the codes in the order in which their first users appear; those without users come last."""
@@ -186,17 +153,18 @@ class Groups:
         return len(np.unique(self.codes[self.codes != UNKNOWN]))
 
     def signs(self, n_groups: int) -> list[float]:
-        """Return +1 for each of the first `n_groups` that counts as ahead of the rest, −1 for the others.
-
-        All are 0 where nobody knows who is ahead.
-        """
+        """Return +1 for the advantaged one of the first `n_groups`, −1 for the others; all 0 where none is known."""
         if not self.has_advantaged:
             return [0.0] * n_groups
-        return [1.0 if code in self.ahead else -1.0 for code in range(n_groups)]
+        return [1.0 if code == ADVANTAGED else -1.0 for code in range(n_groups)]
+
+    def labels(self) -> np.ndarray[Any, np.dtype[np.object_]]:
+        """Return the name of each user's group, None where it is unknown."""
+        return np.array([*self.names, None], dtype=object)[self.codes]
 
     def behind(self) -> list[str]:
-        """Return the names of the groups that count as behind the rest; none where nobody knows."""
-        return [name for name in self.names if name not in self.advantaged] if self.has_advantaged else []
+        """Return the names of all groups but the advantaged one; none where it is unknown."""
+        return list(self.names[1:]) if self.has_advantaged else []
 
     def weights(self, weights: Mapping[str, float]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """Return the weight of each user's group, 1 for users of other groups or none; None where all are 1.
@@ -210,7 +178,7 @@ class Groups:
         return by_code[self.codes]
 
     def hide(self, rows: Rows) -> Groups:
-        """Return the same groups with those of some user rows not known.
+        """Return the same groups with those of some user rows unknown.
 
         >>> Groups.from_values("gender", ["M", "F", "M"], advantaged="M").hide(np.array([0])).codes.tolist()
         [-1, 1, 0]
@@ -219,19 +187,8 @@ class Groups:
         codes[rows] = UNKNOWN
         return replace(self, codes=codes)
 
-    def with_ahead(self, names: Iterable[str], judged: Iterable[str] | None = None) -> Groups:
-        """Return the same groups with `names`, as measured, ahead of the rest; the same object where none is.
-
-        `judged` are the groups that could be compared (None: all); the others stay what they were.
-        """
-        unjudged = set() if judged is None else set(self.names) - set(judged)
-        leading = {self.names.index(name) for name in names}
-        kept = {code for code in self.ahead if self.names[code] in unjudged}
-        ahead = tuple(sorted(leading | kept)) if leading else ()
-        return replace(self, ahead=ahead, choice="auto") if 0 < len(ahead) < len(self.names) else self
-
     def without(self, row: int | Rows) -> Groups:
-        """Return the groups without these user rows; a group that loses its last user goes behind those with users.
+        """Return the groups without these user rows; a group without users comes after those with users.
 
         The advantaged group keeps its code 0 even then.
         """
@@ -242,30 +199,22 @@ class Groups:
         order = sorted(range(len(self.names)), key=lambda code: (code not in occurring, code))
         return replace(self, codes=codes)._renumbered(order)
 
-    def n_changed(self, rows: np.ndarray[Any, Any], other: Groups | None) -> int:
-        """Return how many of the users `rows` have another group in `other` than here; unknown groups do not count."""
-        if other is None:
-            return 0
-        known = rows < len(self.codes)
-        ours, theirs = self.codes[rows[known]], other.codes[known]
-        place = np.array([*(_index(self.names, name) for name in other.names), UNKNOWN], dtype=np.int64)
-        return int(((ours != UNKNOWN) & (theirs != UNKNOWN) & (ours != place[theirs])).sum())
-
     def notes_on_merge(self, rows: np.ndarray[Any, Any], other: Groups | None) -> tuple[str, ...]:
-        """Return a sentence where `merge` with the same arguments passes over changed groups or makes new ones."""
-        n = self.n_changed(rows, other)
-        notes = (f"{n} known user(s) came with another {self.attribute} than before: the earlier one is kept",)
+        """Return a sentence where `merge` with the same arguments ignores changed groups or makes new ones."""
         if other is None or self.is_empty:
             return ()
-        occurring = {other.names[code] for code in np.unique(other.codes[other.codes != UNKNOWN])}
-        new = sorted(occurring - set(self.names))
-        appeared = (f"new value(s) of {self.attribute}, each a group from now on: {_shown(new)}",)
-        return (*(notes if n else ()), *(appeared if new else ()))
+        notes, known = [], rows < len(self.codes)
+        pairs = zip(self.labels()[rows[known]], other.labels()[known], strict=True)
+        if n := sum(None not in pair and pair[0] != pair[1] for pair in pairs):
+            notes.append(f"{n} known user(s) came with another {self.attribute} than before: the earlier one is kept")
+        if new := sorted({name for name in other.labels() if name is not None} - set(self.names)):
+            notes.append(f"new value(s) of {self.attribute}, each a group from now on: {_shown(new)}")
+        return tuple(notes)
 
     def merge(self, rows: np.ndarray[Any, Any], n_rows: int, other: Groups | None) -> Groups:
-        """Return these groups for `n_rows` users, of whom `rows` may bring their group from `other`.
+        """Return these groups for `n_rows` users; users at `rows` take their group from `other`.
 
-        Known users keep theirs (`notes_on_merge` counts the changed ones); a new value becomes a new group.
+        Users of known group keep it (`notes_on_merge` counts the changed ones); a new value becomes a new group.
         """
         codes = np.full(n_rows, UNKNOWN, dtype=np.int16)
         codes[: len(self.codes)] = self.codes
@@ -278,12 +227,11 @@ class Groups:
         place = np.array([*(names.index(name) for name in other.names), UNKNOWN], dtype=np.int16)
         fresh = codes[rows] == UNKNOWN
         rows, brought = rows[fresh], place[other.codes[fresh]]
-        # Groups that have users keep their codes; only those that get their first ones now are put in order.
+        # Groups with users keep their codes; only groups that get their first users now are put in order.
         n_settled = max(ADVANTAGED + 1, self.n_groups_among(len(self.codes)))
-        late, at = np.unique(brought[np.argsort(rows)], return_index=True)
-        appearing = [int(code) for code in late[np.argsort(at)] if code >= n_settled]
-        order = [*range(n_settled), *appearing, *(n for n in range(n_settled, len(names)) if n not in appearing)]
-        newcomers = replace(self, names=names, codes=brought, n_compared=None)._renumbered(order)
+        newcomers = replace(self, names=names, codes=brought[np.argsort(rows)], n_compared=None)
+        late = [code for code in newcomers._by_appearance() if code >= n_settled]
+        newcomers = replace(newcomers, codes=brought)._renumbered([*range(n_settled), *late])
         codes[rows] = newcomers.codes
         return replace(newcomers, codes=codes)
 
@@ -304,16 +252,10 @@ def intersection(columns: Sequence[Any]) -> Any:
     labels = [_labels(column) for column in columns]
     if len(labels) == 1:
         return labels[0]
-    return pc.binary_join_element_wise(*map(_quoted, labels), ",", null_handling="emit_null")
-
-
-def _quoted(labels: pa.Array) -> pa.Array:
-    """As in CSV: a value with a comma or a quotation mark stands in quotation marks, so that no two become one."""
-    in_marks = pc.binary_join_element_wise('"', pc.replace_substring(labels, '"', '""'), '"', "")
-    return pc.if_else(pc.match_substring_regex(labels, '[,"]'), in_marks, labels)
-
-
-# ── reading ──────────────────────────────────────────────────────────────────────────────
+    # Values with a comma or a quotation mark are quoted, as in CSV: no two combinations look equal.
+    in_marks = (pc.binary_join_element_wise('"', pc.replace_substring(part, '"', '""'), '"', "") for part in labels)
+    quoted = map(pc.if_else, (pc.match_substring_regex(part, '[,"]') for part in labels), in_marks, labels)
+    return pc.binary_join_element_wise(*quoted, ",", null_handling="emit_null")
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,10 +268,8 @@ class GroupValues:
     """
 
     attribute: str
-    users: pa.Array
-    """Ids, each once."""
-    values: pa.Array
-    """Strings, null where the table has no value."""
+    users: pa.Array  # ids, each once
+    values: pa.Array  # strings, null where the table has no value
 
     @classmethod
     def from_table(cls, table: pa.Table, group: str | Sequence[str], columns: Columns, *, what: str) -> GroupValues:
@@ -355,33 +295,26 @@ class GroupValues:
         return cls(attribute, users, values.cast(pa.string()))
 
     def of(self, user_ids: pa.Array) -> pa.Array:
-        """Return the value of each of the users, null where the table has none."""
-        if not len(self.users):
-            return pa.nulls(len(user_ids), pa.string())
+        """Return the value of each user, null where the table has none."""
+        return self.values.take(self._places(user_ids))
+
+    def n_unmatched(self, user_ids: pa.Array) -> int:
+        """Return how many of the users are missing in the table."""
+        return int(self._places(user_ids).null_count)
+
+    def _places(self, user_ids: pa.Array) -> pa.Array:
+        """Return the position of each user in the table, null where it is missing."""
         user_ids, users = same_kind(user_ids, self.users)
-        if user_ids.type != users.type:
+        if user_ids.type != users.type and len(users):
             raise DataError(
                 f"user ids must be of one kind in both tables: the events have {user_ids.type}, "
                 f"the users {users.type}; convert one of the columns"
             )
-        return self.values.take(pc.index_in(user_ids, value_set=users))
-
-    def n_unmatched(self, user_ids: pa.Array) -> int:
-        """Return how many of the users the table does not name."""
-        user_ids, users = same_kind(user_ids, self.users)
-        if not len(users) or user_ids.type != users.type:
-            return len(user_ids)
-        return int(pc.index_in(user_ids, value_set=users).null_count)
+        return pc.index_in(user_ids, value_set=users) if len(users) else pa.nulls(len(user_ids), pa.int32())
 
     def groups(self, user_ids: pa.Array, advantaged: object) -> Groups:
-        """Return the groups of the users; values that only others have are possible too.
-
-        Raises
-        ------
-        DataError
-            If the table names none of the users.
-        """
-        if len(user_ids) and self.of(user_ids).null_count == self.n_unmatched(user_ids) == len(user_ids):
+        """Return the groups of the users; values of users without events are possible groups too."""
+        if len(user_ids) and self.n_unmatched(user_ids) == len(user_ids):
             named = f"ids such as {self.users[0].as_py()!r}" if len(self.users) else "no ids"
             raise DataError(
                 f"none of the {len(user_ids)} users with events is in the users table: the events have ids such as "
@@ -399,14 +332,12 @@ def group_parts(table: pa.Table, group: str | Sequence[str], *, what: str) -> li
     else:
         parts = [group] if group in table.column_names else [name.strip() for name in group.split(",")]
     if missing := [name for name in parts if name not in table.column_names]:
-        raise DataError(
-            f"{what} has no column {missing[0]!r} to group by; its columns are {', '.join(table.column_names)}"
-        )
+        raise DataError(f"{what} has no column {missing[0]!r} to group by; its columns are {column_list(table)}")
     return parts
 
 
 def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
-    """Return the column that makes the groups where none was named."""
+    """Return the only column with two values, where no column was named."""
     user = columns.find("user", table, what=what)
     two_valued = [name for name in table.column_names if name != user and n_values(table[name]) == 2]
     if len(two_valued) != 1:
@@ -418,7 +349,7 @@ def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
 
 
 def n_values(column: pa.ChunkedArray) -> int:
-    """Return how many different values the column takes; 0 for a type that makes groups only where it is named."""
+    """Return the number of distinct values; 0 for a type that makes groups only where it is named."""
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         return 0
     if isinstance(column.type, pa.BaseExtensionType):
@@ -427,7 +358,7 @@ def n_values(column: pa.ChunkedArray) -> int:
 
 
 def check_users(n_missing: int, n_rows: int, column: str) -> None:
-    """Raise DataError where a row that gives a group names no user."""
+    """Raise DataError where a row with a group has no user."""
     if n_missing:
         raise DataError(f"every row of users needs a user, but {n_missing} of {n_rows} are missing in {column!r}")
 
@@ -442,25 +373,21 @@ def read_more_groups(user_ids: pa.Array, table: pa.Table, columns: Columns, grou
     return replace(groups, names=names, codes=codes)
 
 
-def _index(names: Sequence[str], name: str) -> int:
-    return names.index(name) if name in names else len(names)
-
-
 def _shown(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names)[:8]) or "none"
 
 
 def _check_few(attribute: str, names: Sequence[str]) -> None:
-    if len(names) > MOST_GROUPS:
+    if len(names) > MAX_GROUPS:
         raise DataError(
-            f"at most {MOST_GROUPS} groups can be compared, but {attribute!r} takes {len(names)} values "
+            f"at most {MAX_GROUPS} groups can be compared, but {attribute!r} takes {len(names)} values "
             f"({_shown(names)} …); choose a coarser column, or make classes of its values"
         )
 
 
 def _distinct(labels: pa.Array) -> list[str]:
     """Return the values that occur, in the order of first appearance."""
-    return [name for name in pc.unique(labels).to_pylist() if name is not None]
+    return list(pc.unique(labels.drop_null()).to_pylist())
 
 
 def _encoded(labels: pa.Array, names: Sequence[str]) -> Codes:
@@ -470,7 +397,7 @@ def _encoded(labels: pa.Array, names: Sequence[str]) -> Codes:
 
 
 def _written_out(value: Any) -> str | None:
-    """A tuple as its values with commas between them; None where any of them is missing."""
+    """Write a tuple as its values with commas between them; None where any of them is missing."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -479,7 +406,7 @@ def _written_out(value: Any) -> str | None:
 
 
 def _labels(values: Any) -> pa.Array:
-    """Return the values as strings, null where nothing is known; tuples and intervals are written out."""
+    """Return the values as strings, null where unknown; tuples and intervals are written out."""
     try:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
         if isinstance(array.type, pa.BaseExtensionType) or pa.types.is_nested(array.type):

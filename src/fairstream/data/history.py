@@ -2,23 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, reduce
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fairstream.compiled import njit
-from fairstream.data.runs import append_run
-from fairstream.data.seen import SeenItems
+from fairstream.data.log import pair_keys
 from fairstream.data.vocabulary import Rows
 
-Positions = range | Rows
-"""Where events are in the log, in ascending order."""
+Positions = range | Rows  # where events are in the log, in ascending order
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-HALF_LIFE = 0.1
-"""Of recent popularity, as a share of all events."""
+Run = TypeVar("Run", bound=Sized)
+HALF_LIFE = 0.1  # of recent popularity, as a share of all events
 _EVENTS_AT_ONCE = 1 << 20
+_SIZE_RATIO = 4
+_ITEM_BITS = 0xFFFF_FFFF
+_NOTHING: Rows = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class SeenItems:
+    """For each user row a sorted list of item rows: memory grows with the pairs alone.
+
+    >>> seen = SeenItems.from_pairs(np.array([1, 0, 1]), np.array([7, 3, 2]))
+    >>> seen.lists(np.array([1, 0, 5]))
+    (array([0, 2, 3, 3]), array([2, 7, 3]))
+    """
+
+    runs: tuple[Rows, ...]  # sorted `pair_keys`, each once
+    n_items: int  # every item row is below this
+
+    @classmethod
+    def from_pairs(cls, users: Rows, items: Rows) -> SeenItems:
+        keys = np.unique(pair_keys(users, items))
+        return cls((keys,) if len(keys) else (), _n_rows(items))
+
+    def union(self, other: SeenItems) -> SeenItems:
+        """Both together, at a cost that follows `other`."""
+        new = other.keys
+        new = new[~self._hold(new)] if self.runs else new
+        return SeenItems(append_run(self.runs, new, merged), max(self.n_items, other.n_items))
+
+    def below(self, n_items: int) -> SeenItems:
+        """Only the pairs whose item row is one of the first `n_items`."""
+        if self.n_items <= n_items:
+            return self
+        runs = (run[(run & _ITEM_BITS) < n_items] for run in self.runs)
+        return SeenItems(tuple(run for run in runs if len(run)), n_items)
+
+    def has(self, users: Rows, items: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        keys = pair_keys(users, items)
+        order = np.argsort(keys)
+        is_member = np.empty(len(keys), dtype=np.bool_)
+        is_member[order] = self._hold(keys[order])
+        return is_member
+
+    def _hold(self, keys: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether each of the sorted keys is in some run."""
+        is_member = np.zeros(len(keys), dtype=np.bool_)
+        for run in self.runs:
+            _mark(run, keys, is_member)
+        return is_member
+
+    def lists(self, users: Rows) -> tuple[Rows, Rows]:
+        """The sorted items of each of `users`: those of `users[i]` are `items[bounds[i] : bounds[i + 1]]`."""
+        limit = np.full(len(users), self.n_items)
+        return sorted_lists([(run, _NOTHING, limit) for run in self.runs], users)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.runs))
+
+    def without(self, other: SeenItems) -> SeenItems:
+        keys = self.keys
+        is_other = other._hold(keys)
+        return SeenItems((keys[~is_other],), self.n_items) if is_other.any() else self
+
+    def distinct_users(self) -> Rows:
+        users = self.users
+        return users[np.diff(users, prepend=-1) > 0]
+
+    @property
+    def keys(self) -> Rows:
+        """All pairs as one sorted array of `pair_keys`, merged from all runs."""
+        return reduce(merged, reversed(self.runs)) if self.runs else _NOTHING
+
+    @property
+    def users(self) -> Rows:
+        return self.keys >> 32
+
+    @property
+    def items(self) -> Rows:
+        return self.keys & _ITEM_BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +153,7 @@ class History:
         n_items: int = 0,
         ends: tuple[int, ...] | None = None,
     ) -> History:
-        """The history of one batch of events, with at least so many users and items."""
+        """The history of one batch of events, with at least `n_users` users and `n_items` items."""
         seen = SeenItems.from_pairs(users, items)
         n_users, n_items = max(n_users, _n_rows(users)), max(n_items, _n_rows(items))
         return cls(
@@ -86,8 +163,7 @@ class History:
     @classmethod
     def empty(cls) -> History:
         """No events at all."""
-        nothing: Rows = np.empty(0, dtype=np.int64)
-        return cls((), SeenItems.from_pairs(nothing, nothing), 0, 0)
+        return cls((), SeenItems((), 0), 0, 0)
 
     def after(self, users: Rows, items: Rows, *, ends_period: bool = True, n_items: int = 0) -> History:
         """The history followed by these events, which end a period or belong to one that is still open.
@@ -95,7 +171,7 @@ class History:
         At least `n_items` items are known then: there can be some without events.
         """
         n_events = len(self) + len(users)
-        return History(
+        longer = History(
             append_run(self.runs, _Run(users, items), _Run.followed_by),
             self.seen.union(SeenItems.from_pairs(users, items)),
             max(self.n_users, _n_rows(users)),
@@ -103,6 +179,11 @@ class History:
             self.n_items,
             (*self.ends, n_events) if ends_period else self.ends,
         )
+        if "_decayed" in vars(self) and longer._n_decayed == self._n_decayed:  # only the observed events have changed
+            observed = np.bincount(items, minlength=longer.n_items)
+            observed[: self.n_items] += self._observed
+            vars(longer).update(_decayed=self._decayed, _observed=observed)
+        return longer
 
     def keep(self, positions: Rows, gone: Rows) -> History:
         """The history of the events at these positions, without the users `gone`, who have none of them.
@@ -119,7 +200,7 @@ class History:
             ends=tuple(np.searchsorted(positions, self.ends).tolist()),
         )
 
-    def only(self, positions: Positions) -> History:
+    def subset(self, positions: Positions) -> History:
         """The history of the events at these positions alone; all users and items stay known."""
         if len(positions) == len(self):
             return self
@@ -142,12 +223,12 @@ class History:
     @property
     def users(self) -> Rows:
         """The users of all events; copied where the events came in several runs."""
-        return _together([run.users for run in self.runs])
+        return _concatenate([run.users for run in self.runs])
 
     @property
     def items(self) -> Rows:
         """The items of all events; copied where the events came in several runs."""
-        return _together([run.items for run in self.runs])
+        return _concatenate([run.items for run in self.runs])
 
     def users_at(self, positions: Positions) -> Rows:
         """The users of the events at these sorted positions."""
@@ -167,48 +248,32 @@ class History:
                 begin, end = np.searchsorted(positions, [first, first + len(run)])
                 parts.append(values[positions[begin:end] - first])
             first += len(run)
-        return _together(parts)
+        return _concatenate(parts)
 
     def latest(self, users: Rows, length: int, before: Rows | None = None) -> tuple[Rows, Rows]:
-        """The latest items of each user.
+        """Return the latest items (B, length) of each user, the latest last, and the number of the user's events (B,).
 
-        Parameters
-        ----------
-        users
-            (B,) user rows; rows that do not exist have no items.
-        length
-            How many items at most.
-        before
-            (B,) only events before these positions count; None: all events.
-
-        Returns
-        -------
-        items
-            (B, length) the latest last, padded with −1 at the front.
-        n_events
-            (B,) how many events of the user there were.
-
+        Items are padded with −1 at the front; rows that do not exist have none. With `before` (B,) only events before
+        these positions count.
         """
-        places, counts = self._latest(users, length, before)
+        places, counts = self.latest_positions(users, length, before)
         is_event = places >= 0
         order = np.sort(places[is_event])
         items = np.full_like(places, -1)
         items[is_event] = self.items_at(order)[np.searchsorted(order, places[is_event])]
         return items, counts
 
-    def latest_positions(self, users: Rows, length: int, before: Rows | None = None) -> Rows:
-        """The positions of the same events: (B, length), −1 where there is none."""
-        return self._latest(users, length, before)[0]
-
-    def _latest(self, users: Rows, length: int, before: Rows | None) -> tuple[Rows, Rows]:
+    def latest_positions(self, users: Rows, length: int, before: Rows | None = None) -> tuple[Rows, Rows]:
+        """As `latest`, with the positions of the events in place of their items."""
         latest = np.full((len(users), length), -1, dtype=np.int64)
         counts = np.zeros(len(users), dtype=np.int64)
-        first = len(self)
-        for run in reversed(self.runs):
-            first -= len(run)
-            limit = np.full(len(users), len(run)) if before is None else np.clip(before - first, 0, len(run))
+        for run, first, limit in reversed(self._limits(users, before)):
             _fill_latest(run.by_user, first, users, limit, latest, counts)
         return latest, counts
+
+    def n_events_of(self, users: Rows, before: Rows | None = None) -> Rows:
+        """The number of events of each of `users`; with `before` (B,) of those before these positions."""
+        return count_entries([(run.by_user, run.items, limit) for run, _, limit in self._limits(users, before)], users)
 
     def items_of(self, users: Rows, before: Rows | None = None) -> tuple[Rows, Rows]:
         """The sorted items of each of `users`: those of `users[i]` are `items[bounds[i] : bounds[i + 1]]`.
@@ -217,26 +282,21 @@ class History:
         """
         if before is None:
             return self.seen.lists(users)
-        bounds = np.zeros(len(users) + 1, dtype=np.int64)
-        starts = np.cumsum([0, *map(len, self.runs)])
-        limits = [np.clip(before - start, 0, len(run)) for start, run in zip(starts, self.runs, strict=False)]
-        for run, limit in zip(self.runs, limits, strict=True):
-            _count_before(run.by_user, users, limit, bounds[1:])
-        np.cumsum(bounds, out=bounds)
-        items, ends = np.empty(bounds[-1], dtype=np.int64), bounds[:-1].copy()
-        for run, limit in zip(self.runs, limits, strict=True):
-            _add_before(run.by_user, run.items, users, limit, ends, items)
-        _sort_each(bounds, items)
-        return bounds, items
+        limits = self._limits(users, before)
+        return sorted_lists([(run.by_user, run.items, limit) for run, _, limit in limits], users)
 
-    @property
-    def has_repeats(self) -> bool:
-        """Whether some user has several events with one item."""
-        return len(self) > len(self.seen)
+    def _limits(self, users: Rows, before: Rows | None) -> list[tuple[_Run, int, Rows]]:
+        """Each run, the position of its first event, and how many of its events count for each of `users`."""
+        runs, first = [], 0
+        for run in self.runs:
+            limit = np.full(len(users), len(run)) if before is None else np.clip(before - first, 0, len(run))
+            runs.append((run, first, limit))
+            first += len(run)
+        return runs
 
-    def firsts(self, positions: Positions) -> Positions:
+    def first_interactions(self, positions: Positions) -> Positions:
         """Those of the positions at which a user has an item for the first time."""
-        if not self.has_repeats:
+        if len(self) == len(self.seen):  # no user has several events with one item
             return positions
         chosen, users = np.asarray(positions, dtype=np.int64), self.users
         is_asked = np.zeros(self.n_users, dtype=np.bool_)
@@ -253,29 +313,142 @@ class History:
         counts = np.bincount(items, is_counted[users], minlength=self.n_items)
         return np.unique(users[counts[items] < n_users])
 
-    @cached_property
+    @property
     def recent_popularity(self) -> Floats:
-        """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events."""
-        popularity = self.faded_counts()
-        popularity.flags.writeable = False
-        return popularity
+        """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events.
 
-    def faded_counts(self, weights: Floats | None = None, share: float = HALF_LIFE) -> Floats:
-        """The same sums with the events of each user counted `weights` (n_users,) times; None: once.
-
-        The half-life is a `share` of all events.
+        Observed events, those after the end of the last period, count 1 each, so that one more event costs no pass
+        over all events. Whenever they are another 1 % of the log, the sums begin again with their decay.
         """
-        n = len(self)
+        decayed, counts = self._decayed, np.zeros(self.n_items)
+        counts[: len(decayed)] = decayed
+        counts[: len(self._observed)] += self._observed
+        return counts
+
+    @property
+    def _n_decayed(self) -> int:
+        """How many events count with their decay: a function of the history alone, whatever was asked before."""
+        n = self.ends[-1] if self.ends else len(self)
+        while n + n // 100 + 1 <= len(self):
+            n += n // 100 + 1
+        return n
+
+    @cached_property
+    def _decayed(self) -> Floats:
+        """The decayed counts of the first `_n_decayed` events."""
+        return self.decayed_counts(n_events=self._n_decayed)
+
+    @cached_property
+    def _observed(self) -> Rows:
+        """The number of the other events of each item."""
+        return np.bincount(self.items_at(range(self._n_decayed, len(self))), minlength=self.n_items)
+
+    def decayed_counts(
+        self, weights: Floats | None = None, share: float = HALF_LIFE, n_events: int | None = None
+    ) -> Floats:
+        """Σ w 2^(−age / h) over each item's events, with the `weights` (n_users,) w of their users; None: 1.
+
+        The half-life h is a `share` of the events, of which the first `n_events` count; None: all.
+        """
+        n = len(self) if n_events is None else n_events
         half_life, popularity = max(1.0, share * n), np.zeros(self.n_items)
         for run in self.runs:
             for start in range(0, len(run), _EVENTS_AT_ONCE):
-                at = slice(start, start + _EVENTS_AT_ONCE)
+                at = slice(start, min(start + _EVENTS_AT_ONCE, start + n))
                 items = run.items[at]
                 age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
-                faded = np.exp2(-age / half_life)
-                _add(popularity, items, faded if weights is None else faded * weights[run.users[at]])
+                decay = np.exp2(-age / half_life)
+                np.add.at(popularity, items, decay if weights is None else decay * weights[run.users[at]])
                 n -= len(items)
         return popularity
+
+
+def append_run(runs: tuple[Run, ...], new: Run, merge: Callable[[Run, Run], Run]) -> tuple[Run, ...]:
+    """Return the runs with a new one at the end, as in a log-structured merge.
+
+    `merge` makes one run of two neighbours whose sizes differ little: N entries are in about log N runs, and each is
+    copied about log N times. Runs never change, so readers of older runs keep their state.
+
+    >>> runs = ()
+    >>> for letter in "abcdefghij":
+    ...     runs = append_run(runs, letter, str.__add__)
+    >>> runs
+    ('abcdefgh', 'ij')
+    """
+    while runs and len(runs[-1]) < _SIZE_RATIO * len(new):
+        runs, new = runs[:-1], merge(runs[-1], new)
+    return (*runs, new) if len(new) else runs
+
+
+def merged(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return two sorted arrays as one."""
+    return np.sort(np.concatenate([first, second]), kind="stable")  # Timsort: linear where two runs are sorted
+
+
+@njit
+def _mark(run: Any, keys: Any, is_member: Any) -> None:
+    """Mark the sorted keys that are in the run; the search continues from each in steps that double.
+
+    What a user has had lies close together: most steps stay in memory that is at hand.
+    """
+    at = 0
+    for n in range(len(keys)):
+        step = 1
+        while at + step < len(run) and run[at + step] < keys[n]:
+            at += step
+            step *= 2
+        at += np.searchsorted(run[at : at + step + 1], keys[n])
+        if at == len(run):
+            break
+        is_member[n] |= run[at] == keys[n]
+
+
+def sorted_lists(runs: Sequence[tuple[Rows, Rows, Rows]], users: Rows) -> tuple[Rows, Rows]:
+    """Return a sorted list for each of `users`: that of `users[i]` is `entries[bounds[i] : bounds[i + 1]]`.
+
+    A run holds sorted keys `user << 32 | n`, values, and the limit of each user: the entries are `values[n]` of the
+    user's keys with n below the limit, or n itself where there are no values.
+    """
+    bounds = np.zeros(len(users) + 1, dtype=np.int64)
+    np.cumsum(count_entries(runs, users), out=bounds[1:])
+    entries, ends = np.empty(bounds[-1], dtype=np.int64), bounds[:-1].copy()
+    for keys, values, limit in runs:
+        _add_entries(keys, values, users, limit, ends, entries)
+    if len(runs) > 1 or any(len(values) for _, values, _ in runs):
+        _sort_each(bounds, entries)
+    return bounds, entries
+
+
+def count_entries(runs: Sequence[tuple[Rows, Rows, Rows]], users: Rows) -> Rows:
+    """The number of entries of each of `users` in all runs; see `sorted_lists`."""
+    counts = np.zeros(len(users), dtype=np.int64)
+    for keys, _, limit in runs:
+        _count_below(keys, users, limit, counts)
+    return counts
+
+
+@njit
+def _count_below(keys: Any, users: Any, limit: Any, counts: Any) -> None:
+    """Add how many keys of each user are below its limit."""
+    for u in range(len(users)):
+        begin = np.searchsorted(keys, users[u] << 32)
+        counts[u] += np.searchsorted(keys[begin:], (users[u] << 32) + limit[u])
+
+
+@njit
+def _add_entries(keys: Any, values: Any, users: Any, limit: Any, ends: Any, entries: Any) -> None:
+    for u in range(len(users)):
+        begin = np.searchsorted(keys, users[u] << 32)
+        for at in range(begin, begin + np.searchsorted(keys[begin:], (users[u] << 32) + limit[u])):
+            entry = keys[at] & _ITEM_BITS
+            entries[ends[u]] = values[entry] if len(values) else entry
+            ends[u] += 1
+
+
+@njit
+def _sort_each(bounds: Any, entries: Any) -> None:
+    for u in range(len(bounds) - 1):
+        entries[bounds[u] : bounds[u + 1]].sort()
 
 
 @njit
@@ -294,40 +467,9 @@ def _fill_latest(by_user: Any, first: int, users: Any, limit: Any, latest: Any, 
         counts[b] += end - begin
 
 
-@njit
-def _count_before(by_user: Any, users: Any, limit: Any, counts: Any) -> None:
-    """Add how many events before `limit` each user has in one run."""
-    for b in range(len(users)):
-        begin = np.searchsorted(by_user, users[b] << 32)
-        counts[b] += np.searchsorted(by_user[begin:], (users[b] << 32) | limit[b])
-
-
-@njit
-def _add_before(by_user: Any, run_items: Any, users: Any, limit: Any, ends: Any, items: Any) -> None:
-    """Add the items of these events at each user's end, which moves on."""
-    for b in range(len(users)):
-        begin = np.searchsorted(by_user, users[b] << 32)
-        n = np.searchsorted(by_user[begin:], (users[b] << 32) | limit[b])
-        for at in range(n):
-            items[ends[b] + at] = run_items[by_user[begin + at] & 0xFFFFFFFF]
-        ends[b] += n
-
-
-@njit
-def _sort_each(bounds: Any, items: Any) -> None:
-    for b in range(len(bounds) - 1):
-        items[bounds[b] : bounds[b + 1]].sort()
-
-
-@njit
-def _add(sums: Any, items: Any, weights: Any) -> None:
-    for at in range(len(items)):
-        sums[items[at]] += weights[at]
-
-
-def _together(parts: list[Rows]) -> Rows:
+def _concatenate(parts: list[Rows]) -> Rows:
     parts = [part for part in parts if len(part)]
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
+    return parts[0] if len(parts) == 1 else np.concatenate([_NOTHING, *parts])
 
 
 def _n_rows(rows: Rows) -> int:

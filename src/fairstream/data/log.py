@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +14,13 @@ import pyarrow as pa
 
 from fairstream.data.features import ItemFeatures, notes_on_undescribed
 from fairstream.data.groups import UNKNOWN, Groups
+from fairstream.data.reading import Columns, Repeats
 from fairstream.data.storage import StoredLog, write_log
-from fairstream.data.tables import Columns, Repeats
 from fairstream.data.vocabulary import Rows, Vocabulary, same_kind
-from fairstream.display import SIZE, Summary, Tabular, charts, colour
+from fairstream.display import Summary, Tabular
 from fairstream.errors import DataError
 from fairstream.periods import unit_of
+from fairstream.plotting import area_chart
 
 _IDS_AT_ONCE = 1 << 16
 _IN_NO_GROUP = ": they count overall and in no group"
@@ -102,7 +102,7 @@ class EventLog(Tabular):
         about: dict[str, Any] = {"columns": asdict(self.columns), "notes": self.notes, "groups": None}
         if self.groups is not None:
             arrays["codes"] = pa.array(self.groups.codes)
-            fields = ("attribute", "names", "choice", "ahead")
+            fields = ("attribute", "names", "choice")
             about["groups"] = {name: getattr(self.groups, name) for name in fields}
         if self.features is not None:
             arrays |= {"described_ids": self.features.ids.ids, "features": pa.array(self.features.codes.reshape(-1))}
@@ -119,9 +119,7 @@ class EventLog(Tabular):
             about, groups = stored.about, stored.about["groups"]
             if groups is not None:
                 codes = stored.column("codes")
-                groups = Groups(
-                    groups["attribute"], tuple(groups["names"]), codes, groups["choice"], tuple(groups["ahead"])
-                )
+                groups = Groups(groups["attribute"], tuple(groups["names"]), codes, groups["choice"])
                 stored.check(len(codes) == len(user_ids))
             stored.check(len(users) == len(items) == len(times) > 0)
             columns, notes = Columns(**about["columns"]), tuple(about["notes"])
@@ -171,19 +169,8 @@ class EventLog(Tabular):
         return pa.table(columns)
 
     def plot(self, n_bins: int = 40) -> Any:
-        """Draw the number of events over time, by group; needs altair (`fairstream[report]`).
-
-        Parameters
-        ----------
-        n_bins
-            How many stretches of time.
-
-        Returns
-        -------
-        altair.Chart
-
-        """
-        alt, is_moment = charts(), self.times.dtype.kind == "M"
+        """Draw the number of events in `n_bins` stretches of time, by group; needs altair (`fairstream[report]`)."""
+        is_moment = self.times.dtype.kind == "M"
         numbers = self.times.astype("datetime64[ms]").astype(np.int64) if is_moment else self.times
         edges = np.linspace(float(numbers[0]), float(numbers[-1]), n_bins + 1)
         names = ["all"] if self.groups is None else [*self.groups.names, "not known"]
@@ -194,11 +181,7 @@ class EventLog(Tabular):
             for start, n in zip(edges, np.histogram(numbers[codes == code], edges)[0], strict=False)
         ]
         names = [name for name in names if any(row["events"] for row in values if row["group"] == name)]
-        return (
-            alt.Chart(alt.Data(values=values), width=SIZE["width"], height=SIZE["height"] // 2)
-            .mark_area(interpolate="step-after")
-            .encode(alt.X("time:T" if is_moment else "time:Q"), alt.Y("events:Q"), colour("group", names))
-        )
+        return area_chart(values, names, is_moment=is_moment)
 
     @property
     def n_users(self) -> int:
@@ -218,15 +201,7 @@ class EventLog(Tabular):
     def notes_after(self, last_time: np.generic) -> tuple[str, ...]:
         """Return what is unusual about these events as an update of a log that ended at `last_time`.
 
-        Raises
-        ------
-        DataError
-            If one of them has timestamps and the other numbers.
-
-        Examples
-        --------
         >>> from fairstream import read_events
-        >>> import pyarrow as pa
         >>> log = read_events(pa.table({"user": [1, 2], "item": [1, 2], "time": [3, 9]}))
         >>> log.notes_after(np.int64(5))
         ('1 of 2 events are older than the latest known event: they are added after it',)
@@ -261,8 +236,11 @@ class EventLog(Tabular):
 
         `n_unmatched` of them are not in the table that the groups come from.
         """
-        notes = tuple(note for note in self.notes if not note.endswith(_IN_NO_GROUP))
-        return replace(self, groups=groups, notes=notes + _notes_on_unknown(groups, n_unmatched))
+        notes = [note for note in self.notes if not note.endswith(_IN_NO_GROUP)]
+        if n_unknown := int((groups.codes == UNKNOWN).sum()):
+            unmatched = f" ({n_unmatched} of them are not in the users table)" if n_unmatched else ""
+            notes += [f"{n_unknown} of {len(groups.codes)} users have no {groups.attribute}{unmatched}{_IN_NO_GROUP}"]
+        return replace(self, groups=groups, notes=tuple(notes))
 
     def with_features(self, features: ItemFeatures) -> EventLog:
         """Return the log with its items described, and a note on those that are not."""
@@ -301,8 +279,11 @@ class EventLog(Tabular):
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for ids in (self.user_ids.ids, self.item_ids.ids):
-            for part in _as_json(ids):
-                digest.update(part)
+            digest.update(b"[")  # a JSON list, a piece at a time: all ids as Python objects would fill the memory
+            for start in range(0, len(ids), _IDS_AT_ONCE):
+                part = json.dumps(ids.slice(start, _IDS_AT_ONCE).to_pylist())[1:-1]
+                digest.update((", " + part if start else part).encode())
+            digest.update(b"]")
         columns = [self.users, self.items, self.times]
         if self.groups is not None:
             # By name, not by code: the same data whichever group is the advantaged one.
@@ -319,23 +300,6 @@ class EventLog(Tabular):
         return digest.hexdigest()
 
 
-def _as_json(ids: pa.Array) -> Iterator[bytes]:
-    """Yield the ids as one JSON list, a piece at a time: as Python objects all at once they would fill the memory."""
-    yield b"["
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        part = json.dumps(ids.slice(start, _IDS_AT_ONCE).to_pylist())[1:-1]
-        yield (", " + part if start else part).encode()
-    yield b"]"
-
-
-def _notes_on_unknown(groups: Groups, n_unmatched: int) -> tuple[str, ...]:
-    n_unknown = int((groups.codes == UNKNOWN).sum())
-    if n_unknown == 0:
-        return ()
-    unmatched = f" ({n_unmatched} of them are not in the users table)" if n_unmatched else ""
-    return (f"{n_unknown} of {len(groups.codes)} users have no {groups.attribute}{unmatched}{_IN_NO_GROUP}",)
-
-
 def require_events(n_events: int) -> None:
     """Raise DataError for a log without events."""
     if n_events == 0:
@@ -349,16 +313,15 @@ def is_chronological(times: np.ndarray[Any, Any]) -> bool:
 
 def notes_on_order(*, was_sorted: bool, n_repeated: int, repeats: Repeats = "first") -> tuple[str, ...]:
     """Return what ordering the events has done to them."""
-    repeated = {
-        "first": f"{n_repeated} repeated (user, item) pair(s) left out: the first event of a pair counts "
-        f"(repeats='all' keeps all)",
-        "all": f"{n_repeated} events repeat a (user, item) pair and are kept: they are learned and known, not tested",
-    }
-    notes = {
-        "the events were not in chronological order and have been sorted by time": not was_sorted,
-        repeated[repeats]: n_repeated > 0,
-    }
-    return tuple(note for note, is_so in notes.items() if is_so)
+    notes = [] if was_sorted else ["the events were not in chronological order and have been sorted by time"]
+    if n_repeated and repeats == "first":
+        left_out = f"{n_repeated} repeated (user, item) pair(s) left out"
+        notes.append(f"{left_out}: the first event of a pair counts (repeats='all' keeps all)")
+    elif n_repeated:
+        notes.append(
+            f"{n_repeated} events repeat a (user, item) pair and are kept: they are learned and known, not tested"
+        )
+    return tuple(notes)
 
 
 def first_of_each(keys: Rows) -> Rows:

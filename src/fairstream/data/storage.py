@@ -24,7 +24,7 @@ _MANIFEST, _FORMAT = "fairstream-log.json", 1
 
 
 def is_log(source: Any) -> bool:
-    """Return whether `source` is a folder with the manifest of a log."""
+    """Return whether `source` is the folder of a log."""
     return isinstance(source, str | Path) and (Path(source) / _MANIFEST).is_file()
 
 
@@ -76,7 +76,7 @@ class StoredLog:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Turn whatever is wrong with the folder in the block into a DataError."""
+        """Turn a failure to read the folder in the block into a DataError."""
         try:
             yield
         except FileNotFoundError as error:
@@ -89,7 +89,6 @@ class StoredLog:
             self.check(False)
 
     def check(self, condition: bool) -> None:
-        """Raise DataError unless the condition holds."""
         if not condition:
             raise DataError(f"{self._folder} is damaged: its files are not what fairstream wrote; ingest it again")
 
@@ -101,22 +100,19 @@ class StoredLog:
         whole, array = self._array(name)
         self.check(array.null_count == 0)
         values: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
-        if (
-            values.nbytes * 8 != len(array) * array.type.bit_width
-        ):  # such as dates, which NumPy converts to a wider type
+        # Nothing to map, or a type that NumPy converts to a wider one, such as dates.
+        if len(array) == 0 or values.nbytes * 8 != len(array) * array.type.bit_width:
             return values
         start = array.buffers()[1].address - whole.address
         mapped = np.memmap(self._folder / f"{name}.arrow", values.dtype, "c", start, values.shape)
         return np.asarray(mapped)
 
     def ids(self, name: str) -> pa.Array:
-        """Return a column of ids as an Arrow array over its file."""
         _, array = self._array(name)
         self.check(array.null_count == 0 and array.type in (pa.int64(), pa.large_string()))
         return array
 
     def _array(self, name: str) -> tuple[pa.Buffer, pa.Array]:
-        """Return the file as a buffer, and the array in it."""
         file = pa.memory_map(str(self._folder / f"{name}.arrow"))
         whole = file.read_buffer()
         stored = pa.ipc.open_file(whole)

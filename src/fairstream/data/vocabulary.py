@@ -15,10 +15,8 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 _Array = np.ndarray[Any, Any]
 _Index = dict[int | str, int]
 
-_EXACT = 2.0**53
-"""Below this every whole number is a float of its own."""
-_RECENT_SHARE = 4
-"""Recent ids are kept apart until there is one for every so many in the shared index."""
+_EXACT = 2.0**53  # below this, floats hold whole numbers exactly
+_RECENT_SHARE = 4  # recent ids are merged into the shared index once they exceed its size divided by this
 
 
 class Vocabulary:
@@ -26,15 +24,8 @@ class Vocabulary:
 
     The row of an id never changes, so the ids known at any moment are a prefix of those known
     later. Copies share what they have in common: a copy can be extended in one thread while the
-    original is read in others.
+    original is read in others. Repeated ids count once.
 
-    Parameters
-    ----------
-    ids
-        The first ids, in a list, an array or an Arrow column; repeated ids count once.
-
-    Examples
-    --------
     >>> films = Vocabulary()
     >>> films.extend(["Alien", "Brazil", "Alien"]).tolist()
     [0, 1, 0]
@@ -48,8 +39,7 @@ class Vocabulary:
         self._parts: tuple[pa.Array, ...] = ()
         self._index: _Index | None = None
         """The row of each id but the recent ones; shared by copies and never changed. None: not built yet."""
-        self._recent: _Index = {}
-        """The rows of ids that came after the index was built; each copy has its own."""
+        self._recent: _Index = {}  # the rows of ids that came after the index was built; each copy has its own
         if ids is not None:
             self.extend(ids)
 
@@ -77,9 +67,9 @@ class Vocabulary:
 
     def copy(self) -> Vocabulary:
         """Return the same rows, to be extended independently."""
-        twin = Vocabulary()
-        twin._parts, twin._index, twin._recent = self._parts, self._index, dict(self._recent)
-        return twin
+        copy = Vocabulary()
+        copy._parts, copy._index, copy._recent = self._parts, self._index, dict(self._recent)
+        return copy
 
     def without(self, row: int | Rows) -> Vocabulary:
         """The other ids; those of later rows move up."""
@@ -93,13 +83,7 @@ class Vocabulary:
         return self
 
     def lookup(self, ids: Any) -> Rows:
-        """Return the row of each id, −1 where the id is not known.
-
-        Raises
-        ------
-        DataError
-            If the ids are neither integers nor strings, or of another kind than those known.
-        """
+        """Return the row of each id, −1 where it is not known; raise DataError for ids of another kind."""
         return self._lookup(self._same_kind(id_column(ids)))
 
     def row_of(self, value: int | str) -> int:
@@ -108,31 +92,20 @@ class Vocabulary:
         return self._recent.get(value, -1) if row is None else row
 
     def extend(self, ids: Any) -> Rows:
-        """Return the row of each id; ids not seen before get the next free rows, in order.
-
-        Raises
-        ------
-        DataError
-            If the ids are neither integers nor strings, or of another kind than those known.
-        """
+        """Return the row of each id, new ones in the next free rows, in order; raise DataError for another kind."""
         encoded = self._same_kind(id_column(ids)).dictionary_encode()
         distinct = encoded.dictionary  # in the order of first appearance; each is looked up once
         rows = self._lookup(distinct) if self._parts else np.full(len(distinct), -1, dtype=np.int64)
         is_new = rows < 0
         if is_new.any():
             newcomers = distinct if is_new.all() else distinct.filter(pa.array(is_new))
-            n_known = len(self)
-            rows[is_new] = np.arange(n_known, n_known + len(newcomers))
+            rows[is_new] = np.arange(len(self), len(self) + len(newcomers))
             if self._index is not None:
-                self._remember(newcomers, n_known)
+                self._recent.update(zip(newcomers.to_pylist(), rows[is_new].tolist(), strict=True))
+                if _RECENT_SHARE * len(self._recent) > len(self._index):  # a copy has to copy these: not too many
+                    self._index, self._recent = self._index | self._recent, {}
             self._parts = (*self._parts, newcomers)
         return rows[encoded.indices.to_numpy(zero_copy_only=False)]
-
-    def _remember(self, newcomers: pa.Array, n_known: int) -> None:
-        self._recent.update(zip(newcomers.to_pylist(), range(n_known, n_known + len(newcomers)), strict=True))
-        assert self._index is not None
-        if _RECENT_SHARE * len(self._recent) > len(self._index):  # a copy has to copy these: not too many
-            self._index, self._recent = self._index | self._recent, {}
 
     def _lookup(self, values: pa.Array) -> Rows:
         asked, index = values.to_pylist(), self._built_index()
@@ -151,25 +124,16 @@ class Vocabulary:
     def _same_kind(self, values: pa.Array) -> pa.Array:
         kind = self._parts[0].type if self._parts else values.type
         if len(values) and values.type != kind:
+            known, new = ("integers" if pa.types.is_integer(part) else "strings" for part in (kind, values.type))
             raise DataError(
-                f"ids must stay of one kind: this vocabulary holds {_kind(kind)}, got "
-                f"{_kind(values.type)}, {values[0].as_py()!r} for one; convert the column first"
+                f"ids must stay of one kind: this vocabulary holds {known}, got {new}, {values[0].as_py()!r} for one; "
+                f"convert the column first"
             )
         return values if len(values) else values.cast(kind)
 
 
-def _kind(kind: pa.DataType) -> str:
-    return "integers" if pa.types.is_integer(kind) else "strings"
-
-
 def id_column(ids: Any) -> pa.Array:
-    """Return ids as one contiguous Arrow array of int64 or large_string, without nulls.
-
-    Raises
-    ------
-    DataError
-        If an id is missing, or not an integer or a string.
-    """
+    """Return ids as one contiguous Arrow array of int64 or large_string; raise DataError where one is missing."""
     if isinstance(ids, str | bytes):
         raise DataError(f"ids must be a list or a column, got the single id {ids!r}; put it into a list")
     if isinstance(ids, pa.ChunkedArray):
@@ -198,7 +162,7 @@ def id_column(ids: Any) -> pa.Array:
 
 
 def same_kind(ids: pa.Array, others: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return integers as text beside digits that are text; anything else as it is.
+    """Return integers as text if the other ids are digits in text; other ids unchanged.
 
     Two tables of one source can differ in this: the ids of a CSV file are text where one of them is written 007.
 

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+from pydantic import TypeAdapter
 from scipy.special import stdtrit
 
+from fairstream.data.groups import Groups
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation.resampling import Array, GroupPanel, Mask, Side, Statistics, largest_of, mean_of
+from fairstream.randomness import Randomness
 from fairstream.text import number
 
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
-_TWO = 2
 _PRIOR_USERS = 8.0
-"""Users' worth of the pooled dispersion in an interval: what coverage in benchmarks/coverage.py asks for."""
+"""Users' worth of the pooled dispersion in an interval: the value that covers best in benchmarks/coverage.py."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its uncertainty (None where that was not computed)."""
+    """A number and its uncertainty (None where that was not computed).
+
+    >>> change = Estimate(0.02, (-0.01, 0.05))
+    >>> change.low, change.excludes_zero
+    (-0.01, False)
+    """
 
     value: float
     interval: tuple[float, float] | None = None
@@ -32,66 +40,99 @@ class Estimate:
     """Of the permutation test of the null hypothesis that the groups' means are equal
     (over several periods: among users who were tested equally often)."""
     null_mean: float | None = None
-    """The size that the number has on average under that null hypothesis."""
+    """The average size of the number under that null hypothesis."""
+
+    @classmethod
+    def of_draws(cls, value: Any, draws: Array) -> Self:
+        """Return a number with its percentile interval, shifted so that the draws' median lies on the number.
+
+        The size of a gap is biased upwards in every draw, because noise cannot make it negative.
+        """
+        tail = (1 - CONFIDENCE) / 2
+        low, middle, high = np.nanquantile(draws, [tail, 0.5, 1 - tail]) - value
+        return cls(float(value), (float(value + low - middle), float(value + high - middle)))
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval; NaN without one."""
+        return math.nan if self.interval is None else self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval; NaN without one."""
+        return math.nan if self.interval is None else self.interval[1]
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval excludes 0; False without one."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def includes_zero(self) -> bool:
+        """Whether the interval includes 0; False without one."""
+        return self.low <= 0 <= self.high
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether the null hypothesis is not rejected: p ≥ 0.05."""
+        """Whether the permutation test does not reject the null hypothesis: p ≥ 0.05."""
         return self.p_value is not None and self.p_value >= SIGNIFICANCE
 
     def to_dict(self) -> dict[str, Any]:
-        interval = None if self.interval is None else list(self.interval)
-        return {"value": self.value, "interval": interval, "p_value": self.p_value, "null_mean": self.null_mean}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any] | None) -> Self | None:
-        """From what `to_dict` wrote; None where there is no value."""
-        if not stored or stored.get("value") is None:
-            return None
-        return cls(stored["value"], _pair(stored.get("interval")), stored.get("p_value"), stored.get("null_mean"))
+        return {**asdict(self), "interval": self.interval and list(self.interval)}
 
 
 @dataclass(frozen=True)
 class GroupScores:
     """One metric: the mean over all tested users, by group, and the gaps. None: there were too few users.
 
-    Over several periods every number is a mean over periods; `by_group` and the gaps are means
-    over the same ones, so that for two groups their difference is the printed PD.
+    Over several periods every number is a mean over periods. `by_group` and the gaps average the same periods, so for
+    two groups the difference of the means is the printed PD.
     """
 
-    mean: float | None
-    interval: tuple[float, float] | None
+    mean: float | None = None
+    interval: tuple[float, float] | None = None
     """The 95 % confidence interval of `mean`; that of PD is `disparity.interval`."""
-    by_group: Mapping[str, float | None]
+    by_group: Mapping[str, float | None] = field(default_factory=dict)
     """Each group's mean, in the order of the codes; None where too few of its users were tested."""
-    gaps: Mapping[str, Estimate]
+    gaps: Mapping[str, Estimate] = field(default_factory=dict)
     """Of each compared group: its mean minus that of the users of all other compared groups."""
-    largest_gap: Estimate | None
-    """The size of the largest gap; its p-value allows for several groups having been compared."""
-    largest_gap_group: str | None
+    largest_gap: Estimate | None = None
+    """The size of the largest gap; its p-value allows for the comparison of several groups."""
+    largest_gap_group: str | None = None
     """The group with that gap."""
-    spread: Estimate | None
+    spread: Estimate | None = None
     """The best group's mean minus the worst's."""
-    disparity: Estimate | None
+    disparity: Estimate | None = None
     """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2).
 
-    None where nobody has said which of three groups or more that is.
+    None where none of three or more groups was declared to be the advantaged one.
     """
-    abs_performance_disparity: float | None
+    abs_performance_disparity: float | None = None
     """The size of PD; over several periods the mean of each period's, as in the paper. Noise makes it larger."""
-    abs_performance_disparity_debiased: float | None
+    abs_performance_disparity_debiased: float | None = None
     """The same with each period's size replaced by √max(0, PD² − SE²)."""
-    null_mean: float | None
-    """What the size of PD is on average under the null hypothesis of equal means; it is never 0."""
+    null_mean: float | None = None
+    """The average size of PD under the null hypothesis of equal means; it is never 0."""
     advantaged: str | None = None
-    """The group that PD is of."""
+    """The group whose gap is PD."""
     by_group_interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The 95 % confidence intervals of the means in `by_group`."""
     furthest_behind: Estimate | None = None
-    """How far the worst-served group is behind the rest, for two groups the size of PD; its p-value allows for several
-    groups having been compared."""
+    """How far the worst-served group is behind the rest, for two groups the size of PD; its p-value allows for the
+    comparison of several groups."""
     furthest_behind_group: str | None = None
     """The worst-served group: the one furthest behind the rest."""
+
+    @property
+    def gap(self) -> Estimate | None:
+        """How far the worst-served group (`furthest_behind_group`) is behind the rest; the p-value allows for the
+        comparison of several groups.
+        """
+        test, group = self.furthest_behind, self.furthest_behind_group
+        if test is None or group is None:
+            return None
+        own = self.gaps[group]
+        return Estimate(-own.value, own.interval and (-own.high, -own.low), test.p_value, test.null_mean)
 
     @property
     def performance_disparity(self) -> float | None:
@@ -102,16 +143,6 @@ class GroupScores:
     def p_value(self) -> float | None:
         """The p-value of PD."""
         return None if self.disparity is None else self.disparity.p_value
-
-    @property
-    def ahead(self) -> list[str]:
-        """The groups that do better than the rest."""
-        return [name for name, gap in self.gaps.items() if gap.value > 0]
-
-    @property
-    def not_compared(self) -> list[str]:
-        """The groups without a gap: too few of their users were tested, or those of no other group."""
-        return [name for name in self.by_group if name not in self.gaps]
 
     def note_on_advantaged(self, metric: str) -> str | None:
         """Return a sentence where the group that counts as advantaged is behind the rest by more than chance."""
@@ -125,85 +156,36 @@ class GroupScores:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the numbers of everyone and of each group, in the columns `SCORE_COLUMNS`."""
-        of_all = dict.fromkeys(name for name, _ in SCORE_COLUMNS)
-        of_all |= {"group": "all", "value": self.mean, **_ends("", self.interval)}
-        rows: list[dict[str, Any]] = [of_all]
-        for name in ordered(list(self.by_group)):
-            gap, interval = self.gaps.get(name), self.by_group_interval.get(name)
-            of_gap = (None, None, None) if gap is None else (gap.value, gap.interval, gap.p_value)
-            rows.append(
-                {
-                    "group": name,
-                    "value": self.by_group[name],
-                    **_ends("", interval),
-                    "gap": of_gap[0],
-                    **_ends("gap_", of_gap[1]),
-                    "p_value": of_gap[2],
-                }
-            )
+        """Return the numbers of all users and of each group, in the columns `SCORE_COLUMNS`."""
+        means = {name: (self.by_group[name], self.by_group_interval.get(name)) for name in ordered(list(self.by_group))}
+        rows: list[dict[str, Any]] = []
+        for name, (value, interval) in [("all", (self.mean, self.interval)), *means.items()]:
+            gap = self.gaps.get(name) if rows else None
+            of_gap = (None,) * 4 if gap is None else (gap.value, *(gap.interval or (None, None)), gap.p_value)
+            cells = (name, value, *(interval or (None, None)), *of_gap)
+            rows.append({column: cell for (column, _), cell in zip(SCORE_COLUMNS, cells, strict=True)})
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        disparity = self.disparity
-        return {
-            "mean": self.mean,
-            "interval": None if self.interval is None else list(self.interval),
-            "by_group": dict(self.by_group),
-            "by_group_interval": {name: list(interval) for name, interval in self.by_group_interval.items()},
-            "advantaged": self.advantaged,
-            "performance_disparity": self.performance_disparity,
-            "abs_performance_disparity": self.abs_performance_disparity,
-            "abs_performance_disparity_debiased": self.abs_performance_disparity_debiased,
-            "p_value": self.p_value,
-            "null_mean": self.null_mean,
-            "disparity": None if disparity is None else disparity.to_dict(),
-            "gaps": {name: gap.to_dict() for name, gap in self.gaps.items()},
-            "largest_gap": None
-            if self.largest_gap is None
-            else {"group": self.largest_gap_group, **self.largest_gap.to_dict()},
-            "furthest_behind": None
-            if self.furthest_behind is None
-            else {"group": self.furthest_behind_group, **self.furthest_behind.to_dict()},
-            "spread": None if self.spread is None else self.spread.to_dict(),
-        }
+        stored = _SCORES.dump_python(self, mode="json")
+        for name in _OF_A_GROUP:
+            group = stored.pop(f"{name}_group")
+            stored[name] = stored[name] and {"group": group, **stored[name]}
+        return {**stored, "performance_disparity": self.performance_disparity, "p_value": self.p_value}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        """From what `to_dict` wrote; what was left out is None.
+    def from_dict(cls, stored: Mapping[str, Any]) -> GroupScores:
+        """Return what `to_dict` wrote; what is missing is None.
 
         >>> GroupScores.from_dict({"mean": 0.2, "largest_gap": {"group": "F", "value": 0.1}}).largest_gap_group
         'F'
         """
-        gaps = {name: Estimate.from_dict(gap) for name, gap in (stored.get("gaps") or {}).items()}
-        return cls(
-            mean=stored.get("mean"),
-            interval=_pair(stored.get("interval")),
-            by_group=dict(stored.get("by_group") or {}),
-            gaps={name: gap for name, gap in gaps.items() if gap is not None},
-            largest_gap=Estimate.from_dict(stored.get("largest_gap")),
-            largest_gap_group=(stored.get("largest_gap") or {}).get("group"),
-            spread=Estimate.from_dict(stored.get("spread")),
-            disparity=Estimate.from_dict(stored.get("disparity")),
-            abs_performance_disparity=stored.get("abs_performance_disparity"),
-            abs_performance_disparity_debiased=stored.get("abs_performance_disparity_debiased"),
-            null_mean=stored.get("null_mean"),
-            advantaged=stored.get("advantaged"),
-            by_group_interval={
-                name: (interval[0], interval[1]) for name, interval in (stored.get("by_group_interval") or {}).items()
-            },
-            furthest_behind=Estimate.from_dict(stored.get("furthest_behind")),
-            furthest_behind_group=(stored.get("furthest_behind") or {}).get("group"),
-        )
+        groups = {f"{name}_group": stored[name].get("group") for name in _OF_A_GROUP if stored.get(name)}
+        return _SCORES.validate_python({name: value for name, value in stored.items() if value is not None} | groups)
 
 
-def _pair(stored: Sequence[float] | None) -> tuple[float, float] | None:
-    return None if stored is None else (stored[0], stored[1])
-
-
-def _ends(prefix: str, interval: tuple[float, float] | None) -> dict[str, float | None]:
-    low, high = interval or (None, None)
-    return {f"{prefix}low": low, f"{prefix}high": high}
+_OF_A_GROUP = ("largest_gap", "furthest_behind")
+_SCORES = TypeAdapter(GroupScores)
 
 
 def ordered(names: Sequence[str]) -> list[str]:
@@ -212,7 +194,7 @@ def ordered(names: Sequence[str]) -> list[str]:
     >>> ordered(["M", "F"]), ordered(["45", "100", "18"])
     (['M', 'F'], ['18', '45', '100'])
     """
-    if len(names) <= _TWO:
+    if len(names) <= 2:
         return list(names)
     return sorted(names, key=lambda name: [(not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in name.split(",")])
 
@@ -225,6 +207,83 @@ SCORE_COLUMNS = (
 
 
 def group_statistics(
+    values: Any,
+    groups: Any,
+    *,
+    advantaged: object = None,
+    min_group_size: int = 20,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> GroupScores:
+    """Compare any numbers, one for each user, between groups: means, gaps, confidence intervals, permutation tests.
+
+    These are the statistics of `FairRecommender.evaluate` and `evaluate_recommendations`.
+
+    Parameters
+    ----------
+    values
+        One finite number for each user: a list, or an array or column of NumPy, pandas, Polars or Arrow.
+    groups
+        Each user's group: as many labels of any kind. Users with None count overall and in no group.
+    advantaged
+        The group from which the disparity counts; without it, of two groups the larger one, and of more none.
+    min_group_size
+        Groups with fewer users are not compared.
+    n_resamples
+        Permutations; 0: no intervals and no p-values.
+    seed
+        Of the permutations.
+
+    Returns
+    -------
+    GroupScores
+        `mean` and `interval`, `by_group` and `by_group_interval`, `gap` (how far the worst-served group is behind),
+        `gaps` of each group to the rest, `disparity` of the advantaged group.
+
+    Raises
+    ------
+    DataError
+        If a value is not a finite number, there is not one label for each value, or there are fewer than two groups.
+    ConfigurationError
+        If an option is out of range.
+
+    Examples
+    --------
+    >>> from fairstream import group_statistics
+    >>> clicked = [1, 0, 1, 1] * 10 + [0, 1, 0, 0] * 10
+    >>> scores = group_statistics(clicked, ["adult"] * 40 + ["child"] * 40, advantaged="adult")
+    >>> scores.by_group, scores.furthest_behind_group
+    ({'adult': 0.75, 'child': 0.25}, 'child')
+    >>> scores.gap.value, [round(end, 2) for end in scores.gap.interval], scores.gap.p_value < 0.01
+    (0.5, [0.27, 0.66], True)
+
+    """
+    check_resampling(min_group_size, n_resamples)
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError("values must be numbers, one for each user") from None
+    if numbers.ndim != 1 or not np.isfinite(numbers).all():
+        problem = f"an array of shape {numbers.shape}" if numbers.ndim != 1 else "some that are missing or infinite"
+        raise DataError(f"values must be finite numbers, one for each user, got {problem}")
+    coded = Groups.from_values("groups", groups, advantaged=advantaged)
+    if len(coded.codes) != len(numbers):
+        raise DataError(f"each value needs a group, got {len(numbers)} values and {len(coded.codes)} groups")
+    panel = GroupPanel(numbers[:, None, None], coded.codes, len(coded.names), min_group_size)
+    rng = Randomness(seed).numpy("recommendations")
+    (scores,) = panel_scores(panel, coded.names, rng, n_resamples, has_advantaged=coded.has_advantaged)
+    return scores
+
+
+def check_resampling(min_group_size: int, n_resamples: int) -> None:
+    """Raise a `ConfigurationError` where an option of the statistics is out of range."""
+    if min_group_size < 1 or n_resamples < 0:
+        raise ConfigurationError(
+            f"min_group_size must be >= 1 and n_resamples >= 0, got {min_group_size} and {n_resamples}"
+        )
+
+
+def panel_scores(
     panel: GroupPanel,
     names: Sequence[str],
     rng: np.random.Generator | None = None,
@@ -232,43 +291,18 @@ def group_statistics(
     *,
     has_advantaged: bool = True,
 ) -> list[GroupScores]:
-    """The scores of each metric of the panel.
+    """Return the scores of each metric of a panel; `names` are the groups', in the order of their codes.
 
-    Parameters
-    ----------
-    panel
-        The users' values and groups.
-    names
-        The groups' names, in the order of their codes.
-    rng
-        Draws the permutations.
-    n_resamples
-        The number of permutations; 0: no confidence intervals and no p-values.
-    has_advantaged
-        Whether the first group is known to be the advantaged one; else there is no PD.
-
-    Returns
-    -------
-    list of GroupScores
-        One per metric of the panel.
-
-    Examples
-    --------
-    >>> panel = GroupPanel(np.array([[[0.5]], [[0.25]], [[1.0]]]), np.array([0, 1, 0], dtype=np.int16), n_groups=2)
-    >>> (score,) = group_statistics(panel, ["M", "F"])
-    >>> score.by_group, score.performance_disparity
-    ({'M': 0.75, 'F': 0.25}, 0.5)
-
+    Without a generator or permutations there are no intervals and no p-values; if the first group is not the advantaged
+    one, there is no PD.
     """
     if len(panel.values) == 0:
-        nobody = GroupScores(None, None, dict.fromkeys(names), {}, None, None, None, None, None, None, None)
-        return [nobody] * panel.values.shape[2]
-    observed, uncertainty = panel.observed(), _Uncertainty({}, {}, {})
+        return [GroupScores(by_group=dict.fromkeys(names))] * panel.values.shape[2]
+    observed, uncertainty = panel.observed(), _CERTAIN
     if n_resamples and rng is not None:
         uncertainty = _Uncertainty.of(panel, observed, *panel.permuted(rng, n_resamples))
-    debiased = panel.debiased()
-    has_advantaged = has_advantaged and len(names) > 0
-    return [_scores(m, names, observed, debiased, uncertainty, has_advantaged) for m in range(panel.values.shape[2])]
+    parts = (names, observed, panel.debiased(), uncertainty)
+    return [scores_of(m, *parts, has_advantaged=has_advantaged) for m in range(panel.values.shape[2])]
 
 
 class _Uncertainty(NamedTuple):
@@ -281,8 +315,7 @@ class _Uncertainty(NamedTuple):
     @classmethod
     def of(cls, panel: GroupPanel, observed: Statistics, permuted: Statistics, studentised: Array) -> _Uncertainty:
         own, rest, pooled = panel.sides
-        everyone = panel.everyone
-        low, high = score_interval(everyone, everyone, panel.is_share)
+        low, high = score_interval(panel.everyone, panel.everyone, panel.is_share)
         tests = {name: (test(panel.studentised()), test(studentised)) for name, test in _TESTS.items()}
         names = ("gap", "abs_gap", "largest", "behind", "spread")
         of_own = score_interval(own, pooled, panel.is_share)
@@ -291,9 +324,7 @@ class _Uncertainty(NamedTuple):
                 "mean": (low[0], high[0]),
                 "by_group": of_own,
                 "gap": difference_interval(
-                    observed.gap,
-                    (own.mean, *of_own),
-                    (rest.mean, *score_interval(rest, pooled, panel.is_share)),
+                    observed.gap, (own.mean, *of_own), (rest.mean, *score_interval(rest, pooled, panel.is_share))
                 ),
             },
             p_values={name: _p_value(size, null) for name, (size, null) in tests.items()},
@@ -301,45 +332,37 @@ class _Uncertainty(NamedTuple):
         )
 
 
-def _largest_size(studentised: Array) -> Array:
-    return largest_of(np.abs(studentised), axis=-2)
-
-
-def _largest_behind(studentised: Array) -> Array:
-    return largest_of(-studentised, axis=-2)
-
-
-def _range(studentised: Array) -> Array:
-    return largest_of(studentised, axis=-2) + largest_of(-studentised, axis=-2)
-
-
+_CERTAIN = _Uncertainty({}, {}, {})
 _TESTS: Mapping[str, Callable[[Array], Array]] = {
     "gap": np.abs,
-    "largest": _largest_size,
-    "behind": _largest_behind,
-    "spread": _range,
+    "largest": lambda gaps: largest_of(np.abs(gaps), axis=-2),
+    "behind": lambda gaps: largest_of(-gaps, axis=-2),
+    "spread": lambda gaps: largest_of(gaps, axis=-2) + largest_of(-gaps, axis=-2),
 }
 """Statistic → what the permutation test compares, from the studentised gaps (…, G, M)."""
 
 
-def _scores(
+def scores_of(
     m: int,
     names: Sequence[str],
     observed: Statistics,
-    debiased: Array,
-    uncertainty: _Uncertainty,
+    debiased: Array | None = None,
+    uncertainty: _Uncertainty = _CERTAIN,
+    *,
     has_advantaged: bool,
 ) -> GroupScores:
+    """Return the scores of metric m; the other parameters are those of `panel_scores` and its results."""
+
     def of(name: str, *at: int) -> Estimate | None:
-        """The statistic `name` of metric m (of group `at`) with its uncertainty."""
+        """The statistic `name` (of group `at`) with its uncertainty."""
         here = (*at, m)
         value = _or_none(getattr(observed, name)[here])
         if value is None:
             return None
         interval = None
         if name in uncertainty.intervals:
-            low, high = uncertainty.intervals[name]
-            interval = None if math.isnan(low[here]) else (float(low[here]), float(high[here]))
+            low, high = (float(end[here]) for end in uncertainty.intervals[name])
+            interval = None if math.isnan(low) else (low, high)
         if name not in uncertainty.p_values:
             return Estimate(value, interval)
         null_mean = _or_none(uncertainty.null_mean[name][here])
@@ -347,6 +370,12 @@ def _scores(
 
     gaps = {name: gap for code, name in enumerate(names) if (gap := of("gap", code)) is not None}
     mean, means = of("mean"), {name: of("by_group", code) for code, name in enumerate(names)}
+    of_pd: dict[str, Any] = {}
+    if has_advantaged and names:
+        sizes = {"abs_performance_disparity": observed.abs_gap, "abs_performance_disparity_debiased": debiased}
+        sizes["null_mean"] = uncertainty.null_mean.get("abs_gap")
+        of_pd = {name: None if size is None else _or_none(size[0, m]) for name, size in sizes.items()}
+        of_pd |= {"disparity": of("gap", 0), "advantaged": names[0]}
     return GroupScores(
         mean=None if mean is None else mean.value,
         interval=None if mean is None else mean.interval,
@@ -355,16 +384,10 @@ def _scores(
         largest_gap=of("largest"),
         largest_gap_group=names[int(np.nanargmax(observed.abs_gap[:, m]))] if gaps else None,
         spread=of("spread") if gaps else None,
-        disparity=of("gap", 0) if has_advantaged else None,
-        abs_performance_disparity=_or_none(observed.abs_gap[0, m]) if has_advantaged else None,
-        abs_performance_disparity_debiased=_or_none(debiased[0, m]) if has_advantaged else None,
-        null_mean=_or_none(uncertainty.null_mean["abs_gap"][0, m])
-        if uncertainty.null_mean and has_advantaged
-        else None,
-        advantaged=names[0] if has_advantaged else None,
         by_group_interval={name: part.interval for name, part in means.items() if part and part.interval},
         furthest_behind=of("behind"),
         furthest_behind_group=min(gaps, key=lambda name: gaps[name].value) if gaps else None,
+        **of_pd,
     )
 
 
@@ -384,9 +407,8 @@ def score_interval(side: Side, pooled: Side, is_share: Mask) -> tuple[Array, Arr
         centre, half = (mean + k / 2) / (1 + k), np.sqrt(k * mean * (1 - mean) + k**2 / 4) / (1 + k)
         plain = t * np.sqrt(side.variance / n)
     use = is_share & np.isfinite(k)
-    return np.where(use, np.minimum(centre - half, mean), mean - plain), np.where(
-        use, np.maximum(centre + half, mean), mean + plain
-    )
+    low = np.where(use, np.minimum(centre - half, mean), mean - plain)
+    return low, np.where(use, np.maximum(centre + half, mean), mean + plain)
 
 
 def difference_interval(

@@ -1,8 +1,7 @@
-"""Tables of lists that any recommender has made, and of what users did afterwards, as `Lists` and positives."""
+"""Readers of two tables: the lists of any recommender, and what the users did afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairstream.data import Columns, Rows, Vocabulary
-from fairstream.data.inputs import to_table
 from fairstream.data.log import pair_keys
-from fairstream.data.tables import combined
+from fairstream.data.reading import combined, to_table
 from fairstream.errors import DataError
 from fairstream.evaluation.lists import Floats, ItemLists, Lists, Mask
 
@@ -21,40 +19,23 @@ _RANK_NAMES = ("rank", "position")
 _SCORE_NAMES = ("score", "prediction", "predicted_score", "predicted_rating")
 
 
-@dataclass(frozen=True)
-class ListColumns:
-    """Names of the columns of a table of lists; None: a usual name is recognised."""
-
-    user: str | None = None
-    item: str | None = None
-    rank: str | None = None
-    score: str | None = None
-
-    @property
-    def ids(self) -> Columns:
-        """Those of the ids."""
-        return Columns(user=self.user, item=self.item)
-
-
 @dataclass(frozen=True, eq=False)
 class TruthTable:
     """The users to test, and the items of each that count as hits."""
 
     table: pa.Table
-    """As it was given."""
     users: Vocabulary
-    items: Vocabulary
-    """Grows with the items of the lists."""
+    items: Vocabulary  # grows with the items of the lists
     positives: ItemLists
     notes: tuple[str, ...]
 
     @classmethod
-    def read(cls, source: Any, columns: ListColumns, rating_above: float | None) -> TruthTable:
-        """Read a table with one row for each relevant item of a user; raise DataError where it cannot be one."""
+    def read(cls, source: Any, columns: Columns, rating_above: float | None) -> TruthTable:
+        """Read a table with one row for each relevant item of a user; raise a `DataError` if it is not one."""
         what = "the truth"
         table = events = to_table(source, what=what)
         notes: tuple[str, ...] = ()
-        rating = columns.ids.find_optional("rating", table, what=what)
+        rating = columns.find_optional("rating", table, what=what)
         if rating is not None and rating_above is not None:
             events = table.filter(pc.greater(table[rating].cast(pa.float64()), rating_above))
             notes += (f"{len(events)} of {len(table)} rows of the truth have {rating} > {rating_above:g} and count",)
@@ -78,15 +59,24 @@ class ReadLists:
     """The lists of one system for the users of a truth."""
 
     lists: Lists
-    has_list: Mask
-    """(U,) which users have a list at all; that of the others is empty."""
+    has_list: Mask  # (U,) whether the user has a list; else it is empty
     notes: tuple[str, ...]
 
     @classmethod
-    def read(cls, source: Any, truth: TruthTable, columns: ListColumns, depth: int, *, what: str) -> ReadLists:
-        """Read the first `depth` items of each list; among equals a relevant item comes last."""
+    def read(
+        cls,
+        source: Any,
+        truth: TruthTable,
+        columns: Columns,
+        rank: str | None,
+        score: str | None,
+        depth: int,
+        *,
+        what: str,
+    ) -> ReadLists:
+        """Read the first `depth` items of each list; of items with one rank or score, a relevant one comes last."""
         table = to_table(source, what=what)
-        name, sign = _order_column(table, columns, what=what)
+        name, sign = _order_column(table, rank, score, what=what)
         known = truth.users.copy()
         user_rows, item_rows = _ids(table, columns, known, truth.items, what=what)
         n_users = len(truth.users)
@@ -99,7 +89,7 @@ class ReadLists:
                 else f"{what} have no rows"
             )
         order_by = sign * _numbers(table, name, what=what)
-        scores = order_by if columns.score is None else _numbers(table, columns.score, what=what)
+        scores = order_by if score is None else _numbers(table, score, what=what)
         keys = pair_keys(user_rows, item_rows)
         _check_distinct(keys[is_tested], truth, what=what)
         is_hit = np.isin(keys, pair_keys(truth.positives.positions, truth.positives.items))
@@ -108,33 +98,34 @@ class ReadLists:
         user_rows, order_by, is_hit = user_rows[order], order_by[order], is_hit[order]
         lengths = np.bincount(user_rows, minlength=n_users)
         place = np.arange(len(user_rows)) - (np.cumsum(lengths) - lengths)[user_rows]
-        is_kept = place < depth
-        at = (user_rows[is_kept], place[is_kept])
+        is_above = place < depth
+        at = (user_rows[is_above], place[is_above])
         lists = Lists(
             np.full((n_users, depth), -1, np.int64),
             np.full((n_users, depth), -np.inf),
             np.zeros((n_users, depth), np.bool_),
         )
         for column, values in ((lists.items, item_rows[order]), (lists.scores, scores[order]), (lists.hits, is_hit)):
-            column[at] = values[is_kept]
+            column[at] = values[is_above]
         is_tied = (
             (np.diff(user_rows) == 0) & (np.diff(order_by) == 0) & (is_hit[1:] & ~is_hit[:-1]) & (place[:-1] < depth)
         )
-        notes = {
-            f"{len(known) - n_users} user(s) with a list have nothing in the truth and are not tested": len(known)
-            > n_users,
-            f"no list has more than {lengths.max()} item(s), fewer than the cut-off {depth}": lengths.max() < depth,
-            f"in {len(np.unique(user_rows[1:][is_tied]))} list(s) a relevant item shares its {name} with others and "
-            f"counts as ranked behind them": is_tied.any(),
-        }
-        return cls(lists, lengths > 0, tuple(note for note, is_so in notes.items() if is_so))
+        notes = []
+        if len(known) > n_users:
+            notes.append(f"{len(known) - n_users} user(s) with a list have nothing in the truth and are not tested")
+        if lengths.max() < depth:
+            notes.append(f"no list has more than {lengths.max()} item(s), fewer than the cut-off {depth}")
+        if is_tied.any():
+            n_tied = len(np.unique(user_rows[1:][is_tied]))
+            notes.append(
+                f"in {n_tied} list(s) a relevant item shares its {name} with others and counts as ranked behind them"
+            )
+        return cls(lists, lengths > 0, tuple(notes))
 
 
-def _ids(
-    table: pa.Table, columns: ListColumns, users: Vocabulary, items: Vocabulary, *, what: str
-) -> tuple[Rows, Rows]:
-    """The rows of the users and of the items in the vocabularies, which are extended."""
-    names = [columns.ids.find(role, table, what=what) for role in ("user", "item")]
+def _ids(table: pa.Table, columns: Columns, users: Vocabulary, items: Vocabulary, *, what: str) -> tuple[Rows, Rows]:
+    """The rows of the users and of the items; new ids extend the vocabularies."""
+    names = [columns.find(role, table, what=what) for role in ("user", "item")]
     for name in names:
         if missing := table[name].null_count:
             raise DataError(f"{what}: every row needs an id, but {missing} of {len(table)} are missing in {name!r}")
@@ -144,16 +135,17 @@ def _ids(
         raise DataError(f"{what}: {error}") from None
 
 
-def _order_column(table: pa.Table, columns: ListColumns, *, what: str) -> tuple[str, float]:
-    """The column that orders the lists, and +1 where the highest value comes first, −1 where the lowest does."""
-    for given in (columns.rank, columns.score):
+def _order_column(table: pa.Table, rank: str | None, score: str | None, *, what: str) -> tuple[str, float]:
+    """The column that orders the lists, and +1 if the highest value comes first, −1 if the lowest does."""
+    for given in (rank, score):
         if given is not None and given not in table.column_names:
             raise DataError(f"{what} have no column {given!r}; their columns are {', '.join(table.column_names)}")
-    if columns.rank is not None or columns.score is not None:
-        return (columns.rank, -1.0) if columns.rank is not None else (columns.score or "", 1.0)
-    for usual, sign in ((_RANK_NAMES, -1.0), (_SCORE_NAMES, 1.0)):
-        if (name := _usual_name(table, usual)) is not None:
-            return name, sign
+    if rank is not None or score is not None:
+        return (rank, -1.0) if rank is not None else (score or "", 1.0)
+    by_lower_case = {name.lower(): name for name in reversed(table.column_names)}
+    for usual, sign in (*((name, -1.0) for name in _RANK_NAMES), *((name, 1.0) for name in _SCORE_NAMES)):
+        if usual in by_lower_case:
+            return by_lower_case[usual], sign
     raise DataError(
         f"{what} need a rank or a score column ({_RANK_NAMES[0]}, {', '.join(_SCORE_NAMES[:2])} …), but have only "
         f"{', '.join(table.column_names) or 'no columns'}; name it with rank_column or score_column "
@@ -161,13 +153,8 @@ def _order_column(table: pa.Table, columns: ListColumns, *, what: str) -> tuple[
     )
 
 
-def _usual_name(table: pa.Table, usual: Sequence[str]) -> str | None:
-    by_lower_case = {name.lower(): name for name in reversed(table.column_names)}
-    return next((by_lower_case[name] for name in usual if name in by_lower_case), None)
-
-
 def _numbers(table: pa.Table, name: str, *, what: str) -> Floats:
-    """The column as numbers, each of which can be compared."""
+    """The column as numbers; a missing one is an error, because it has no place in a list."""
     try:
         column = table[name].cast(pa.float64())
     except pa.ArrowException:

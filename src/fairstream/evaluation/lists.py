@@ -1,4 +1,4 @@
-"""What a metric sees: the ranked lists of some users, and the events that the lists are tested on."""
+"""The arguments of a metric: the ranked lists of some users, and the events that the lists are tested on."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class Lists:
     """The ranked lists of U users, the best item first."""
 
     items: Rows
-    """(U, k) item rows; −1 behind the end of a short list."""
+    """(U, k) item rows; −1 after the end of a short list."""
     scores: Floats
-    """(U, k) the model's scores; −∞ behind the end of a short list."""
+    """(U, k) the model's scores; −∞ after the end of a short list."""
     hits: Mask
     """(U, k) whether the item is a positive of the user."""
 
@@ -108,70 +108,52 @@ class Lists:
         return Lists(*(np.take_along_axis(part, columns, axis=1) for part in (self.items, self.scores, self.hits)))
 
     def merge(self, other: Lists, is_mine: Mask) -> Lists:
-        """Both together: these in the rows that `is_mine` marks, the other ones in the rest."""
+        """Join two sets of lists: these in the rows that `is_mine` marks, the others in the rest."""
         order = np.argsort(np.concatenate([np.flatnonzero(is_mine), np.flatnonzero(~is_mine)]))
         pairs = ((self.items, other.items), (self.scores, other.scores), (self.hits, other.hits))
         return Lists(*(np.concatenate(pair)[order] for pair in pairs))
 
 
-class _Past:
-    """The history that the model has been trained on, and what has been observed since."""
+@dataclass(frozen=True, eq=False)
+class TrainingHistory:
+    """The history that the model was trained on, and the same with what was observed since."""
 
-    def __init__(self, history: History, observed: History) -> None:
-        self.history, self.observed = history, observed
+    history: History
+    observed: History
 
     @cached_property
     def popularity(self) -> Rows:
         return np.bincount(self.history.items, minlength=self.history.n_items)
 
 
-class _UnknownPast(_Past):
-    """Lists that somebody else has made do not say what was known when they were made."""
-
-    def __init__(self) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        raise ConfigurationError(
-            "the metric reads truth.history or truth.popularity, which tables of lists do not tell; "
-            "choose a metric of the lists and the positives alone"
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What the lists of U users are tested on, and what was known at that moment.
+    """The events that the lists of U users are tested on, and what was known before them.
 
-    In the task `event` there is a list for each event: U counts the events, and a user who has
-    several of them is there several times.
+    In the task `event` each event has a list: U counts the events, and a user with several events occurs several
+    times.
     """
 
     users: Rows
     """(U,) user rows."""
     positives: ItemLists
-    """The items of each user's test events; also those that no list can hold."""
+    """The items of each user's test events, including those that no list can hold."""
     n_items: int
     """The number of known items."""
-    past: _Past
+    known: TrainingHistory | None = None
+    """None: tables of lists do not say what was known when the lists were made."""
     before: Rows | None = None
-    """(U,) in the task `event`, the position of each event among those that have been observed."""
+    """(U,) in the task `event`, the position of each event among those observed so far."""
 
-    @classmethod
-    def of(
-        cls,
-        users: Rows,
-        positives: ItemLists,
-        history: History,
-        *,
-        observed: History | None = None,
-        before: Rows | None = None,
-    ) -> Truth:
-        return cls(users, positives, history.n_items, _Past(history, observed or history), before)
-
-    @classmethod
-    def without_past(cls, users: Rows, positives: ItemLists, n_items: int) -> Truth:
-        """Of lists that somebody else has made: a metric that reads the history or the popularity is an error."""
-        return cls(users, positives, n_items, _UnknownPast())
+    @property
+    def past(self) -> TrainingHistory:
+        """What was known; a ConfigurationError for lists in tables."""
+        if self.known is None:
+            raise ConfigurationError(
+                "the metric reads truth.history or truth.popularity, which a table of lists does not contain; "
+                "choose a metric of the lists and the positives alone"
+            )
+        return self.known
 
     @property
     def n_positives(self) -> Rows:
@@ -180,7 +162,7 @@ class Truth:
 
     @cached_property
     def history(self) -> ItemLists:
-        """The known items that each user had interacted with before the test, or before the event that is tested."""
+        """The known items that each user had interacted with before the test, or before the tested event."""
         return ItemLists(*self.past.observed.items_of(self.users, self.before))
 
     @property
@@ -191,7 +173,7 @@ class Truth:
     def where(self, mask: Mask) -> Truth:
         """The part of the users that the mask (U,) selects."""
         before = None if self.before is None else self.before[mask]
-        return Truth(self.users[mask], self.positives.where(mask), self.n_items, self.past, before)
+        return Truth(self.users[mask], self.positives.where(mask), self.n_items, self.known, before)
 
     def only(self, mask: Mask) -> Truth:
         """With only the positives that the mask over `positives.items` selects."""

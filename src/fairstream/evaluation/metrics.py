@@ -20,7 +20,7 @@ METRICS: Registry[Metric] = Registry("metric")
 
 
 class HitCounts(NamedTuple):
-    """The part of `Lists` and of `Truth` that is stored, and from which the built-in metrics are computed again."""
+    """The part of `Lists` and `Truth` that is stored: enough to compute the built-in metrics again."""
 
     hits: Mask
     n_positives: Rows | Floats
@@ -99,33 +99,25 @@ BUILT_IN: Mapping[str, Metric] = {
     "true_ndcg": true_ndcg,
     "retrieved_ndcg": retrieved_ndcg,
 }
-"""The metrics that read nothing but the hits, by name."""
+"""The metrics that read only the hits, by name."""
+DEFAULT_METRICS: Mapping[str, Metric] = {
+    name: BUILT_IN[name] for name in ("ndcg", "recall", "precision", "f1", "hit", "mrr")
+}
+"""The metrics of an evaluation that names none, the main one first."""
 for _name, _metric in BUILT_IN.items():
     METRICS.register(_name, _metric)
-_FROM_HITS = frozenset(BUILT_IN.values())
 
 
 @dataclass(frozen=True)
 class MetricAtK:
-    """A metric under the name that its results have."""
+    """A metric, its cut-off, and the name of its results."""
 
-    name: str
-    """NAME@K."""
+    name: str  # NAME@K
     metric: Metric
     k: int
 
-    @property
-    def is_from_hits(self) -> bool:
-        """Whether the stored hits are enough to compute it again."""
-        return self.metric in _FROM_HITS
-
-    def from_hits(self, hits: Mask, n_positives: Rows | Floats) -> Floats:
-        """(U,) the values of a metric that reads nothing but the hits."""
-        stored = HitCounts(hits[:, : self.k], n_positives)
-        return np.asarray(self.metric(stored, stored), dtype=np.float64)
-
     def __call__(self, lists: Lists, truth: Truth) -> Floats:
-        """(U,) or (), checked."""
+        """Return (U,) values or one number, checked."""
         value = np.asarray(self.metric(lists.cut(self.k), truth), dtype=np.float64)
         if value.shape not in ((), (len(lists.items),)) or not np.isfinite(value).all():
             problem = "not all of them finite" if value.shape in ((), (len(lists.items),)) else f"shape {value.shape}"
@@ -136,38 +128,31 @@ class MetricAtK:
         return value
 
 
+def built_in(name: str, named: Mapping[str, Metric] = DEFAULT_METRICS) -> MetricAtK | None:
+    """The metric that stored hits give under the name NAME@K; None: only stored values can.
+
+    >>> built_in("ndcg@5").metric is true_ndcg, built_in("my_metric@5")
+    (True, None)
+    """
+    base, _, k = name.rpartition("@")
+    metric = {**BUILT_IN, **named}.get(base)
+    return None if metric is None else MetricAtK(name, metric, int(k))
+
+
 def resolve_metrics(
     metrics: Sequence[str] | Mapping[str, Metric] | None, k: int, defaults: Mapping[str, Metric]
 ) -> list[MetricAtK]:
-    """Find the metrics by their names.
+    """Resolve names such as "ndcg" or "ndcg@10", or functions by such names; None: the defaults of the protocol.
 
-    Parameters
-    ----------
-    metrics
-        Names such as "ndcg" or "ndcg@10", or functions by such names; None: the defaults.
-    k
-        The cut-off of names without one.
-    defaults
-        The metrics that a protocol uses; they come before the registered ones of the same name.
+    k is the cut-off of names without one. The defaults precede registered metrics of the same name.
 
-    Returns
-    -------
-    list of MetricAtK
-        One for each name, in order.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no metric of a name, or its cut-off is not a positive number.
-
-    Examples
-    --------
     >>> [metric.name for metric in resolve_metrics(["recall@5", "MRR"], 20, {})]
     ['recall@5', 'mrr@20']
-
     """
     if isinstance(metrics, str):
         metrics = [metrics]
+    if metrics is not None and not metrics:
+        raise ConfigurationError("metrics must name at least one metric, got none; leave it out for the defaults")
     resolved: dict[str, MetricAtK] = {}
     for name in defaults if metrics is None else metrics:
         base, at, cutoff = name.rpartition("@") if "@" in name else (name, "", "")

@@ -1,62 +1,18 @@
-"""Methods compared on the same bootstrap draws of users and seeds, so that what they share cancels."""
+"""Contenders compared on the same bootstrap draws of users and seeds, so that what they share cancels."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
-from fairstream.evaluation.by_group import CONFIDENCE, student_t
+from fairstream.evaluation.by_group import Estimate, student_t
 from fairstream.evaluation.resampling import Array, GroupPanel, largest_of
 from fairstream.randomness import Randomness
 
-_FAR = 4.0
-"""Standard errors from which on noise does not increase the size of a gap."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number and its 95 % bootstrap confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, value: Any, drawn: Array) -> Interval:
-        """The percentile interval, moved so that the draws' median lies on the value.
-
-        The size of a gap is biased upwards in every draw, because noise cannot make it negative.
-        """
-        tail = (1 - CONFIDENCE) / 2
-        low, middle, high = np.nanquantile(drawn, [tail, 0.5, 1 - tail]) - value
-        return cls(float(value), float(value + low - middle), float(value + high - middle))
-
-    def at_least_zero(self) -> Interval:
-        """The same for a number that cannot be negative."""
-        return Interval(self.value, max(0.0, self.low), self.high)
-
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
-
-
-@dataclass(frozen=True)
-class PointValue:
-    """A number without an interval: a metric that is one number for all users leaves no users to resample."""
-
-    value: float
-    low: None = None
-    high: None = None
-
-    @property
-    def excludes_zero(self) -> bool:
-        """False: nothing is known about that."""
-        return False
+_FAR = 4.0  # from this many standard errors on, noise does not increase the size of a gap
 
 
 class Paired:
@@ -85,34 +41,32 @@ class Paired:
 
     def interval(
         self, statistic: str, contender: int, minus: int | None = None, *, group: int | None = None
-    ) -> Interval:
-        """A statistic of a contender (of one group, where it has several values), or its difference to another's."""
+    ) -> Estimate:
+        """Return a statistic of a contender (of one group, if it has several values) or its difference to another's."""
         value, drawn = self.of(statistic)
         if group is not None:
             value, drawn = value[group], drawn[:, group]
         if minus is None:
-            return Interval.of(value[contender], drawn[:, contender])
-        return Interval.of(value[contender] - value[minus], drawn[:, contender] - drawn[:, minus])
+            return Estimate.of_draws(value[contender], drawn[:, contender])
+        return Estimate.of_draws(value[contender] - value[minus], drawn[:, contender] - drawn[:, minus])
 
-    def furthest_behind(self, contender: int, minus: int | None = None) -> Interval:
-        """How far a contender's group furthest behind the rest is behind (for two groups |PD|), averaged over periods.
+    def furthest_behind(self, contender: int, minus: int | None = None) -> Estimate:
+        """Return how far a contender's worst-served group is behind the rest (for two groups |PD|), mean over periods.
 
         Or the difference to another contender's. Noise makes it too large by up to 0.8 standard errors where the true
-        gap is 0, and by nothing where it is large. The end of the interval on that side is moved by what the bias
-        may be; between two contenders it cannot exceed the difference of their gaps.
+        gap is 0, and by nothing where it is large. The end of the interval on that side is moved by the possible
+        bias; between two contenders that cannot exceed the difference of their gaps.
         """
-        value, drawn = self.of("behind_as_observed")
-        if minus is None:
-            interval = Interval.of(value[contender], drawn[:, contender])
-            return replace(interval, low=interval.low - self._mean_bias(contender)).at_least_zero()
-        interval = Interval.of(value[contender] - value[minus], drawn[:, contender] - drawn[:, minus])
+        behind = self.interval("behind_as_observed", contender, minus)
+        if minus is None:  # the size of a gap cannot be negative
+            return Estimate(behind.value, (max(0.0, behind.low - self._mean_bias(contender)), behind.high))
         gaps = self._by_seed(self._gaps)
         between = largest_of(np.abs(gaps[..., contender, :] - gaps[..., minus, :]), axis=0)  # (P, S)
         low, high = self._mean_bias(contender, between), self._mean_bias(minus, between)
-        return replace(interval, low=interval.low - low, high=interval.high + high)
+        return Estimate(behind.value, (behind.low - low, behind.high + high))
 
-    def _mean_bias(self, contender: int, most: Any = np.inf) -> float:
-        return float(np.nanmean(np.minimum(self._by_seed(self._bias)[:, contender], most)))
+    def _mean_bias(self, contender: int, limit: Any = np.inf) -> float:
+        return float(np.nanmean(np.minimum(self._by_seed(self._bias)[:, contender], limit)))
 
     def _by_seed(self, values: Array) -> Array:
         return values.reshape(*values.shape[:-1], -1, self._n_seeds)

@@ -1,36 +1,45 @@
-"""What a model is asked for in a test: one list a user for a whole period, or one at each event."""
+"""The lists that a test requests of a model, one for each user or for each event, and their ranking in blocks.
+
+The last bit of a matrix product depends on the shapes of the matrices. The tasks of a cluster therefore rank the same
+whole blocks as a single process, and the lists are equal bit for bit.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from fairstream.data import History, Rows, SeenItems
 from fairstream.data.log import first_of_each, pair_keys
-from fairstream.evaluation.lists import ItemLists, Mask, Truth
+from fairstream.distributed import PROCESS_BYTES, current_cluster
+from fairstream.evaluation.lists import ItemLists, Mask, TrainingHistory, Truth
 from fairstream.models import Context, ContextBuilder, Scorer
+
+Rank = Callable[[range], Any]
+"""From a block of requests to its ranked lists; for a cluster it is pickled, with all that it refers to."""
+Write = Callable[[slice, Any], None]  # called with the rows of a block, and its ranked lists
+_TASKS_PER_CPU = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """Lists to be made, one a row, and what they are tested on."""
+    """Requested lists, one a row, and what they are tested on."""
 
-    users: Rows
-    """(R,) user rows, sorted; in the task `event` a user's events follow each other in chronological order."""
-    positives: ItemLists
-    """What each list should hold."""
-    history: History
-    """What the users have had, which is left out of their lists."""
+    users: Rows  # (R,) user rows, sorted; in the task `event` a user's events follow each other in chronological order
+    positives: ItemLists  # the items that each list should hold
+    history: History  # the users' events; their items are left out of the users' lists
     contexts: ContextBuilder
     before: Rows | None = None
-    """(R,) in the task `event`, the position in `history` at which each list is made; None: all at its end."""
-    n_earlier: Rows | None = None
-    """(R,) in the task `event`, how many events the user had before each."""
+    """(R,) in the task `event`, the position in `history` of each list; None: all lists come at its end."""
+    n_earlier: Rows | None = None  # (R,) in the task `event`, the number of the user's events before each
 
     @classmethod
     def of_period(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
-        """One list for each user of the events, made after `history` and tested on all of the user's events.
+        """Request one list for each user of the events, after `history`, and test it on all of the user's events.
 
         Items that the user has had are in no list, so they are not tested.
         """
@@ -40,11 +49,11 @@ class Requests:
 
     @classmethod
     def of_events(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
-        """One list for each event, made from everything before it and tested on its item.
+        """Request one list for each event, from everything before it, and test it on the event's item.
 
-        Earlier events of the period are known and not learned; a model has no row for items that
-        are not in `history`, so it does not read events with them. An event with an item that the user has had is
-        known like the others, and not tested: no list holds the item.
+        The model knows earlier events of the period, but has not learned them. It has no row for items that are not in
+        `history`, so it does not read events with them. An event with an item that the user has had is known like the
+        others, and not tested: no list holds the item.
         """
         is_known = items < history.n_items
         observed = history.after(users[is_known], items[is_known], ends_period=False)
@@ -53,7 +62,10 @@ class Requests:
         rows = users[order]
         n_earlier = history.latest(rows, 1)[1] + np.arange(len(rows)) - np.searchsorted(rows, rows)
         before, tested = before[order], items[order]
-        is_first = _is_first(rows, tested, history)
+        # Whether the event is the user's first with its item, here and in the history.
+        is_first = np.zeros(len(rows), np.bool_)
+        is_first[first_of_each(pair_keys(rows, tested))] = True
+        is_first &= ~history.seen.has(rows, tested)
         if not is_first.all():
             rows, tested, before, n_earlier = (part[is_first] for part in (rows, tested, before, n_earlier))
         positives = ItemLists(np.arange(len(rows) + 1), tested)
@@ -63,20 +75,20 @@ class Requests:
         return len(self.users)
 
     def where(self, rows: slice | Mask) -> Requests:
-        """Some of the rows."""
+        """Select rows."""
         before, n_earlier = (None if part is None else part[rows] for part in (self.before, self.n_earlier))
         return replace(
             self, users=self.users[rows], positives=self.positives.where(rows), before=before, n_earlier=n_earlier
         )
 
     def index(self) -> None:
-        """Sort now what `seen` and `context` look up, so that copies of these requests need not."""
+        """Sort now what `seen` and `context` look up, so that copies of these requests need not sort it."""
         self.contexts.index()
         if self.before is not None:
             self.history.index()
 
     def seen(self) -> ItemLists:
-        """What each list must not hold: the items that the user has had by then."""
+        """The items that each list must not hold: those that the user has had by then."""
         return ItemLists(*self.history.items_of(self.users, self.before))
 
     def context(self) -> Context:
@@ -84,24 +96,58 @@ class Requests:
         return self.contexts.at(self.users, self.before)
 
     def can_score(self, model: Scorer) -> Mask:
-        """Which rows the model answers; the fallback answers the others.
+        """(R,) whether the model ranks the row's list; the fallback ranks the others.
 
-        Each user's very first event is the fallback's, unless the model is made to answer newcomers.
+        The fallback ranks the list of each user's very first event, unless the model can serve newcomers.
         """
         mask = self.contexts.can_score(model, self.users, self.before)
         return mask if self.n_earlier is None or model.answers_newcomers else mask & (self.n_earlier > 0)
 
     def truth(self, learned: History) -> Truth:
-        """What metrics see of these rows, for a model that has learned from the history `learned`."""
-        return Truth.of(self.users, self.positives, learned, observed=self.history, before=self.before)
+        """The truth of these rows, for a model that has learned from the history `learned`."""
+        known = TrainingHistory(learned, self.history)
+        return Truth(self.users, self.positives, learned.n_items, known, self.before)
 
 
-def _is_first(users: Rows, items: Rows, history: History) -> Mask:
-    """Whether each event is the user's first with its item, here and in the history."""
-    mask: Mask = ~history.seen.has(users, items)
-    first = first_of_each(pair_keys(users, items))
-    if len(first) < len(users):
-        is_first = np.zeros_like(mask)
-        is_first[first] = True
-        mask &= is_first
-    return mask
+def rank_blocks(
+    rank: Rank, blocks: Sequence[range], write: Write, model: Scorer, build_index: Callable[[], object]
+) -> None:
+    """Rank each block, in this process or by tasks of its cluster, each with a copy of the model.
+
+    The tasks share what `build_index` builds. A model on a GPU ranks in this process.
+    """
+    cluster = current_cluster()
+    if cluster is None or len(blocks) < 2 or model.device.type != "cpu":
+        for block in blocks:
+            write(slice(block.start, block.stop), rank(block))
+        return
+    build_index()
+    memory = PROCESS_BYTES + 2 * n_bytes(model)
+    cluster.check_memory(memory, "a copy of the model")
+    parts = split(blocks, _TASKS_PER_CPU * cluster.n_cpus)
+
+    def on_result(number: int, ranked: list[Any]) -> None:
+        for block, result in zip(parts[number], ranked, strict=True):
+            write(slice(block.start, block.stop), result)
+
+    cluster.run(_rank_part, parts, shared=rank, memory=memory, on_result=on_result)
+
+
+def n_bytes(model: Scorer) -> int:
+    """The size of a model's parameters and buffers."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+
+def split(blocks: Sequence[range], n_parts: int) -> list[Sequence[range]]:
+    """Split blocks into at most `n_parts` runs of neighbours, of about equal length and never empty.
+
+    >>> split([range(0, 4), range(4, 8), range(8, 9)], 2)
+    [[range(0, 4)], [range(4, 8), range(8, 9)]]
+    """
+    n_parts = max(1, min(n_parts, len(blocks)))
+    ends = [len(blocks) * part // n_parts for part in range(n_parts + 1)]
+    return [blocks[begin:end] for begin, end in pairwise(ends)]
+
+
+def _rank_part(blocks: Sequence[range], rank: Rank, _: object) -> list[Any]:
+    return [rank(block) for block in blocks]

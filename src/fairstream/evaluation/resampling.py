@@ -1,8 +1,9 @@
 """Group means, the gaps between them, and how they vary: standard errors, bootstrap and permutations over users.
 
-All of them start from sums over users: a bootstrap sample weighs each user by how often it was
-drawn, a permutation gives each user another's group. Users are drawn with all of their periods,
-because a user's periods are not independent.
+Shapes: U users, P periods, M metrics, G groups, S = G + 1 strata (the groups, and the users of none). A bootstrap
+sample weighs each user by the number of draws, a permutation gives each user another's group; so every number here
+comes from tables of sums over the users of each stratum, (…, S, P · M + P), and any axes may lead. Users are drawn
+with all of their periods, because a user's periods are not independent.
 """
 
 from __future__ import annotations
@@ -21,43 +22,33 @@ from fairstream.randomness import uniform_at
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-_WEIGHTS_AT_ONCE = 1 << 20
-_PRIOR_USERS = 1.0
-"""Users' worth of the pooled variance in the standard error of the permutation test."""
+_WEIGHTS_AT_ONCE = 1 << 20  # draws are made in parts of about this many numbers, so that memory stays bounded
+_PRIOR_USERS = 1.0  # how many users' worth of the pooled variance enters the standard error of the permutation test
 
 
 class Statistics(NamedTuple):
     """Of M metrics, averaged over the periods; NaN where there is no user to average. Any axes may lead."""
 
-    mean: Array
-    """(…, M) over all users."""
-    by_group: Array
-    """(…, G, M) over the periods in which the group's gap is defined."""
-    gap: Array
-    """(…, G, M) each group's mean minus that of the rest; for two groups the first is PD."""
-    abs_gap: Array
-    """(…, G, M) the mean over periods of |gap|: for two groups the paper's mean |PD|."""
-    largest: Array
-    """(…, M) the largest |gap| of any group."""
-    behind: Array
-    """(…, M) how far the group furthest behind the rest is behind; for two groups |PD|."""
+    mean: Array  # (…, M) over all users
+    by_group: Array  # (…, G, M) over the periods in which the group's gap is defined
+    gap: Array  # (…, G, M) each group's mean minus that of the rest; for two groups the first is PD
+    abs_gap: Array  # (…, G, M) the mean over periods of |gap|: for two groups the paper's mean |PD|
+    largest: Array  # (…, M) the largest |gap| of any group
+    behind: Array  # (…, M) how far the group furthest behind the rest is behind; for two groups |PD|
     behind_as_observed: Array
-    """(…, M) how far the group that is furthest behind in the data themselves is behind.
+    """(…, M) how far the group that is furthest behind in the observed data is behind.
 
-    As observed it equals `behind`. Its draws are those of a mean: unlike draws of `behind` they are
-    not pushed upwards by noise.
+    As observed it equals `behind`. Its draws are those of a mean: noise does not push them upwards as it does those of
+    `behind`.
     """
-    spread: Array
-    """(…, M) the best group's mean minus the worst's."""
+    spread: Array  # (…, M) the best group's mean minus the worst's
 
 
 class Side(NamedTuple):
     """One side of each gap: the mean over its periods, and the variance between users."""
 
-    n_users: Array
-    """(G, 1)"""
-    mean: Array
-    """(…, G, M)"""
+    n_users: Array  # (G, 1)
+    mean: Array  # (…, G, M)
     variance: Array
     """(…, G, M) of a user's share in the mean; divided by `n_users`, the squared standard error of the mean.
 
@@ -65,9 +56,9 @@ class Side(NamedTuple):
     """
 
     def dispersion(self, pooled: Side, n_prior: float) -> Array:
-        """The variance over that of a 0/1 metric with this mean, with `n_prior` users of the pooled sample added.
+        """Return the variance over that of a 0/1 metric with this mean; `n_prior` users of the pooled sample are added.
 
-        In a small group with a sparse metric the variance hangs on how many non-zero values were
+        In a small group with a sparse metric the variance depends on how many non-zero values were
         drawn; this ratio does not, and it exists where every value is 0.
         """
         variance = self.n_users * self.variance + n_prior * pooled.variance
@@ -79,39 +70,23 @@ class Side(NamedTuple):
 class GroupPanel:
     """Values (U, P, M) of U users in P periods (NaN where a user was not tested) by M metrics.
 
-    A group is compared in a period if at least `min_size` of its users were tested in it; smaller
-    ones are excluded: they count in the mean over all users, and neither for themselves nor in
-    the rest of another group.
+    A group is compared in a period if at least `min_size` of its users were tested in it. Smaller
+    groups are excluded: their users count in the mean over all users, and in no group's mean or rest.
 
-    Parameters
-    ----------
-    values
-        (U, P, M); NaN in all metrics where a user was not tested.
-    codes
-        (U,) the group of each user, −1 where it is unknown.
-    n_groups
-        How many groups there are.
-    min_size
-        The fewest tested users with which a group is compared.
-
-    Examples
-    --------
     >>> panel = GroupPanel(np.array([[[0.5]], [[0.25]], [[1.0]]]), np.array([0, 1, 0], dtype=np.int16), n_groups=2)
     >>> panel.observed().gap.tolist()
     [[0.5], [-0.5]]
-
     """
 
     values: Array
-    codes: Codes
+    codes: Codes  # (U,) the group of each user, −1 where it is unknown
     n_groups: int
     min_size: int = 1
 
     @cached_property
     def judged(self) -> Mask:
-        """(G, P) which groups have enough tested users in which period."""
-        mask: Mask = self.n_tested >= max(1, self.min_size)
-        return mask
+        """(G, P) whether the group has enough tested users in the period."""
+        return np.asarray(self.n_tested >= max(1, self.min_size))
 
     @cached_property
     def n_tested(self) -> Array:
@@ -121,19 +96,17 @@ class GroupPanel:
     @cached_property
     def compared(self) -> Mask:
         """(G, P) where a gap is defined: the group is judged, and so is another."""
-        mask: Mask = self.judged & (self.judged.sum(axis=0) >= 2)
-        return mask
+        return np.asarray(self.judged & (self.judged.sum(axis=0) >= 2))
 
     @cached_property
     def is_share(self) -> Mask:
         """(M,) whether all values of a metric lie between 0 and 1."""
         with np.errstate(invalid="ignore"):
             is_outside = (self.values < 0) | (self.values > 1)
-        mask: Mask = ~np.asarray(is_outside.any(axis=(0, 1)))
-        return mask
+        return np.asarray(~is_outside.any(axis=(0, 1)))
 
     def observed(self) -> Statistics:
-        """The numbers themselves."""
+        """Return the statistics of the data."""
         return self._statistics(self._observed)
 
     # ── standard errors ──────────────────────────────────────────────────────────────────
@@ -142,48 +115,39 @@ class GroupPanel:
     def everyone(self) -> Side:
         """All users as one side (G = 1)."""
         sums, counts = (part.sum(axis=0) for part in self._split(self._observed))
-        is_defined = counts > 0
-        mean, variance, n = _moments(self.values, ratio_of(sums, counts[:, None]), _share(counts, is_defined))
-        return Side(np.array([[n]]), mean[None], variance[None])
+        return _side([_moments(self.values, sums, counts, counts > 0)], self.values.shape[2])
 
     @cached_property
     def sides(self) -> tuple[Side, Side, Side]:
         """Each group, its rest, and both pooled, over the periods in which its gap is defined."""
-        groups, counts = (part[: self.n_groups] for part in self._split(self._observed))
-        groups, counts = np.where(self.judged[..., None], groups, 0.0), np.where(self.judged, counts, 0.0)
-        together, n_together = groups.sum(axis=0), counts.sum(axis=0)
+        sums, n = self._judged_sums(self._observed)
+        n = n[..., 0]
+        pooled_sums, n_pooled = sums.sum(axis=0), n.sum(axis=0)
+        # (U, P) a user of an excluded group is in no rest either; code −1 would pick the last group.
         is_compared = self.judged[self.codes] & (self.codes >= 0)[:, None] if self.n_groups else np.empty((0, 0), bool)
         values = np.where(is_compared[..., None], self.values, np.nan) if self.n_groups else self.values
-        found: tuple[list[Any], ...] = ([], [], [])
+        parts: tuple[list[Any], ...] = ([], [], [])
         for code, is_defined in enumerate(self.compared):
             is_own = self.codes == code
-            for part, rows, total, n in (
-                (found[0], is_own, groups[code], counts[code]),
-                (found[1], ~is_own, together - groups[code], n_together - counts[code]),
-                (found[2], slice(None), together, n_together),
-            ):
-                part.append(_moments(values[rows], ratio_of(total, n[:, None]), _share(n, is_defined)))
-        own, rest, pooled = (_side(part, self.values.shape[2]) for part in found)
+            parts[0].append(_moments(values[is_own], sums[code], n[code], is_defined))
+            parts[1].append(_moments(values[~is_own], pooled_sums - sums[code], n_pooled - n[code], is_defined))
+            parts[2].append(_moments(values, pooled_sums, n_pooled, is_defined))
+        own, rest, pooled = (_side(part, self.values.shape[2]) for part in parts)
         return own, rest, pooled
 
     @cached_property
     def period_gaps(self) -> tuple[Array, Array]:
         """(G, P, M) the gaps of each period, and their standard errors (Welch's)."""
-        sums, counts = (part[: self.n_groups] for part in self._split(self._observed))
+        sums, n = self._judged_sums(self._observed)
         squares = np.zeros_like(sums)
         for code, rows in enumerate(self._strata[:-1]):
-            squares[code] = np.nansum(self.values[rows] ** 2, axis=0)
-        n = np.where(self.judged, counts, 0.0)[..., None]
-        sums, squares = (np.where(self.judged[..., None], part, 0.0) for part in (sums, squares))
-        gap, variance = np.zeros_like(sums), np.zeros_like(sums)
-        for sign, s, q, m in (
-            (1, sums, squares, n),
-            (-1, sums.sum(axis=0) - sums, squares.sum(axis=0) - squares, n.sum(axis=0) - n),
-        ):
-            mean = ratio_of(s, m)
-            gap += sign * mean
-            variance += np.maximum(q - m * mean**2, 0.0) / np.maximum(m * (m - 1), 1.0)
-        return gap, np.sqrt(variance)
+            squares[code] = np.where(self.judged[code, :, None], np.nansum(self.values[rows] ** 2, axis=0), 0.0)
+
+        def squared_error(s: Array, q: Array, m: Array) -> Array:
+            return np.maximum(q - m * ratio_of(s, m) ** 2, 0.0) / np.maximum(m * (m - 1), 1.0)
+
+        rests = (part.sum(axis=0) - part for part in (sums, squares, n))
+        return self._gaps(self._observed)[0], np.sqrt(squared_error(sums, squares, n) + squared_error(*rests))
 
     def debiased(self) -> Array:
         """`abs_gap` (G, M) of de-biased sizes: √max(0, gap² − SE²) for each period's |gap|."""
@@ -193,13 +157,9 @@ class GroupPanel:
     # ── resampling ───────────────────────────────────────────────────────────────────────
 
     def bootstrapped(self, rng: np.random.Generator, n: int) -> Statistics:
-        """The numbers of n samples of as many users, drawn with replacement from each group."""
-
-        def tables_of(size: int) -> Statistics:
-            tables = bootstrap_sums(self._columns, self._strata, rng, size)
-            return self._statistics(tables)
-
-        return Statistics(*self._in_parts(tables_of, n, len(self.codes)))
+        """Return the statistics of n samples of as many users, drawn with replacement from each group."""
+        sums_of = partial(bootstrap_sums, self._columns, self._strata, rng)
+        return Statistics(*self._in_parts(lambda size: self._statistics(sums_of(size)), n, len(self.codes)))
 
     def studentised(self) -> Array:
         """(G, M) each gap over its standard error, as the permutation test compares it."""
@@ -207,7 +167,7 @@ class GroupPanel:
         return _over(own.mean - rest.mean, self._standard_error(own, rest, pooled))
 
     def permuted(self, rng: np.random.Generator, n: int) -> tuple[Statistics, Array]:
-        """The numbers, and the studentised gaps (n, G, M), if the same users had their groups permuted, n times.
+        """Permute the groups of the same users n times; return the statistics and the studentised gaps (n, G, M).
 
         Groups are permuted among users who were tested in equally many periods: a group that comes
         less often has fewer tests and larger gaps by chance, and keeps them in every permutation.
@@ -217,40 +177,45 @@ class GroupPanel:
         groups = np.flatnonzero(self.judged.any(axis=1))
         rows = np.flatnonzero(np.isin(self.codes, groups))
         n_tests = (~np.isnan(self.values[rows, :, 0])).sum(axis=1)
-        alike = [np.flatnonzero(n_tests == times) for times in np.unique(n_tests)]
-        # The largest group gets the users whom the others leave over, and what they leave of the sums.
+        # Places in `rows` of the users who may swap groups: those with the same number of tests.
+        blocks = [np.flatnonzero(n_tests == times) for times in np.unique(n_tests)]
+        # Only the smaller groups draw their users. The largest one gets those left over, and the rest of the sums:
+        # with a majority of 90 % that saves nine tenths of the work.
         *others, largest = sorted(groups.tolist(), key=lambda code: len(self._strata[code])) or [0]
-        sizes = [np.array([(self.codes[rows[at]] == code).sum() for code in others], np.int64) for at in alike]
-        together = self._observed[groups].sum(axis=0)
-        moments = self._null_moments(rows, alike)
+        sizes = [np.array([(self.codes[rows[at]] == code).sum() for code in others], np.int64) for at in blocks]
+        pooled_sums = self._observed[groups].sum(axis=0)  # (P · M + P,), the same in every permutation
+        moments = self._null_moments(rows, blocks)
         own, rest, pooled = self.sides
         standard_error = self._standard_error(own, rest, pooled)
-        # Of two groups each is the other's rest: one of them says all.
-        mirrored, cut, n_moments = len(groups) == 2, self._columns.shape[1], 4 * self.values.shape[2]
-        last = moments.columns[largest : largest + 1] if others and not mirrored else moments.columns[:0]
-        columns, by_group = np.hstack([self._columns[rows], *last]), moments.columns[others]
+        # Each of two groups is the other's rest: the moments of one are those of both.
+        is_pair, cut, n_moments = len(groups) == 2, self._columns.shape[1], 4 * self.values.shape[2]
+        last = moments[largest : largest + 1] if others and not is_pair else moments[:0]
+        # The compiled loop adds up, for each user whom a group draws: the group's moments of the user (`by_group`),
+        # then the user's values and tests, and with more than two groups the largest group's moments (`columns`).
+        columns, by_group = np.hstack([self._columns[rows], *last]), moments[others]
 
         def permutations(size: int) -> tuple[Array, ...]:
             tables = np.repeat(self._observed[None], size, axis=0)
             variances = np.full((2, size, *own.mean.shape), np.nan)  # of the group, of the rest
             if others:
                 sums = np.zeros((size, len(others), n_moments + columns.shape[1]))
-                for at, wanted in zip(alike, sizes, strict=True):
-                    parallel_ranges(size, partial(permute, _key(rng), at, wanted, by_group, columns, sums))
+                for at, n_drawn in zip(blocks, sizes, strict=True):
+                    parallel_ranges(size, partial(permute, _key(rng), at, n_drawn, by_group, columns, sums))
                 sums, own_sums = sums[..., n_moments:], sums[..., :n_moments]
                 tables[:, others] = sums[..., :cut]
-                tables[:, largest] = together - tables[:, others].sum(axis=1)
+                tables[:, largest] = pooled_sums - tables[:, others].sum(axis=1)
                 for i, code in enumerate(others):
-                    variances[:, :, code] = moments.variances(code, own_sums[:, i])
-                if mirrored:
+                    variances[:, :, code] = self._null_variances(moments, code, own_sums[:, i])
+                if is_pair:
                     variances[:, :, largest] = variances[::-1, :, others[0]]
-                else:  # all that the others leave over
-                    left = moments.columns[largest].sum(axis=0) - sums[..., cut:].sum(axis=1)
-                    variances[:, :, largest] = moments.variances(largest, left)
+                else:  # what the other groups leave
+                    left = moments[largest].sum(axis=0) - sums[..., cut:].sum(axis=1)
+                    variances[:, :, largest] = self._null_variances(moments, largest, left)
             drawn = self._statistics(tables)
-            shown = own._replace(mean=drawn.by_group, variance=variances[0])
-            other = rest._replace(mean=drawn.by_group - drawn.gap, variance=variances[1])
-            errors = self._standard_error(shown, other, pooled)
+            own_drawn = own._replace(mean=drawn.by_group, variance=variances[0])
+            rest_drawn = rest._replace(mean=drawn.by_group - drawn.gap, variance=variances[1])
+            errors = self._standard_error(own_drawn, rest_drawn, pooled)
+            # Without this, the null mean would be that of groups that vary equally.
             scale = ratio_of(np.broadcast_to(standard_error, errors.shape), errors)
             scaled = self._statistics(tables, np.where(np.isnan(scale), 1.0, scale))
             return *scaled, _over(drawn.gap, errors)
@@ -261,8 +226,8 @@ class GroupPanel:
     def _standard_error(self, own: Side, rest: Side, pooled: Side) -> Array:
         """(…, G, M) of a gap under the null hypothesis of equal means.
 
-        Welch's: each side by its own variance. For metrics between 0 and 1 that is carried from
-        the side's mean to the pooled one by way of the dispersion, as in a score test.
+        Welch's: each side by its own variance. For metrics between 0 and 1 the dispersion carries that
+        from the side's mean to the pooled one, as in a score test.
         """
         null = pooled.mean * (1 - pooled.mean)
         total = np.zeros(())
@@ -272,12 +237,15 @@ class GroupPanel:
             total = total + np.where(self.is_share & ~np.isnan(score), score, welch)
         return np.sqrt(total)
 
-    def _null_moments(self, rows: Ints, alike: list[Ints]) -> _NullMoments:
-        """What the standard errors of permutations are made from, over users tested equally often (`alike`)."""
+    def _null_moments(self, rows: Ints, blocks: list[Ints]) -> Array:
+        """(G, users, 4 M): a user's share in each gap and its square, were it in the group and were it in the rest.
+
+        The standard errors of permutations are computed from it; `blocks` are users tested equally often.
+        """
         tested = ~np.isnan(self.values[rows, :, 0])
         codes = self.codes[rows]
-        expected = np.zeros(self.judged.shape)  # tested users by group and period, on average over the permutations
-        for at in alike:
+        expected = np.zeros(self.judged.shape)  # (G, P) tested users, on average over the permutations
+        for at in blocks:
             size = np.bincount(codes[at], minlength=self.n_groups)
             expected += np.outer(size, tested[at].mean(axis=0))
         expected = np.where(self.judged, expected, 0.0)
@@ -288,10 +256,17 @@ class GroupPanel:
             sides = (expected[code], expected.sum(axis=0) - expected[code])
             shares = [np.einsum("upm,p->um", deviations, _share(n, is_defined)) for n in sides]
             np.concatenate([part for share in shares for part in (share, share**2)], axis=1, out=columns[code])
-        return _NullMoments(columns, (self.sides[0].n_users, self.sides[1].n_users))
+        return columns
+
+    def _null_variances(self, moments: Array, code: int, sums: Array) -> Array:
+        """(2, n, M) of the group and of the rest, from the sums (n, 4 M) of the group's moments over its users."""
+        own, rest, _ = self.sides
+        m, of_rest = sums.shape[1] // 4, moments[code].sum(axis=0) - sums
+        variance = _variance(sums[:, :m], sums[:, m : 2 * m], own.n_users[code])
+        return np.stack([variance, _variance(of_rest[:, 2 * m : 3 * m], of_rest[:, 3 * m :], rest.n_users[code])])
 
     def _in_parts(self, draws_of: Callable[[int], tuple[Array, ...]], n: int, n_weights: int) -> list[Array]:
-        """Make n draws of so many weights, so many at a time that memory stays bounded."""
+        """Make n draws of `n_weights` numbers each in parts, so that memory stays bounded."""
         step = max(1, _WEIGHTS_AT_ONCE // max(1, n_weights, self._observed.size))
         parts = [draws_of(min(step, n - start)) for start in range(0, n, step)]
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
@@ -300,12 +275,12 @@ class GroupPanel:
 
     @cached_property
     def _strata(self) -> list[Ints]:
-        """The users of each group, and last those of none."""
+        """The rows of the users of each group, and last of those without one."""
         return [np.flatnonzero(self.codes == code) for code in (*range(self.n_groups), -1)]
 
     @cached_property
     def _columns(self) -> Array:
-        """(U, P · M + P): each user's values, and whether it was tested."""
+        """(U, P · M + P): each user's values, then whether the user was tested in each period."""
         n_users, n_periods, n_metrics = self.values.shape
         tested = ~np.isnan(self.values[:, :, 0])
         values = np.where(tested[:, :, None], self.values, 0.0).reshape(n_users, n_periods * n_metrics)
@@ -317,12 +292,7 @@ class GroupPanel:
 
     @cached_property
     def _is_furthest_behind(self) -> Array:
-        """(G, P, M) 1 for the group furthest behind the rest in the period as observed, 0 for the others."""
-        gap, _ = self._gaps(self._observed)
-        is_furthest = np.zeros(gap.shape)
-        if self.n_groups:
-            np.put_along_axis(is_furthest, np.where(np.isnan(gap), np.inf, gap).argmin(axis=0)[None], 1.0, axis=0)
-        return is_furthest
+        return furthest_behind(self._gaps(self._observed)[0])
 
     def _split(self, tables: Array) -> tuple[Array, Array]:
         """(…, S, P · M + P) → sums (…, S, P, M) and counts (…, S, P)."""
@@ -330,11 +300,15 @@ class GroupPanel:
         cut = n_periods * n_metrics
         return tables[..., :cut].reshape(*tables.shape[:-1], n_periods, n_metrics), tables[..., cut:]
 
+    def _judged_sums(self, tables: Array) -> tuple[Array, Array]:
+        """(…, G, P, M) sums and (…, G, P, 1) counts; 0 where a group is not judged."""
+        sums, counts = self._split(tables)
+        sums, n = sums[..., : self.n_groups, :, :], counts[..., : self.n_groups, :, None]
+        return np.where(self.judged[..., None], sums, 0.0), np.where(self.judged[..., None], n, 0.0)
+
     def _gaps(self, tables: Array) -> tuple[Array, Array]:
         """(…, G, P, M) the gaps, and the group means."""
-        sums, counts = self._split(tables)
-        sums = np.where(self.judged[..., None], sums[..., : self.n_groups, :, :], 0.0)
-        n = np.where(self.judged, counts[..., : self.n_groups, :], 0.0)[..., None]
+        sums, n = self._judged_sums(tables)
         mean = ratio_of(sums, n)
         rest = ratio_of(sums.sum(axis=-3, keepdims=True) - sums, n.sum(axis=-3, keepdims=True) - n)
         return mean - rest, mean
@@ -344,53 +318,58 @@ class GroupPanel:
         sums, counts = self._split(tables)
         everyone = ratio_of(sums.sum(axis=-3), counts.sum(axis=-2)[..., None])
         gap, mean = self._gaps(tables)
-        compared = np.where(np.isnan(gap), np.nan, mean)
-        # A group that was never compared keeps the mean of the periods in which it was judged alone.
-        is_ever_compared = np.asarray(self.compared.any(axis=1))
-        shown = np.where(is_ever_compared[:, None, None], compared, mean)
-        best, worst = largest_of(compared, axis=-3), -largest_of(-compared, axis=-3)
-        if scale is not None:
-            gap = gap * scale[..., None, :]
-        size = np.abs(gap)
-        behind = largest_of(-gap, axis=-3)
-        as_observed = np.where(np.isnan(behind), np.nan, -np.nansum(gap * self._is_furthest_behind, axis=-3))
-        return Statistics(
-            mean=mean_of(everyone, axis=-2),
-            by_group=mean_of(shown, axis=-2),
-            gap=mean_of(gap, axis=-2),
-            abs_gap=mean_of(size, axis=-2),
-            largest=mean_of(largest_of(size, axis=-3), axis=-2),
-            behind=mean_of(behind, axis=-2),
-            behind_as_observed=mean_of(as_observed, axis=-2),
-            spread=mean_of(best - worst, axis=-2),
-        )
+        return average_periods(everyone, mean, gap, self.compared, self._is_furthest_behind, scale)
 
 
-class _NullMoments(NamedTuple):
-    columns: Array
-    """(G, users, 4 M): a user's share in each gap and its square, were it in the group and were it in the rest."""
-    n_users: tuple[Array, Array]
-    """(G, 1) of each group and of its rest."""
+def average_periods(
+    everyone: Array, mean: Array, gap: Array, compared: Mask, is_furthest: Array, scale: Array | None = None
+) -> Statistics:
+    """Average the means over all users (…, P, M), the groups' means and gaps (…, G, P, M) over the periods.
 
-    def variances(self, code: int, sums: Array) -> Array:
-        """(2, n, M) of the group and of the rest, from the sums (n, 4 M) of the group's columns over its users."""
-        n, rest = sums.shape[1] // 4, self.columns[code].sum(axis=0) - sums
-        own = _variance(sums[:, :n], sums[:, n : 2 * n], self.n_users[0][code])
-        return np.stack([own, _variance(rest[:, 2 * n : 3 * n], rest[:, 3 * n :], self.n_users[1][code])])
+    `compared` (G, P) is where a gap is defined, `is_furthest` is that of `furthest_behind`, and `scale` (…, G, M)
+    multiplies the gaps.
+    """
+    known = np.where(np.isnan(gap), np.nan, mean)
+    # Average a group's mean over the periods of its gap, so that for two groups the difference of the means is the
+    # gap. A group that was never compared keeps the mean of the periods in which it was judged alone.
+    shown = np.where(np.asarray(compared.any(axis=1))[:, None, None], known, mean)
+    if scale is not None:
+        gap = gap * scale[..., None, :]
+    size, behind = np.abs(gap), largest_of(-gap, axis=-3)
+    as_observed = np.where(np.isnan(behind), np.nan, -np.nansum(gap * is_furthest, axis=-3))
+    return Statistics(
+        mean=mean_of(everyone, axis=-2),
+        by_group=mean_of(shown, axis=-2),
+        gap=mean_of(gap, axis=-2),
+        abs_gap=mean_of(size, axis=-2),
+        largest=mean_of(largest_of(size, axis=-3), axis=-2),
+        behind=mean_of(behind, axis=-2),
+        behind_as_observed=mean_of(as_observed, axis=-2),
+        spread=mean_of(largest_of(known, axis=-3) + largest_of(-known, axis=-3), axis=-2),
+    )
+
+
+def furthest_behind(gap: Array) -> Array:
+    """(G, P, M) 1 for the group furthest behind the rest in the period, 0 for the others."""
+    is_furthest = np.zeros(gap.shape)
+    if len(gap):
+        np.put_along_axis(is_furthest, np.where(np.isnan(gap), np.inf, gap).argmin(axis=0)[None], 1.0, axis=0)
+    return is_furthest
 
 
 def _variance(total: Array, squares: Array, n: Array) -> Array:
-    """n² / (n − 1) · Σ (share − mean share)²"""
+    """n² / (n − 1) · Σ (share − mean share)²; not below 0, where rounding would take it."""
     return np.maximum(squares - total**2 / np.maximum(n, 1), 0.0) * n**2 / np.maximum(n - 1, 1)
 
 
 def _share(n: Array, is_defined: Mask) -> Array:
-    """(P,) what one of n tested users counts for in a mean over the defined periods."""
+    """(P,) the weight of one of n tested users in a mean over the defined periods."""
     return ratio_of(is_defined / max(1, int(is_defined.sum())), np.where(is_defined, n, 1.0))
 
 
-def _moments(values: Array, centre: Array, share: Array) -> tuple[Array, Array, float]:
-    """The mean (M,) over the periods with a share, the variance between users (M,), and the number of users."""
+def _moments(values: Array, sums: Array, n_tested: Array, is_defined: Mask) -> tuple[Array, Array, float]:
+    """The mean (M,) over the defined periods, the variance between users (M,), and the number of users."""
+    share, centre = _share(n_tested, is_defined), ratio_of(sums, n_tested[:, None])
     is_tested = ~np.isnan(values[:, :, 0]) & (share > 0)
     n = float(is_tested.any(axis=1).sum())
     if n == 0:
@@ -420,7 +399,7 @@ def bootstrap_sums(columns: Array, strata: list[Ints], rng: np.random.Generator,
 def draw(key: int, weights: Array, begin: int, end: int) -> None:
     """Rows `begin` … `end` of `weights` (n, size): add 1 for each of `size` draws with replacement.
 
-    A draw is a function of a key and of the place at which it is made, so that threads change nothing.
+    A draw is a function of a key and of its place, so that the number of threads changes nothing.
     """
     size = weights.shape[1]
     for r in range(begin, end):
@@ -433,10 +412,10 @@ def draw(key: int, weights: Array, begin: int, end: int) -> None:
 def permute(
     key: int, members: Ints, sizes: Ints, by_group: Array, columns: Array, sums: Array, begin: int, end: int
 ) -> None:
-    """Add to rows `begin` … `end` of `sums` (n, groups, D + C) the columns of the members that each group is given.
+    """Add to rows `begin` … `end` of `sums` (n, groups, D + C) the columns of the members that each group draws.
 
-    These are `by_group` (groups, users, D) and `columns` (users, C). The members are in the order
-    of the first steps of a Fisher–Yates shuffle: group g gets `sizes[g]` of them, none gets two groups.
+    These are `by_group` (groups, users, D) and `columns` (users, C). The first steps of a Fisher–Yates
+    shuffle order the members: group g draws `sizes[g]` of them, and nobody is in two groups.
     """
     n, cut = len(members), by_group.shape[2]
     for r in range(begin, end):
@@ -456,7 +435,7 @@ def permute(
 
 @njit
 def _below(key: int, counter: int, n: int) -> int:
-    """0 … n − 1, each as likely as any other to within n / 2⁵³."""
+    """Draw from 0 … n − 1, uniform to within n / 2⁵³."""
     return int(uniform_at(np.uint64(key), np.uint64(counter)) * n)
 
 
@@ -465,23 +444,23 @@ def _key(rng: np.random.Generator) -> int:
 
 
 def ratio_of(above: Array, below: Array) -> Array:
-    """Above / below; NaN where that is not above 0."""
+    """Above / below; NaN where `below` is not positive."""
     result = np.full(np.broadcast(above, below).shape, np.nan)
     return np.divide(above, below, out=result, where=below > 0)
 
 
 def _over(gap: Array, standard_error: Array) -> Array:
-    """Gap / SE; where nothing varies a gap is infinitely many standard errors, and no gap is none."""
+    """Gap / SE; without any variation a gap is very many standard errors, and no gap is none."""
     return gap / np.maximum(standard_error, 1e-9)
 
 
 def mean_of(values: Array, axis: int) -> Array:
-    """The mean over what is not NaN."""
+    """The mean over the values that are not NaN; NaN if there are none."""
     is_defined = ~np.isnan(values)
     return ratio_of(np.where(is_defined, values, 0.0).sum(axis=axis), is_defined.sum(axis=axis))
 
 
 def largest_of(values: Array, axis: int) -> Array:
-    """The largest of what is not NaN."""
+    """The largest of the values that are not NaN; NaN if there are none."""
     highest = np.where(np.isnan(values), -np.inf, values).max(axis=axis, initial=-np.inf)
     return np.where(np.isfinite(highest), highest, np.nan)

@@ -21,23 +21,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairstream.cluster import Cluster
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data import Rows
 from fairstream.errors import ModelError
-from fairstream.evaluation.blocks import rank_blocks
 from fairstream.evaluation.lists import Floats, ItemLists, Lists
-from fairstream.evaluation.requests import Requests
-from fairstream.models import Context, Scorer
+from fairstream.evaluation.requests import Requests, rank_blocks
+from fairstream.models import Scorer
 
 Blocks = Iterable[tuple[int, Tensor]]
 """(first item, scores (B, W) of the W items from it on) for the same B users, block after block."""
-Heaps = tuple[Floats, Rows]
-"""(B, k) scores and codes, the worst at the root; an empty place holds (−∞, 2 n_items)."""
+Heaps = tuple[Floats, Rows]  # (B, k) scores and codes, the worst at the root; an empty place holds (−∞, 2 n_items)
 _TILE = 64
 _SCORES_OF_A_FEW = 1 << 18
-_MAX_VIEWS = 8
-"""Up to this many runs of neighbouring items are ranked as views; columns picked one by one are copied."""
+_MAX_VIEWS = 8  # up to this many runs of neighbouring items are ranked as views; columns picked one by one are copied
 
 
 class TopKBackend(NamedTuple):
@@ -55,8 +51,7 @@ class _AllItems:
 
     model: Scorer
     requests: Requests
-    blocks: Sequence[range]
-    """Of the items."""
+    blocks: Sequence[range]  # of the items
     k: int
     n_ranked: int
     allowed: Rows | None
@@ -66,7 +61,11 @@ class _AllItems:
         """(B, k) scores and codes."""
         part, device = self.requests.where(slice(block.start, block.stop)), self.model.device
         users = torch.from_numpy(part.users).to(device)
-        scored = score_blocks(self.model, users, part.context(), self.blocks)
+        score = self.model.block_scorer(users, part.context())
+        scored: Blocks = (
+            (items.start, check_shape(score(items.start, items.stop), (len(users), len(items))))
+            for items in self.blocks
+        )
         seen, positives = part.seen(), part.positives
         if self.allowed is not None:
             scored = _only(scored, self.allowed)
@@ -74,19 +73,10 @@ class _AllItems:
         return backend_for(device).top_k(scored, seen, positives, self.n_ranked, self.k)
 
 
-def top_k_of_all(
-    model: Scorer,
-    requests: Requests,
-    *,
-    n_items: int,
-    k: int,
-    allowed: Rows | None = None,
-    cluster: Cluster | None = None,
-) -> Lists:
+def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, allowed: Rows | None = None) -> Lists:
     """The k best of the first `n_items` items that the user has not had; among equals the positives come last.
 
-    Items that the model cannot score are not ranked. With `allowed`, sorted item rows, only these are ranked. With a
-    cluster its tasks rank the blocks of requests.
+    Items that the model cannot score are not ranked. With `allowed`, sorted item rows, only these are ranked.
     """
     if (scorable := requests.contexts.items) is not None:
         allowed = scorable if allowed is None else np.intersect1d(allowed, scorable, assume_unique=True)
@@ -105,9 +95,7 @@ def top_k_of_all(
         scores[at], codes[at] = ranked
 
     of_requests = list(chunks(len(requests), width=blocks[0].stop, at_once=backend.scores_at_once))
-    if cluster is not None:
-        requests.index()  # once for all tasks
-    rank_blocks(_AllItems(model, requests, blocks, k, n_ranked, allowed), of_requests, write, model, cluster)
+    rank_blocks(_AllItems(model, requests, blocks, k, n_ranked, allowed), of_requests, write, model, requests.index)
     lists = decode(scores, codes, n_ranked)
     if allowed is None:
         return lists
@@ -125,15 +113,6 @@ def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
                 yield begin + int(np.searchsorted(columns, run[0])), scores[:, run[0] : run[-1] + 1]
         else:
             yield begin, scores[:, torch.from_numpy(columns).to(scores.device)]
-
-
-def score_blocks(
-    model: Scorer, users: Tensor, context: Context, blocks: Iterable[range]
-) -> Iterator[tuple[int, Tensor]]:
-    """The scores of the users, block by block."""
-    score = model.block_scorer(users, context)
-    for block in blocks:
-        yield block.start, check_shape(score(block.start, block.stop), (len(users), len(block)))
 
 
 def decode(scores: Floats, codes: Rows, n_items: int) -> Lists:
@@ -304,16 +283,18 @@ def topk_torch(blocks: Blocks, seen: ItemLists, positives: ItemLists, n_items: i
         scores = _as_floats(block)
         width = scores.shape[1]
         if first == 0:
-            masked, moved = (_DeviceLists.of(lists, scores.device) for lists in (seen, positives))
-            table = moved.table()  # (B, P), −1 where there is none
+            seen_at, seen_items, _ = _on_device(seen, scores.device)
+            positive_at, positive_items, place = _on_device(positives, scores.device)
+            table = positive_items.new_full((len(positives), int(positives.counts.max(initial=0))), -1)  # (B, P)
+            table.index_put_((positive_at, place), positive_items)
             of_positives = scores.new_full(table.shape, -torch.inf)
         extremes += scores.aminmax()
         # A copy, because a model may return a view of its own weights. At least one column is added.
         free = F.pad(scores, (0, _TILE - width % _TILE), value=-torch.inf)
-        masked.mask(free, first, width)
+        _mask(free, seen_at, seen_items, first, width)
         here = free.gather(1, _columns(table, first, width))
         of_positives = torch.maximum(of_positives, here)
-        moved.mask(free, first, width)
+        _mask(free, positive_at, positive_items, first, width)
         others, columns = _topk(free, min(k, width))
         scores_of.append(others)
         codes_of.append(columns + first)
@@ -325,32 +306,17 @@ def topk_torch(blocks: Blocks, seen: ItemLists, positives: ItemLists, n_items: i
     return best_scores.cpu().numpy(), F.pad(codes, short)[:, :k].cpu().numpy()
 
 
-class _DeviceLists(NamedTuple):
-    """Lists on the device."""
+def _on_device(lists: ItemLists, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For each item of the lists its user's position, the item, and its place in the list."""
+    bounds, items = (torch.from_numpy(rows).to(device) for rows in (lists.bounds, lists.items))
+    users = torch.arange(len(lists), device=device)
+    position = users.repeat_interleave(bounds.diff(), output_size=len(items))
+    return position, items, torch.arange(len(items), device=device) - bounds[position]
 
-    bounds: Tensor
-    position: Tensor
-    """For each item, the position of its user."""
-    items: Tensor
-    longest: int
 
-    @classmethod
-    def of(cls, lists: ItemLists, device: torch.device) -> _DeviceLists:
-        bounds, items = (torch.from_numpy(rows).to(device) for rows in (lists.bounds, lists.items))
-        users = torch.arange(len(bounds) - 1, device=device)
-        position = users.repeat_interleave(bounds.diff(), output_size=len(items))
-        return cls(bounds, position, items, int(lists.counts.max(initial=0)))
-
-    def table(self) -> Tensor:
-        """(B, P) one row a list, padded with −1."""
-        table = self.items.new_full((len(self.bounds) - 1, self.longest), -1)
-        place = torch.arange(len(self.items), device=table.device) - self.bounds[self.position]
-        return table.index_put_((self.position, place), self.items)
-
-    def mask(self, scores: Tensor, first: int, width: int) -> None:
-        """−∞ at the items of these lists."""
-        at = (self.position, _columns(self.items, first, width))
-        scores.index_put_(at, scores.new_full((), -torch.inf))
+def _mask(scores: Tensor, position: Tensor, items: Tensor, first: int, width: int) -> None:
+    """−∞ at these items of these rows."""
+    scores.index_put_((position, _columns(items, first, width)), scores.new_full((), -torch.inf))
 
 
 def _columns(items: Tensor, first: int, width: int) -> Tensor:

@@ -1,44 +1,45 @@
 """Runs, their stored results, several of them in parallel, and how they compare."""
 
-from fairstream.experiments.compare import Comparison, by_label, compare, read_runs
-from fairstream.experiments.config import RunConfig, evaluation_protocol
+from fairstream.experiments.compare import Comparison, by_label, compare
+from fairstream.experiments.config import PROTOCOLS, RunConfig, protocol_of
 from fairstream.experiments.explain import explain_run
+from fairstream.experiments.frontier import Frontier, FrontierLevel
 from fairstream.experiments.identity import run_id
-from fairstream.experiments.jobs import Device, Job, Source
+from fairstream.experiments.jobs import Device, Job, PlannedRun, Source, plan_runs
 from fairstream.experiments.pool import OnJobs, execute_runs
 from fairstream.experiments.pooling import pooled
 from fairstream.experiments.record import Record
 from fairstream.experiments.results import PeriodResult, versions
-from fairstream.experiments.run import Run, popularity_runs, run
+from fairstream.experiments.run import Run, make_run, popularity_runs, run
 from fairstream.experiments.store import Store
 from fairstream.experiments.sweep import run_seeds
-from fairstream.files import check_writable, to_json, write_file, write_json
 
 __all__ = [
+    "PROTOCOLS",
     "Comparison",
     "Device",
+    "Frontier",
+    "FrontierLevel",
     "Job",
     "OnJobs",
     "PeriodResult",
+    "PlannedRun",
     "Record",
     "Run",
     "RunConfig",
     "Source",
     "Store",
     "by_label",
-    "check_writable",
     "compare",
-    "evaluation_protocol",
     "execute_runs",
     "explain_run",
+    "make_run",
+    "plan_runs",
     "pooled",
     "popularity_runs",
-    "read_runs",
+    "protocol_of",
     "run",
     "run_id",
     "run_seeds",
-    "to_json",
     "versions",
-    "write_file",
-    "write_json",
 ]

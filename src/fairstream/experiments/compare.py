@@ -11,21 +11,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairstream.display import SIZE, Summary, Tabular, charts, colour
+from fairstream.display import Summary, Table, Tabular
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Interval, PointValue, UserResults
+from fairstream.evaluation import Estimate, UserResults
 from fairstream.evaluation.by_group import ordered
-from fairstream.evaluation.resampling import Array
-from fairstream.experiments.config import RunConfig
-from fairstream.experiments.measured import measure
+from fairstream.evaluation.score_cells import shown_groups
+from fairstream.experiments.config import TASK_NAMES, RunConfig
+from fairstream.experiments.measured import measure, pareto_front
 from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store
-from fairstream.text import number
+from fairstream.plotting import tradeoff_chart
+from fairstream.text import between, counted, number
 
 DEFAULT_TASK = "remain"
-PARTS = ("all", "warm", "cold")
-"""Users to compare on: all tested users, those seen before, or new ones."""
+ON_FRONT = "●"
+PARTS = ("all", "warm", "cold")  # users to compare on: all tested users, those seen before, or new ones
 Runs = Record | Run | Store | Path | str
 """A run, a store of runs, a run file of a store, a JSON export, or a folder of such files."""
 
@@ -35,15 +36,13 @@ class Contender:
     """One method with its settings."""
 
     label: str
-    performance: Interval | PointValue
-    disparity: Interval | PointValue
+    performance: Estimate
+    disparity: Estimate
     """The mean over periods and seeds of |PD|; with more than two groups, of how far the worst-served one is behind the
     rest: a group that is ahead makes nobody unfair."""
-    behind: str
-    """The worst-served group: the one furthest behind the rest."""
+    behind: str  # the worst-served group: the one furthest behind the rest
     by_group: dict[str, float | None]
-    is_on_front: bool
-    """Whether no other is at least as good on both and better on one."""
+    is_on_front: bool  # whether no other is at least as good on both and better on one
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Difference:
 
     label: str
     against: str
-    performance: Interval | PointValue
-    disparity: Interval | PointValue
+    performance: Estimate
+    disparity: Estimate
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,33 +66,37 @@ class Comparison(Tabular):
     n_users: int
     n_groups: int
     contenders: tuple[Contender, ...]
-    differences: tuple[Difference, ...]
-    """Every ordered pair."""
+    differences: tuple[Difference, ...]  # of every ordered pair
     notes: tuple[str, ...] = ()
     """What the methods do not do for fairness although they were asked to, and the like: one sentence each."""
 
-    def _summary(self) -> Summary:
-        title = (
-            f"Comparison of {self.metric} on the task {self.task}: {self.n_users:,} users, {self.n_groups} groups, "
-            f"{len(self.seeds)} seed(s)"
+    def table(self) -> Table:
+        """Return the performance and the disparity of every contender."""
+        n_seeds, first = len(self.seeds), self.contenders[0]
+        over = "users and seeds" if n_seeds > 1 else "users"
+        is_point = first.performance.interval is None
+        intervals = "one number for all users: no intervals" if is_point else f"95 % intervals over {over}"
+        size = "|PD|" if self.n_groups == 2 else "how far a group is behind"
+        names, rows = shown_groups(list(first.by_group)), []
+        for one in self.contenders:
+            performance, disparity = (
+                [number(part.value), between(part.interval)] for part in (one.performance, one.disparity)
+            )
+            by_group, behind = [number(one.by_group[name]) for name in names], [] if names else [one.behind]
+            rows.append([ON_FRONT if one.is_on_front else "", one.label, *performance, *by_group, *disparity, *behind])
+        gap = ("mean |PD|", "interval") if names else ("behind by", "interval", "furthest behind")
+        return Table(
+            ["", "method", self.metric, "interval", *names, *gap],
+            rows,
+            f"{self.metric} on {TASK_NAMES[self.task]}, {self.n_users:,} users, {counted(n_seeds, 'seed')}",
+            f"{intervals}; {ON_FRONT} on the Pareto front\n"
+            f"{size} is above 0 by chance alone: see the run's own table for its size under permutation",
+            align="ll",
         )
-        behind = [] if self.n_groups == 2 else ["furthest behind"]
-        headings = ["", self.metric, "95 % interval", self._gap_name, "95 % interval", *behind, "Pareto front"]
-        rows = [
-            [
-                one.label,
-                *_cells(one.performance),
-                *_cells(one.disparity),
-                *([one.behind] if behind else []),
-                "yes" if one.is_on_front else "",
-            ]
-            for one in self.contenders
-        ]
-        return Summary(title, headings, rows, (*self.verdicts(), *self.notes))
 
-    @property
-    def _gap_name(self) -> str:
-        return "|PD|" if self.n_groups == 2 else "behind by"
+    def _summary(self) -> Summary:
+        table, notes = self.table(), (*self.verdicts(), *self.notes)
+        return Summary(f"Comparison of {table.title}", (), (), notes, [table], table.caption.splitlines())
 
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each contender.
@@ -105,11 +108,8 @@ class Comparison(Tabular):
             [
                 {
                     "label": one.label,
-                    **{
-                        f"{name}{suffix}": getattr(getattr(one, name), part)
-                        for name in ("performance", "disparity")
-                        for suffix, part in (("", "value"), ("_low", "low"), ("_high", "high"))
-                    },
+                    **estimate_columns("performance", one.performance),
+                    **estimate_columns("disparity", one.disparity),
                     "behind": one.behind,
                     "is_on_front": one.is_on_front,
                     **one.by_group,
@@ -119,24 +119,16 @@ class Comparison(Tabular):
         )
 
     def plot(self) -> Any:
-        """Draw performance against disparity, with intervals; needs altair (`fairstream[report]`).
+        """Draw performance against disparity, with intervals.
 
-        Returns
-        -------
-        altair.Chart
-
+        Returns an altair.Chart; needs `fairstream[report]`.
         """
-        alt, labels = charts(), [one.label for one in self.contenders]
-        gap = self._gap_name if self.n_groups == 2 else "how far the worst-served group is behind the rest"
-        x, y = (alt.Scale(zero=False), alt.Scale(zero=False))
-        base = alt.Chart(alt.Data(values=self.to_arrow().to_pylist())).encode(colour("label", labels))
-        across, down = alt.X("disparity:Q", title=gap, scale=x), alt.Y("performance:Q", title=self.metric, scale=y)
-        points = base.mark_point(filled=True, size=90).encode(across, down)
-        of_gap = base.mark_rule().encode(alt.X("disparity_low:Q", title=gap), alt.X2("disparity_high:Q"), down)
-        of_mean = base.mark_rule().encode(
-            across, alt.Y("performance_low:Q", title=self.metric), alt.Y2("performance_high:Q")
-        )
-        return (of_gap + of_mean + points).properties(**SIZE)
+        gap = "|PD|" if self.n_groups == 2 else "how far the worst-served group is behind the rest"
+        rows = [
+            {"kind": one.label, **estimate_columns("x", one.disparity), **estimate_columns("y", one.performance)}
+            for one in self.contenders
+        ]
+        return tradeoff_chart(rows, gap, self.metric, kinds=[one.label for one in self.contenders])
 
     def against(self, label: str) -> list[Difference]:
         """Every other contender minus this one."""
@@ -152,7 +144,7 @@ class Comparison(Tabular):
             self._verdict("disparity", fairest),
             f"On the Pareto front of the two: {front}.",
         ]
-        if isinstance(best.performance, PointValue):
+        if best.performance.interval is None:
             verdicts.append(f"{self.metric} is one number for all users: its differences have no intervals.")
         elif len(self.seeds) == 1:
             verdicts.append("One seed only: what another would change is not in these intervals; try --seeds 5.")
@@ -170,10 +162,10 @@ class Comparison(Tabular):
         return f"{leader.label} leads on {what}{how}, but cannot be told from {', '.join(level)}."
 
 
-def _cells(estimate: Interval | PointValue) -> list[str]:
-    if isinstance(estimate, PointValue):
-        return [number(estimate.value), "–"]
-    return [number(estimate.value), f"{estimate.low:.4f} … {estimate.high:.4f}"]
+def estimate_columns(name: str, estimate: Estimate) -> dict[str, float | None]:
+    """An estimate as columns of a table: NAME, NAME_low and NAME_high."""
+    low, high = estimate.interval or (None, None)
+    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def compare(
@@ -232,27 +224,30 @@ def compare(
     grouped = _by_settings(read_runs(runs), task or DEFAULT_TASK, metric)
     seeds = _shared_seeds(grouped)
     records = [[record for record in group if record.seed in seeds] for group in grouped]
-    _need_one_test(records)
-    like = records[0][0]
+    flat = [record for group in records for record in group]
+    _need_one_test(flat)
+    like = flat[0]
     metric = metric or f"ndcg@{like.config['k']}"
-    task = _shared_task([record for group in records for record in group], task)
-    tests = _tests(records, metric, task, part)
+    task = _shared_task(flat, task)
+    tests = _tests(flat, metric, task, part)
     if not any(len(tested.users) for periods in tests for tested in periods):
         raise DataError(f"no {part} users were tested")
-    groups = [record.about["data"]["groups"] for group in records for record in group]
+    groups = [record.about["data"]["groups"] for record in flat]
     measured = measure(tests, like.metric(metric), groups, like.config["min_group_size"], len(seeds), n_resamples)
     labels = _labels([group[0] for group in records])
     each = range(len(labels))
-    performance, disparity = ([of(c) for c in each] for of in (measured.performance, measured.disparity))
-    points = np.array([[p.value, -d.value] for p, d in zip(performance, disparity, strict=True)])
+    performance, disparity = ([of(c, None) for c in each] for of in (measured.performance, measured.disparity))
+    is_on_front = pareto_front([(-p.value, d.value) for p, d in zip(performance, disparity, strict=True)])
+    means = measured.by_group.astype(object)
+    means[np.isnan(measured.by_group)] = None
     contenders = tuple(
         Contender(
             labels[c],
             performance[c],
             disparity[c],
-            measured.behind(c),
-            {name: measured.by_group(c)[name] for name in ordered(groups[0])},
-            not _is_dominated(points, c),
+            groups[0][int(np.nanargmin(measured.gaps[:, c]))],
+            {name: means[groups[0].index(name), c] for name in ordered(groups[0])},
+            is_on_front[c],
         )
         for c in each
     )
@@ -277,18 +272,8 @@ def by_label(
 ) -> tuple[dict[str, list[Record]], str, str]:
     """Return runs by the label that `compare` gives them, each with its seeds, and the task and metric to show.
 
-    Parameters
-    ----------
-    runs, metric, task
-        As for `compare`.
-
-    Raises
-    ------
-    ConfigurationError
-        If not all runs have the task or the metric.
-    DataError
-        If there are no runs.
-
+    The parameters are those of `compare`. Raises ConfigurationError if not all runs have the task or the metric,
+    DataError if there are no runs.
     """
     groups = _by_settings(read_runs(runs), task or DEFAULT_TASK, metric)
     if not groups:
@@ -307,14 +292,7 @@ def by_label(
 
 
 def read_runs(runs: Iterable[Runs] | Runs) -> list[Record]:
-    """Return the records of runs given in any of the forms that `compare` takes.
-
-    Raises
-    ------
-    DataError
-        If a file is not a run, or a folder holds none.
-
-    """
+    """Return the records of runs in any of the forms that `compare` takes; raises DataError where there is no run."""
     if isinstance(runs, Runs):
         runs = [runs]
     records = []
@@ -322,7 +300,7 @@ def read_runs(runs: Iterable[Runs] | Runs) -> list[Record]:
         if isinstance(source, Record):
             records.append(source)
         elif isinstance(source, Run):
-            records.append(Record.from_document(source.document()))
+            records.append(source.record())
         elif isinstance(source, Store):
             records += source.records()
         else:
@@ -342,18 +320,13 @@ def _files(path: Path) -> list[Path]:
 
 
 def _by_settings(records: Iterable[Record], task: str, metric: str | None) -> list[list[Record]]:
-    """The records in groups that differ in nothing but the seed, each in the order of its seeds.
-
-    Of two records of one run, which may have been evaluated on other tasks and by other metrics, the
-    one that has the task and the metric is kept.
-    """
+    """The records in groups that differ in nothing but the seed; of two of one run, the one with task and metric."""
     groups: dict[str, dict[int, Record]] = {}
     for record in records:
         about = [record.about["data"]["sha256"], record.settings]
         group = groups.setdefault(json.dumps(about, sort_keys=True), {})
         other = group.setdefault(record.seed, record)
-        shared = set(record.tasks) & set(other.tasks)
-        if other is not record and not other.hits(shared).equals(record.hits(shared)):
+        if other is not record and not record.has_hits_of(other):
             raise DataError(
                 f"two runs of {record.config['method']} with seed {record.seed} differ in nothing but their results; "
                 f"leave one of them out"
@@ -374,33 +347,27 @@ def _shared_seeds(groups: Sequence[Sequence[Record]]) -> list[int]:
     return sorted(shared)
 
 
-def _need_one_test(groups: Sequence[Sequence[Record]]) -> None:
+def _need_one_test(records: Sequence[Record]) -> None:
     """All runs must have been evaluated on the same events in the same way."""
-    first = groups[0][0]
-    for record in (record for group in groups for record in group):
+
+    def about(record: Record, name: str) -> Any:
+        value = {**record.config, **record.about["data"]}[name]
+        return sorted(value) if name == "groups" else value  # in one order, whichever is advantaged
+
+    first = records[0]
+    for record in records:
         for name in ("sha256", "group", "groups", "period_ends", "k", "min_group_size"):
-            ours, theirs = _property(first, name), _property(record, name)
+            ours, theirs = about(first, name), about(record, name)
             if ours != theirs:
                 raise DataError(
                     f"only runs on the same data can be compared: {name} is {ours} for {first.config['method']} and "
                     f"{theirs} for {record.config['method']}"
                 )
-        if _how_tested(record) != _how_tested(first):
+        if record.protocol.way_of_testing != first.protocol.way_of_testing:
             raise DataError(
                 f"only runs under the same protocol can be compared: {first.config['protocol']} and "
                 f"{record.config['protocol']} differ"
             )
-
-
-def _property(record: Record, name: str) -> Any:
-    """A property of the record's data or configuration; the groups in one order, whoever is advantaged."""
-    value = {**record.config, **record.about["data"]}[name]
-    return sorted(value) if name == "groups" else value
-
-
-def _how_tested(record: Record) -> tuple[bool, ...]:
-    protocol = record.protocol
-    return protocol.full_ranking, protocol.true_ndcg, protocol.cold_users
 
 
 def _shared_task(records: Sequence[Record], task: str | None) -> str:
@@ -416,13 +383,14 @@ def _shared_task(records: Sequence[Record], task: str | None) -> str:
     return task
 
 
-def _tests(records: Sequence[Sequence[Record]], metric: str, task: str, part: str) -> list[list[UserResults]]:
+def _tests(records: Sequence[Record], metric: str, task: str, part: str) -> list[list[UserResults]]:
     """The tested users of each period, of each contender and seed."""
-    flat = [record for group in records for record in group]
-    metrics = [name for name in _metrics(flat[0]) if all(name in _metrics(record) for record in flat)]
+    # The protocol's metrics, which the hits give, and those of the results.
+    known = [[*(f"{name}@{run.config['k']}" for name in run.protocol.metrics), *run.metrics] for run in records]
+    metrics = [name for name in dict.fromkeys(known[0]) if all(name in names for names in known)]
     if metric not in metrics:
         raise ConfigurationError(f"metric must be one of {', '.join(metrics)}, got {metric!r}")
-    tests = [record.tested(task) for record in flat]
+    tests = [record.tested(task) for record in records]
     if part == "all":
         return tests
     if any(metric in tested.totals for periods in tests for tested in periods):
@@ -430,30 +398,17 @@ def _tests(records: Sequence[Sequence[Record]], metric: str, task: str, part: st
     return [[tested.where(tested.is_cold == (part == "cold")) for tested in periods] for periods in tests]
 
 
-def _metrics(record: Record) -> list[str]:
-    """What a run can be compared by: the protocol's metrics, which the hits give, and those of its results."""
-    built_in = [f"{name}@{record.config['k']}" for name in record.protocol.metrics]
-    return list(dict.fromkeys([*built_in, *record.metrics]))
-
-
-def _is_dominated(points: Array, c: int) -> bool:
-    at_least, better = (points >= points[c]).all(axis=1), (points > points[c]).any(axis=1)
-    return bool((at_least & better).any())
-
-
 def _labels(records: Sequence[Record]) -> list[str]:
     """The method, the model if they differ, and those settings in which contenders with the same model differ."""
     settings = [record.settings for record in records]
-    names = [name for name in dict.fromkeys(name for part in settings for name in part) if name != "method"]
+    names = ["model", *dict.fromkeys(name for part in settings for name in part if name not in ("method", "model"))]
 
     def differs(name: str, part: Mapping[str, Any]) -> bool:
-        alike = (
-            settings if name == "model" else [other for other in settings if other.get("model") == part.get("model")]
-        )
-        if len({str(other[name]) for other in alike if name in other}) > 1:
+        others = [other for other in settings if name == "model" or other.get("model") == part.get("model")]
+        if len({str(other[name]) for other in others if name in other}) > 1:
             return True
         is_default = name in RunConfig.model_fields and part[name] == RunConfig.model_fields[name].default
-        return not is_default and any(name not in other for other in alike if other["method"] == part["method"])
+        return not is_default and any(name not in other for other in others if other["method"] == part["method"])
 
     def named(part: Mapping[str, Any]) -> list[str]:  # what models have by default goes without saying
         return [name for name in names if part.get(name) is not None and differs(name, part)]

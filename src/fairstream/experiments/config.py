@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from fairstream.evaluation import REPAIRS, Protocol, check_by_event
+from fairstream.errors import ConfigurationError
+from fairstream.evaluation import DEFAULT_METRICS, Metric
 from fairstream.methods import METHODS, MethodConfig
 from fairstream.periods import check_length
-from fairstream.registry import load_plugins
+from fairstream.registry import Registry, load_plugins
 from fairstream.training import RuntimeConfig
 
-TASKS = ("event", "next", "remain")
-"""The next event; Task-N: D_{t+1}; Task-R: everything after D_t   (the last two: Section 4.1 of the paper)."""
+TASK_NAMES = {  # the last two: Section 4.1 of the paper
+    "event": "each event of the next period (next event)",
+    "next": "the next period (Task-N)",
+    "remain": "everything after the period (Task-R)",
+}
+TASKS = tuple(TASK_NAMES)
 PAPER_TASKS = ("remain", "next")
-_ROW_UPDATES = "optimizer"
-"""The repair of the paper's protocol that is none of the evaluation: only the rows that a batch touches move."""
+REPAIRS = ("leak", "ranking", "ndcg", "cold-users", "optimizer")
+"""What can be repaired in the paper's protocol; `fairstream.paper.protocol` says what each is."""
 
 
-def evaluation_protocol(name: str) -> Protocol:
-    """The evaluation protocol of a run's protocol, which may also repair the optimizer.
+@dataclass(frozen=True)
+class Protocol:
+    """How a run is cut, tested and scored; by default point in time, over all known items, newcomers included."""
 
-    >>> evaluation_protocol("paper+optimizer") == evaluation_protocol("paper")
-    True
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: DEFAULT_METRICS)  # by name, the main one first
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # for the options of a run
+    tasks: tuple[str, ...] = TASKS  # of a run that names none
+    way_of_testing: tuple[bool, ...] = (True, True, True)
+    """Whether all items are ranked, the NDCG is true, and newcomers are tested: equal in runs to be compared."""
+    cuts_whole_batches: bool = False  # whether periods are cut in whole batches, and by number alone
+    run: Callable[..., Any] | None = None  # its kind of `Run`, with the parameters of `Run`
+
+    def check_events(self) -> None:
+        """Raise a `ConfigurationError` where the task event cannot be evaluated."""
+        if not all(self.way_of_testing[:2]):
+            raise ConfigurationError(
+                "the task event ranks all known items and needs the true NDCG; use the protocol strict, or at least "
+                "paper+ranking+ndcg"
+            )
+
+
+PROTOCOLS: Registry[Callable[..., Protocol]] = Registry("protocol")
+"""What makes a protocol of the words behind its name: `paper+leak+ndcg` is `PROTOCOLS["paper"]("leak", "ndcg")`."""
+PROTOCOLS.register("strict", Protocol)
+PROTOCOLS.defer("fairstream.paper.run", "paper")
+
+
+def protocol_of(name: str) -> Protocol:
+    """The protocol of a name.
+
+    >>> protocol_of("strict").metrics["ndcg"].__name__
+    'true_ndcg'
     """
     base, *repairs = name.split("+")
-    try:
-        return Protocol.named("+".join([base, *(r for r in repairs if base != "paper" or r != _ROW_UPDATES)]))
-    except ValueError:
-        raise ValueError(
+    unknown = set(repairs) - set(REPAIRS if base == "paper" else ())
+    if base not in list(PROTOCOLS) or unknown:
+        raise ConfigurationError(
             f"protocol must be strict, paper, or paper with repairs such as paper+ranking "
-            f"(there are {', '.join((*REPAIRS, _ROW_UPDATES))}), got {name!r}"
-        ) from None
+            f"(there are {', '.join(REPAIRS)}), got {name!r}"
+        )
+    return PROTOCOLS[base](*repairs)
 
 
 class RunConfig(MethodConfig, RuntimeConfig):
@@ -42,11 +76,13 @@ class RunConfig(MethodConfig, RuntimeConfig):
     ('blend', 'mf', 'mf')
     """
 
+    model_config = ConfigDict(extra="allow")  # the options of the method
+
     model: str = "blend"
     """Base recommender: blend (sasrec, item-item and popularity, weighed by what the last period showed), mf (matrix \
 factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in closed form), gru \
 and sasrec (they read the user's latest items in order), popularity, recent-popularity, or a registered model; mf is \
-the default under the paper's protocol and for Adver. Models have defaults of their own for some of the options \
+the default under the paper's protocol and for Adver. Some models set other defaults for the options \
 below."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute, as NAME@K; by default those of the protocol at k."""
@@ -55,7 +91,7 @@ below."""
 before it), next (one list a user for the next period), remain (for everything after it); by default all \
 of them under strict, and next and remain under the paper's protocol and for methods that rerank."""
     plugins: tuple[str, ...] = ()
-    """Modules, or .py files, that register models, losses, metrics and strategies of your own."""
+    """Modules, or .py files, that register custom models, losses, metrics and strategies."""
     protocol: str = "strict"
     """strict: point in time, full ranking, true NDCG, newcomers included; paper: what produced the \
 published numbers; paper+ranking and the like: the paper's with one thing repaired \
@@ -83,34 +119,19 @@ none is)."""
 
     explain: bool = False
     """Also measure why each period differs from the one before, for `fairstream explain`: the last model is evaluated \
-on the new period once more, and where something is done for fairness the update is made a second time without it."""
+on the new period once more, and where something is done for fairness the update is repeated without it."""
 
-    @model_validator(mode="before")
+    @field_validator("metrics", "tasks", mode="before")
     @classmethod
-    def _import_plugins(cls, given: Any) -> Any:
-        """Names are checked after this, so those that a plugin registers are known."""
-        if isinstance(given, dict) and given.get("plugins"):
-            load_plugins(tuple(given["plugins"]))
-        return given
+    def _one_or_several(cls, names: Any) -> Any:
+        return (names,) if isinstance(names, str) else names
 
-    @field_validator("metrics", mode="before")
+    @field_validator("tasks")
     @classmethod
-    def _one_or_several(cls, metrics: Any) -> Any:
-        return (metrics,) if isinstance(metrics, str) else metrics
-
-    @field_validator("protocol")
-    @classmethod
-    def _known_protocol(cls, name: str) -> str:
-        evaluation_protocol(name)
-        return name
-
-    @field_validator("tasks", mode="before")
-    @classmethod
-    def _known_tasks(cls, names: Any) -> Any:
-        names = (names,) if isinstance(names, str) else tuple(names)
-        if unknown := [name for name in names if name not in TASKS]:
+    def _known_tasks(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in names if name.lower() not in TASKS]:
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {unknown[0]!r}")
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(name.lower() for name in names))
 
     @field_validator("period")
     @classmethod
@@ -119,25 +140,36 @@ on the new period once more, and where something is done for fairness the update
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_the_protocol(cls, given: Any) -> Any:
-        """The paper's protocol uses the paper's model and optimizer, unless others are asked for."""
+    def _options_in_force(cls, given: Any) -> Any:
+        """Import the plugins; add the defaults of the protocol; drop the options of other methods."""
         if not isinstance(given, dict):
             return given
-        protocol = given.get("protocol")
-        is_paper = isinstance(protocol, str) and protocol.startswith("paper")
+        if given.get("plugins"):
+            load_plugins(tuple(given["plugins"]))
         method = METHODS.get(str(given.get("method")))
-        defaults: dict[str, Any] = {"model": "mf" if is_paper or (method and method.wrap_model) else "blend"}
-        if is_paper:
-            optimizer = "row" if _ROW_UPDATES in str(protocol).split("+") else "dense"
-            defaults |= {"optimizer": optimizer, "min_group_size": 1}
-        return {**defaults, **given}
+        options = None if method is None else method.options
+        own = {} if options is None else options.model_fields
+        extra = given.keys() - cls.model_fields.keys() - own.keys()
+        if unknown := sorted(extra - _options_of_methods()):
+            names = ", ".join(sorted({*cls.model_fields, *own}))
+            raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {names}")
+        given = {name: value for name, value in given.items() if name not in extra}
+        if options is not None:
+            given |= options(**{name: given[name] for name in own if name in given}).model_dump()
+        protocol = given.get("protocol", "strict")
+        return {**protocol_of(protocol).defaults, **given} if isinstance(protocol, str) else given
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        """The options that only the method has."""
+        return self.model_extra or {}
 
     @property
     def resolved_tasks(self) -> tuple[str, ...]:
         """The tasks in force."""
         if self.tasks:
             return self.tasks
-        return TASKS if self.protocol == "strict" and METHODS[self.method].reranker is None else PAPER_TASKS
+        return PAPER_TASKS if METHODS[self.method].lever == "lists" else protocol_of(self.protocol).tasks
 
     @property
     def explained_tasks(self) -> tuple[str, ...]:
@@ -145,22 +177,23 @@ on the new period once more, and where something is done for fairness the update
         return tuple(task for task in self.resolved_tasks if task != "remain") if self.explain else ()
 
     @model_validator(mode="after")
-    def _something_to_explain(self) -> Self:
+    def _tasks_fit(self) -> Self:
         if self.explain and not self.explained_tasks:
             raise ValueError("explain is about the tasks event and next; evaluate one of them, too")
-        return self
-
-    @model_validator(mode="after")
-    def _events_fit(self) -> Self:
         if "event" in self.tasks:
-            check_by_event(evaluation_protocol(self.protocol), reranks=METHODS[self.method].reranker is not None)
+            protocol_of(self.protocol).check_events()
+            if METHODS[self.method].lever == "lists":
+                raise ValueError(
+                    f"the task event makes a list for one user at a time, and {self.method} chooses the lists of all "
+                    f"users together; evaluate it on the tasks next and remain"
+                )
         return self
 
     @model_validator(mode="after")
     def _periods_fit(self) -> Self:
         if self.pretrain_events is not None and self.pretrain_ratio is not None:
             raise ValueError("pretrain_ratio and pretrain_events are two ways to say it; give one of them")
-        if self.period is not None and self.protocol != "strict":
+        if self.period is not None and protocol_of(self.protocol).cuts_whole_batches:
             raise ValueError("the paper's protocol cuts the log in n_blocks; period goes with strict")
         if self.period is None and self.n_periods is not None and self.n_periods > self.n_blocks:
             raise ValueError(f"n_periods must be at most n_blocks, {self.n_blocks}, got {self.n_periods}")
@@ -169,3 +202,20 @@ on the new period once more, and where something is done for fairness the update
             if cutoff.isdecimal() and int(cutoff) > self.k:
                 raise ValueError(f"k must be at least the cut-off of every metric, got {self.k} and {name}")
         return self
+
+
+def with_model_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a run in which names that are neither its options nor a method's are settings of the model.
+
+    >>> with_model_settings({"model": "item-item", "ridge": 500})
+    {'model': 'item-item', 'model_settings': {'ridge': 500}}
+    """
+    known = {*RunConfig.model_fields, *_options_of_methods()}
+    settings = {name: value for name, value in options.items() if name not in known}
+    rest = {name: value for name, value in options.items() if name in known}
+    own = rest.get("model_settings", {})
+    return {**rest, "model_settings": {**own, **settings}} if settings and isinstance(own, Mapping) else rest
+
+
+def _options_of_methods() -> set[str]:
+    return {name for method in METHODS.values() if method.options for name in method.options.model_fields}

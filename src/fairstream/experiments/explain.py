@@ -6,39 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Explained, Explanation
 from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
-
-_N_NAMED = 6
+from fairstream.tools.explain import Explained, Explanation
 
 
 def explain_run(path: Path, *, task: str | None = None, metric: str | None = None, t: int | None = None) -> Explained:
-    """Read why a run's results moved, of a run that was made with `explain`.
+    """Read why a run's results moved: of the last period, the first task and the first metric, unless named.
 
-    Parameters
-    ----------
-    path
-        What `--json` wrote, a run file of a store, or a store with one run.
-    task
-        event or next; by default the first of the run's.
-    metric
-        NAME@K; by default the first of the run's.
-    t
-        The period, by its update; by default the last.
-
-    Returns
-    -------
-    Explained
-        Everything that there is to tell.
-
-    Raises
-    ------
-    DataError
-        If this is not one finished run, or it was made without `explain`.
-    ConfigurationError
-        If it has no such task, metric or period.
-
+    `path` is what `--json` wrote, a run file of a store, or a store with one run; the run was made with `explain`,
+    else DataError. Raises ConfigurationError if it has no such task, metric or period.
     """
     record = _only(path) if path.is_dir() else Record.read(path)
     stored = {result["t"]: result["explanation"] for result in record.about["periods"] if "explanation" in result}
@@ -49,14 +26,14 @@ def explain_run(path: Path, *, task: str | None = None, metric: str | None = Non
     last = stored[max(stored)]
     task = _chosen("task", task, list(last))
     metric = _chosen("metric", metric, list(last[task]))
-    found = {
+    explanations = {
         at: Explanation.from_dict(tasks[task][metric])
         for at, tasks in sorted(stored.items())
         if metric in tasks.get(task, {})
     }
-    t = max(found) if t is None else t
-    if t not in found:
-        raise ConfigurationError(f"period must be one of {', '.join(map(str, found))}, got {t}")
+    t = max(explanations) if t is None else t
+    if t not in explanations:
+        raise ConfigurationError(f"period must be one of {', '.join(map(str, explanations))}, got {t}")
     config = record.config
     return Explained(
         name=f"{config['method']} ({config['model']}, seed {config['seed']})",
@@ -65,25 +42,24 @@ def explain_run(path: Path, *, task: str | None = None, metric: str | None = Non
         task=task,
         t=t,
         tested=(f"the model of period {t - 1} on period {t}", f"the model of period {t} on period {t + 1}"),
-        periods=found,
+        periods=explanations,
         notes=() if config["n_resamples"] else ("The run was made without resampling, so there are no intervals.",),
     )
 
 
 def _only(folder: Path) -> Record:
     store = Store.opened(folder)
-    ids = store.ids()
-    if len(ids) == 1:
+    if len(ids := store.ids()) == 1:
         return store.read(ids[0])
-    records = {store.path(name): store.read(name) for name in ids[:_N_NAMED]}
-    named = "; ".join(f"{path} ({record.config['method']}, seed {record.seed})" for path, record in records.items())
-    more = f" and {len(ids) - _N_NAMED} more" if len(ids) > _N_NAMED else ""
-    raise DataError(f"{folder} has {len(ids)} runs; give the file of one of them{': ' if named else ''}{named}{more}")
+    runs = {store.path(name): store.read(name) for name in ids[:6]}
+    some = [f"{path} ({run.config['method']}, seed {run.seed})" for path, run in runs.items()]
+    more = ["…"] if len(ids) > len(runs) else []
+    raise DataError(f"{folder} has {len(ids)} runs; give the file of one of them: {', '.join([*some, *more])}")
 
 
-def _chosen(what: str, name: str | None, there: Sequence[str]) -> str:
+def _chosen(what: str, name: str | None, available: Sequence[str]) -> str:
     if name is None:
-        return there[0]
-    if name not in there:
-        raise ConfigurationError(f"{what} must be one of {', '.join(there)}, got {name!r}")
+        return available[0]
+    if name not in available:
+        raise ConfigurationError(f"{what} must be one of {', '.join(available)}, got {name!r}")
     return name

@@ -1,4 +1,4 @@
-"""Content ids of runs and of the pre-training that several runs share."""
+"""Runs resolved on a log: their periods, and the content ids of runs and of shared pre-trainings."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fairstream.data import EventLog
-from fairstream.experiments.config import PAPER_TASKS, RunConfig
-from fairstream.experiments.run import groups_of, resolved
-from fairstream.methods import CONTROLLER_OPTIONS, METHODS
-from fairstream.models import MODELS, Blend, ClosedFormScorer, may_inherit
+from fairstream.data import EventLog, Groups
+from fairstream.data.datasets.sources import recognise
+from fairstream.errors import ConfigurationError
+from fairstream.experiments.config import PAPER_TASKS, RunConfig, protocol_of
+from fairstream.methods import METHODS, TARGET_OPTIONS
+from fairstream.models import MODELS, Scorer, resolve_model
+from fairstream.periods import Periods, cut_by_length, cut_periods
 
+_PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
 _OF_THE_REPORT = ("n_resamples", "metrics", "tasks", "explain")
 """What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
-_WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "plugins", *_OF_THE_REPORT)
-_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate", "fairness_ema_decay")
-_OF_ONE_FAIRNESS_LOSS = {"dro_step_size": "group-dro", "cvar_share": "cvar"}
-_OF_RERANKING = ("rerank_tolerance",)
-_OF_THE_ADVERSARY = ("adversary_weight",)
-_LATER_OPTIONS = {
+_WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "threads", "plugins", "model_settings", *_OF_THE_REPORT)
+_OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
+_LEFT_OUT_AT = {
     "update_learning_rate": None,
     "schedule": "constant",
     "activity_exponent": 0.0,
     "feature_buckets": 4096,
-    "fairness_ema_decay": None,
+    "layers": 4,
+    "group_weight": 1.0,
+    "tasks": PAPER_TASKS,
+    "explain": False,
 }
-"""Options that came later, and the values with which a run is what it was before them: it keeps its id."""
+"""Options that an id leaves out at these values; the ids of the reproduction rest on it."""
 _OF_UPDATES = ("update_epochs", "update_learning_rate")
 _OUTSIDE_PRETRAINING = (
     "method",
@@ -42,9 +45,38 @@ _OUTSIDE_PRETRAINING = (
     "n_blocks",
     "k",
     "min_group_size",
-    *_OF_RERANKING,
-    *CONTROLLER_OPTIONS,
+    *TARGET_OPTIONS,
 )
+
+
+def groups_of(log: EventLog) -> Groups:
+    """Return the log's groups, or none where it has no table of users."""
+    return Groups.none(log.n_users) if log.groups is None else log.require_groups()
+
+
+def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
+    """Return the configuration as the log completes it, without groups with every lever off; and the periods."""
+    if log.groups is None:
+        if config.max_disparity is not None or METHODS[config.method].lever is not None:
+            option = f"method {config.method}" if config.max_disparity is None else "max_disparity"
+            raise ConfigurationError(
+                f"{option} is about groups of users, but the log has none; read it with a users table and group=COLUMN "
+                f"(on the command line: --group COLUMN), or leave it out"
+            )
+        config = config.without_lever()
+    known = recognise(log)
+    ratio = config.pretrain_ratio or (known.pretrain_ratio if known else _PAPER_RATIO)
+    if config.pretrain_events is not None:
+        ratio = config.pretrain_events / len(log)
+    if config.period is not None:
+        periods = cut_by_length(log.times, pretrain_ratio=ratio, length=config.period, n_periods=config.n_periods)
+    else:
+        n_periods = config.n_periods or min(_PAPER_PERIODS, config.n_blocks)
+        unit = config.batch_size if protocol_of(config.protocol).cuts_whole_batches else 1
+        periods = cut_periods(len(log), pretrain_ratio=ratio, n_periods=n_periods, n_blocks=config.n_blocks, unit=unit)
+    share = ratio if config.pretrain_events is None else None
+    options = {"pretrain_ratio": share, "n_periods": periods.last, "tasks": config.resolved_tasks}
+    return config.with_options(**options), periods
 
 
 def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,51 +84,38 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     unused, method = _WITHOUT_EFFECT, METHODS[config["method"]]
     if (config.get("fairness") or method.fairness or config.get("max_disparity")) is None:
         unused += _OF_THE_FAIRNESS_LOSS
-    name = config.get("fairness") or method.fairness
-    unused += tuple(option for option, loss in _OF_ONE_FAIRNESS_LOSS.items() if loss != name)
-    if method.reranker is None:
-        unused += _OF_RERANKING
-    if method.engine is None:
-        unused += _OF_THE_ADVERSARY
-    unused += CONTROLLER_OPTIONS if config.get("max_disparity") is None else ("fairness_weight",)
-    model = MODELS.get(config["model"])
-    is_by_gradient = isinstance(model, type) and not issubclass(model, ClosedFormScorer | Blend)
-    if is_by_gradient and config.get("group_weight") == 1:
-        unused += ("group_weight",)  # which these models had no use for at first
-    unused += tuple(name for name, before in _LATER_OPTIONS.items() if config.get(name, before) == before)
-    return {name: value for name, value in config.items() if name not in unused}
+    unused += TARGET_OPTIONS if config.get("max_disparity") is None else ("fairness_weight",)
+    used = {**{name: value for name, value in config.items() if name not in unused}, **config["model_settings"]}
+    return {name: value for name, value in used.items() if not _is_left_out(name, value)}
+
+
+def _is_left_out(name: str, value: Any) -> bool:
+    return name in _LEFT_OUT_AT and value == _LEFT_OUT_AT[name]
+
+
+def identify(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods, str, str]:
+    """Return the resolved configuration, the periods, and the ids of the run and of its pre-training."""
+    config, periods = resolved(log, config)
+    options = config.model_dump()
+    settings = used_settings(options)
+    reported = {name: options[name] for name in _OF_THE_REPORT if not _is_left_out(name, options[name])}
+    run = _digest(log, {**settings, **reported, "seed": config.seed})
+    return config, periods, run, _digest(log, {**_of_pretraining(config, settings), "n_events": periods.ends[0]})
 
 
 def run_id(log: EventLog, config: RunConfig) -> str:
-    """Return the id of a run on a log; runs with the same id give the same file.
-
-    Parameters
-    ----------
-    log
-        The events.
-    config
-        The run's configuration; what it leaves to the log is resolved first.
-
-    """
-    options = resolved(log, config)[0].model_dump()
-    reported = {name: options[name] for name in _OF_THE_REPORT if name in options}
-    if options["tasks"] == PAPER_TASKS:  # runs that were stored before there were other tasks keep their ids
-        del reported["tasks"]
-    if not options["explain"]:  # and those from before there was this option theirs
-        del reported["explain"]
-    return _digest(log, {**used_settings(options), **reported, "seed": config.seed})
+    """Return the id of a run on a log; runs with the same id give the same file."""
+    return identify(log, config)[2]
 
 
-def pretraining_id(log: EventLog, config: RunConfig) -> str:
-    """Return the id of a run's pre-trained model, which runs with the same id can share."""
-    config, periods = resolved(log, config)
+def _of_pretraining(config: RunConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide the pre-trained model; where D_0 ends can be said in three ways and is none of them."""
     # A model that inherits is pre-trained, then updated with the last of these events.
     outside = set(_OUTSIDE_PRETRAINING) - (set(_OF_UPDATES) if may_inherit(config.model) else set())
-    kept = {name: value for name, value in used_settings(config.model_dump()).items() if name not in outside}
-    method = METHODS[config.method]
-    about = {"seed": config.seed, "fairness": config.fairness_name, "adversary": method.engine is not None}
-    # A share, a number and a calendar are three ways to say where D_0 ends.
-    return _digest(log, {**kept, **about, "n_events": periods.ends[0]})
+    trains = METHODS[config.method].lever == "training"
+    outside |= set() if trains else set(config.own_options)
+    about = {"seed": config.seed, "fairness": config.fairness_name, "method": config.method if trains else None}
+    return {**{name: value for name, value in settings.items() if name not in outside}, **about}
 
 
 def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:
@@ -104,3 +123,8 @@ def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:
     first = groups.names[:1] if groups.has_advantaged else ()
     about = [log.fingerprint(), groups.attribute, *first, groups.choice, settings]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def may_inherit(model: str) -> bool:
+    """Whether a model takes over something from the one before it; True of an unknown name."""
+    return model not in MODELS or resolve_model(model).scorer.calibrate_from is not Scorer.calibrate_from

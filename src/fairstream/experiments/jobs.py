@@ -1,32 +1,38 @@
-"""Runs cut into jobs that can be done in any order, by any process, none of them twice.
+"""Planned runs, and the jobs that compute them in any process and any order.
 
 A job is a pre-training with all the runs that start from it, or one retraining: a method that
-retrains does not depend on the period before, so each of its periods is a job of its own.
+retrains does not depend on the period before, so each of its periods is a job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import lru_cache
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
 from math import ceil
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from fairstream.cluster import PROCESS_BYTES
+import safetensors
+import safetensors.torch
+
 from fairstream.data import EventLog, read_events
+from fairstream.distributed import PROCESS_BYTES
 from fairstream.errors import FairstreamError, ModelError
 from fairstream.experiments.config import RunConfig
-from fairstream.experiments.identity import pretraining_id, run_id
-from fairstream.experiments.pretrained import Pretrained
-from fairstream.experiments.record import Record
-from fairstream.experiments.results import PeriodResult
-from fairstream.experiments.run import Run, groups_of, resolved
+from fairstream.experiments.identity import identify, may_inherit
+from fairstream.experiments.run import TRAINED, Run, make_run
 from fairstream.experiments.store import Store
+from fairstream.files import replace_file
 from fairstream.methods import Parts
-from fairstream.models import may_inherit
+from fairstream.periods import Periods
+from fairstream.recommender import Update
 from fairstream.registry import load_plugins
+from fairstream.training import Tensors, TrainingReport
 
 Device = Literal["auto", "cpu", "cuda"]
+_UPDATE = "update"
 
 
 class Epoch(NamedTuple):
@@ -34,11 +40,9 @@ class Epoch(NamedTuple):
 
     seed: int
     t: int
-    done: int
-    """Epochs of this period done so far."""
+    done: int  # epochs of this period done so far
     total: int
-    work: float
-    """In batches of the quickest kind, as `Job.work`."""
+    work: float  # relative cost, as `Job.work`
 
 
 OnEpoch = Callable[[Epoch], None]
@@ -53,9 +57,9 @@ service and of the next one."""
 
 @dataclass(frozen=True)
 class Source:
-    """Where events come from: the arguments of `read_events`, so that any process can read them itself."""
+    """Where events come from: a log in memory, or arguments of `read_events`, with which any process can read it."""
 
-    source: str
+    source: str | EventLog
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
@@ -64,17 +68,7 @@ class Source:
 
     def read(self) -> EventLog:
         """Return the log, which is read once in a process."""
-        return _read(self)
-
-
-@dataclass(frozen=True, eq=False)
-class LogSource:
-    """Events that are already in memory, sent to the processes that need them."""
-
-    log: EventLog
-
-    def read(self) -> EventLog:
-        return self.log
+        return self.source if isinstance(self.source, EventLog) else _read(self)
 
 
 @lru_cache(maxsize=4)
@@ -83,194 +77,199 @@ def _read(source: Source) -> EventLog:
 
 
 @dataclass(frozen=True)
-class Job:
-    """Work to be done in one go."""
+class PlannedRun:
+    """A run that is still to be computed: everything that the log decides is filled in."""
 
-    source: Source | LogSource
-    configs: tuple[RunConfig, ...]
-    """Runs that start from the same pre-training, or the one that retrains at `t`."""
-    t: int | None
-    work: float
-    """In batches of the quickest kind."""
-    parts: Parts = field(default_factory=Parts, hash=False)
-    """Objects of the user's own that go to `Run` beside the configuration."""
+    source: Source
+    config: RunConfig
+    periods: Periods
+    id: str  # runs with the same id give the same file
+    pretraining_id: str  # runs with the same one can share their pre-trained model
+
+    @property
+    def comes_in_parts(self) -> bool:
+        """Whether each period is a job: a method that retrains needs nothing of the period before."""
+        config = self.config
+        return config.strategy_name == "retrain" and not may_inherit(config.model) and not config.explain
+
+    def is_over(self, store: Store, part: int | None = None) -> bool:
+        """Whether the run is finished, or has diverged; or one of its parts is finished."""
+        has_part = part is not None and store.part(self.id, part).exists()
+        return has_part or self.id in store or store.failure(self.id) is not None
+
+    def work(self, t: int) -> float:
+        """Return the relative cost of training period t, in MF batches."""
+        is_whole = t == 0 or self.config.strategy_name == "retrain"
+        return (self.config.pretrain_epochs if is_whole else self.config.update_epochs) * self.epoch_work(t)
+
+    @property
+    def update_work(self) -> float:
+        """The relative cost of all updates that are not separate jobs."""
+        has_none = self.config.strategy_name == "keep" or self.comes_in_parts
+        return 0.0 if has_none else sum(map(self.work, range(1, self.periods.last)))
+
+    def epoch_work(self, t: int) -> float:
+        """Return the relative cost of one epoch of period t."""
+        config, span = self.config, self.periods.span(t)
+        n_events = span.stop if config.strategy_name == "retrain" else span.stop - span.start
+        n_candidates = 1 + max(config.n_negatives, config.n_fairness_negatives if config.fairness_name else 0)
+        kind = config.method if config.method in _WEIGHTS else config.model
+        weight = _WEIGHTS.get(kind, _OTHER_MODEL) * _WEIGHTS.get(config.surrogate, 1.0)
+        return ceil(n_events / config.batch_size) * weight * n_candidates
+
+
+def plan_runs(source: Source, configs: Iterable[RunConfig]) -> list[PlannedRun]:
+    """Resolve runs on a source."""
+    log = source.read()
+    return [PlannedRun(source, *identify(log, config)) for config in configs]
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """The result of a run's pre-training, without the run."""
+
+    weights: Tensors
+    update: Update
+
+    @classmethod
+    def of(cls, run: Run) -> Pretrained:
+        """Copy the pre-trained model of a run that has begun and gone no further."""
+        return cls({name: value.detach().clone() for name, value in run.learned().items()}, run.begin().update)
+
+    def save(self, path: Path) -> None:
+        weights = {name: value.cpu().contiguous() for name, value in self.weights.items()}
+        replace_file(path, safetensors.torch.save(weights, {_UPDATE: json.dumps(asdict(self.update))}))
+
+    @classmethod
+    def load(cls, path: Path) -> Pretrained | None:
+        """Return what was saved, or None where the file is missing or damaged."""
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                update = json.loads(file.metadata()[_UPDATE])
+                weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            _ = weights[TRAINED]
+            report = None if update["report"] is None else TrainingReport(**update["report"])
+            weighted = update["event_weights"]
+            return cls(weights, Update(update["t"], update["step"], update["seconds"], report, event_weights=weighted))
+        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
+            return None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work of one process."""
+
+    runs: tuple[PlannedRun, ...]  # on one source, from the same pre-training; or the one that retrains at `t`
+    t: int | None = None
+    parts: Parts = field(default_factory=Parts, hash=False)  # custom objects, in addition to the configuration
+    make_run: Callable[..., Run] = make_run  # makes a run of a log, a configuration and the arguments of `Run`
+    pretrained: Pretrained | None = field(default=None, compare=False)  # of another run, where the runs start
+
+    @property
+    def source(self) -> Source:
+        return self.runs[0].source
+
+    @property
+    def work(self) -> float:
+        """Relative cost, in MF batches."""
+        if self.t is not None:
+            return self.runs[0].work(self.t)
+        return sum(run.update_work for run in self.runs) + (0.0 if self.pretrained else self.runs[0].work(0))
 
     @property
     def memory(self) -> int:
         """About how many bytes a process needs for it."""
-        log, largest = self.source.read(), max(config.embedding_dim for config in self.configs)
+        log, largest = self.source.read(), max(_embedding_dim(run.config.model_settings) for run in self.runs)
         rows = _ROW_COPIES * largest * (log.n_users + log.n_items)
         return PROCESS_BYTES + _EVENT_BYTES * len(log) + 4 * rows
 
-    def execute(self, store: Store, device: Device, on_epoch: OnEpoch) -> None:
-        """Do it, and leave the results in the store.
+    def execute(self, store: Store, device: Device, on_epoch: OnEpoch) -> list[FairstreamError]:
+        """Write the runs to the store; returns the errors of those that failed, which do not stop the others.
 
-        Raises
-        ------
-        FairstreamError
-            If runs failed; the others of the job are in the store all the same.
-
+        The store keeps why a run diverged, so that it is not repeated.
         """
-        for config in self.configs:
-            load_plugins(config.plugins)
-        log = self.source.read()
-        if self.t is not None:
-            self._retrain(store, log, self.t, device, on_epoch)
-            return
-        kept = store.pretrained(pretraining_id(log, self.configs[0]))
-        pretrained = Pretrained.load(kept)
+        for plan in self.runs:
+            load_plugins(plan.config.plugins)
+        file = store.pretrained(self.runs[0].pretraining_id)
+        pretrained = self.pretrained or (Pretrained.load(file) if self.t is None else None)
         errors: list[FairstreamError] = []
-        for config in self.configs:
-            if _is_begun(store, log, config):
+        divergence: ModelError | None = None
+        for plan in self.runs:
+            part = (self.t or 0) if plan.comes_in_parts else None
+            if plan.is_over(store, part):
                 continue
             try:
-                run = self._run(log, config, device, on_epoch)
+                if divergence is not None and pretrained is None:
+                    raise divergence  # of the pre-training, and so of every run
+                run = self._run(plan, device, on_epoch)
+                if self.t is not None:
+                    store.write_part(plan.id, self.t, run.part(run.retrain_at(self.t)))
+                    continue
+                if pretrained is None:
+                    run.begin()
+                    pretrained = Pretrained.of(run)
+                    pretrained.save(file)
+                else:
+                    run.begin_from(pretrained.weights, pretrained.update)
+                if part is not None:
+                    store.write_part(plan.id, part, run.part(run.begin()))
+                    continue
+                for _ in run:
+                    pass
+                store.write(plan.id, run.record())
             except FairstreamError as error:
-                errors.append(_named(config, error))
-                continue
-            if pretrained is None:
-                pretrained = self._pretrain(run, store)
-                pretrained.save(kept)
-            else:
-                run.begin_from(pretrained.weights, pretrained.update)
-            try:
-                _finish_run(run, store)
-            except ModelError as error:  # the others may not diverge
-                errors.append(_failed(store, log, config, error))
-        kept.unlink(missing_ok=True)
-        _raise_all(errors)
+                if isinstance(error, ModelError):
+                    divergence = error
+                    store.write_failure(plan.id, str(error))
+                about = f"{plan.config.method} ({plan.config.model}, seed {plan.config.seed})"
+                errors.append(type(error)(f"{about}: {error}"))
+        if self.t is None:
+            file.unlink(missing_ok=True)
+        return errors
 
-    def _run(self, log: EventLog, config: RunConfig, device: Device, on_epoch: OnEpoch) -> Run:
+    def _run(self, plan: PlannedRun, device: Device, on_epoch: OnEpoch) -> Run:
         def on_progress(t: int, done: int, total: int) -> None:
-            on_epoch(Epoch(config.seed, t, done, total, _epoch_work(log, config, t)))
+            on_epoch(Epoch(plan.config.seed, t, done, total, plan.epoch_work(t)))
 
-        return Run(log, config.with_options(device=device), parts=self.parts, on_progress=on_progress)
-
-    def _retrain(self, store: Store, log: EventLog, t: int, device: Device, on_epoch: OnEpoch) -> None:
-        run = self._run(log, self.configs[0], device, on_epoch)
-        name = run_id(log, run.config)
-        if store.failure(name) is not None:
-            return  # another period of it has diverged since
-        try:
-            result = run.retrain_at(t)
-        except ModelError as error:
-            raise _failed(store, log, run.config, error) from None
-        store.write_part(name, t, _part(run, result))
-
-    def _pretrain(self, run: Run, store: Store) -> Pretrained:
-        """The model that all the runs start from; if it diverges, all of them have failed."""
-        try:
-            run.begin()
-        except ModelError as error:
-            left = [config for config in self.configs if not _is_begun(store, run.log, config)]
-            _raise_all([_failed(store, run.log, config, error) for config in left])
-        return Pretrained.of(run)
-
-
-def _raise_all(errors: list[FairstreamError]) -> None:
-    if errors:
-        raise type(errors[0])("; ".join(map(str, errors))) from None
-
-
-def _failed(store: Store, log: EventLog, config: RunConfig, error: ModelError) -> FairstreamError:
-    """Keep the reason, so that a run that diverges is not tried again and again."""
-    store.write_failure(run_id(log, config), str(error))
-    return _named(config, error)
-
-
-def _named(config: RunConfig, error: FairstreamError) -> FairstreamError:
-    return type(error)(f"{config.method} ({config.model}, seed {config.seed}): {error}")
-
-
-def _finish_run(run: Run, store: Store) -> None:
-    """From the pre-trained model to the end, or as far as it is needed."""
-    name, begun = run_id(run.log, run.config), run.begin()
-    if _comes_in_parts(run.log, run.config):
-        store.write_part(name, 0, _part(run, begun))
-        return
-    for _ in run:
-        pass
-    store.write(name, Record.from_document(run.document()))
-
-
-def _part(run: Run, result: PeriodResult) -> Record:
-    """One period of a run."""
-    timing = {"update_s": [result.update.seconds]}
-    return Record.from_document({**run.about(), "periods": [result.to_dict()], "timing": timing})
+        config = plan.config.with_options(device=device)
+        return self.make_run(self.source.read(), config, parts=self.parts, on_progress=on_progress)
 
 
 def jobs_for(
     store: Store,
-    source: Source | LogSource,
-    configs: Iterable[RunConfig],
+    runs: Iterable[PlannedRun],
     *,
     parts: Parts | None = None,
+    make_run: Callable[..., Run] = make_run,
+    pretrained: Pretrained | None = None,
 ) -> list[Job]:
-    """Return what is left to do until the store has all these runs."""
-    log, parts = source.read(), parts or Parts()
-    by_pretraining: dict[str, list[RunConfig]] = {}
+    """Return what is left to do until the store has all these runs.
+
+    Runs with the same pre-training are one job; given a pre-trained model, each run is a job that starts from it.
+    """
+    by_id: dict[str, PlannedRun] = {}
+    groups: dict[Any, list[PlannedRun]] = {}
     jobs = []
-    by_id: dict[str, RunConfig] = {}
-    for config in configs:
-        by_id.setdefault(run_id(log, config), resolved(log, config)[0])
-    for name, config in by_id.items():
-        if name in store or store.failure(name) is not None:
+    make_job = partial(Job, parts=parts or Parts(), make_run=make_run)
+    for run in runs:  # options without effect make no other run
+        if by_id.setdefault(run.id, run) is not run or run.is_over(store):
             continue
-        if not _is_begun(store, log, config):
-            by_pretraining.setdefault(pretraining_id(log, config), []).append(config)
-        if _comes_in_parts(log, config):
-            missing = [t for t in _periods(config)[1:] if not store.part(name, t).exists()]
-            jobs += [Job(source, (config,), t, _work(log, config, t), parts) for t in missing]
-    for group in by_pretraining.values():
-        updates = sum(
-            _work(log, config, t)
-            for config in group
-            if config.strategy_name != "keep" and not _comes_in_parts(log, config)
-            for t in _periods(config)[1:]
-        )
-        jobs.append(Job(source, tuple(group), None, _work(log, group[0], 0) + updates, parts))
-    return jobs
+        if not run.is_over(store, 0 if run.comes_in_parts else None):
+            start = (run.source, run.pretraining_id) if pretrained is None else run.id
+            groups.setdefault(start, []).append(run)
+        if run.comes_in_parts:
+            jobs += [make_job((run,), t) for t in range(1, run.periods.last) if not run.is_over(store, t)]
+    return jobs + [make_job(tuple(group), pretrained=pretrained) for group in groups.values()]
 
 
-def finish(store: Store, source: Source | LogSource, configs: Iterable[RunConfig]) -> None:
+def finish(store: Store, runs: Iterable[PlannedRun]) -> None:
     """Join the runs whose periods were computed apart."""
-    log = source.read()
-    for config in {resolved(log, config)[0] for config in configs}:
-        if _comes_in_parts(log, config):
-            store.join_parts(run_id(log, config), _periods(config))
+    for run in runs:
+        if run.comes_in_parts:
+            store.join_parts(run.id, range(run.periods.last))
 
 
-def _is_begun(store: Store, log: EventLog, config: RunConfig) -> bool:
-    """Whether nothing is left to do that needs the pre-trained model."""
-    name = run_id(log, config)
-    return (
-        name in store
-        or store.failure(name) is not None
-        or (_comes_in_parts(log, config) and store.part(name, 0).exists())
-    )
-
-
-def _comes_in_parts(log: EventLog, config: RunConfig) -> bool:
-    """Whether each period is a job of its own; not where something follows from the period before."""
-    owes_nothing = groups_of(log).choice != "auto" and not may_inherit(config.model) and not config.explain
-    return config.strategy_name == "retrain" and owes_nothing
-
-
-def _periods(config: RunConfig) -> range:
-    assert config.n_periods is not None
-    return range(config.n_periods)
-
-
-def _work(log: EventLog, config: RunConfig, t: int) -> float:
-    epochs = config.pretrain_epochs if t == 0 or config.strategy_name == "retrain" else config.update_epochs
-    return epochs * _epoch_work(log, config, t)
-
-
-def _epoch_work(log: EventLog, config: RunConfig, t: int) -> float:
-    periods = resolved(log, config)[1]
-    at = periods.span(t)
-    n_events = at.stop if config.strategy_name == "retrain" else at.stop - at.start
-    n_candidates = 1 + max(config.n_negatives, config.n_fairness_negatives if config.fairness_name else 0)
-    kind = config.method if config.method in _WEIGHTS else config.model
-    weight = _WEIGHTS.get(kind, _OTHER_MODEL) * _WEIGHTS.get(config.surrogate, 1.0)
-    return ceil(n_events / config.batch_size) * weight * n_candidates
+def _embedding_dim(settings: Mapping[str, Any]) -> int:
+    """The length of a model's embeddings, or of those of its parts; 64 where it does not say."""
+    inner = [_embedding_dim(value) for value in settings.values() if isinstance(value, dict)]
+    return int(settings.get("embedding_dim", max(inner, default=64)))

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from fairstream.errors import DataError
-from fairstream.evaluation import (
-    GroupPanel,
-    Interval,
-    MetricAtK,
-    Paired,
-    PointValue,
-    UserResults,
-    score_periods,
-    stack_periods,
-)
-from fairstream.experiments.results import mean_of
+from fairstream.evaluation import Estimate, GroupPanel, MetricAtK, Paired, UserResults, score_periods, stack_periods
+from fairstream.evaluation.resampling import Array
 
 
-class Measured(Protocol):
-    """Contenders by their numbers 0, 1 …, each by itself or minus another."""
+class Measured(NamedTuple):
+    """Contenders by their numbers 0, 1 …"""
 
-    def performance(self, contender: int, minus: int | None = None) -> Interval | PointValue:
-        """The mean over all users."""
-
-    def disparity(self, contender: int, minus: int | None = None) -> Interval | PointValue:
-        """How far the worst-served group is behind the rest, for two groups |PD|."""
-
-    def behind(self, contender: int) -> str:
-        """The worst-served group."""
-
-    def by_group(self, contender: int) -> dict[str, float | None]:
-        """Each group's mean."""
+    performance: Callable[[int, int | None], Estimate]  # of a contender over all users, or minus that of another
+    disparity: Callable[[int, int | None], Estimate]  # of the worst-served group, or minus that of another
+    by_group: Array  # (G, C), the mean of each group
+    gaps: Array  # (G, C), of each group minus the rest
 
 
 def measure(
@@ -45,94 +30,63 @@ def measure(
     n_seeds: int,
     n_resamples: int,
 ) -> Measured:
-    """Measure contenders by a metric; those of one value a user get intervals.
+    """Measure contenders by a metric; one of a value a user gives intervals over users and seeds.
 
-    Parameters
-    ----------
-    tests
-        The tested users of each period, of each contender's seeds.
-    metric
-        A built-in metric, or the name of a stored one.
-    groups
-        Of each of these tests, the groups' names in the order of their codes.
-    min_size
-        The fewest tested users with which a group is compared.
-    n_seeds
-        The number of seeds that each contender has.
-    n_resamples
-        Bootstrap samples.
-
-    Raises
-    ------
-    DataError
-        If there are too few users of the groups.
-
+    `tests` and `groups` are those of each contender's seeds: the tested users of each period, and the groups' names in
+    the order of their codes. Raises DataError if too few users of the groups were tested.
     """
+    if not groups[0]:
+        raise DataError("no disparity can be compared: the runs were made without groups")
     name = metric if isinstance(metric, str) else metric.name
     if any(name in tested.totals for periods in tests for tested in periods):
-        return _OfAllUsers(tests, name, groups, n_seeds)
-    stacks = [stack_periods(periods, [metric]) for periods in tests]
-    # (U, P, C · S): each contender and seed is a metric of its own.
-    values = np.concatenate([values for values, _ in stacks], axis=2)
-    panel = GroupPanel(values, stacks[0][1], len(groups[0]), min_size)
-    return _OfUsers(Paired(panel, n_seeds, n_resamples), groups[0])
-
-
-class _OfUsers:
-    """A metric of one value a user: intervals come from resampled users and seeds."""
-
-    def __init__(self, paired: Paired, groups: Sequence[str]) -> None:
-        _need_disparities(paired.of("behind")[0].tolist(), groups)
-        self._groups = groups
-        self._paired, self._by_group = paired, paired.of("by_group")[0]
-
-    def performance(self, contender: int, minus: int | None = None) -> Interval:
-        return self._paired.interval("mean", contender, minus)
-
-    def disparity(self, contender: int, minus: int | None = None) -> Interval:
-        return self._paired.furthest_behind(contender, minus=minus)
-
-    def behind(self, contender: int) -> str:
-        return self._groups[int(np.nanargmin(self._paired.of("gap")[0][:, contender]))]
-
-    def by_group(self, contender: int) -> dict[str, float | None]:
-        values = [None if np.isnan(value) else float(value) for value in self._by_group[:, contender]]
-        return dict(zip(self._groups, values, strict=True))
-
-
-class _OfAllUsers:
-    """A metric that is one number for all users."""
-
-    def __init__(
-        self, tests: Sequence[Sequence[UserResults]], name: str, groups: Sequence[Sequence[str]], n_seeds: int
-    ) -> None:
-        scores = [
-            score_periods(periods, [name], own, min_size=1)[0][name] for periods, own in zip(tests, groups, strict=True)
-        ]
-        gaps = [np.nan if score.furthest_behind is None else score.furthest_behind.value for score in scores]
-        _need_disparities(gaps, groups[0])
-        by_name = [{name: gap.value for name, gap in score.gaps.items()} for score in scores]
-        self._gaps = mean_of([by_name[s::n_seeds] for s in range(n_seeds)])
-        self._mean = mean_of([[score.mean for score in scores[s::n_seeds]] for s in range(n_seeds)])
-        self._gap = mean_of([gaps[s::n_seeds] for s in range(n_seeds)])
-        by_group = [{group: score.by_group[group] for group in groups[0]} for score in scores]
-        self._by_group = mean_of([by_group[s::n_seeds] for s in range(n_seeds)])
-
-    def performance(self, contender: int, minus: int | None = None) -> PointValue:
-        return PointValue(self._mean[contender] - (0.0 if minus is None else self._mean[minus]))
-
-    def disparity(self, contender: int, minus: int | None = None) -> PointValue:
-        return PointValue(self._gap[contender] - (0.0 if minus is None else self._gap[minus]))
-
-    def behind(self, contender: int) -> str:
-        return min(self._gaps[contender], key=self._gaps[contender].__getitem__)
-
-    def by_group(self, contender: int) -> dict[str, float | None]:
-        return dict(self._by_group[contender])
-
-
-def _need_disparities(sizes: Sequence[float], groups: Sequence[str]) -> None:
-    if not groups:
-        raise DataError("no disparity can be compared: the runs were made without groups")
-    if np.isnan(sizes).any():
+        measured, disparities = _of_all_users(tests, name, groups, n_seeds)
+    else:
+        stacks = [stack_periods(periods, [metric]) for periods in tests]
+        # (U, P, C · S): each contender and seed counts as a metric.
+        values = np.concatenate([values for values, _ in stacks], axis=2)
+        paired = Paired(GroupPanel(values, stacks[0][1], len(groups[0]), min_size), n_seeds, n_resamples)
+        by_group, gaps, disparities = (paired.of(each)[0] for each in ("by_group", "gap", "behind"))
+        measured = Measured(partial(paired.interval, "mean"), paired.furthest_behind, by_group, gaps)
+    if np.isnan(disparities).any():
         raise DataError("no disparity can be compared: too few users of the groups were tested")
+    return measured
+
+
+def _of_all_users(
+    tests: Sequence[Sequence[UserResults]], name: str, groups: Sequence[Sequence[str]], n_seeds: int
+) -> tuple[Measured, Array]:
+    """Measure by a metric that is one number for all users."""
+    scores = [
+        score_periods(periods, [name], own, min_size=1)[0][name] for periods, own in zip(tests, groups, strict=True)
+    ]
+
+    def averaged(values: Sequence[float | None]) -> Array:  # (C,), over the seeds
+        known = np.ma.masked_invalid(np.array(values, np.float64).reshape(-1, n_seeds))
+        return np.ma.filled(known.mean(axis=1), np.nan)
+
+    means = averaged([score.mean for score in scores])
+    sizes = [np.nan if score.furthest_behind is None else score.furthest_behind.value for score in scores]
+    furthest = np.reshape(sizes, (-1, n_seeds)).mean(axis=1)  # NaN where one seed has none
+    by_group = [averaged([score.by_group[group] for score in scores]) for group in groups[0]]
+    gaps = [
+        averaged([score.gaps[name].value if name in score.gaps else None for score in scores]) for name in groups[0]
+    ]
+
+    def estimate(values: Array, contender: int, minus: int | None = None) -> Estimate:
+        return Estimate(float(values[contender] - (0.0 if minus is None else values[minus])))
+
+    measured = Measured(partial(estimate, means), partial(estimate, furthest), np.array(by_group), np.array(gaps))
+    return measured, furthest
+
+
+def pareto_front(costs: Sequence[tuple[float, float]]) -> list[bool]:
+    """Whether no other point is at most as costly in both respects, and less in one.
+
+    >>> pareto_front([(0, 2), (1, 1), (1, 2)])
+    [True, True, False]
+    """
+
+    def dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
+        return one != other and one[0] <= other[0] and one[1] <= other[1]
+
+    return [not any(dominates(other, one) for other in costs) for one in costs]

@@ -1,4 +1,4 @@
-"""The executor: jobs done by several processes, on all available devices."""
+"""The executor: processes compute jobs on all available devices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import Empty
@@ -18,111 +20,71 @@ from typing import Any
 
 import torch
 
-from fairstream.cluster import Cluster, connect
-from fairstream.errors import ConfigurationError, FairstreamError
-from fairstream.experiments.config import RunConfig
-from fairstream.experiments.identity import run_id
-from fairstream.experiments.jobs import Device, Epoch, Job, LogSource, OnEpoch, Source, finish, jobs_for
+from fairstream.distributed import Cluster, current_cluster
+from fairstream.errors import ConfigurationError, FairstreamError, ModelError
+from fairstream.experiments.jobs import (
+    Device,
+    Epoch,
+    Job,
+    OnEpoch,
+    PlannedRun,
+    Pretrained,
+    Source,
+    finish,
+    jobs_for,
+)
 from fairstream.experiments.record import Record
+from fairstream.experiments.run import Run, make_run
 from fairstream.experiments.store import Store
 from fairstream.methods import Parts
 from fairstream.reporting import COMPILING, silence
 from fairstream.threads import available_cores
 
-OnJobs = Callable[[float, int], None]
-"""Called with (work done, jobs done) as the work proceeds."""
-OnStart = Callable[[Sequence[Job]], OnJobs]
-"""Called with the jobs before the first of them starts; returns what to call as the work proceeds."""
+OnJobs = Callable[[float, int], None]  # called with (work done, jobs done) as the work proceeds
 
 _epochs: Any = None
 
 
 def execute_runs(
     store: Store,
-    runs: Sequence[tuple[Source | LogSource, Sequence[RunConfig]]],
+    runs: Sequence[PlannedRun],
     *,
     device: Device = "auto",
     n_workers: int | None = 1,
-    cluster: str | None = None,
     parts: Parts | None = None,
-    on_start: OnStart | None = None,
+    pretrained: Pretrained | None = None,
+    make_run: Callable[..., Run] = make_run,
+    on_start: Callable[[Sequence[Job]], OnJobs] | None = None,
     on_epoch: OnEpoch | None = None,
     on_record: Callable[[Record], None] | None = None,
 ) -> list[FairstreamError]:
-    """Compute all runs that the store does not have yet.
+    """Compute all runs that the store does not have yet, the longest jobs first; returns the errors of failed runs.
 
-    Parameters
-    ----------
-    store
-        Where the runs go; the caller holds its lock (`Store.writing`).
-    runs
-        Pairs of a source of events and the configurations to run on it.
-    device
-        Where to compute.
-    n_workers
-        Number of processes; 1 computes in this one. On a cluster, the most runs at a time; None: all it has room for.
-    cluster
-        "local" or HOST:PORT: let Ray's workers compute the runs; None: processes of this machine.
-    parts
-        Further arguments of `Run`, such as a model class of one's own.
-    on_start, on_epoch, on_record
-        Progress: the jobs, every epoch, and every run that is finished by this call.
-
-    Returns
-    -------
-    list of FairstreamError
-        One for each job in which runs failed. They do not stop the others, and runs that diverged
-        are not tried again.
-
+    Failed runs do not stop the others, and runs that diverged are not repeated. The caller holds the store's lock
+    (`Store.writing`). `n_workers` processes compute, 1 is this one; inside `fairstream.cluster` the tasks of the
+    cluster do. All runs start from `pretrained`, where it is given. `on_start` is called with the jobs before the
+    first of them starts, `on_record` with every run that this call finishes.
     """
-    for source, configs in runs:
-        finish(store, source, configs)
-    jobs = [job for source, configs in runs for job in jobs_for(store, source, configs, parts=parts)]
+    finish(store, runs)
+    jobs = jobs_for(store, runs, parts=parts, pretrained=pretrained, make_run=make_run)
     reported = set(store.ids())
 
     def on_job(job: Job) -> None:
-        finish(store, job.source, job.configs)
-        for config in job.configs:
-            name = run_id(job.source.read(), config)
-            if on_record is not None and name in store and name not in reported:
-                reported.add(name)
-                on_record(store.read(name))
+        finish(store, job.runs)
+        for run in job.runs:
+            if on_record is not None and run.id in store and run.id not in reported:
+                reported.add(run.id)
+                on_record(store.read(run.id))
 
-    return execute_all(
-        jobs,
-        store,
-        device=device,
-        n_workers=n_workers,
-        cluster=cluster,
-        on_jobs=None if on_start is None else on_start(jobs),
-        on_epoch=on_epoch,
-        on_job=on_job,
-    )
-
-
-def execute_all(
-    jobs: Sequence[Job],
-    store: Store,
-    *,
-    device: Device,
-    n_workers: int | None,
-    cluster: str | None = None,
-    on_jobs: OnJobs | None = None,
-    on_epoch: OnEpoch | None = None,
-    on_job: Callable[[Job], None] | None = None,
-) -> list[FairstreamError]:
-    """Do all jobs, the longest first; returns the errors of those that failed."""
-    ordered = sorted(jobs, key=lambda job: -job.work)
-    progress = _Progress(on_jobs, on_epoch, on_job)
-    if cluster is not None and jobs:
-        with connect(cluster, n_workers=n_workers) as connected:
-            return _on_cluster(connected, ordered, store, device, n_workers, progress)
+    progress = _Progress(None if on_start is None else on_start(jobs), on_epoch, on_job)
+    jobs.sort(key=lambda job: -job.work)
+    if jobs and (cluster := current_cluster()) is not None:
+        return _on_cluster(cluster, jobs, store, device, progress)
     if n_workers in (None, 1) or len(jobs) <= 1:
         errors = []
-        for job in ordered:
-            error = _executed(job, store, device, progress.epoch)
+        for job in jobs:
+            errors += job.execute(store, device, progress.epoch)
             progress.job(job)
-            errors += [] if error is None else [error]
         return errors
     context = multiprocessing.get_context("spawn")
     epochs, n_started = context.Queue(), context.Value("i", 0)
@@ -130,10 +92,10 @@ def execute_all(
     arguments = (epochs, n_started, n_workers, os.getpid())
     with ProcessPoolExecutor(n_workers, context, initializer=_start_worker, initargs=arguments) as pool:
         try:
-            return _follow({pool.submit(_work, job, store.folder, device): job for job in ordered}, epochs, progress)
+            return _follow({pool.submit(_work, job, store.folder, device): job for job in jobs}, epochs, progress)
         except BrokenProcessPool:
             raise FairstreamError(
-                "a worker process was killed, perhaps for want of memory; finished runs are kept: run the same "
+                "a worker process was killed, perhaps for lack of memory; finished runs are kept: run the same "
                 "command again, with fewer workers"
             ) from None
         except BaseException:
@@ -143,94 +105,100 @@ def execute_all(
             raise
 
 
+def load_runs(store: Store, runs: Sequence[PlannedRun], **options: Any) -> list[Record]:
+    """Compute runs as `execute_runs` does; returns them with their users' rows, or raises why the first one failed."""
+    for error in execute_runs(store, runs, **options):
+        raise error
+    records = []
+    for run in runs:
+        if (reason := store.failure(run.id)) is not None:
+            raise ModelError(f"this run failed before: {reason}; remove failed/{run.id}.json to try it again")
+        records.append(store.read(run.id))
+        _ = records[-1].tests  # read now: the store may be temporary
+    return records
+
+
 def _on_cluster(
-    cluster: Cluster, jobs: Sequence[Job], store: Store, device: Device, n_workers: int | None, progress: _Progress
+    cluster: Cluster, jobs: Sequence[Job], store: Store, device: Device, progress: _Progress
 ) -> list[FairstreamError]:
-    """Do all jobs on Ray, each on a GPU where the cluster has some; a job whose worker dies is done again."""
+    """Compute all jobs on Ray, each on a GPU where the cluster has some; repeat a job whose worker dies."""
     if device == "cuda" and not cluster.n_gpus:
-        raise ConfigurationError("device='cuda' was asked for, but no node of the cluster has a GPU; use auto or cpu")
+        raise ConfigurationError("device='cuda' is not available: no node of the cluster has a GPU; use auto or cpu")
     needed = max(job.memory for job in jobs)
     cluster.check_memory(needed, "a run")
     cluster.check_folder(store.folder)
     sources = list(dict.fromkeys(job.source for job in jobs))
-    left = [job.work * (1 + 1e-9) for job in jobs]
-
-    def on_epoch(number: int, epoch: Epoch) -> None:
-        left[number] -= epoch.work
-        if left[number] >= 0:  # a job that is done again does not count twice
-            progress.epoch(epoch)
-
     errors = cluster.run(
         _work_on_cluster,
-        [(sources.index(job.source), job.configs, job.t, job.work, job.parts) for job in jobs],
+        [(sources.index(job.source), _with_source(job, Source(""))) for job in jobs],
         shared=([source.read() for source in sources], store.folder.absolute(), device),
         n_gpus=int(device != "cpu" and cluster.n_gpus > 0),
         memory=needed,
-        at_once=n_workers,
-        on_message=on_epoch,
+        on_message=lambda _, epoch: progress.epoch(epoch),
         on_result=lambda number, _: progress.job(jobs[number]),
     )
-    return [error for error in errors if error is not None]
+    return [error for failed in errors for error in failed]
 
 
-def _work_on_cluster(job: tuple[Any, ...], shared: tuple[Any, ...], send: OnEpoch) -> FairstreamError | None:
-    (at, *rest), (logs, folder, device) = job, shared
-    return _executed(Job(LogSource(logs[at]), *rest), Store(folder), device, send)
+def _work_on_cluster(task: tuple[int, Job], shared: tuple[Any, ...], send: OnEpoch) -> list[FairstreamError]:
+    (at, job), (logs, folder, device) = task, shared
+    return _with_source(job, Source(logs[at])).execute(Store(folder), device, send)
 
 
+def _with_source(job: Job, source: Source) -> Job:
+    """Return the job with another source: a cluster gets each log once, and not with every job."""
+    return replace(job, runs=tuple(replace(run, source=source) for run in job.runs))
+
+
+@dataclass
 class _Progress:
-    """Adds up the work, and passes everything on."""
+    """Adds up the work, and reports it."""
 
-    def __init__(self, on_jobs: OnJobs | None, on_epoch: OnEpoch | None, on_job: Callable[[Job], None] | None) -> None:
-        self._on_jobs, self._on_epoch, self._on_job = on_jobs, on_epoch, on_job
-        self._work, self._n_jobs = 0.0, 0
+    on_jobs: OnJobs | None
+    on_epoch: OnEpoch | None
+    on_job: Callable[[Job], None]
+    work: float = 0.0
+    n_jobs: int = 0
 
     def epoch(self, epoch: Epoch) -> None:
-        self._work += epoch.work
-        if self._on_epoch is not None:
-            self._on_epoch(epoch)
+        self.work += epoch.work
+        if self.on_epoch is not None:
+            self.on_epoch(epoch)
         self.tick()
 
     def job(self, job: Job) -> None:
-        self._n_jobs += 1
-        if self._on_job is not None:
-            self._on_job(job)
+        self.n_jobs += 1
+        self.on_job(job)
         self.tick()
 
     def tick(self) -> None:
-        if self._on_jobs is not None:
-            self._on_jobs(self._work, self._n_jobs)
+        if self.on_jobs is not None:
+            self.on_jobs(self.work, self.n_jobs)
 
 
 def _follow(
-    running: Mapping[Future[FairstreamError | None], Job], epochs: Any, progress: _Progress
+    running: Mapping[Future[list[FairstreamError]], Job], epochs: Any, progress: _Progress
 ) -> list[FairstreamError]:
     """Report progress until all jobs are done."""
-    errors, waiting = [], set(running)
+    errors: list[FairstreamError] = []
+    waiting = set(running)
     while waiting:
         finished, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-        _drain(epochs, progress)
+        with suppress(Empty):
+            while True:
+                message = epochs.get_nowait()
+                if isinstance(message, logging.LogRecord):
+                    COMPILING.handle(message)
+                else:
+                    progress.epoch(message)
         for future in finished:
-            errors += [] if (error := future.result()) is None else [error]
+            errors += future.result()
             progress.job(running[future])
         progress.tick()
     return errors
 
 
-def _drain(epochs: Any, progress: _Progress) -> None:
-    while True:
-        try:
-            message = epochs.get_nowait()
-        except Empty:
-            return
-        if isinstance(message, logging.LogRecord):
-            COMPILING.handle(message)
-        else:
-            progress.epoch(message)
-
-
 def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> None:
-    """Initialise a worker process."""
     global _epochs  # noqa: PLW0603 (what a worker process is given when it starts)
     _epochs = epochs
     epochs.cancel_join_thread()  # what nobody reads any more must not keep the process from exiting
@@ -244,24 +212,14 @@ def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> N
     silence()
     COMPILING.setLevel(logging.INFO)
     COMPILING.addHandler(QueueHandler(epochs))
-    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+
+    def exit_with_parent() -> None:  # which holds the store's lock
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _exit_with(parent: int) -> None:
-    """Exit once the parent is gone: nobody is left to hold the store's lock."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
-
-
-def _work(job: Job, folder: Path, device: Device) -> FairstreamError | None:
-    return _executed(job, Store(folder), device, _epochs.put)
-
-
-def _executed(job: Job, store: Store, device: Device, on_epoch: OnEpoch) -> FairstreamError | None:
-    """The error of a job that failed."""
-    try:
-        job.execute(store, device, on_epoch)
-    except FairstreamError as error:
-        return error
-    return None
+def _work(job: Job, folder: Path, device: Device) -> list[FairstreamError]:
+    return job.execute(Store(folder), device, _epochs.put)

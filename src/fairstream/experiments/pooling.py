@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import MetricAtK, Total, UserResults, score_periods
-from fairstream.experiments.record import Record
-from fairstream.experiments.results import mean_of
+from fairstream.evaluation import AggregateMetric, MetricAtK, UserResults
+from fairstream.experiments.record import Record, mean_of
 from fairstream.randomness import Randomness
 
 
@@ -29,7 +28,12 @@ def pooled(records: Sequence[Record]) -> dict[str, Any]:
         "config": {**first["config"], "seed": [record.seed for record in records]},
         "pretrained": periods[0],
         "periods": periods[1:],
-        "summary": {task: _pooled_summary(records, task) for task in periods[0]["tasks"]},
+        "summary": {
+            task: _scores_over_seeds(
+                records[0], [each.tested(task) for each in records], [each.about["summary"][task] for each in records]
+            )
+            for task in periods[0]["tasks"]
+        },
         "slices": mean_of([about["slices"] for about in (first, *others)]),
         "timing": mean_of([about.get("timing") for about in (first, *others)]),
         **_pooled_recovery(records),
@@ -66,11 +70,6 @@ def _pooled_period(records: Sequence[Record], results: Sequence[Mapping[str, Any
 _OF_SIZES = ("abs_performance_disparity_debiased", "null_mean")
 
 
-def _pooled_summary(records: Sequence[Record], task: str) -> dict[str, Any]:
-    tests, scores = zip(*((record.tested(task), record.about["summary"][task]) for record in records), strict=True)
-    return _scores_over_seeds(records[0], tests, scores)
-
-
 def _scores_over_seeds(
     like: Record, tests: Sequence[Sequence[UserResults]], scores: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -78,16 +77,7 @@ def _scores_over_seeds(
     metrics = {name: like.metric(name) for name in like.metrics}
     averaged = [_mean_results(results, metrics) for results in zip(*tests, strict=True)]
     rng = Randomness(0).numpy("resampling of several seeds")
-    names, config = like.about["data"]["groups"], like.config
-    statistics, _ = score_periods(
-        averaged,
-        list(metrics),
-        names,
-        config["min_group_size"],
-        rng,
-        config["n_resamples"],
-        has_advantaged=like.about["data"]["advantaged"] is not None,
-    )
+    statistics = like.scores(averaged, list(metrics), rng)
     result = {}
     for metric, score in statistics.items():
         # |PD| of the mean is smaller than the mean |PD|, which is what each run reports.
@@ -110,7 +100,7 @@ def _mean_results(results: Sequence[UserResults], metrics: Mapping[str, MetricAt
     values, totals = {}, {}
     for name, metric in metrics.items():
         if name in results[0].totals:
-            totals[name] = Total.from_dict(mean_of([result.totals[name].to_dict() for result in results]))
+            totals[name] = AggregateMetric.from_dict(mean_of([result.totals[name].to_dict() for result in results]))
         else:
             values[name] = np.mean([result.values_of(metric) for result in results], axis=0)
     return replace(results[0], values=values, totals=totals)

@@ -1,10 +1,8 @@
-"""A finished run as a file: Parquet in a store, JSON as its export.
+"""A finished run: Parquet in a store, JSON as its export.
 
-A row for each tested user of each period and task, in the task `event` for each event, with a column
-for each metric that the hits do not determine; everything else is JSON in the file's metadata, the
-results compressed.
-A store keeps seconds in a file of their own: they are never the same twice, and a run that is
-repeated must give the same file, byte for byte.
+The Parquet file has a row for each tested user of each period and task, in the task `event` for each event, with a
+column for each metric that the hits do not determine; everything else is JSON in its metadata, the results compressed.
+A store keeps seconds in a separate file: they differ each time, and a repeated run must give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,31 +11,28 @@ import base64
 import io
 import json
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 
 from fairstream.errors import DataError
-from fairstream.evaluation import MetricAtK, Protocol, Total, UserResults
-from fairstream.experiments.config import evaluation_protocol
+from fairstream.evaluation import AggregateMetric, GroupScores, MetricAtK, UserResults, built_in, score_periods
+from fairstream.experiments.config import Protocol, protocol_of
 from fairstream.experiments.identity import used_settings
-from fairstream.experiments.results import notes_on_advantaged, reported_metrics, stored_metric, summarise_periods
+from fairstream.randomness import Randomness
 
 FORMAT = 2
-Tests = dict[tuple[int, str], UserResults]
-"""(t, task) → the tested users."""
+Tests = dict[tuple[int, str], UserResults]  # (t, task) → the tested users
 
 _KEY, _RESULTS_KEY = b"fairstream", b"fairstream.results"
-_DESCRIPTION = ("config", "data", "versions")
-"""What stands uncompressed in the metadata, for any tool to read."""
+_DESCRIPTION = ("config", "data", "versions")  # what stands uncompressed in the metadata, for any tool to read
 _SCHEMA = pa.schema(
     [
         ("t", pa.int16()),
@@ -50,8 +45,8 @@ _SCHEMA = pa.schema(
     ]
 )
 """The columns of every run; those of metrics, NAME@K, come after them."""
-_TOTALS = "totals"
-"""Where metrics that are one number for all users stand: [t, task, NAME@K → number]."""
+_TOTALS = "totals"  # where metrics that are one number for all users stand: [t, task, NAME@K → number]
+_GIVE = "give a store, a run file of it, or what `--json` wrote"
 _SECTIONS = {"config", "data", "pretrained", "periods", "summary", "slices"}
 
 
@@ -67,7 +62,7 @@ class Record:
     >>> finished = run(log, "finetune", model="mf", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu")
     >>> for result in finished:
     ...     pass
-    >>> record = Record.from_document(finished.document())
+    >>> record = finished.record()
     >>> record.seed, record.config["method"], sorted(record.document["summary"])
     (0, 'Finetune', ['event', 'next', 'remain'])
 
@@ -79,47 +74,54 @@ class Record:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Record:
-        """Return the record of what `Run.document()` gives or a JSON export holds."""
-        about = dict(document)
-        if document.get("pretrained") is not None:
-            about["pretrained"] = _without_users(document["pretrained"])
-        about["periods"] = [_without_users(result) for result in document["periods"]]
-        results = list(_results(document))
-        return cls(
-            about,
-            lambda: {
-                (result["t"], task): UserResults.from_dict(evaluation["tested"])
-                for result in results
-                for task, evaluation in result["tasks"].items()
-            },
-        )
+        """Return the record of a JSON export (`Run.document()`)."""
+        tests: dict[tuple[int, str], Any] = {}
+
+        def without_users(at: tuple[int, str], evaluation: Mapping[str, Any]) -> dict[str, Any]:
+            rest = dict(evaluation)
+            tests[at] = rest.pop("tested")
+            return rest
+
+        about = _with_tasks(document, without_users)
+        return cls(about, lambda: {at: UserResults.from_dict(tested) for at, tested in tests.items()})
+
+    @classmethod
+    def of_periods(
+        cls, about: Mapping[str, Any], results: Sequence[Mapping[str, Any]], tests: Tests, seconds: Sequence[float]
+    ) -> Record:
+        """Return the record of a run from the results and seconds of its periods, pre-training first."""
+        document = {**about, "pretrained": results[0] if results else None, "periods": list(results[1:])}
+        record = cls(document, lambda: tests)
+        summary = document["summary"] = record._summary() if document["periods"] else {}
+        document["slices"] = {
+            task: _mean_slices([result["tasks"][task]["slices"] for result in document["periods"]]) for task in summary
+        }
+        document["notes"] = [*about["notes"], *_notes_on_advantaged(summary)]
+        document["timing"] = {"pretrain_s": seconds[0] if seconds else None, "update_s": list(seconds[1:])}
+        return record
 
     @classmethod
     def joined(cls, parts: Iterable[Record]) -> Record:
         """Return the run of which each part holds one period, computed apart from the others."""
         ordered = sorted(parts, key=lambda part: part.about["periods"][0]["t"])
+        shared = {name: ordered[0].about[name] for name in (*_DESCRIPTION, "notes")}
         tests = {at: tested for part in ordered for at, tested in part.tests.items()}
-        first, *later = (part.about["periods"][0] for part in ordered)
-        shared = {name: ordered[0].about[name] for name in ("config", "data", "versions")}
-        timing = {
-            "pretrain_s": ordered[0].about["timing"]["update_s"][0],
-            "update_s": [part.about["timing"]["update_s"][0] for part in ordered[1:]],
-        }
-        about = {**shared, "notes": ordered[0].about["notes"], "pretrained": first, "periods": later}
-        about |= summarise_periods(about, tests)
-        about["notes"] = [*about["notes"], *notes_on_advantaged(about, about["summary"])]
-        return cls({**about, "timing": timing}, lambda: tests)
+        results = [part.about["periods"][0] for part in ordered]
+        return cls.of_periods(shared, results, tests, [part.about["timing"]["update_s"][0] for part in ordered])
+
+    def _summary(self) -> dict[str, Any]:
+        """Task → metric → means over the periods, as the paper averages."""
+        metrics = [self.metric(name) for name in self.metrics]
+        rng, n_periods = Randomness(self.seed), len(self.about["periods"])
+        summary = {}
+        for task in self.tasks:
+            scores = self.scores(self.tested(task), metrics, rng.numpy("resampling of the mean", n_periods))
+            summary[task] = {name: score.to_dict() for name, score in scores.items()}
+        return summary
 
     @classmethod
     def read(cls, path: Path | str) -> Record:
-        """Read a run file of a store, or a JSON export.
-
-        Raises
-        ------
-        DataError
-            If the file is neither.
-
-        """
+        """Read a run file of a store, or a JSON export; raises DataError if the file is neither."""
         path = Path(path)
         try:
             with path.open("rb") as file:
@@ -136,17 +138,8 @@ class Record:
     @property
     def document(self) -> dict[str, Any]:
         """The whole run in the layout of `Run.document()`, as `--json` writes it."""
-        document = {"timing": None, **self.about}
-        if document["pretrained"] is not None:
-            document["pretrained"] = self._with_users(document["pretrained"])
-        return {**document, "periods": [self._with_users(result) for result in document["periods"]]}
-
-    def _with_users(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        tasks = {
-            task: {**evaluation, "tested": self.tests[result["t"], task].to_dict()}
-            for task, evaluation in result["tasks"].items()
-        }
-        return {**result, "tasks": tasks}
+        document = _with_tasks(self.about, lambda at, part: {**part, "tested": self.tests[at].to_dict()})
+        return {**document, "timing": self.about.get("timing")}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -160,18 +153,17 @@ class Record:
     @property
     def settings(self) -> dict[str, Any]:
         """What decides the run's results but for the seed: the options its method uses, and who is advantaged."""
-        data = self.about["data"]
-        advantaged = "auto" if data["advantaged_by"] == "auto" else data["advantaged"]
-        return {**used_settings(self.config), "advantaged": advantaged}
+        return {**used_settings(self.config), "advantaged": self.about["data"]["advantaged"]}
 
     @cached_property
     def protocol(self) -> Protocol:
-        return evaluation_protocol(self.config["protocol"])
+        return protocol_of(self.config["protocol"])
 
     @property
     def results(self) -> list[Mapping[str, Any]]:
         """The results of all periods, pre-training (t = 0) first, without the tested users."""
-        return list(_results(self.about))
+        first = self.about.get("pretrained")
+        return [*([] if first is None else [first]), *self.about["periods"]]
 
     @property
     def tasks(self) -> list[str]:
@@ -181,11 +173,21 @@ class Record:
     @cached_property
     def metrics(self) -> list[str]:
         """NAME@K of the metrics in the results, the main one first."""
-        return reported_metrics(self.about)
+        return [name for name in next(iter(self.about["periods"][0]["tasks"].values())) if "@" in name]
 
     def metric(self, name: str) -> MetricAtK | str:
-        """Return a metric of the results, in the form in which `UserResults.values_of` takes it."""
-        return stored_metric(name, self.protocol)
+        """Return a metric for `UserResults.values_of`: computed from the hits, or the name of its stored values."""
+        return built_in(name, self.protocol.metrics) or name
+
+    def scores(
+        self, tests: Sequence[UserResults], metrics: Sequence[MetricAtK | str], rng: np.random.Generator
+    ) -> dict[str, GroupScores]:
+        """The scores of stored tests, averaged over them, as the run's configuration says."""
+        config, data = self.config, self.about["data"]
+        has_advantaged, size = data["advantaged"] is not None, config["min_group_size"]
+        return score_periods(
+            tests, metrics, data["groups"], size, rng, config["n_resamples"], has_advantaged=has_advantaged
+        )[0]
 
     def tested(self, task: str) -> list[UserResults]:
         """Of each period after pre-training, the tested users."""
@@ -197,11 +199,11 @@ class Record:
         parts = [_rows(t, task, tested, schema) for (t, task), tested in self.tests.items()]
         return pa.concat_tables([schema.empty_table(), *parts]).combine_chunks()
 
-    def hits(self, tasks: Container[str]) -> pa.Table:
-        """The rows of some tasks, without the metrics' columns: the same for all records of one run."""
-        ordered = sorted((at, tested) for at, tested in self.tests.items() if at[1] in tasks)
-        parts = [_rows(*at, tested, _SCHEMA) for at, tested in ordered]
-        return pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
+    def has_hits_of(self, other: Record) -> bool:
+        """Whether the tasks that both have were tested on the same users, with the same hits."""
+        pairs = [(self.tests[at], other.tests[at]) for at in self.tests.keys() & other.tests.keys()]
+        names = ("users", "hits", "n_positives")
+        return all(np.array_equal(getattr(one, name), getattr(two, name)) for one, two in pairs for name in names)
 
     def content(self) -> bytes:
         """The record as the bytes of a Parquet file."""
@@ -221,34 +223,33 @@ class Record:
         return buffer.getvalue()
 
 
-def _results(about: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if about.get("pretrained") is not None:
-        yield about["pretrained"]
-    yield from about["periods"]
+def _with_tasks(about: Mapping[str, Any], change: Callable[[tuple[int, str], Any], Any]) -> dict[str, Any]:
+    """The document with `change((t, task), evaluation)` in place of each evaluation."""
 
+    def changed(result: Mapping[str, Any]) -> dict[str, Any]:
+        return {**result, "tasks": {name: change((result["t"], name), part) for name, part in result["tasks"].items()}}
 
-def _without_users(result: Mapping[str, Any]) -> dict[str, Any]:
-    tasks = {
-        task: {name: part for name, part in evaluation.items() if name != "tested"}
-        for task, evaluation in result["tasks"].items()
+    first = about.get("pretrained")
+    return {
+        **about,
+        "pretrained": None if first is None else changed(first),
+        "periods": [changed(result) for result in about["periods"]],
     }
-    return {**result, "tasks": tasks}
 
 
 def _read_json(path: Path) -> Record:
     try:
         document = json.loads(path.read_bytes())
     except ValueError:
-        raise DataError(f"{path} is not JSON; give a store, a run file of it, or what `--json` wrote") from None
+        raise DataError(f"{path} is not JSON; {_GIVE}") from None
     try:
         tasks = [task for result in document["periods"] for task in result["tasks"].values()]
-        is_run = bool(tasks) and {"seed", "method", "protocol", "k"} <= set(document["config"])
-        is_run &= "sha256" in document["data"] and all("tested" in task for task in tasks)
-        is_run &= set(document) >= _SECTIONS
+        is_run = bool(tasks) and all("tested" in task for task in tasks) and set(document) >= _SECTIONS
+        is_run &= {"seed", "method", "protocol", "k"} <= set(document["config"]) and "sha256" in document["data"]
     except (KeyError, TypeError, AttributeError):
         is_run = False
     if not is_run:
-        raise DataError(f"{path} is not a finished run; give a store, a run file of it, or what `--json` wrote")
+        raise DataError(f"{path} is not a finished run; {_GIVE}")
     return Record.from_document(document)
 
 
@@ -262,7 +263,7 @@ def _read_parquet(path: Path) -> Record:
         is_run = about.pop("format") == FORMAT and own == _SCHEMA.names and all("@" in name for name in of_metrics)
         about |= json.loads(zlib.decompress(base64.b64decode(metadata[_RESULTS_KEY])))
         totals = {
-            (t, task): {name: Total.from_dict(total) for name, total in by_name.items()}
+            (t, task): {name: AggregateMetric.from_dict(total) for name, total in by_name.items()}
             for t, task, by_name in about.pop(_TOTALS, [])
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, pa.ArrowException):
@@ -275,25 +276,21 @@ def _read_parquet(path: Path) -> Record:
             about["timing"] = json.loads(seconds.read_bytes())
         except (OSError, ValueError):
             raise DataError(f"{seconds} is damaged; remove it: only the run's seconds are lost") from None
-    return Record(about, lambda: _read_tests(path, about, totals))
+    record = Record(about, lambda: _read_tests(path, record, totals))
+    return record
 
 
-def _read_tests(path: Path, about: Mapping[str, Any], totals: Mapping[tuple[int, str], Mapping[str, Total]]) -> Tests:
+def _read_tests(path: Path, record: Record, totals: Mapping[tuple[int, str], Mapping[str, AggregateMetric]]) -> Tests:
     try:
         table = pq.read_table(path)
         table = table.cast(_with_values(table.column_names[len(_SCHEMA) :]))
     except (OSError, pa.ArrowException):
         raise _not_a_run(path) from None
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
-    t, task = columns["t"].to_numpy(), columns["task"].to_numpy(zero_copy_only=False)
-    is_start = np.r_[True, (t[1:] != t[:-1]) | (task[1:] != task[:-1])][: len(t)]
-    starts = np.flatnonzero(is_start).tolist()
-    spans = {(int(t[start]), str(task[start])): (start, stop) for start, stop in pairwise([*starts, len(t)])}
-    k = about["config"]["k"]
-    tests = [(result["t"], name) for result in _results(about) for name in result["tasks"]]
-    return {
-        at: _tested(columns, *spans.get(at, (0, 0)), k, totals.get(at, {}), by_event=at[1] == "event") for at in tests
-    }
+    tests = {}
+    for t, task in [(result["t"], task) for result in record.results for task in result["tasks"]]:
+        rows = table.filter((pc.field("t") == t) & (pc.field("task") == task))
+        tests[t, task] = _tested(rows, record.config["k"], totals.get((t, task), {}), by_event=task == "event")
+    return tests
 
 
 def _not_a_run(path: Path) -> DataError:
@@ -309,7 +306,7 @@ def _rows(t: int, task: str, tested: UserResults, schema: pa.Schema) -> pa.Table
     n = len(tested.hits)
     n_lists = 1 if tested.n_lists is None else tested.n_lists
     values = {name: np.repeat(values, n_lists) for name, values in tested.values.items()}
-    row, place = np.nonzero(tested.hits.numpy())
+    row, place = np.nonzero(tested.hits)
     ends = np.cumsum(np.bincount(row, minlength=n))
     ranks = pa.ListArray.from_arrays(pa.array(np.r_[0, ends], pa.int32()), pa.array(place + 1, pa.int16()))
     columns = [
@@ -318,29 +315,22 @@ def _rows(t: int, task: str, tested: UserResults, schema: pa.Schema) -> pa.Table
         pa.array(np.repeat(tested.users, n_lists), pa.int32()),
         pa.array(np.repeat(tested.codes, n_lists), pa.int16()),
         pa.array(np.repeat(tested.is_cold, n_lists)),
-        pa.array(tested.n_positives.numpy().astype(np.int32)),
+        pa.array(tested.n_positives.astype(np.int32)),
         ranks,
         *(pa.array(values.get(name, [None] * n), pa.float64()) for name in schema.names[len(_SCHEMA) :]),
     ]
     return pa.table(columns, schema=schema)
 
 
-def _tested(
-    columns: Mapping[str, Any], start: int, stop: int, k: int, totals: Mapping[str, Total], *, by_event: bool
-) -> UserResults:
-    n = stop - start
-    lists = columns["hit_ranks"].slice(start, n)
-    offsets = lists.offsets.to_numpy()
-    hits = torch.zeros(n, k, dtype=torch.float64)
-    ranks = lists.values.to_numpy()[offsets[0] : offsets[-1]]
-    hits[np.repeat(np.arange(n), np.diff(offsets)), ranks.astype(np.int64) - 1] = 1.0
+def _tested(rows: pa.Table, k: int, totals: Mapping[str, AggregateMetric], *, by_event: bool) -> UserResults:
+    n, ranks = len(rows), rows["hit_ranks"].combine_chunks()
+    hits = np.zeros((n, k), np.bool_)
+    hits[pc.list_parent_indices(ranks).to_numpy(), ranks.flatten().to_numpy().astype(np.int64) - 1] = True
 
     def column(name: str, dtype: Any) -> Any:
-        return columns[name].slice(start, n).to_numpy(zero_copy_only=False).astype(dtype)
+        return rows[name].to_numpy().astype(dtype)
 
-    def is_there(name: str) -> bool:
-        return columns[name].slice(start, n).null_count == 0
-
+    stored = [name for name in rows.column_names if "@" in name and n and not rows[name].null_count]
     first, n_lists = np.arange(n), None
     if by_event:
         _, first, n_lists = np.unique(column("user", np.int64), return_index=True, return_counts=True)
@@ -349,8 +339,46 @@ def _tested(
         column("group", np.int16)[first],
         column("is_cold", np.bool_)[first],
         hits,
-        torch.from_numpy(column("n_positives", np.float64)),
-        {name: column(name, np.float64)[first] for name in columns if "@" in name and n and is_there(name)},
+        column("n_positives", np.int64),
+        {name: column(name, np.float64)[first] for name in stored},
         totals,
         n_lists,
     )
+
+
+def mean_of(parts: Sequence[Any]) -> Any:
+    """The mean, number by number, of several documents of one shape; missing numbers do not count.
+
+    >>> mean_of([{"a": 1, "b": [2]}, {"a": 3, "b": [None]}])
+    {'a': 2.0, 'b': [2.0]}
+    """
+    parts = [part for part in parts if part is not None]
+    if not parts:
+        return None
+    if isinstance(parts[0], Mapping):
+        names = dict.fromkeys(name for part in parts for name in part)
+        return {name: mean_of([part.get(name) for part in parts]) for name in names}
+    if isinstance(parts[0], list):
+        return [mean_of(column) for column in zip(*parts, strict=True)]
+    return sum(parts) / len(parts)
+
+
+def _mean_slices(periods: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Each slice's users, events, means and PD, averaged over the periods; intervals do not average."""
+    averaged = ("mean", "by_group", "performance_disparity")
+
+    def averages(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: value if isinstance(value, int) else {name: value[name] for name in averaged}
+            for key, value in part.items()
+        }
+
+    means: dict[str, Any] = mean_of([{name: averages(part) for name, part in each.items()} for each in periods])
+    return means
+
+
+def _notes_on_advantaged(summary: Mapping[str, Any]) -> list[str]:
+    """A sentence on the first task whose main metric puts the advantaged group behind, over all periods."""
+    mains = {task: next(iter(scores.items())) for task, scores in summary.items() if scores}
+    notes = {task: GroupScores.from_dict(score).note_on_advantaged(name) for task, (name, score) in mains.items()}
+    return [f"on the task {task}, {note}" for task, note in notes.items() if note is not None][:1]

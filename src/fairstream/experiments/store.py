@@ -13,6 +13,7 @@ removed as soon as nothing needs them.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,64 +25,52 @@ from fairstream.files import replace_file
 
 
 class Store:
-    """Reads and writes a folder of finished runs.
-
-    Parameters
-    ----------
-    folder
-        Created by the first write; an existing store is resumed.
-
-    """
+    """Reads and writes a folder of finished runs, which the first write creates."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = folder = Path(folder)
-        self._runs, self._times = folder / "runs", folder / "times"
-        self._parts, self._pretrained = folder / "parts", folder / "pretrained"
-        self._failed = folder / "failed"
+        names = ("runs", "times", "parts", "pretrained", "failed")
+        self._folders = [folder / name for name in names]
+        self._runs, self._times, self._parts, self._pretrained, self._failed = self._folders
 
     @classmethod
     def opened(cls, folder: Path | str) -> Store:
-        """Return an existing store.
-
-        Raises
-        ------
-        DataError
-            If the folder is not one.
-
-        """
+        """Return an existing store; raises DataError if the folder is not one."""
         store = cls(folder)
         if not store._runs.is_dir():
             raise DataError(f"{folder} is not a store of runs; `run --store`, `sweep` and `reproduce` write one")
         return store
 
     def create(self) -> None:
-        """Make the folder, unless it is there."""
-        try:
-            for folder in (self._runs, self._times, self._parts, self._pretrained, self._failed):
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._not_writable(error) from None
+        for folder in self._folders:
+            folder.mkdir(parents=True, exist_ok=True)
 
-    def _not_writable(self, error: OSError) -> ConfigurationError:
-        return ConfigurationError(
-            f"the store {self.folder} cannot be written to: {error.strerror or error}; choose another folder"
-        )
+    @classmethod
+    @contextmanager
+    def temporary(cls) -> Iterator[Store]:
+        """Create a store that is removed at the end of the block."""
+        with tempfile.TemporaryDirectory(prefix="fairstream-") as folder:
+            store = cls(folder)
+            store.create()
+            yield store
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[Store]:
         """Lock the folder for one writer; the lock ends with the process, however it ends.
 
-        Temporary files of a killed writer are removed.
+        Temporary files of a killed writer are removed, and at the end the pre-trained models, which no run needs then.
         """
         try:
             import fcntl  # noqa: PLC0415 (not on Windows)
         except ImportError:
             raise ConfigurationError("a store can be written to on Linux and macOS only") from None
-        self.create()
         try:
+            self.create()
             lock = (self.folder / ".lock").open("w")
         except OSError as error:
-            raise self._not_writable(error) from None
+            raise ConfigurationError(
+                f"the store {self.folder} cannot be written to: {error.strerror or error}; choose another folder"
+            ) from None
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,20 +80,16 @@ class Store:
                 ) from None
             self._remove_unfinished()
             try:
-                yield
+                yield self
+                for path in self._pretrained.iterdir():
+                    path.unlink(missing_ok=True)
             finally:
                 self._remove_unfinished()  # a worker can outlive a killed parent for a moment
 
     def _remove_unfinished(self) -> None:
-        """Remove temporary files of writers that were killed."""
-        for folder in (self.folder, self._runs, self._times, self._parts, self._pretrained, self._failed):
+        for folder in (self.folder, *self._folders):
             for path in folder.glob(".*.tmp"):
                 path.unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """Remove the pre-trained models once no run that starts from one is left."""
-        for path in self._pretrained.iterdir():
-            path.unlink(missing_ok=True)
 
     def __contains__(self, run_id: str) -> bool:
         return self.path(run_id).exists()
@@ -113,7 +98,6 @@ class Store:
         return self._runs / f"{run_id}.parquet"
 
     def ids(self) -> list[str]:
-        """All finished runs."""
         return sorted(path.stem for path in self._runs.glob("*.parquet"))
 
     def read(self, run_id: str) -> Record:
@@ -121,11 +105,9 @@ class Store:
         return Record.read(self.path(run_id))
 
     def records(self) -> list[Record]:
-        """Return all finished runs."""
         return [self.read(run_id) for run_id in self.ids()]
 
     def write(self, run_id: str, record: Record) -> None:
-        """Add a finished run."""
         about = dict(record.about)
         timing = about.pop("timing", None)
         if timing is not None:
@@ -161,7 +143,7 @@ class Store:
         return self._pretrained / f"{pretraining_id}.safetensors"
 
     def write_note(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file beside the runs."""
+        """Write a JSON file next to the runs."""
         replace_file(self.folder / f"{name}.json", (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
     def note(self, name: str) -> dict[str, Any] | None:

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fairstream.data import EventLog
-from fairstream.errors import ConfigurationError, FairstreamError, ModelError
+from fairstream.errors import ConfigurationError
 from fairstream.evaluation import Metric
-from fairstream.experiments.config import RunConfig
-from fairstream.experiments.identity import run_id
-from fairstream.experiments.jobs import Device, Epoch, LogSource, Source
-from fairstream.experiments.pool import OnStart, execute_runs
+from fairstream.experiments.config import RunConfig, with_model_settings
+from fairstream.experiments.jobs import Source, plan_runs
+from fairstream.experiments.pool import load_runs
 from fairstream.experiments.record import Record
-from fairstream.experiments.run import Run
+from fairstream.experiments.run import make_run
 from fairstream.experiments.store import Store
 from fairstream.methods import Parts
 from fairstream.models import ModelFactory
 from fairstream.objectives import FairnessLoss, Loss
 from fairstream.strategies import Strategy
 from fairstream.threads import available_cores
-
-OnSeedProgress = Callable[[int, int, int, int], None]
-"""Called with (seed, period t, epochs done, epochs in all)."""
 
 
 def run_seeds(
@@ -41,8 +35,7 @@ def run_seeds(
     metrics: Sequence[str] | Mapping[str, Metric] = (),
     store: Path | str | None = None,
     n_workers: int | None = None,
-    cluster: str | None = None,
-    on_progress: OnSeedProgress | None = None,
+    on_progress: Callable[[int, int, int, int], None] | None = None,
     on_record: Callable[[Record], None] | None = None,
     **options: Any,
 ) -> list[Record]:
@@ -55,18 +48,15 @@ def run_seeds(
     log
         The events.
     seeds
-        The seeds, each a run of its own.
+        One run for each seed.
     model, loss, fairness, strategy, metrics
-        As for `run`: registered names, or objects of your own that can be pickled.
+        As for `run`: registered names, or custom objects that can be pickled.
     store
         Results folder; an existing one is resumed: runs that it has are not repeated. By default
         nothing is kept on disk.
     n_workers
         Number of processes; by default one per core, at most one per seed. 1 runs in this process.
-        On a cluster, the most runs at a time; by default all.
-    cluster
-        "local" or HOST:PORT: run on a Ray cluster (`pip install 'fairstream[cluster]'`), with the same results;
-        None: on this machine. On several machines it needs a `store` that all of them see.
+        Inside `fairstream.cluster` the cluster decides; on several machines it needs a `store` that all of them see.
     on_progress
         Called after each epoch with (seed, period t, epochs done, epochs in all).
     on_record
@@ -103,47 +93,21 @@ def run_seeds(
     given, parts = Parts.split(model=model, loss=loss, fairness=fairness, strategy=strategy, metrics=metrics, **options)
     if parts != Parts() and store is not None:
         raise ConfigurationError(
-            "a store names runs by their configuration, which objects of your own are not part of; register them and "
+            "a store names runs by their configuration, which custom objects are not part of; register them and "
             "give their names, or leave out store"
         )
     configs = [RunConfig(**given, seed=seed) for seed in seeds]
-    Run(log, configs[0], parts=parts)  # raises what cannot be honoured before any process is started
-    with ExitStack() as stack:
-        if store is None:
-            folder = Store(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairstream-")))
-            folder.create()
-        else:
-            folder = Store(store)
-            stack.enter_context(folder.writing())
-
-        def on_epoch(epoch: Epoch) -> None:
-            if on_progress is not None:
-                on_progress(*epoch[:4])
-
-        errors = execute_runs(
+    make_run(log, configs[0], parts=parts)  # raises what cannot be honoured before any process is started
+    with Store.temporary() if store is None else Store(store).writing() as folder:
+        return load_runs(
             folder,
-            [(LogSource(log), configs)],
+            plan_runs(Source(log), configs),
             device=configs[0].device,
-            n_workers=n_workers or (None if cluster else min(len(configs), available_cores())),
-            cluster=cluster,
+            n_workers=n_workers or min(len(configs), available_cores()),
             parts=parts,
-            on_epoch=on_epoch,
+            on_epoch=None if on_progress is None else lambda epoch: on_progress(*epoch[:4]),
             on_record=on_record,
         )
-        folder.clear()
-        if errors:
-            raise errors[0]
-        return [_loaded(folder, run_id(log, config)) for config in configs]
-
-
-def _loaded(store: Store, run_id: str) -> Record:
-    """A run with its users' rows in memory, should the store be temporary; or why it failed before."""
-    reason = store.failure(run_id)
-    if reason is not None:
-        raise ModelError(f"this run failed before: {reason}; remove failed/{run_id}.json to try it again")
-    record = store.read(run_id)
-    _ = record.tests
-    return record
 
 
 def parsed(assignment: str) -> tuple[str, list[Any]]:
@@ -160,6 +124,19 @@ def parsed(assignment: str) -> tuple[str, list[Any]]:
     return name.replace("-", "_"), [_value(value) for value in values.split(",")]
 
 
+def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
+    """NAME=VALUE, several times, as options.
+
+    >>> parse_settings(["fairness-weight=0.5", "model=mf"])
+    {'fairness_weight': 0.5, 'model': 'mf'}
+    """
+    options = dict(map(parsed, assignments))
+    for name, values in options.items():
+        if len(values) != 1:
+            raise ConfigurationError(f"--set takes one value, {name} has {len(values)}; use --grid for several")
+    return {name: value for name, (value,) in options.items()}
+
+
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
@@ -168,29 +145,9 @@ def _value(text: str) -> Any:
 
 
 def combinations(grids: Mapping[str, Sequence[Any]], seeds: Iterable[int], **fixed: Any) -> list[RunConfig]:
-    """Every combination of the grids' values, from every seed."""
+    """Every combination of the grids' values, from every seed; names that are no options set the model's settings."""
     return [
-        RunConfig(**{**fixed, **dict(zip(grids, values, strict=True)), "seed": seed})
+        RunConfig(**with_model_settings({**fixed, **dict(zip(grids, values, strict=True)), "seed": seed}))
         for values in product(*grids.values())
         for seed in seeds
     ]
-
-
-def sweep(
-    store: Store,
-    source: Source | LogSource,
-    configs: Sequence[RunConfig],
-    *,
-    device: Device,
-    n_workers: int | None,
-    cluster: str | None = None,
-    on_start: OnStart | None = None,
-) -> tuple[list[Record], list[FairstreamError]]:
-    """Compute the runs that the store does not have yet; returns all finished ones, and the errors of the others."""
-    errors = execute_runs(
-        store, [(source, configs)], device=device, n_workers=n_workers, cluster=cluster, on_start=on_start
-    )
-    store.clear()
-    log = source.read()
-    names = dict.fromkeys(run_id(log, config) for config in configs)
-    return [store.read(name) for name in names if name in store], errors

@@ -1,4 +1,4 @@
-"""A blend of a sequence model, item–item regression and popularity, weighed by what the last period showed."""
+"""A blend of a sequence model, item–item regression and popularity, with weights learned from recent periods."""
 
 from __future__ import annotations
 
@@ -13,79 +13,68 @@ from torch import Tensor, nn
 
 from fairstream.data import History, Rows
 from fairstream.data.history import Positions
-from fairstream.models.context import TASKS, Context, ContextBuilder, Reads, Task
+from fairstream.models.config import ModelConfig
+from fairstream.models.context import TASKS, Context, ContextBuilder, Task
 from fairstream.models.item_item import ItemItem
-from fairstream.models.popularity import Popularity, RecentPopularity
+from fairstream.models.popularity import PopularityScorer, RecentPopularityScorer
 from fairstream.models.scorer import BlockScorer, Scorer, UserWeights, WindowScorer
-from fairstream.models.sequence import LENGTH, SASRec
+from fairstream.models.sequence import SASRec, SASRecScorer
 
-LENGTHS = (1, 2, 5, 20)
-"""Where one range of history lengths ends and the next begins: 0, 1, 2–4, 5–19, 20 and more."""
-N_REQUESTS = 400
-"""The most requests of a period that weights are learned from, for each task and range of lengths."""
-N_CANDIDATES = 1_000
-"""The most items beside the requested ones that each request is compared with to learn weights."""
-MEMORY = 8
-"""Over how many periods the weights are averaged before older ones begin to fade."""
-HALF_LIVES = (0.1, 0.05, 0.02)
-"""Of recent popularity, as shares of all events."""
+LENGTHS = (1, 2, 5, 20)  # where ranges of history lengths begin: 0, 1, 2–4, 5–19, 20 and more
+MAX_REQUESTS = 400  # requests of a period that the weights of a task and a range of lengths are learned from, at most
+MAX_CANDIDATES = 1_000  # items that each request compares with its positives, at most
+MEMORY = 8  # periods that count equally in the weights; older ones fade
+HALF_LIVES = (0.1, 0.05, 0.02)  # of recent popularity, as shares of all events
 PARTS = ("sequence", "item-item", "log item-item", "popularity", *(f"popularity of {share}" for share in HALF_LIVES))
 _PRIOR: Mapping[Task, tuple[float, ...]] = {
     "event": (0.8, 0.2, 0.2, 0.0, 0.1, 0.0, 0.0),
     "next": (0.1, 0.2, 0.3, 0.2, 0.3, 0.0, 0.0),
 }
 _PRIOR_OF_NEWCOMERS = (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
-_PULL = 0.01
-_TOLERANCE = 1e-6
-"""Of the likelihood; the differences between parts that matter are hundreds of times as large."""
-_LEAST_REQUESTS = 30
+_PRIOR_STRENGTH = 0.01
+_TOLERANCE = 1e-6  # of the likelihood; relevant differences between parts are hundreds of times as large
+_MIN_REQUESTS = 30
 _SCORES_AT_ONCE = 1 << 20
-_ITEM_ITEM_SCALE = 10.0
-"""Brings scores of item–item, mostly below 1, to the range of the other parts."""
-_LEAST_ITEM_ITEM = 1e-2
+_ITEM_ITEM_SCALE = 10.0  # brings scores of item–item, mostly below 1, to the range of the other parts
+_MIN_ITEM_ITEM = 1e-2
 
 
-class Blend(Scorer):
-    """s_ui = Σ_p w_p f_p(u, i): a log-linear blend of its parts.
+class BlendScorer(Scorer):
+    """s_ui = Σ_p w_p f_p(u, i): a log-linear blend of its parts; see `Blend`."""
 
-    The parts are a sequence model (its logits), item–item regression and its logarithm, and the
-    logarithms of the items' popularity, of all time and more or less recent. The weights depend
-    on the task, the very next event or a list for the whole period, and on the length of the
-    user's history. They are learned by maximum likelihood from how the parts would have ranked new
-    events before learning them: in `fit` the last 5 % of the events, in each update the new period.
-    They are the mean of all these so far; from the ninth on older ones fade. Where there were too
-    few events to learn them, they are a guess.
-
-    The sequence model is trained by gradient descent, with a fairness loss if there is one; the
-    other parts, and the weights of the blend, are computed with group weights if there are any.
-    """
-
-    reads: ClassVar[Reads] = Reads(history=ItemItem.reads.history)
     answers_newcomers: ClassVar[bool] = True
-    defaults: ClassVar[Mapping[str, Any]] = SASRec.defaults
-    weights: Tensor
-    """(tasks, lengths, parts)"""
-    n_periods: Tensor
-    """(tasks, lengths) periods that the weights were learned from."""
+    defaults: ClassVar[Mapping[str, Any]] = SASRecScorer.defaults
+    weights: Tensor  # (tasks, lengths, parts)
+    n_periods: Tensor  # (tasks, lengths) periods that the weights were learned from
 
-    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64, feature_buckets: int = 0) -> None:
+    def __init__(
+        self,
+        n_users: int,
+        n_items: int,
+        *,
+        sequence: SASRec | None = None,
+        item_item: ItemItem | None = None,
+        with_features: bool = False,
+    ) -> None:
         super().__init__()
-        self.sequence = SASRec(n_users, n_items, embedding_dim=embedding_dim, feature_buckets=feature_buckets)
-        self.item_item = ItemItem(n_users, n_items)
-        recent = (RecentPopularity(n_users, n_items, half_life=share) for share in HALF_LIVES)
-        self.popular = nn.ModuleList([Popularity(n_users, n_items), *recent])
+        self.sequence = (sequence or SASRec()).build(n_users, n_items, with_features=with_features)
+        self.item_item = (item_item or ItemItem()).build(n_users, n_items)
+        self.history_length = max(self.sequence.history_length, self.item_item.history_length)
+        recent = (RecentPopularityScorer(n_users, n_items, half_life=share) for share in HALF_LIVES)
+        self.popular = nn.ModuleList([PopularityScorer(n_users, n_items), *recent])
         prior = [[_prior(task, length) for length in range(len(LENGTHS) + 1)] for task in TASKS]
         self.register_buffer("weights", torch.tensor(prior))
         self.register_buffer("n_periods", torch.zeros(len(TASKS), len(LENGTHS) + 1, dtype=torch.int64))
 
     @property
     def gradient_part(self) -> WindowScorer:
+        assert isinstance(self.sequence, WindowScorer)
         return self.sequence
 
     @property
     def notes(self) -> tuple[str, ...]:
-        guessed = "there were too few events to learn the blend's weights, so they are a guess: update it with more"
-        return (*self.item_item.notes, *(() if bool(self.n_periods.any()) else (guessed,)))
+        guess = "there were too few events to learn the blend's weights, so they are a guess: update it with more"
+        return (*self.item_item.notes, *(() if bool(self.n_periods.any()) else (guess,)))
 
     def grow(self, n_users: int, n_items: int) -> None:
         super().grow(n_users, n_items)
@@ -96,7 +85,7 @@ class Blend(Scorer):
 
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         parts = [
-            self.sequence(users, items, _latest(context)),
+            self.sequence(users, items, self._latest(context)),
             *_item_item_parts(self.item_item(users, items, context)),
             *(popular[items] for popular in self._log_popularity()),
         ]
@@ -110,8 +99,7 @@ class Blend(Scorer):
         return lambda start, stop: self._blended(weights, parts(start, stop))
 
     def _part_scorer(self, users: Tensor, context: Context) -> Callable[[int, int], list[Tensor]]:
-        """(start, stop) → what each part says of the items from `start` to `stop`."""
-        sequence = self.sequence.block_scorer(users, _latest(context))
+        sequence = self.sequence.block_scorer(users, self._latest(context))
         item_item = self.item_item.block_scorer(users, context)
         popular = self._log_popularity()
         return lambda start, stop: [
@@ -120,8 +108,12 @@ class Blend(Scorer):
             *(part[start:stop].expand(len(users), -1) for part in popular),
         ]
 
-    def _popularities(self) -> list[Popularity]:
-        return [part for part in self.popular if isinstance(part, Popularity)]
+    def _latest(self, context: Context) -> Context:
+        assert context.history is not None
+        return replace(context, history=context.history[:, -self.sequence.history_length :])
+
+    def _popularities(self) -> list[PopularityScorer]:
+        return [part for part in self.popular if isinstance(part, PopularityScorer)]
 
     def _log_popularity(self) -> list[Tensor]:
         return [part.logarithm() for part in self._popularities()]
@@ -141,7 +133,7 @@ class Blend(Scorer):
     # ── learning the weights ─────────────────────────────────────────────────────────────
 
     @torch.no_grad()
-    def inherit(
+    def calibrate_from(
         self,
         previous: Scorer,
         history: History,
@@ -149,26 +141,28 @@ class Blend(Scorer):
         contexts: ContextBuilder,
         user_weights: UserWeights | None = None,
     ) -> None:
-        assert isinstance(previous, Blend)
+        assert isinstance(previous, BlendScorer)
         previous.eval()
         weights, n_periods = previous.weights.clone(), previous.n_periods.clone()
         for at, task in enumerate(TASKS):
-            requests = _requests(task, history, np.asarray(history.firsts(new), dtype=np.int64), contexts.n_items)
+            first = np.asarray(history.first_interactions(new), dtype=np.int64)
+            requests = _requests(task, history, first, contexts.n_items)
             ranges = _length_range(torch.from_numpy(requests.n_events)).numpy()
             for length in range(len(LENGTHS) + 1):
-                chosen = requests.where(_spread(ranges == length, N_REQUESTS)).weighted(user_weights)
-                if len(chosen.users) < _LEAST_REQUESTS:
-                    continue  # as before
-                evidence = previous._evidence(task, chosen, history, contexts)
-                learned = evidence.most_likely(torch.tensor(_prior(task, length))).to(weights)
+                chosen = requests.where(_spread(ranges == length, MAX_REQUESTS), user_weights)
+                if len(chosen.users) < _MIN_REQUESTS:
+                    continue  # the weights stay the same
+                data = previous._calibration_data(task, chosen, history, contexts)
+                learned = data.fit_weights(torch.tensor(_prior(task, length))).to(weights)
                 weights[at, length].lerp_(learned, 1 / min(1 + int(n_periods[at, length]), MEMORY))
                 n_periods[at, length] += 1
         self.weights, self.n_periods = weights, n_periods
 
-    def _evidence(self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder) -> _Evidence:
-        """What each part would have said to some requests."""
+    def _calibration_data(
+        self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder
+    ) -> _CalibrationData:
         candidates, offset = _candidates(requests.items, contexts.n_items)
-        known, columns = contexts.observing(history).for_task(task), torch.from_numpy(candidates).to(self.device)
+        known, columns = replace(contexts, observed=history, task=task), torch.from_numpy(candidates).to(self.device)
         shape = len(requests.users), len(candidates)
         features = torch.empty(*shape, len(PARTS), device=self.device)
         shift = torch.from_numpy(offset).to(features).repeat(shape[0], 1)
@@ -176,107 +170,87 @@ class Blend(Scorer):
         for start in range(0, shape[0], at_once):
             at = slice(start, start + at_once)
             rows, before = requests.users[at], requests.before[at]
-            said = self._part_scorer(torch.from_numpy(rows).to(self.device), known.at(rows, before))
-            for p, part in enumerate(said(0, contexts.n_items)):
+            part_scores = self._part_scorer(torch.from_numpy(rows).to(self.device), known.at(rows, before))
+            for p, part in enumerate(part_scores(0, contexts.n_items)):
                 features[at, :, p] = part[:, columns]
             bounds, items = history.items_of(rows, before)
             place = np.searchsorted(candidates, items).clip(max=len(candidates) - 1)
             is_candidate = candidates[place] == items
             owner = start + np.repeat(np.arange(len(rows)), np.diff(bounds))
             shift[owner[is_candidate], place[is_candidate]] = -torch.inf
-        return _Evidence(features, shift, requests, np.searchsorted(candidates, requests.items))
+        return _CalibrationData(features, shift, requests, np.searchsorted(candidates, requests.items))
 
 
-class _Evidence:
-    """What the parts said to R requests of C candidates, and what was wanted."""
+class _CalibrationData:
+    """The scores of the parts for the C candidates of R requests, and the items that followed."""
 
     def __init__(self, features: Tensor, shift: Tensor, requests: _Requests, wanted: Rows) -> None:
-        self._features = features
-        """(R, C, P)"""
-        self._shift = shift
-        """(R, C) the log of how many items a candidate stands for; −∞ for what the user has had."""
+        self._features = features  # (R, C, P)
+        self._shift = shift  # (R, C) the log of how many items a candidate stands for; −∞ for the user's own items
         self._weights = torch.from_numpy(requests.weights / requests.weights.sum()).to(features)
         row, place = (torch.from_numpy(part).to(features.device) for part in (requests.row, wanted))
         share = (self._weights / row.bincount())[row]
-        self._wanted = share @ features[row, place]
-        """(P,) the mean of what the parts said of what was wanted."""
+        self._target_scores = share @ features[row, place]  # (P,) the parts' mean scores of the items that followed
 
-    def most_likely(self, prior: Tensor) -> Tensor:
-        """(P,) the weights ≥ 0 that make what was wanted most likely, pulled slightly to the prior."""
-        found = minimize(
+    def fit_weights(self, prior: Tensor) -> Tensor:
+        """(P,) the weights ≥ 0 of maximum likelihood, with a weak prior."""
+        optimum = minimize(
             self.loss,
             prior.double().numpy(),
-            (prior.to(self._wanted),),
+            (prior.to(self._target_scores),),
             jac=True,
             method="L-BFGS-B",
             bounds=[(0, None)] * len(prior),
             options={"ftol": _TOLERANCE},
         )
-        return torch.tensor(found.x, dtype=torch.float32)
+        return torch.tensor(optimum.x, dtype=torch.float32)
 
     def loss(self, values: Any, prior: Tensor) -> tuple[float, Any]:
-        """How unlikely what was wanted is by these weights, plus how far they are from the prior; and the gradient."""
-        weights = torch.from_numpy(values).to(self._wanted)
+        """The negative log-likelihood of the items that followed, plus the distance from the prior; its gradient."""
+        weights = torch.from_numpy(values).to(self._target_scores)
         scores = self._features @ weights + self._shift
         totals = scores.logsumexp(dim=1)
         expected = ((scores - totals[:, None]).exp()[:, None] @ self._features).squeeze(1)  # (R, P)
         away = weights - prior
-        value = float(self._weights @ totals - self._wanted @ weights + _PULL * away @ away)
-        gradient = self._weights @ expected - self._wanted + 2 * _PULL * away
+        value = float(self._weights @ totals - self._target_scores @ weights + _PRIOR_STRENGTH * away @ away)
+        gradient = self._weights @ expected - self._target_scores + 2 * _PRIOR_STRENGTH * away
         return value, gradient.double().numpy(force=True)
 
 
 class _Requests(NamedTuple):
-    """Lists that would have been made in a period, and what was wanted of them."""
+    """Requests of lists in a period, and the items that followed."""
 
-    users: Rows
-    """(R,)"""
-    before: Rows
-    """(R,) the position in the history at which each was made."""
-    n_events: Rows
-    """(R,) how many events of the user there had been."""
-    weights: np.ndarray[Any, np.dtype[np.float64]]
-    """(R,) how much each counts."""
-    row: Rows
-    """(W,) which request each wanted item belongs to."""
-    items: Rows
-    """(W,)"""
+    users: Rows  # (R,)
+    before: Rows  # (R,) the position of the request in the history
+    n_events: Rows  # (R,) the number of the user's events before it
+    weights: np.ndarray[Any, np.dtype[np.float64]]  # (R,)
+    row: Rows  # (W,) the request of each item that followed
+    items: Rows  # (W,)
 
-    def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> _Requests:
-        number, is_kept = np.cumsum(mask) - 1, mask[self.row]
-        return _Requests(
-            self.users[mask],
-            self.before[mask],
-            self.n_events[mask],
-            self.weights[mask],
-            number[self.row[is_kept]],
-            self.items[is_kept],
-        )
-
-    def weighted(self, user_weights: UserWeights | None = None) -> _Requests:
-        """The same, with every user counting the same, or as much as the weights say."""
-        if not len(self.users):
-            return self
-        weights = 1.0 / np.bincount(self.users)[self.users]
-        return self._replace(weights=weights if user_weights is None else weights * user_weights[self.users])
+    def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]], user_weights: UserWeights | None) -> _Requests:
+        """Return some of the requests; every user has the same weight, or that of `user_weights`."""
+        number, is_wanted = np.cumsum(mask) - 1, mask[self.row]
+        users, before, n_events = (column[mask] for column in self[:3])
+        weights = 1.0 / np.bincount(users)[users] * (1.0 if user_weights is None else user_weights[users])
+        return _Requests(users, before, n_events, weights, number[self.row[is_wanted]], self.items[is_wanted])
 
 
 def _requests(task: Task, history: History, new: Rows, n_items: int) -> _Requests:
-    """The requests that the new events make: one an event, or one a user."""
+    """One request for each new event, or one for each user of them."""
     users, items = history.users_at(new), history.items_at(new)
     if task == "event":
-        asking, row, before = users, np.arange(len(new)), new
+        requesters, row, before = users, np.arange(len(new)), new
     else:
-        asking, row = np.unique(users, return_inverse=True)
-        before = np.full(len(asking), new.min(initial=len(history)))
-    n_events = history.latest(asking, 1, before)[1]
+        requesters, row = np.unique(users, return_inverse=True)
+        before = np.full(len(requesters), new.min(initial=len(history)))
+    n_events = history.n_events_of(requesters, before)
     is_wanted = items < n_items
     rows, row = np.unique(row[is_wanted], return_inverse=True)
-    return _Requests(asking[rows], before[rows], n_events[rows], np.ones(len(rows)), row, items[is_wanted])
+    return _Requests(requesters[rows], before[rows], n_events[rows], np.ones(len(rows)), row, items[is_wanted])
 
 
 def _spread(mask: np.ndarray[Any, np.dtype[np.bool_]], n: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """At most n of the places that a mask marks, evenly spread."""
+    """At most n of the marked places, evenly spread."""
     places = np.flatnonzero(mask)
     spread = np.zeros_like(mask)
     if len(places):
@@ -285,15 +259,15 @@ def _spread(mask: np.ndarray[Any, np.dtype[np.bool_]], n: int) -> np.ndarray[Any
 
 
 def _candidates(wanted: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dtype[np.float64]]]:
-    """(C,) the items that requests are compared with: all, or those wanted and some that stand for the others.
+    """(C,) the candidates of the requests: all items, or the wanted ones and a sample of the others.
 
-    Also (C,) the log of how many items each stands for.
+    Also (C,) the log of how many items each candidate stands for.
     """
     wanted = np.unique(wanted)
     others = np.setdiff1d(np.arange(n_items), wanted, assume_unique=True)
-    if len(others) <= N_CANDIDATES:
+    if len(others) <= MAX_CANDIDATES:
         return np.arange(n_items), np.zeros(n_items)
-    sampled = others[np.linspace(0, len(others) - 1, N_CANDIDATES).astype(np.int64)]
+    sampled = others[np.linspace(0, len(others) - 1, MAX_CANDIDATES).astype(np.int64)]
     offset = np.full(n_items, np.log(len(others) / len(sampled)))
     offset[wanted] = 0.0
     candidates = np.union1d(wanted, sampled)
@@ -301,20 +275,61 @@ def _candidates(wanted: Rows, n_items: int) -> tuple[Rows, np.ndarray[Any, np.dt
 
 
 def _prior(task: Task, length: int) -> tuple[float, ...]:
-    """The weights of a range of lengths before anything is known."""
     return _PRIOR[task] if length else _PRIOR_OF_NEWCOMERS
 
 
 def _item_item_parts(scores: Tensor) -> tuple[Tensor, Tensor]:
-    return scores * _ITEM_ITEM_SCALE, scores.clamp(min=0).add(_LEAST_ITEM_ITEM).log()
-
-
-def _latest(context: Context) -> Context:
-    """What the sequence model reads of a context."""
-    assert context.history is not None
-    return replace(context, history=context.history[:, -LENGTH:])
+    return scores * _ITEM_ITEM_SCALE, scores.clamp(min=0).add(_MIN_ITEM_ITEM).log()
 
 
 def _length_range(n_events: Tensor) -> Tensor:
-    """Which range of history lengths each number of events is in."""
+    """The range of history lengths of each number of events."""
     return torch.bucketize(n_events, torch.tensor(LENGTHS, device=n_events.device), right=True)
+
+
+class Blend(ModelConfig):
+    """A log-linear blend of a sequence model, item–item regression and popularity: s_ui = Σ_p w_p f_p(u, i).
+
+    The parts f_p are the logits of `sequence`, the scores of `item_item` and their logarithm, and the logarithms of
+    the items' popularity, of all time and more or less recent. The weights w_p depend on the task (the very next
+    event, or a list for the coming period) and on the length of the user's history. They are learned by maximum
+    likelihood from how the parts would have ranked new events before learning them: in `fit` the last 5 % of the
+    events, in each update the new period. They are the mean of all periods so far; from the ninth on, older ones
+    fade. With too few events to learn from, they are a guess, and a note says so.
+
+    Gradient descent trains the sequence model, with a fairness loss if there is one; group weights enter the other
+    parts and the weights of the blend.
+
+    Cost: that of `SASRec` and of `ItemItem` together.
+
+    Parameters
+    ----------
+    sequence
+        The sequence model.
+    item_item
+        The item–item regression.
+
+    References
+    ----------
+    Hinton, "Training Products of Experts by Minimizing Contrastive Divergence", 2002, for log-linear blends.
+
+    Examples
+    --------
+    >>> model = Blend(sequence=SASRec(length=100)).build(n_users=3, n_items=5)
+    >>> model.sequence.history_length, [round(weight, 1) for weight in model.weights[0, 3].tolist()]
+    (100, [0.8, 0.2, 0.2, 0.0, 0.1, 0.0, 0.0])
+
+    """
+
+    scorer = BlendScorer
+    sequence: SASRec = SASRec()
+    item_item: ItemItem = ItemItem()
+
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
+        return BlendScorer(
+            n_users, n_items, sequence=self.sequence, item_item=self.item_item, with_features=with_features
+        )
+
+    @property
+    def reads_features(self) -> bool:
+        return True

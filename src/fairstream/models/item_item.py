@@ -8,64 +8,27 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data import History, Rows, SeenItems
 from fairstream.data.history import Positions
-from fairstream.models.context import Context, Reads
+from fairstream.models.config import ModelConfig
+from fairstream.models.context import Context
 from fairstream.models.scorer import ClosedFormScorer, UserWeights
 
 _SCORES_AT_ONCE = 1 << 22
 _STRIPES = 64
 
 
-class ItemItem(ClosedFormScorer):
-    """s_ui = Σ_j B_ji over the items j of the user's history, B = I − P / diag(P), P = (G + λ I)^−1.
+class ItemItemScorer(ClosedFormScorer):
+    """s_ui = Σ_j B_ji over the items j of the user's history; see `ItemItem`."""
 
-    G = Σ_u w_u x_u x_uᵀ with x_u the user's items as zeros and ones: B is the ridge regression of
-    each item on all others (Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", 2019). A user with
-    n_u items counts w_u = n_u^−activity times, so that the most active users do not decide alone, and λ is
-    `ridge` times the mean diagonal of G, so that it fits a log of any size.
-
-    There are no user rows: whoever has a history is served from it, newcomers after their first event. G
-    is kept and changed by the new events alone; in float64, so that what a user counted before can be
-    taken off again without a trace. B is in float32 and solved for at every update.
-
-    G and B are dense, 12 bytes for each pair of items (160 MB for 3,600 items, 1.2 GB for 10,000), and
-    solving for B takes the cube of their number (4 and 48 seconds of CPU time). Of a catalogue of more
-    than `max_items` the model knows the most popular ones, chosen anew at every update; all other
-    items score 0, like items that nobody has had.
-
-    Parameters
-    ----------
-    n_users, n_items
-        How many there are.
-    ridge
-        λ as a multiple of the mean diagonal of G.
-    activity
-        How much less an event of an active user counts; 0: all events count the same.
-    max_items
-        The most items that G and B are made for.
-
-    Examples
-    --------
-    >>> history = History.of(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 2]))
-    >>> model = ItemItem(3, 3)
-    >>> model.learn(history, range(5))
-    >>> context = Context(history=torch.tensor([[-1, 0]]))  # somebody who has had item 0
-    >>> model.score_range(torch.tensor([7]), 0, 3, context).argmax().item()
-    1
-
-    """
-
-    reads = Reads(history=1000)
-    gram: Tensor
-    """(m, m) G of the items `rows`."""
-    weight: Tensor
-    """(m, m) B of the same items."""
-    rows: Tensor
-    """(m,) the items that G and B are made for, ascending."""
+    history_length = 1000
+    gram: Tensor  # (m, m) G of the items `rows`
+    weight: Tensor  # (m, m) B of the same items
+    rows: Tensor  # (m,) the items of G and B, ascending
 
     def __init__(
         self, n_users: int, n_items: int, *, ridge: float = 10.0, activity: float = 0.5, max_items: int = 10_000
@@ -111,7 +74,7 @@ class ItemItem(ClosedFormScorer):
         self.weight = _regression(self.gram, self._ridge)
 
     def _chosen(self, history: History) -> Rows:
-        """The most popular items, as many as there is room for; of equals the earlier ones."""
+        """The most popular items, at most `max_items`; of equals the earlier ones."""
         m = len(self.rows)
         if m == self._n_items:
             return np.arange(m)
@@ -127,7 +90,7 @@ class ItemItem(ClosedFormScorer):
         weights: UserWeights | None,
     ) -> None:
         """Replace the parts of the users who have new events."""
-        new = history.firsts(new)  # that a user had an item again is no news
+        new = history.first_interactions(new)  # x_u holds zeros and ones: repeats change nothing
         pairs = SeenItems.from_pairs(history.users_at(new), history.items_at(new))
         users = pairs.distinct_users()
         bounds, items = history.seen.lists(users)
@@ -160,7 +123,7 @@ class ItemItem(ClosedFormScorer):
         is_item = self.rows[places] == history
         n_items, places, weight = is_item.sum(dim=1), places[is_item], self.weight
         if end - begin < weight.shape[1] and len(places):
-            # Of a block of columns the library would copy all rows: only those that are asked for.
+            # PyTorch would copy all rows of a block of columns; copy only those of the histories.
             used, places = torch.unique(places, return_inverse=True)
             weight = weight[used, begin:end]
         return F.embedding_bag(places, weight[:, : end - begin], n_items.cumsum(0) - n_items, mode="sum")
@@ -187,19 +150,16 @@ def _regression(gram: Tensor, ridge: float) -> Tensor:
     has_events = diagonal > 0
     if not bool(has_events.any()):
         return torch.zeros_like(gram, dtype=torch.float32)
-    # Of G + λ I no eigenvalue is below λ: float32 is enough, in half the time and memory.
+    # No eigenvalue of G + λ I is below λ, so float32 suffices, in half the time and memory.
     matrix = gram.float()
     matrix.diagonal().add_(ridge * float(diagonal[has_events].mean()))
-    triangle = torch.linalg.cholesky(matrix)
-    # cholesky_inverse takes ten times as long on a CPU.
-    half = torch.linalg.solve_triangular(triangle, torch.eye(len(gram), device=gram.device), upper=False)
-    inverse = half.T @ half
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
     return inverse.div_(-inverse.diagonal().clone()).fill_diagonal_(0.0)
 
 
 @njit
 def _add_pairs(gram: Any, bounds: Any, places: Any, is_new: Any, before: Any, after: Any, first: int, end: int) -> None:
-    """Add what the users' pairs of items count now and did not count before, in the rows of some stripes."""
+    """Add the change of the weights of the users' pairs of items, in the rows of some stripes."""
     for u in range(len(bounds) - 1):
         change = after[u] - before[u]
         for a in range(bounds[u], bounds[u + 1]):
@@ -210,3 +170,49 @@ def _add_pairs(gram: Any, bounds: Any, places: Any, is_new: Any, before: Any, af
                 j = places[b]
                 if j >= 0:
                     gram[i, j] += after[u] if is_new[a] or is_new[b] else change
+
+
+class ItemItem(ModelConfig):
+    """Item–item regression in closed form (EASE).
+
+    s_ui = Σ_j B_ji over the items j of the user's history, with B = I − P / diag(P), P = (G + λ I)^−1 and
+    G = Σ_u w_u x_u x_uᵀ, where x_u holds the user's items as zeros and ones. B is the ridge regression of each item on
+    all others. A user with n_u items counts w_u = n_u^−activity times, so that the most active users do not decide
+    alone, and λ is `ridge` times the mean diagonal of G, so that it suits a log of any size.
+
+    There are no user rows: anyone with a history is served from it, newcomers after their first event. G is kept in
+    float64 and changed by the new events alone, so that an update equals a computation from scratch and a user can be
+    removed without a trace. B is float32 and solved for at every update.
+
+    Cost: G and B are dense, 12 bytes per pair of items (160 MB for 3,600 items, 1.2 GB for 10,000), and solving for B
+    takes the cube of their number (1 and 15 seconds of CPU time). A catalogue larger than `max_items` is cut to its
+    most popular items at every update; all other items score 0, like items without events.
+
+    Parameters
+    ----------
+    ridge
+        λ as a multiple of the mean diagonal of G; more of it makes lists more popular.
+    activity
+        How much less an event of an active user counts; 0: all events count the same.
+    max_items
+        The largest catalogue that G and B cover.
+
+    References
+    ----------
+    Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", 2019.
+
+    Examples
+    --------
+    >>> history = History.of(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 2]))
+    >>> model = ItemItem(ridge=10).build(n_users=3, n_items=3)
+    >>> model.learn(history, range(5))
+    >>> context = Context(history=torch.tensor([[-1, 0]]))  # a user who has had item 0
+    >>> model.score_range(torch.tensor([7]), 0, 3, context)
+    tensor([[0.0000, 0.0998, 0.0000]])
+
+    """
+
+    scorer = ItemItemScorer
+    ridge: float = Field(10.0, gt=0)
+    activity: float = Field(0.5, ge=0)
+    max_items: int = Field(10_000, ge=1)

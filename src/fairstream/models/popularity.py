@@ -1,33 +1,28 @@
-"""Popularity: the fallback for users of whom nothing is known, and the baseline that any model has to beat."""
+"""Popularity: the fallback for unknown users, and the baseline that any model has to beat."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fairstream.data import History
-from fairstream.data.history import HALF_LIFE, Positions
+from fairstream.data.history import HALF_LIFE, Floats, Positions
+from fairstream.models.config import ModelConfig
 from fairstream.models.context import NO_CONTEXT, Context
 from fairstream.models.scorer import ClosedFormScorer, UserWeights
 
 
-class Popularity(ClosedFormScorer):
-    """s_ui = Σ_e w_e over the events e of item i, the same for every user; w_e = 1 but for weighted users.
-
-    >>> model = Popularity(2, 3)
-    >>> model.learn(History.of(np.array([0, 0, 1]), np.array([0, 1, 1])), np.arange(3))
-    >>> model(torch.tensor([7]), torch.tensor([[1, 0, 2]]))
-    tensor([[2., 1., 0.]], dtype=torch.float64)
-    """
+class PopularityScorer(ClosedFormScorer):
+    """s_ui = Σ_e w_e over the events e of item i, the same for every user; see `Popularity`."""
 
     popularity: Tensor
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
         self.register_buffer("popularity", torch.zeros(n_items, dtype=torch.float64))
-        self._logarithm: tuple[Tensor, int, Tensor] | None = None
-        """Of which tensor, in which version, and the logarithm itself."""
+        self._logarithm: tuple[Tensor, int, Tensor] | None = None  # the tensor, its version, and its logarithm
 
     @property
     def n_items(self) -> int:
@@ -43,10 +38,10 @@ class Popularity(ClosedFormScorer):
 
     def logarithm(self) -> Tensor:
         """(n_items,) log(1 + popularity) in float32, computed once for each popularity."""
-        of, kept = self.popularity, self._logarithm
-        if kept is None or kept[0] is not of or kept[1] != of._version:
-            kept = self._logarithm = of, of._version, torch.log(of + 1).float()
-        return kept[2]
+        counts, cached = self.popularity, self._logarithm
+        if cached is None or cached[0] is not counts or cached[1] != counts._version:
+            cached = self._logarithm = counts, counts._version, torch.log(counts + 1).float()
+        return cached[2]
 
     def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
         return self.popularity[items]
@@ -55,12 +50,10 @@ class Popularity(ClosedFormScorer):
         return self.popularity[start:stop].expand(len(users), -1)
 
 
-class RecentPopularity(Popularity):
-    """s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i, the same for every user.
+class RecentPopularityScorer(PopularityScorer):
+    """s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i; see `RecentPopularity`.
 
-    The age counts the events since e, and the half-life h is a share of all events so far: free
-    of the unit of time and of the size of the log. This is what users get whom a model cannot
-    score (cold start), with a share of a tenth.
+    With h a tenth of all events it is the fallback for users whom a model cannot score.
     """
 
     def __init__(self, n_users: int, n_items: int, *, half_life: float = HALF_LIFE) -> None:
@@ -68,15 +61,57 @@ class RecentPopularity(Popularity):
         self._half_life = half_life
 
     @classmethod
-    def of(cls, history: History, n_items: int | None = None) -> RecentPopularity:
-        """The recent popularity of the items of `history`, with zeros up to `n_items`."""
+    def of(cls, history: History, n_items: int | None = None) -> RecentPopularityScorer:
+        """Return the fallback: the `recent_popularity` of a history, with zeros up to `n_items`."""
         model = cls(history.n_users, n_items or history.n_items)
-        model.learn(history, range(0))
+        model._set(history.recent_popularity)
         return model
 
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
+        self._set(history.decayed_counts(weights, self._half_life))
+
+    def _set(self, counts: Floats) -> None:
         popularity = torch.zeros_like(self.popularity)
-        is_usual = weights is None and self._half_life == HALF_LIFE
-        recent = history.recent_popularity if is_usual else history.faded_counts(weights, self._half_life)
-        popularity[: len(recent)] = torch.tensor(recent).to(popularity)
+        popularity[: len(counts)] = torch.from_numpy(counts).to(popularity)
         self.popularity = popularity
+
+
+class Popularity(ModelConfig):
+    """The number of events of each item: s_ui = Σ_e w_e over the events e of item i, the same for every user.
+
+    w_e is 1 unless group weights are in force. Cost: one pass over the new events.
+
+    Examples
+    --------
+    >>> model = Popularity().build(n_users=2, n_items=3)
+    >>> model.learn(History.of(np.array([0, 0, 1]), np.array([0, 1, 1])), range(3))
+    >>> model(torch.tensor([0]), torch.tensor([[0, 1, 2]])).tolist()
+    [[1.0, 2.0, 0.0]]
+
+    """
+
+    scorer = PopularityScorer
+
+
+class RecentPopularity(ModelConfig):
+    """Popularity in which older events count less: s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i.
+
+    The age counts the events since e, and h is a share of all events so far: independent of the unit of time and of
+    the size of the log. Any model should beat this baseline. Cost: one pass over all events.
+
+    Parameters
+    ----------
+    half_life
+        h as a share of all events.
+
+    Examples
+    --------
+    >>> model = RecentPopularity(half_life=0.5).build(n_users=2, n_items=3)
+    >>> model.learn(History.of(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 2])), range(4))
+    >>> model(torch.tensor([0]), torch.tensor([[0, 1, 2]])).numpy().round(3).tolist()
+    [[0.354, 1.207, 1.0]]
+
+    """
+
+    scorer = RecentPopularityScorer
+    half_life: float = Field(HALF_LIFE, gt=0)

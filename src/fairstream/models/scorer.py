@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, ClassVar, Self
 
@@ -17,27 +17,25 @@ from torch import Tensor, nn
 from fairstream.data import History
 from fairstream.data.history import Positions
 from fairstream.errors import ModelError
-from fairstream.models.context import Context, ContextBuilder, Reads
+from fairstream.models.context import Context, ContextBuilder
 from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 
-BlockScorer = Callable[[int, int], Tensor]
-"""(start, stop) → the scores of the items from `start` to `stop`."""
+BlockScorer = Callable[[int, int], Tensor]  # (start, stop) → the scores of the items from `start` to `stop`
 _SCORES_AT_ONCE = 1 << 18
 
-UserWeights = np.ndarray[Any, np.dtype[np.float64]]
-"""(n_users,) how many times the events of each user count."""
+UserWeights = np.ndarray[Any, np.dtype[np.float64]]  # (n_users,) how many times the events of each user count
 
 
 class Scorer(nn.Module, ABC):
     """A model that scores items for users, trained by gradient descent.
 
-    Subclass it, keep what belongs to a user in tables of the type `UserTable` and what belongs to an item in
-    tables of the type `ItemTable`, and define `forward`. Growth, training, evaluation, forgetting and checkpoints
-    then work as for the built-in models. The constructor takes (n_users, n_items). A checkpoint
-    holds parameters and persistent buffers; anything else must follow from the constructor.
+    A subclass keeps the embeddings of users in a `UserTable` and those of items in an `ItemTable`, and defines
+    `forward`. Growth, training, evaluation, forgetting and checkpoints then work as for the built-in models. The
+    constructor takes (n_users, n_items). A checkpoint holds parameters and persistent buffers; anything else must
+    follow from the constructor.
 
-    A model knows no loss. What it may know of the past is declared in `reads` and arrives as the
-    `context` of each call. `fairstream.testing.check_model` checks a model of your own.
+    A model has no loss. `history_length` declares what it reads of the past, which arrives as the `context` of each
+    call. `fairstream.testing.check_model` checks a custom model.
 
     Examples
     --------
@@ -54,8 +52,10 @@ class Scorer(nn.Module, ABC):
 
     """
 
-    reads: ClassVar[Reads] = Reads()
-    """What `context` must hold."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Training settings, as in `Training` and `FineTune`, that suit the model better than the paper's."""
+    history_length: int = 0
+    """How many of the user's latest items `context.history` holds; 0: none."""
     answers_newcomers: ClassVar[bool] = False
     """Whether a model that reads histories also answers users without any; else they get the popularity fallback."""
 
@@ -70,25 +70,24 @@ class Scorer(nn.Module, ABC):
         return torch.cat([self(users, part.expand(len(users), -1), context) for part in parts], dim=1)
 
     def block_scorer(self, users: Tensor, context: Context) -> BlockScorer:
-        """A function (start, stop) → the scores of these items (B, stop − start), called for one block after another.
+        """Return a function (start, stop) → scores of these items (B, stop − start), called block by block.
 
-        Extend it where much of the work is the same for every block.
+        Override it if blocks share much of the work.
         """
         return lambda start, stop: self.score_range(users, start, stop, context)
 
     def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
         """Users (B,) → vectors of the users (B, d) and of all items (n_items, d) whose inner products are the scores.
 
-        None, as by default, where scores are no inner products.
+        None, the default: the scores are no inner products.
         """
         return None
 
     def can_score(self, context: Context) -> Tensor:
-        """(B,) whether the model has something to say of each user; the others get the popularity fallback.
+        """(B,) whether the model can score each user; the others get the popularity fallback.
 
-        By default: users whom a model with user tables has been trained on; users with any
-        history for a model that reads it, and those without if it `answers_newcomers`; everybody for
-        any other model.
+        By default a model with user tables scores the users that it was trained on, a model that reads histories the
+        users with one (all users if it `answers_newcomers`), and any other model all users.
         """
         assert context.is_trained is not None
         if any(isinstance(table, UserTable) for table in self.tables()):
@@ -100,8 +99,8 @@ class Scorer(nn.Module, ABC):
     def can_score_items(self, trained: Tensor) -> Tensor:
         """(n_items,) whether the model can score each item; the others are never recommended.
 
-        `trained` (n_items,) marks the items that were positives in training. By default: in a model with item tables
-        the trained items, and those that share a feature with one of them; all items for any other model.
+        `trained` (n_items,) marks the positives of training. By default a model with item tables scores these items
+        and those that share a feature with one of them, and any other model all items.
         """
         known = torch.ones_like(trained)
         for table in self.tables():
@@ -110,9 +109,9 @@ class Scorer(nn.Module, ABC):
         return known
 
     def forget(self, users: Tensor) -> None:
-        """Remove what the model keeps of these user rows; the rows of later users move up.
+        """Remove these user rows; the rows of later users move up.
 
-        User tables are taken care of. A model that keeps anything else about users extends this.
+        Override it if the model stores anything about users outside of user tables.
         """
         for table in self.tables():
             if isinstance(table, UserTable):
@@ -120,10 +119,10 @@ class Scorer(nn.Module, ABC):
 
     @property
     def gradient_part(self) -> Scorer:
-        """What of the model is trained by gradient descent: all of it, unless it is composed of several."""
+        """The part that gradient descent trains: all of it, unless a model is composed of several."""
         return self
 
-    def inherit(
+    def calibrate_from(
         self,
         previous: Scorer,
         history: History,
@@ -131,16 +130,16 @@ class Scorer(nn.Module, ABC):
         contexts: ContextBuilder,
         user_weights: UserWeights | None = None,
     ) -> None:
-        """Take over what the model in service showed before it learns from the events at the positions `new`.
+        """Calibrate a trained model by how the previous one predicts new events that it has not learned.
 
-        Called at every update on the new model, once it has been trained. `previous` is the model in
-        service, `history` all events with the new ones, `contexts` what `previous` knew, and `user_weights`
-        how many times the events of each user count (None: once).
+        Every update calls it after training. `previous` is the serving model, `history` holds all events, `new` the
+        positions of the new ones; `contexts` is what `previous` knew, and `user_weights` how many times the events of
+        each user count (None: once).
         """
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence for each thing worth knowing about the model as it is."""
+        """One sentence for each thing worth knowing about the model."""
         return ()
 
     @property
@@ -154,18 +153,18 @@ class Scorer(nn.Module, ABC):
         return max((table.num_embeddings for table in self.tables() if isinstance(table, ItemTable)), default=0)
 
     def grow(self, n_users: int, n_items: int) -> None:
-        """Add rows for users and items that have newly appeared."""
+        """Add rows for new users and items."""
         for table in self.tables():
             if isinstance(table, UserTable):
                 table.grow(n_users)
             elif isinstance(table, ItemTable):
                 table.grow(n_items)
 
-    def describe(self, codes: Tensor) -> None:
-        """Tell the item tables with `feature_buckets` the features of all items (see `ItemTable.describe`)."""
+    def set_item_features(self, codes: Tensor) -> None:
+        """Set the features of all items in the tables with `feature_buckets` (see `ItemTable.set_features`)."""
         for table in self.tables():
             if isinstance(table, ItemTable) and table.features is not None:
-                table.describe(codes)
+                table.set_features(codes)
 
     def tables(self) -> Iterator[Table]:
         """All tables of the model."""
@@ -178,7 +177,7 @@ class Scorer(nn.Module, ABC):
         return torch.device("cpu") if tensor is None else tensor.device
 
     def sharing_memory(self) -> Self:
-        """A copy whose parameters lie in the same memory; it can grow without changing this model."""
+        """Return a copy over the same memory; it can grow without changing this model."""
         memo: dict[int, object] = {}
         for parameter in self.parameters():
             twin = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
@@ -189,26 +188,23 @@ class Scorer(nn.Module, ABC):
 
 
 class WindowScorer(Scorer):
-    """A model that reads a sequence of items and can say at every place of it what comes next.
+    """A model that reads a sequence of items and predicts the next item at every place.
 
-    It is trained on windows of users' sequences instead of single interactions: one pass over a
-    window of L items gives L predictions. Define `states`; scores are ⟨state, item⟩ + bias with the
-    tables `item` and, if there is one, `bias` of the model, unless `score_states` says otherwise.
+    It is trained on windows of users' sequences: one pass over a window of L items gives L predictions. A subclass
+    defines `states`. Scores are ⟨state, item⟩ + bias with the tables `item` and, if there is one, `bias`; override
+    `score_states` for other scores.
     """
 
     item: ItemTable
     ignores_padding: ClassVar[bool] = False
-    """Whether `states` is the same however much padding is in front: then short histories cost less to train on."""
+    """Whether padding does not change `states`; training on short histories then costs less."""
 
     @abstractmethod
     def states(self, history: Tensor) -> Tensor:
-        """History (B, L) padded with −1 at the front → (B, L, d) what is known after each place.
-
-        Nothing may depend on later places.
-        """
+        """History (B, L) padded with −1 at the front → (B, L, d) states; none may depend on later places."""
 
     def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
-        """States (M, d), items (M, C) or (C,) for all alike, or None for all there are → scores (M, C)."""
+        """States (M, d), items (M, C), or (C,) for all states, or None for all items → scores (M, C)."""
         rows = self.item.embeddings() if items is None else self.item(items)
         table: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
         bias = None if table is None else (table.embeddings() if items is None else table(items)).squeeze(-1)
@@ -234,7 +230,7 @@ class WindowScorer(Scorer):
         return score
 
     def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
-        """The states and the items' rows; the bias is an item's last number, beside a user's 1."""
+        """The states and the items' rows; a bias is the last number of an item, with 1 in the user's vector."""
         if type(self).score_states is not WindowScorer.score_states:
             return None
         states, rows, bias = self._last_states(context), self.item.embeddings(), getattr(self, "bias", None)
@@ -250,31 +246,30 @@ class WindowScorer(Scorer):
 class ClosedFormScorer(Scorer):
     """A model that is computed from the events, not trained by gradient descent.
 
-    A closed-form model has no loss, so no fairness loss either: a group that is behind is helped by
-    letting its events count more, where `learn` takes `weights`. Its tensors are buffers. To forget users it is
-    computed again from the events of the others.
+    It has no loss, and no fairness loss: if `learn` takes `weights`, the events of a group can count more. Its tensors
+    are buffers. To forget users it is computed again from the events of the others.
     """
 
     @abstractmethod
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
-        """Add events exactly, as if they had been there from the start.
+        """Add events; the result equals a computation from all events.
 
-        The tensors are replaced, not changed: states before this one go on using theirs.
+        Replace the tensors, do not change them: earlier states still use theirs.
 
         Parameters
         ----------
         history
             All events that the model is computed from; a (user, item) pair repeats only where repeats are kept.
         new
-            The positions of those that it does not hold yet.
+            The positions of those that the model has not learned.
         weights
-            How many times the events of each user count, the same for the events that the model holds
-            already; None: once. A model without this parameter takes no group weights.
+            How many times the events of each user count, learned events included; None: once. A model without this
+            parameter takes no group weights.
 
         """
 
 
-def takes_weights(model: ClosedFormScorer) -> bool:
+def takes_weights(model: ClosedFormScorer | type[ClosedFormScorer]) -> bool:
     """Whether the events of some users can count more than once in a closed-form model."""
     return "weights" in inspect.signature(model.learn).parameters
 
@@ -284,8 +279,7 @@ def closed_forms(model: Scorer) -> dict[str, ClosedFormScorer]:
     return {name: part for name, part in model.named_modules() if isinstance(part, ClosedFormScorer)}
 
 
-ModelFactory = Callable[[int, int], Scorer]
-"""(n_users, n_items) → a freshly initialised model."""
+ModelFactory = Callable[[int, int], Scorer]  # (n_users, n_items) → a freshly initialised model
 
 
 def make_model(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
@@ -305,17 +299,3 @@ def make_model(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
             f"from ClosedFormScorer"
         )
     return model
-
-
-def copy_model(model: Scorer, factory: ModelFactory) -> Scorer:
-    """A copy in memory of its own, but for closed forms, which replace their tensors and never change them.
-
-    Activations that a model has cached on itself are not copied.
-    """
-    shared = {id(tensor): tensor for part in closed_forms(model).values() for tensor in part.buffers()}
-    try:
-        return copy.deepcopy(model, shared)
-    except RuntimeError:  # PyTorch refuses to copy tensors that autograd is still attached to
-        twin = make_model(factory, model.n_users, model.n_items).to(model.device)
-        twin.load_state_dict(model.state_dict())
-        return twin

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fairstream.models.context import Reads
+from fairstream.models.config import FEATURE_BUCKETS, ModelConfig
 from fairstream.models.scorer import WindowScorer
 from fairstream.models.tables import ItemTable
 
-LENGTH = 50
-"""How many of the latest items are read."""
-_DROPOUT = 0.2
 _STD = 0.05
 _DEFAULTS = {
     "loss": "softmax",
@@ -30,18 +28,27 @@ _DEFAULTS = {
 }
 
 
-class GRU4Rec(WindowScorer):
-    """s_ui = ⟨GRU(the user's latest items), q_i⟩ + b_i   (Hidasi et al., 2016)."""
+class GRU4RecScorer(WindowScorer):
+    """s_ui = ⟨GRU(the user's latest items), q_i⟩ + b_i; see `GRU4Rec`."""
 
-    reads: ClassVar[Reads] = Reads(history=LENGTH)
     defaults: ClassVar[Mapping[str, Any]] = {**_DEFAULTS, "learning_rate": 4e-3, "update_learning_rate": 1e-3}
 
-    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64, feature_buckets: int = 0) -> None:
+    def __init__(
+        self,
+        n_users: int,
+        n_items: int,
+        *,
+        embedding_dim: int = 64,
+        length: int = 50,
+        dropout: float = 0.2,
+        feature_buckets: int = 0,
+    ) -> None:
         super().__init__()
+        self.history_length = length
         self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
-        self.bias = ItemTable(n_items, 1, decayed=False, feature_buckets=feature_buckets)
+        self.bias = ItemTable(n_items, 1, weight_decay=False, feature_buckets=feature_buckets)
         self.gru = nn.GRU(embedding_dim, embedding_dim, batch_first=True)
-        self.dropout = nn.Dropout(_DROPOUT)
+        self.dropout = nn.Dropout(dropout)
 
     def states(self, history: Tensor) -> Tensor:
         hidden: Tensor = self.gru(self.dropout(self.item(history)))[0]
@@ -49,24 +56,31 @@ class GRU4Rec(WindowScorer):
         return dropped
 
 
-class SASRec(WindowScorer):
-    """s_ui = ⟨self-attention over the user's latest items, q_i⟩ + b_i   (Kang & McAuley, 2018).
+class SASRecScorer(WindowScorer):
+    """s_ui = ⟨self-attention over the user's latest items, q_i⟩ + b_i; see `SASRec`."""
 
-    Attention sees how far back an item lies, by a learned bias for each distance, instead of
-    where in the window it stands: so it makes no difference where a window was cut.
-    """
-
-    reads: ClassVar[Reads] = Reads(history=LENGTH)
     ignores_padding: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {**_DEFAULTS, "learning_rate": 2e-3, "update_learning_rate": 5e-4}
 
-    def __init__(self, n_users: int, n_items: int, *, embedding_dim: int = 64, feature_buckets: int = 0) -> None:
+    def __init__(
+        self,
+        n_users: int,
+        n_items: int,
+        *,
+        embedding_dim: int = 64,
+        length: int = 50,
+        blocks: int = 2,
+        heads: int = 2,
+        dropout: float = 0.2,
+        feature_buckets: int = 0,
+    ) -> None:
         super().__init__()
+        self.history_length = length
         self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
-        self.bias = ItemTable(n_items, 1, decayed=False, feature_buckets=feature_buckets)
-        self.blocks = nn.ModuleList(_Block(embedding_dim, LENGTH) for _ in range(2))
+        self.bias = ItemTable(n_items, 1, weight_decay=False, feature_buckets=feature_buckets)
+        self.blocks = nn.ModuleList(_Block(embedding_dim, length, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(embedding_dim)
-        self.dropout = nn.Dropout(_DROPOUT)
+        self.dropout = nn.Dropout(dropout)
 
     def states(self, history: Tensor) -> Tensor:
         is_item = history >= 0
@@ -84,15 +98,14 @@ class SASRec(WindowScorer):
 class _Block(nn.Module):
     """Self-attention and a feed-forward network, each added to its input after normalising it."""
 
-    def __init__(self, d: int, length: int) -> None:
+    def __init__(self, d: int, length: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.n_heads = 2 if d % 2 == 0 else 1
+        self.n_heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.query_key_value, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.bias = nn.Parameter(torch.zeros(self.n_heads, length))
-        """How much an item counts by its distance."""
+        self.bias = nn.Parameter(torch.zeros(self.n_heads, length))  # the attention bias of each distance
         self.inner, self.outer = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
-        self.dropout = nn.Dropout(_DROPOUT)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, is_visible: Tensor) -> Tensor:
         b, length, d = x.shape
@@ -113,3 +126,95 @@ def _by_distance(values: Tensor) -> Tensor:
     """
     length = values.shape[1]
     return F.pad(values.flip(1), (0, length - 1)).unfold(1, length, 1).flip(1)
+
+
+class GRU4Rec(ModelConfig):
+    """A recurrent network over the user's latest items: s_ui = ⟨GRU(items), q_i⟩ + b_i.
+
+    There are no user rows: anyone with a history is served from it, after the first event.
+
+    Cost: 4 · embedding_dim bytes per item (12 with the optimizer); a training step over a window of L items takes
+    O(L · embedding_dim²) operations, one after another, so it is slower than `SASRec` on a GPU.
+
+    Parameters
+    ----------
+    embedding_dim
+        Length of the item embeddings and of the hidden state.
+    length
+        How many of the user's latest items the model reads.
+    dropout
+        Share of the inputs and outputs that training sets to 0.
+    feature_buckets
+        Rows that the features of items share, by their hash, where items have features.
+
+    References
+    ----------
+    Hidasi et al., "Session-based Recommendations with Recurrent Neural Networks", 2016.
+
+    Examples
+    --------
+    >>> model = GRU4Rec(embedding_dim=16, length=100).build(n_users=3, n_items=5)
+    >>> model.history_length, sum(parameter.numel() for parameter in model.parameters())
+    (100, 1717)
+
+    """
+
+    scorer = GRU4RecScorer
+    embedding_dim: int = Field(64, ge=1)
+    length: int = Field(50, ge=1)
+    dropout: float = Field(0.2, ge=0, lt=1)
+    feature_buckets: int = Field(FEATURE_BUCKETS, ge=1)
+
+
+class SASRec(ModelConfig):
+    """Self-attention over the user's latest items: s_ui = ⟨attention(items), q_i⟩ + b_i.
+
+    Attention knows how far back an item lies, by a learned bias for each distance, instead of its place in the
+    window: where a window was cut makes no difference. There are no user rows: anyone with a history is served from
+    it, after the first event.
+
+    Cost: 4 · embedding_dim bytes per item (12 with the optimizer); a training step over a window of L items takes
+    O(blocks · L · embedding_dim · (embedding_dim + L)) operations.
+
+    Parameters
+    ----------
+    embedding_dim
+        Length of the item embeddings; a multiple of `heads`.
+    length
+        How many of the user's latest items the model reads.
+    blocks
+        Layers of attention, each followed by a feed-forward network.
+    heads
+        Attention heads of each block.
+    dropout
+        Share of the inputs and of each block's outputs that training sets to 0.
+    feature_buckets
+        Rows that the features of items share, by their hash, where items have features.
+
+    References
+    ----------
+    Kang and McAuley, "Self-Attentive Sequential Recommendation", 2018.
+
+    Examples
+    --------
+    >>> model = SASRec(embedding_dim=16, blocks=4, length=200).build(n_users=3, n_items=5)
+    >>> len(model.blocks), model.history_length, sum(parameter.numel() for parameter in model.parameters())
+    (4, 200, 10613)
+
+    """
+
+    scorer = SASRecScorer
+    embedding_dim: int = Field(64, ge=1)
+    length: int = Field(50, ge=1)
+    blocks: int = Field(2, ge=1)
+    heads: int = Field(2, ge=1)
+    dropout: float = Field(0.2, ge=0, lt=1)
+    feature_buckets: int = Field(FEATURE_BUCKETS, ge=1)
+
+    @model_validator(mode="after")
+    def _heads_divide_the_embedding(self) -> Self:
+        if self.embedding_dim % self.heads:
+            raise ValueError(
+                f"embedding_dim must be a multiple of heads, {self.heads}, got {self.embedding_dim}; change one of them"
+            )
+        return self

@@ -1,4 +1,4 @@
-"""Embedding tables whose rows are users or items, and which grow."""
+"""Embedding tables of users and items, which grow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GENERATOR: ContextVar[torch.Generator | None] = ContextVar("generator of new ro
 
 @contextmanager
 def drawing_rows_from(generator: torch.Generator) -> Iterator[None]:
-    """Let tables draw the rows by which they grow from this generator instead of PyTorch's global one."""
+    """Let tables draw new rows from this generator instead of PyTorch's global one."""
     token = _GENERATOR.set(generator)
     try:
         yield
@@ -28,27 +28,27 @@ def drawing_rows_from(generator: torch.Generator) -> Iterator[None]:
 class Table(nn.Embedding):
     """A matrix of learned rows, initialised from N(0, std²).
 
-    Use `UserTable` and `ItemTable` for what grows with the users and items, and `Table` itself
-    for anything else (positions, categories): it never grows.
+    Use `UserTable` and `ItemTable` for rows of users and items, and `Table` itself for anything else (positions,
+    categories): it never grows.
 
     Parameters
     ----------
     n_rows, n_columns
         The shape of the matrix.
-    decayed
+    weight_decay
         Whether L2 regularisation applies to the table (it does not to the biases of NCF).
     padding
         Whether the row −1 may be looked up; it is a zero vector that is never trained.
     std
-        How far the rows are from 0 at first.
+        Standard deviation of the initial rows.
 
     """
 
     def __init__(
-        self, n_rows: int, n_columns: int, *, decayed: bool = True, padding: bool = False, std: float = 0.01
+        self, n_rows: int, n_columns: int, *, weight_decay: bool = True, padding: bool = False, std: float = 0.01
     ) -> None:
         super().__init__(n_rows, n_columns, _weight=grow_rows(torch.empty(0, n_columns), n_rows))
-        self.decayed, self.padding, self.std = decayed, padding, std
+        self.weight_decay, self.padding, self.std = weight_decay, padding, std
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -59,14 +59,14 @@ class Table(nn.Embedding):
         if not self.padding or rows.numel() == 0:
             return super().forward(rows)
         if self.sparse:
-            found: Tensor = _SparsePadded.apply(self.weight, rows)  # type: ignore[no-untyped-call]
-            return found
+            embeddings: Tensor = _SparsePadded.apply(self.weight, rows)  # type: ignore[no-untyped-call]
+            return embeddings
         return super().forward(rows.clamp(min=0)).masked_fill((rows < 0).unsqueeze(-1), 0.0)
 
     def grow(self, n_rows: int) -> None:
         """Append freshly initialised rows; the existing rows keep their values.
 
-        The parameter stays the same object, so an optimizer that holds it goes on holding it.
+        The parameter stays the same object, which optimizers refer to.
         """
         n_before, n_new = self.num_embeddings, n_rows - self.num_embeddings
         if n_new > 0:
@@ -83,7 +83,7 @@ class Table(nn.Embedding):
 
 
 class _SparsePadded(torch.autograd.Function):
-    """Rows (...) → embeddings, with a sparse gradient in which no row counts as touched that is not looked up."""
+    """Rows (...) → embeddings, with a sparse gradient for exactly the rows that are looked up."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, rows: Tensor) -> Tensor:
@@ -96,11 +96,11 @@ class _SparsePadded(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         rows, is_padding = ctx.saved_tensors
         if rows.is_cuda:
-            # Padding is a zero for another row of the lookup. Where there is none it is one for the row −1, which
-            # `RowAdam` leaves out: the shape must not depend on the rows, or no CUDA graph could record it.
+            # Padding becomes a zero gradient of another row, or of the row −1, which `RowAdam` leaves out: a CUDA graph
+            # needs a shape that does not depend on the rows.
             rows = torch.where(rows < 0, rows.amax(), rows).reshape(-1)
             values = grads[0].masked_fill(is_padding, 0.0).reshape(-1, ctx.shape[1])
-        else:  # to sum up equal rows PyTorch takes −1 for a row before the first, and writes there
+        else:  # PyTorch would write the sum of the rows −1 before the first row
             is_row = ~is_padding.reshape(-1)
             rows, values = rows.reshape(-1)[is_row], grads[0].reshape(-1, ctx.shape[1])[is_row]
         return torch.sparse_coo_tensor(rows[None], values, ctx.shape, check_invariants=False), None
@@ -119,15 +119,14 @@ class UserTable(Table):
 class ItemTable(Table):
     """A table with one row per item; with `padding=True` it can look up histories padded with −1.
 
-    With `feature_buckets` the embedding of an item is its own row, which starts at 0, plus the mean of
-    the rows of its features, which share a second table of so many rows. So an item without events is
-    known by its features alone.
+    With `feature_buckets` the embedding of an item is its own row, which starts at 0, plus the mean of the rows of its
+    features, in a second table with this number of rows. So an item without events is known by its features.
 
     >>> table = ItemTable(4, 2, padding=True)
     >>> table(torch.tensor([-1])).tolist()
     [[0.0, 0.0]]
     >>> table = ItemTable(2, 3, feature_buckets=16)
-    >>> table.describe(torch.tensor([[17, -1], [3, 20]]))
+    >>> table.set_features(torch.tensor([[17, -1], [3, 20]]))
     >>> torch.equal(table(torch.tensor([1]))[0], table.features.weight[[3, 4]].mean(dim=0))
     True
     """
@@ -141,10 +140,10 @@ class ItemTable(Table):
         super().__init__(n_rows, n_columns, std=0.0 if feature_buckets else std, **options)
         self.features: Table | None = None
         if feature_buckets:
-            self.features = Table(feature_buckets, n_columns, padding=True, decayed=self.decayed, std=std)
+            self.features = Table(feature_buckets, n_columns, padding=True, weight_decay=self.weight_decay, std=std)
             self.register_buffer("codes", torch.empty(n_rows, 0, dtype=torch.int64), persistent=False)
 
-    def describe(self, codes: Tensor) -> None:
+    def set_features(self, codes: Tensor) -> None:
         """Set the features of all items: (at least n_items, F) hashes ≥ 0, with −1 behind those of an item."""
         assert self.features is not None
         codes = codes[: self.num_embeddings]
@@ -179,7 +178,7 @@ class ItemTable(Table):
         return means
 
     def grow(self, n_rows: int) -> None:
-        """As in any table; new items have no features until they are described."""
+        """Append rows; new items have no features until `set_features`."""
         n_new = n_rows - self.num_embeddings
         super().grow(n_rows)
         if self.features is not None and n_new > 0:
@@ -187,10 +186,10 @@ class ItemTable(Table):
 
 
 class _Capacity:
-    """How many rows of one block of memory are in use, over all tensors that share it.
+    """The number of used rows of one block of memory, over all tensors that share it.
 
-    States share memory: the next one may append behind the rows of the one before, but two that
-    descend from the same state must not both append in the same place.
+    States share memory: the next one may append its rows after those of the previous one, but two successors of the
+    same state must not append in the same place.
     """
 
     _lock = Lock()
@@ -199,7 +198,7 @@ class _Capacity:
         self._pointer, self._used = pointer, used
 
     def claim(self, tensor: Tensor, n_rows: int) -> bool:
-        """Reserve the rows behind `tensor` up to `n_rows`, unless somebody else has."""
+        """Reserve the rows after `tensor` up to `n_rows`; False if they are taken."""
         with self._lock:
             if self._pointer != tensor.data_ptr() or self._used != len(tensor):
                 return False
@@ -207,17 +206,16 @@ class _Capacity:
             return True
 
     def __deepcopy__(self, memo: object) -> _Capacity:
-        return self  # the copy lies in other memory, which the pointer tells
+        return self  # the copy lies in other memory, as the pointer shows
 
     def __reduce__(self) -> tuple[type[_Capacity], tuple[int, int]]:
         return _Capacity, (0, 0)
 
 
 def grow_rows(tensor: Tensor, n_rows: int) -> Tensor:
-    """The same rows followed by uninitialised ones, `n_rows` in all.
+    """Append uninitialised rows, up to `n_rows`.
 
-    An eighth of the rows is reserved behind them: as long as that lasts nothing is copied, so in
-    the long run growing costs as much as the new rows, not as the table.
+    An eighth more is reserved, so that growth seldom copies: its cost follows the new rows, not the table.
     """
     columns, data = tensor.shape[1:], tensor.detach()
     capacity: _Capacity | None = getattr(tensor, "capacity", None)
@@ -225,22 +223,22 @@ def grow_rows(tensor: Tensor, n_rows: int) -> Tensor:
     if capacity is not None and fits and capacity.claim(data, n_rows):
         grown = data.new_empty(0).set_(data.untyped_storage())[: n_rows * columns.numel()].view(n_rows, *columns)
     else:
-        roomy = data.new_empty(n_rows + n_rows // 8, *columns)  # memory that is not written to is not taken
-        roomy[: len(data)] = data
-        grown = roomy[:n_rows]
+        block = data.new_empty(n_rows + n_rows // 8, *columns)  # the system provides memory once it is written
+        block[: len(data)] = data
+        grown = block[:n_rows]
         capacity = _Capacity(grown.data_ptr(), n_rows)
     keep_capacity(tensor if isinstance(tensor, nn.Parameter) else grown, capacity)
     return grown
 
 
 def keep_capacity(tensor: Tensor, capacity: _Capacity | None) -> None:
-    """Remember on a tensor how much of its memory is in use."""
+    """Attach the use of its memory to a tensor."""
     if capacity is not None:
         tensor.capacity = capacity  # type: ignore[attr-defined]
 
 
 def without_rows(tensor: Tensor, rows: Tensor) -> Tensor:
-    """The other rows, in memory of their own."""
+    """Copy the other rows."""
     keep = torch.ones(len(tensor), dtype=torch.bool, device=tensor.device)
     keep[rows.to(tensor.device)] = False
     return tensor[keep]

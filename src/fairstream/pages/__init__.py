@@ -1,1 +1,1 @@
-"""HTML pages: markup, tables, charts, styles, number formatting."""
+"""HTML pages: Jinja2 templates, one style sheet, Vega charts, tables of scores."""

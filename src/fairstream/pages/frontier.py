@@ -1,43 +1,52 @@
-"""The picture of a frontier: quality against the gap, and what each group gets at each level."""
+"""A frontier as a picture and as a page: quality against the gap, and what each group gets at each level."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from fairstream.errors import ConfigurationError
-from fairstream.pages.series import CONFIG, palette
-from fairstream.recommender import Frontier, FrontierLevel
+from fairstream.experiments import Frontier, FrontierLevel
+from fairstream.experiments.frontier import FRONTIER_TASKS
+from fairstream.pages.charts import CONFIG, Charts, Style, axis_range, draw, palette
+from fairstream.pages.rendering import render, require_report
+from fairstream.pages.score_tables import change_table
+from fairstream.plotting import altair
+from fairstream.text import counted, number, signed
 
 PictureFormat = Literal["png", "svg", "html"]
-_FORMATS: dict[str, PictureFormat] = {".png": "png", ".svg": "svg", ".html": "html"}
 _EVERYONE = "everyone"
-_MOST_LINES = 6
-TASKS = {"event": "at each event", "next": "in one list a period"}
-"""What a list is made for, by the name of the task."""
+_MAX_LINES = 6
 _COLOURS = {"recommended": "#009E73", "on the Pareto front": "#0072B2", "behind it": "#767676"}
 _WIDTH, _HEIGHT, _FONT_SIZE = 380, 300, 11
 
 
 def picture_format(path: Path) -> PictureFormat:
-    """The format of a picture by its file's name.
+    """Return the format of a picture by the name of its file.
 
     >>> picture_format(Path("frontier.svg"))
     'svg'
     """
-    if path.suffix.lower() not in _FORMATS:
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in get_args(PictureFormat):
         raise ConfigurationError(f"a picture is a file named .png, .svg or .html, got {path.name!r}")
-    return _FORMATS[path.suffix.lower()]
+    return cast("PictureFormat", suffix)
 
 
 def picture(frontier: Frontier, format: PictureFormat = "png") -> bytes:  # noqa: A002
-    """The picture as PNG (at twice the size, for sharp screens and paper), as SVG, or as a page that needs no network.
+    """Draw a frontier.
+
+    Parameters
+    ----------
+    frontier
+        The result of `FairRecommender.frontier`.
+    format
+        PNG (at twice the size, for sharp screens and paper), SVG, or a page with tables that needs no network.
 
     Raises
     ------
     ConfigurationError
-        If vl-convert-python, of the extra `report`, is not installed.
+        If the extra `report` is not installed.
 
     Examples
     --------
@@ -48,100 +57,106 @@ def picture(frontier: Frontier, format: PictureFormat = "png") -> bytes:  # noqa
     b'<svg'
 
     """
-    if find_spec("vl_convert") is None:
-        raise ConfigurationError(
-            "the picture of a frontier needs vl-convert-python, and it is not installed; install fairstream[report]"
-        )
-    import vl_convert  # noqa: PLC0415, needs the extra
-
-    spec = chart(frontier)
-    if format == "png":
-        return vl_convert.vegalite_to_png(spec, scale=2)
-    if format == "svg":
-        return vl_convert.vegalite_to_svg(spec).encode()
-    return vl_convert.vegalite_to_html(spec, bundle=True).encode()
+    require_report()
+    return _page(frontier).encode() if format == "html" else draw(chart(frontier), format)
 
 
 def chart(frontier: Frontier) -> dict[str, Any]:
-    """The picture as a Vega-Lite specification."""
-    n_periods = len(frontier.period_ends) - 2
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "title": {
-            "text": f"What each level of {frontier.lever} costs",
-            "subtitle": f"{frontier.metric} {TASKS[frontier.task]}, {frontier.n_users:,} users, {n_periods} periods; "
-            f"95 % intervals over users",
-            "fontSize": 14,
-            "offset": 14,
-        },
-        "hconcat": [_tradeoff(frontier), _groups(frontier)],
-        "resolve": {"scale": dict.fromkeys(("color", "shape", "strokeDash"), "independent")},
-        "spacing": 48,
-        "config": {**CONFIG, "background": "white"},
-        "padding": 14,
+    """Return the picture as a Vega-Lite specification."""
+    alt = altair()
+    title, subtitle = _titles(frontier)
+    both = alt.hconcat(
+        _tradeoff(frontier),
+        _groups(frontier),
+        title=alt.TitleParams(title, subtitle=subtitle, fontSize=14, offset=14),
+        spacing=48,
+        padding=14,
+    ).resolve_scale(color="independent", shape="independent", strokeDash="independent")
+    return {**both.to_dict(), "config": {**CONFIG, "background": "white"}}
+
+
+def _titles(frontier: Frontier) -> tuple[str, str]:
+    subtitle = (
+        f"{frontier.metric} {FRONTIER_TASKS[frontier.task]}, {frontier.n_users:,} users, "
+        f"{counted(len(frontier.period_ends) - 2, 'period')}; 95 % intervals over users"
+    )
+    return f"What each level of {frontier.lever} costs", subtitle
+
+
+def _page(frontier: Frontier) -> str:
+    charts, (title, about) = Charts(), _titles(frontier)
+    gaps, of_groups = [], []
+    for level in frontier.levels:
+        name, by_group = frontier.name_of(level), level.scores.by_group
+        gaps.append(f"{name}: {frontier.metric} {number(level.quality)}, gap {signed(level.gap.value)}")
+        of_groups.append(f"{name}: {', '.join(f'{group} {number(value)}' for group, value in by_group.items())}")
+    drawings = {
+        "tradeoff": ("Quality and gap", _tradeoff(frontier).to_dict(), gaps),
+        "by-group": ("Each group", _groups(frontier).to_dict(), of_groups),
     }
+    pictures = []
+    for id_, (heading, spec, label) in drawings.items():
+        del spec["config"]
+        pictures.append(charts.add(id_, spec, spec["data"]["values"], f"{'; '.join(label)}.", title=heading))
+    return render(
+        "frontier.html",
+        title=title,
+        about=f"{about}.",
+        verdicts=frontier.verdicts(),
+        notes=frontier.notes,
+        styles=[(name, Style(colour, "circle", (0, 99))) for name, colour in _COLOURS.items()],
+        pictures=pictures,
+        tables={"level-table": frontier.table(), "change-table": change_table(frontier)},
+        charts=charts,
+    )
 
 
-def _tradeoff(frontier: Frontier) -> dict[str, Any]:
-    """Each level's gap and change in quality, with their intervals; a band is what is accepted."""
+def _tradeoff(frontier: Frontier) -> Any:
+    """Draw the gap and the change in quality of each level, with intervals, and a band for the accepted gap."""
+    alt = altair()
     rows = [_row(frontier, level) for level in frontier.levels]
     limit, xs = frontier.max_disparity, [row[end] for row in rows for end in ("gap_low", "gap_high")] + [0.0]
     if limit is not None:
         xs += [limit, *([-limit] if min(xs) < 0 else [])]
-    ranges = {"x": _range(xs), "y": _range([row[end] for row in rows for end in ("low", "high")] + [0.0])}
-    _place_labels(rows, ranges)
+    x_range, y_range = axis_range(xs), axis_range([row[end] for row in rows for end in ("low", "high")] + [0.0])
+    _place_labels(rows, x_range, y_range)
     is_pd = len(frontier.groups) == 2
     x_title = f"PD: {frontier.groups[0]} − {frontier.groups[1]}" if is_pd else "gap of the group furthest behind"
     y_title = f"change of everyone's {frontier.metric}, %"
+    x_scale, y_scale = (alt.Scale(domain=ends, nice=False, zero=False) for ends in (x_range, y_range))
 
-    def at(x: str = "gap", y: str = "change", **others: Any) -> dict[str, Any]:
-        """Encodings by the fields of x and y."""
-        axes = {"x": (x, x_title, {"tickCount": 6}), "y": (y, y_title, _NAMED_ABOVE)}
-        return others | {
-            name: {
-                "field": field,
-                "type": "quantitative",
-                "title": title,
-                "axis": axis,
-                "scale": {"domain": ranges[name], "nice": False, "zero": False},
-            }
-            for name, (field, title, axis) in axes.items()
-        }
+    def x(field: str = "gap") -> Any:
+        return alt.X(f"{field}:Q", title=x_title, axis=alt.Axis(tickCount=6), scale=x_scale)
 
-    colour = {
-        "field": "kind",
-        "type": "nominal",
-        "scale": {"domain": list(_COLOURS), "range": list(_COLOURS.values())},
-        "legend": {"orient": "bottom", "title": None},
-    }
-    band = [] if limit is None else [_band(max(-limit, ranges["x"][0]), min(limit, ranges["x"][1]))]
-    zero, faint = {"type": "rule", "strokeDash": [3, 3], "color": "#999"}, {"type": "rule", "opacity": 0.45}
-    return {
-        "width": _WIDTH,
-        "height": _HEIGHT,
-        "data": {"values": rows},
-        "layer": [
-            *band,
-            {**_ONCE, "mark": zero, "encoding": {"x": {"datum": 0}}},
-            {**_ONCE, "mark": zero, "encoding": {"y": {"datum": 0}}},
-            {
-                "mark": {"type": "line", "color": "#bbb", "strokeWidth": 1.2},
-                "encoding": at(order={"field": "level", "type": "quantitative"}),
-            },
-            {"mark": faint, "encoding": at(x="gap_low", x2={"field": "gap_high"}, color=colour)},
-            {"mark": faint, "encoding": at(y="low", y2={"field": "high"}, color=colour)},
-            {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1}, "encoding": at(color=colour)},
-            {
-                "mark": {"type": "text", "align": "left", "baseline": "top", "fontSize": _FONT_SIZE},
-                "encoding": at(x="label_x", y="label_y", text={"field": "name"}, color=colour),
-            },
-        ],
-    }
+    def y(field: str = "change") -> Any:
+        return alt.Y(f"{field}:Q", title=y_title, scale=y_scale)
+
+    # Marks that do not depend on the data have one row: they would be drawn once for each level.
+    base, once = alt.Chart(alt.Data(values=rows)), alt.Chart(alt.Data(values=[{}]))
+    kinds = alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
+    colour = alt.Color("kind:N", title=None, scale=kinds)
+    zero, rule = once.mark_rule(strokeDash=[3, 3], color="#999"), base.mark_rule(opacity=0.45)
+    layers = [
+        zero.encode(x=alt.datum(0)),
+        zero.encode(y=alt.datum(0)),
+        base.mark_line(color="#bbb", strokeWidth=1.2).encode(x(), y(), alt.Order("level:Q")),
+        rule.encode(x("gap_low"), alt.X2("gap_high"), y(), colour),
+        rule.encode(x(), y("low"), alt.Y2("high"), colour),
+        base.mark_point(filled=True, size=70, opacity=1).encode(x(), y(), colour),
+        base.mark_text(align="left", baseline="top", fontSize=_FONT_SIZE).encode(
+            x("label_x"), y("label_y"), colour, alt.Text("name:N")
+        ),
+    ]
+    if limit is not None:
+        left, right = max(-limit, x_range[0]), min(limit, x_range[1])
+        band = once.mark_rect(color="#009E73", opacity=0.08)
+        layers.insert(0, band.encode(x=alt.datum(left), x2=alt.datum(right)))
+    return alt.layer(*layers, data=alt.Data(values=rows), width=_WIDTH, height=_HEIGHT)
 
 
-def _place_labels(rows: list[dict[str, Any]], ranges: dict[str, list[float]]) -> None:
+def _place_labels(rows: list[dict[str, Any]], x_range: tuple[float, float], y_range: tuple[float, float]) -> None:
     """Give each row the upper left corner of its label, where that covers no point and no other label."""
-    (left, right), (bottom, top) = ranges["x"], ranges["y"]
+    (left, right), (bottom, top) = x_range, y_range
 
     def pixels(row: dict[str, Any]) -> tuple[float, float]:
         return (row["gap"] - left) / (right - left) * _WIDTH, (top - row["change"]) / (top - bottom) * _HEIGHT
@@ -162,9 +177,14 @@ def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _groups(frontier: Frontier) -> dict[str, Any]:
-    """What everyone and each group gets at each level; the lines are named at their ends."""
-    names = [*_shown(frontier), _EVERYONE]
+def _groups(frontier: Frontier) -> Any:
+    """Draw the quality of everyone and of each group at each level; names stand at the ends of the lines."""
+    alt = altair()
+    names = [*frontier.groups, _EVERYONE]
+    if len(frontier.groups) >= _MAX_LINES:  # those furthest behind and ahead without a lever
+        gaps = frontier.baseline.scores.gaps
+        ranked = sorted(gaps, key=lambda name: gaps[name].value)
+        names = [*ranked[:3], *ranked[-2:], _EVERYONE]
     styles = dict(palette(names))
     rows = [
         {"level": frontier.name_of(level), "group": name, "quality": value}
@@ -172,104 +192,39 @@ def _groups(frontier: Frontier) -> dict[str, Any]:
         for name, value in {**level.scores.by_group, _EVERYONE: level.quality}.items()
         if name in styles and value is not None
     ]
-    by_group = {
-        channel: {
-            "field": "group",
-            "type": "nominal",
-            "legend": None,
-            "scale": {"domain": names, "range": [getattr(style, look) for style in styles.values()]},
-        }
-        for channel, look in {"color": "colour", "shape": "shape", "strokeDash": "dash"}.items()
-    }
-    axes = {
-        "x": {
-            "field": "level",
-            "type": "ordinal",
-            "sort": None,
-            "title": frontier.lever,
-            "axis": {"labelAngle": 0},
-        },
-        "y": {
-            "field": "quality",
-            "type": "quantitative",
-            "title": f"{frontier.metric} of each group",
-            "scale": {"zero": False},
-            "axis": _NAMED_ABOVE,
-        },
-    }
+
+    def scale(look: str) -> dict[str, Any]:
+        values = [getattr(style, look) for style in styles.values()]
+        return {"legend": None, "scale": alt.Scale(domain=names, range=values)}
+
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        alt.X("level:O", sort=None, title=frontier.lever, axis=alt.Axis(labelAngle=0)),
+        alt.Y("quality:Q", title=f"{frontier.metric} of each group", scale=alt.Scale(zero=False)),
+        alt.Color("group:N", **scale("colour")),
+    )
     last = f"datum.level === '{frontier.name_of(frontier.levels[-1])}'"
-    return {
-        "width": 300,
-        "height": _HEIGHT,
-        "data": {"values": rows},
-        "layer": [
-            {
-                "mark": {"type": "line", "strokeWidth": 1.6},
-                "encoding": {**axes, "color": by_group["color"], "strokeDash": by_group["strokeDash"]},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
-                "encoding": {**axes, "color": by_group["color"], "shape": by_group["shape"]},
-            },
-            {
-                "transform": [{"filter": last}],
-                "mark": {"type": "text", "align": "left", "dx": 9, "fontSize": _FONT_SIZE},
-                "encoding": {**axes, "text": {"field": "group"}, "color": by_group["color"]},
-            },
-        ],
-    }
-
-
-def _shown(frontier: Frontier) -> list[str]:
-    """The groups that get a line: of many, those furthest behind and ahead without a lever."""
-    if len(frontier.groups) < _MOST_LINES:
-        return list(frontier.groups)
-    gaps = frontier.none.scores.gaps
-    ranked = sorted(gaps, key=lambda name: gaps[name].value)
-    return [*ranked[:3], *ranked[-2:]]
+    return alt.layer(
+        base.mark_line(strokeWidth=1.6).encode(alt.StrokeDash("group:N", **scale("dash"))),
+        base.mark_point(filled=True, size=55, opacity=1).encode(alt.Shape("group:N", **scale("shape"))),
+        base.transform_filter(last).mark_text(align="left", dx=9, fontSize=_FONT_SIZE).encode(alt.Text("group:N")),
+        data=alt.Data(values=rows),
+        width=300,
+        height=_HEIGHT,
+    )
 
 
 def _row(frontier: Frontier, level: FrontierLevel) -> dict[str, Any]:
-    base, change = frontier.none.quality or 1.0, level.quality_change
-    low, high = level.gap.interval or (level.gap.value, level.gap.value)
-    kind = (
-        "recommended" if level is frontier.recommended else "on the Pareto front" if level.is_on_front else "behind it"
-    )
+    base, change, gap = frontier.baseline.quality or 1.0, level.quality_change, level.gap
+    low, high = gap.interval or (gap.value, gap.value)
+    is_front = "on the Pareto front" if level.is_on_front else "behind it"
     return {
         "level": level.value,
         "name": frontier.name_of(level),
-        "kind": kind,
-        "gap": level.gap.value,
+        "kind": "recommended" if level is frontier.recommended else is_front,
+        "gap": gap.value,
         "gap_low": low,
         "gap_high": high,
         "change": 100 * change.value / base,
         "low": 100 * change.low / base,
         "high": 100 * change.high / base,
     }
-
-
-def _band(left: float, right: float) -> dict[str, Any]:
-    return {
-        **_ONCE,
-        "mark": {"type": "rect", "color": "#009E73", "opacity": 0.08},
-        "encoding": {"x": {"datum": left}, "x2": {"datum": right}},
-    }
-
-
-def _range(values: list[float]) -> list[float]:
-    low, high = min(values), max(values)
-    room = (high - low or 1.0) * 0.06
-    return [low - room, high + room]
-
-
-_ONCE: dict[str, Any] = {"data": {"values": [{}]}}
-"""A mark that does not depend on the data is drawn once, and not for each row."""
-_NAMED_ABOVE = {
-    "titleAngle": 0,
-    "titleAlign": "left",
-    "titleAnchor": "end",
-    "titleBaseline": "bottom",
-    "titleX": -24,
-    "titleY": -6,
-}
-"""A name that stands on its side is hard to read and takes width."""

@@ -1,12 +1,11 @@
 """The runs of a reproduction by data set, model, setting and seed, and the choice of λ among them.
 
-The paper chooses it per method, data set, model and metric, by the numbers that it then reports.
-We do the same by a rule that is written down: **the smallest mean |PD| among the values that keep
-95 % of the performance that the same strategy has without fairness.** Beside it stands a choice
-that could have been made on the day: in period t, the same rule by what the periods before had
-shown on the events that came after them (Task-N of W_0 … W_{t−1}), with the models of all values
-kept up side by side. Under the paper's protocol even these numbers carry its leak: training
-knows what users will do later, and does not draw it as negatives.
+The paper chooses λ per method, data set, model and metric, by the numbers that it then reports. We follow a
+written rule: **the smallest mean |PD| among the values that keep 95 % of the performance that the same
+strategy has without fairness.** We also report a choice that was possible at the time: in period t, the same
+rule on what the earlier periods had shown on the events after them (Task-N of W_0 … W_{t−1}), with the models
+of all values kept up to date. Under the paper's protocol even these numbers leak: training knows what users
+will do later, and does not draw it as negatives.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Literal
 from fairstream import DataError
 from fairstream.experiments import Record, Store
 from fairstream.paper.findings import Choice
-from fairstream.paper.settings import DATASETS, FULL, JUDGED, METRICS, MODELS, QUICK, Family, ModelName, Scale, Setting
+from fairstream.paper.settings import FULL, JUDGED, METRICS, PARTS, QUICK, Family, ModelName, Part, Scale, Setting
 
 What = Literal["performance", "advantaged", "disadvantaged", "abs_pd"]
 Entry = tuple[str, ModelName, Setting, int]
@@ -29,13 +28,10 @@ TASKS = {"R": "remain", "N": "next"}
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What of a finished run is kept in memory."""
+    """The numbers of a finished run."""
 
-    data: Mapping[str, Any]
-    versions: Mapping[str, str]
-    recovery: Mapping[str, Any] | None
-    scores: Mapping[tuple[int, str, str], Mapping[str, float | None]]
-    """(t, task, metric) → each quantity."""
+    about: Mapping[str, Any]
+    scores: Mapping[tuple[int, str, str], Mapping[str, float | None]]  # (t, task, metric) → each quantity
 
     @classmethod
     def of(cls, record: Record) -> _Numbers:
@@ -52,7 +48,7 @@ class _Numbers:
                         "disadvantaged": score["by_group"].get(disadvantaged),
                         "abs_pd": None if gap is None else abs(gap),
                     }
-        return cls(record.about["data"], record.about["versions"], record.about.get("group_recovery"), scores)
+        return cls(record.about, scores)
 
 
 class Catalogue:
@@ -60,14 +56,18 @@ class Catalogue:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        plan = store.note("plan")
-        if plan is None:
-            raise DataError(f"{store.folder} holds no reproduction; make one with `fairstream reproduce`")
-        self.plan: Mapping[str, Any] = plan
-        self._ids = {_entry(row): row["id"] for row in plan["runs"]}
         self._numbers = cache(lambda run_id: _Numbers.of(store.read(run_id)))
         self.tests = lru_cache(maxsize=4)(lambda run_id: store.read(run_id).tests)
-        """Of a finished run, (t, task) → the tested users."""
+        """The tested users of a finished run by (t, task)."""
+        self.read_plan()
+
+    def read_plan(self) -> None:
+        """Read which runs are planned; later runs may have been added."""
+        plan = self.store.note("plan")
+        if plan is None:
+            raise DataError(f"{self.store.folder} holds no reproduction; make one with `fairstream reproduce`")
+        self.plan: Mapping[str, Any] = plan
+        self._ids = {_entry(row): row["id"] for row in plan["runs"]}
 
     @property
     def scale(self) -> Scale:
@@ -75,53 +75,45 @@ class Catalogue:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """All seeds of the plan; what was chosen was chosen by the first."""
+        """All seeds of the plan; the first decides every choice."""
         return tuple(sorted({seed for *_, seed in self._ids}))
 
     @property
-    def planned(self) -> set[tuple[str, ModelName, Setting]]:
-        """What the plan runs, with whatever seeds."""
-        return {(dataset, model, setting) for dataset, model, setting, _ in self._ids}
-
-    @property
     def n_missing(self) -> int:
-        """Runs of the plan that are not there yet."""
+        """Runs of the plan that are not finished."""
         return sum(name not in self.store for name in self._ids.values())
 
     @property
     def n_runs(self) -> int:
-        """Runs of the plan."""
         return len(set(self._ids.values()))
 
     def data(self) -> list[dict[str, Any]]:
-        """What each data set was."""
         names = ("name", "sha256", "n_events", "n_users", "n_items", "group", "groups")
-        logs = {run.data["sha256"]: run.data for run in self._finished()}
+        logs = {run.about["data"]["sha256"]: run.about["data"] for run in self._finished()}
         return [{name: data[name] for name in names} for _, data in sorted(logs.items())]
 
     def versions(self) -> dict[str, str]:
-        """What computed the runs; several where they were computed in several places."""
+        """The versions that computed the runs; several where machines differ."""
         versions: dict[str, dict[str, None]] = {}
         for run in self._finished():
-            for name, version in run.versions.items():
+            for name, version in run.about["versions"].items():
                 versions.setdefault(name, {})[version] = None
         return {name: ", ".join(each) for name, each in versions.items()}
 
     def recovery(self) -> list[dict[str, Any]]:
-        """How well a fresh classifier recovers the group from what the model scores users by."""
+        """How well a fresh classifier recovers the group from the user embeddings."""
         return [
             {"dataset": dataset, "model": model, "method": setting.label, "seed": seed, **recovery}
             for (dataset, model, setting, seed), name in self._ids.items()
-            if name in self.store and (recovery := self._numbers(name).recovery)
+            if name in self.store and (recovery := self._numbers(name).about.get("group_recovery"))
         ]
 
     def _finished(self) -> Iterator[_Numbers]:
         return (self._numbers(name) for name in sorted(set(self._ids.values())) if name in self.store)
 
-    def parts(self) -> list[tuple[str, ModelName]]:
-        """The data sets and models that there are runs of."""
-        there = {(dataset, model) for dataset, model, *_ in self._ids}
-        return [(dataset, model) for dataset in DATASETS for model in MODELS if (dataset, model) in there]
+    def parts(self) -> list[Part]:
+        planned = {(dataset, model) for dataset, model, *_ in self._ids}
+        return [part for part in PARTS if part in planned]
 
     def run_id(self, entry: Entry) -> str | None:
         """The id of a finished run."""
@@ -129,38 +121,56 @@ class Catalogue:
         return name if name is not None and name in self.store else None
 
     def seeds_of(self, dataset: str, model: ModelName, setting: Setting) -> list[int]:
-        """The seeds that there are finished runs of."""
         return [seed for seed in self.seeds if self.run_id((dataset, model, setting, seed))]
 
     def value(self, entry: Entry, task: str, t: int, metric: str, what: What) -> float | None:
         """One number of one run at period t."""
         name = self.run_id(entry)
-        if name is None:
-            return None
-        return self._numbers(name).scores.get((t, TASKS[task], metric.lower()), {}).get(what)
+        return None if name is None else self._numbers(name).scores.get((t, TASKS[task], metric.lower()), {}).get(what)
 
     def mean(self, entry: Entry, task: str, metric: str, what: What, periods: Iterable[int] = JUDGED) -> float | None:
-        """The same, averaged over the periods that are there, as the paper averages."""
-        values = [self.value(entry, task, t, metric, what) for t in periods]
-        there = [value for value in values if value is not None]
-        return fmean(there) if there else None
+        """The mean of `value` over the periods that have one, as the paper averages."""
+        return mean_of_known(self.value(entry, task, t, metric, what) for t in periods)
+
+    def over_seeds(
+        self, part: Part, setting: Setting, metric: str, what: What, periods: Iterable[int] = JUDGED
+    ) -> float | None:
+        """The mean of `mean` over the finished seeds, on Task-R."""
+        entries = [(*part, setting, seed) for seed in self.seeds_of(*part, setting)]
+        return mean_of_known([self.mean(entry, "R", metric, what, periods) for entry in entries])
+
+    def tried(
+        self, family: Family, part: Part, task: str, metric: str, periods: Iterable[int] = JUDGED
+    ) -> dict[float, tuple[float, float]]:
+        """Each value of a family with a result → (mean performance, mean |PD|), by the first seed."""
+        numbers = {}
+        for value in family.values:
+            entry = (*part, family.at(value), self.seeds[0])
+            performance = self.mean(entry, task, metric, "performance", periods)
+            gap = self.mean(entry, task, metric, "abs_pd", periods)
+            if performance is not None and gap is not None:  # else not run yet, or a training that diverged
+                numbers[value] = (performance, gap)
+        return numbers
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are not None; None where there are none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def row_of(entry: Entry, name: str) -> dict[str, Any]:
-    """How an entry is written in `plan.json`."""
+    """The row of an entry in `plan.json`."""
     dataset, model, setting, seed = entry
-    options = dict(setting.options)
-    return {
-        "dataset": dataset, "model": model, "method": setting.method, "options": options, "seed": seed, "id": name,
-    }  # fmt: skip
+    about = {"dataset": dataset, "model": model, "method": setting.method, "options": dict(setting.options)}
+    return {**about, "seed": seed, "id": name}
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
     return row["dataset"], row["model"], Setting.of(row["method"], **row["options"]), row["seed"]
 
 
-KEPT = 0.95
-"""Share of the performance without fairness that must be kept."""
+KEPT = 0.95  # share of the performance without fairness that must be kept
 
 
 def best(tried: Mapping[float, tuple[float, float]], floor: float) -> float:
@@ -181,81 +191,54 @@ def best(tried: Mapping[float, tuple[float, float]], floor: float) -> float:
 
 def choose(catalogue: Catalogue, family: Family, dataset: str, model: ModelName, metric: str) -> Choice | None:
     """The choice for one panel, from the runs of the first seed; None where there is nothing to choose from."""
-    if not catalogue.seeds:
-        return None
-    seed = catalogue.seeds[0]
-    plain = (dataset, model, Setting.of(family.plain), seed)
+    part = (dataset, model)
+    plain = (*part, Setting.of(family.plain), catalogue.seeds[0])
     reference = catalogue.mean(plain, "R", metric, "performance")
-    tried = {}
-    for value in family.values:
-        entry = (dataset, model, family.at(value), seed)
-        performance = catalogue.mean(entry, "R", metric, "performance")
-        gap = catalogue.mean(entry, "R", metric, "abs_pd")
-        if performance is None or gap is None:
-            continue  # not run yet, or a training that diverged
-        tried[value] = (performance, gap)
+    tried = catalogue.tried(family, part, "R", metric)
     if reference is None or not tried:
         return None
     chosen = best(tried, KEPT * reference)
-    by_the_past, past_result = _by_the_past(catalogue, family, (dataset, model), metric)
-    return Choice(
-        method=family.name,
-        dataset=dataset,
-        model=model,
-        metric=metric,
-        parameter=family.parameter,
-        tried=tried,
-        chosen=chosen,
-        reason=_reason(family, metric, tried[chosen][0] >= KEPT * reference, len(family.values) - len(tried)),
-        by_the_past=by_the_past,
-        past_result=past_result,
-    )
-
-
-def _reason(family: Family, metric: str, keeps: bool, n_missing: int) -> str:
     reason = f"smallest mean |PD| of those that keep 95 % of {family.plain}'s {metric}"
-    if not keeps:
+    if tried[chosen][0] < KEPT * reference:
         reason = f"none keeps 95 % of {family.plain}'s {metric}; the best of them"
-    return reason + (f"; {n_missing} of {len(family.values)} values have no result" if n_missing else "")
+    if n_missing := len(family.values) - len(tried):
+        reason += f"; {n_missing} of {len(family.values)} values have no result"
+    past = _by_the_past(catalogue, family, part, metric)
+    return Choice(family.name, *part, metric, family.parameter, tried, chosen, reason, *past)
 
 
 def all_choices(catalogue: Catalogue) -> list[Choice]:
     """Every choice that the store's runs allow."""
-    found = [
-        choose(catalogue, family, dataset, model, metric)
-        for dataset, model in catalogue.parts()
-        for family in catalogue.scale.families(dataset)
+    choices = (
+        choose(catalogue, family, *part, metric)
+        for part in catalogue.parts()
+        for family in catalogue.scale.families(part[0])
         for metric in METRICS
-    ]
-    return [choice for choice in found if choice is not None]
+    )
+    return [choice for choice in choices if choice is not None]
 
 
 def _by_the_past(
-    catalogue: Catalogue, family: Family, part: tuple[str, ModelName], metric: str
+    catalogue: Catalogue, family: Family, part: Part, metric: str
 ) -> tuple[tuple[float, ...], tuple[float, float] | None]:
-    """What is chosen in each period t by W_0 … W_{t−1} on the period after each, and how Task-R then goes."""
+    """The value chosen in each period t by W_0 … W_{t−1} on the period after each, and the result on Task-R."""
     seed = catalogue.seeds[0]
     plain = (*part, Setting.of(family.plain), seed)
-    entries = {value: (*part, family.at(value), seed) for value in family.values}
     chosen, results = [], []
     for t in JUDGED:
-        past = range(t)
-        reference = catalogue.mean(plain, "N", metric, "performance", past)
-        tried = {}
-        for value, entry in entries.items():
-            performance = catalogue.mean(entry, "N", metric, "performance", past)
-            gap = catalogue.mean(entry, "N", metric, "abs_pd", past)
-            if performance is not None and gap is not None:
-                tried[value] = (performance, gap)
+        reference = catalogue.mean(plain, "N", metric, "performance", range(t))
+        tried = catalogue.tried(family, part, "N", metric, range(t))
         if reference is None or not tried:
             break
         value = best(tried, KEPT * reference)
-        now = [catalogue.value(entries[value], "R", t, metric, what) for what in ("performance", "abs_pd")]
-        if now[0] is None or now[1] is None:
+        entry = (*part, family.at(value), seed)
+        performance = catalogue.value(entry, "R", t, metric, "performance")
+        gap = catalogue.value(entry, "R", t, metric, "abs_pd")
+        if performance is None or gap is None:
             break
         chosen.append(value)
-        results.append((now[0], now[1]))
+        results.append((performance, gap))
     if not results:
         return (), None
-    performance, gap = (fmean(column) for column in zip(*results, strict=True))
-    return tuple(chosen), (performance, gap)
+    performances, gaps = zip(*results, strict=True)
+    return tuple(chosen), (fmean(performances), fmean(gaps))

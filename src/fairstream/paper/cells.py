@@ -9,23 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from fairstream.evaluation import GroupPanel, Interval, Paired, UserResults, stack_periods
-from fairstream.experiments import evaluation_protocol
+from fairstream.evaluation import Estimate, GroupPanel, Paired, UserResults, stack_periods
+from fairstream.experiments import protocol_of
 from fairstream.paper.catalogue import Catalogue, choose
 from fairstream.paper.findings import Choice
 from fairstream.paper.settings import JUDGED, METRICS, PLAIN, RERANK, ModelName, Setting
 
 N_RESAMPLES = 1000
 FEW = "FADE, few tries"
-"""FADE with λ chosen from as few values as its rivals have: the smallest of many |PD|s is smaller by luck."""
-PAST = "FADE, by the past"
-"""FADE with λ chosen anew in each period, by what the periods before had shown."""
-_NOTHING = 1e-12
-"""What rounding leaves of a difference between equals."""
+"""FADE with λ chosen from as few values as its competitors have: the minimum of many |PD|s is smaller by chance."""
+PAST = "FADE, by the past"  # FADE with λ chosen in each period by the results of the periods before
+_NOTHING = 1e-12  # what rounding leaves of a difference between equals
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
-Drawn = tuple[float, FloatArray]
-"""A number as observed, and (R,) as it came out in the resamples."""
+Drawn = tuple[float, FloatArray]  # a number as observed, and (R,) as it came out in the resamples
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,7 @@ class Cell:
     """One data set, model and metric: each method's numbers, on the same draws of users and seeds."""
 
     dataset: str
-    values: Mapping[tuple[str, str], Drawn]
-    """By method and quantity: performance, abs_pd, advantaged or disadvantaged."""
+    values: Mapping[tuple[str, str], Drawn]  # by method and quantity: performance, abs_pd, advantaged or disadvantaged
 
     def __contains__(self, method: str) -> bool:
         return (method, "performance") in self.values
@@ -44,8 +40,8 @@ class Cell:
 class Effect:
     """An effect averaged over cells."""
 
-    interval: Interval
-    by_dataset: Mapping[str, Interval]
+    interval: Estimate
+    by_dataset: Mapping[str, Estimate]
     n_positive: int
     n_cells: int
     n_seeds: int
@@ -65,12 +61,9 @@ class _Column:
 class _Panel:
     """A column as one seed has it."""
 
-    periods: tuple[int, ...]
-    """In which there were tests."""
-    values: Any
-    """(U, P, 1) of the users tested in any of them; None where there are none."""
-    codes: Any
-    """Their groups."""
+    periods: tuple[int, ...]  # in which there were tests
+    values: Any  # (U, P, 1) of the users tested in any of them; None where there are none
+    codes: Any  # their groups
 
 
 class Cells:
@@ -87,11 +80,11 @@ class Cells:
         """An effect averaged over the cells that have all these methods."""
         effects: dict[str, list[Drawn]] = {}
         for cell in self.all:
-            if all(method in cell for method in methods) and not np.isnan((found := effect(cell))[0]):
-                effects.setdefault(cell.dataset, []).append(found)
+            if all(method in cell for method in methods) and not np.isnan((drawn := effect(cell))[0]):
+                effects.setdefault(cell.dataset, []).append(drawn)
         if not effects:
             return None
-        everywhere = [found for each in effects.values() for found in each]
+        everywhere = [drawn for each in effects.values() for drawn in each]
         return Effect(
             interval=_mean(everywhere),
             by_dataset={dataset: _mean(each) for dataset, each in effects.items()},
@@ -101,7 +94,7 @@ class Cells:
         )
 
     def _columns(self, dataset: str, model: ModelName, metric: str) -> list[_Column]:
-        """Every method, with what was chosen for this cell."""
+        """Every method whose runs are finished, with what was chosen for this cell."""
         families = {family.name: family for family in self._catalogue.scale.families(dataset)}
         settings = {setting.method: (setting,) * len(JUDGED) for setting in (*PLAIN, RERANK)}
         cell = (dataset, model, metric)
@@ -114,21 +107,19 @@ class Cells:
         few = replace(families["FADE"], values=families["Retrain-Fair"].values)
         if (choice_of_few := choose(self._catalogue, few, *cell)) is not None:
             settings[FEW] = (few.at(choice_of_few.chosen),) * len(JUDGED)
-        return [_Column(model, metric, method, each) for method, each in settings.items()]
+
+        def is_done(setting: Setting) -> bool:
+            return all(self._catalogue.run_id((dataset, model, setting, seed)) for seed in self._seeds)
+
+        return [_Column(model, metric, method, each) for method, each in settings.items() if all(map(is_done, each))]
 
     def _of(self, dataset: str) -> list[Cell]:
-        """The cells of one data set, whose users are drawn together where they were tested in the same periods.
+        """The cells of one data set; users tested in the same periods are resampled together.
 
-        In a quick look one model has fewer than the other, and so other users: these are drawn by themselves.
+        In a quick reproduction one model has fewer periods, and so other users, who are resampled apart.
         """
-        columns = [
-            column
-            for part, model in self._catalogue.parts()
-            if part == dataset
-            for metric in METRICS
-            for column in self._columns(dataset, model, metric)
-            if self._has(dataset, column, self._seeds)
-        ]
+        parts = [part for part in self._catalogue.parts() if part[0] == dataset]
+        columns = [column for part in parts for metric in METRICS for column in self._columns(*part, metric)]
         together: dict[tuple[int, ...], tuple[list[_Column], list[_Panel]]] = {}
         for column in columns:
             panels = [self._panel(dataset, column, seed) for seed in self._seeds]
@@ -139,44 +130,32 @@ class Cells:
 
     def _drawn(self, dataset: str, columns: Sequence[_Column], panels: Sequence[_Panel]) -> list[Cell]:
         values, codes = np.concatenate([panel.values for panel in panels], axis=2), panels[0].codes
-        paired = Paired(GroupPanel(values, codes, 2, self._min_group_size), len(self._seeds), N_RESAMPLES)
+        min_size = 1 if self._catalogue.plan["protocol"].startswith("paper") else 20
+        paired = Paired(GroupPanel(values, codes, 2, min_size), len(self._seeds), N_RESAMPLES)
         (overall, overall_drawn), (groups, groups_drawn) = paired.of("mean"), paired.of("by_group")
         gaps, gaps_drawn = paired.of("abs_gap")
-        found: dict[tuple[ModelName, str], dict[tuple[str, str], Drawn]] = {}
+        cells: dict[tuple[ModelName, str], dict[tuple[str, str], Drawn]] = {}
         for c, column in enumerate(columns):
-            cell = found.setdefault((column.model, column.metric), {})
+            cell = cells.setdefault((column.model, column.metric), {})
             cell[column.method, "performance"] = (overall[c], overall_drawn[:, c])
             cell[column.method, "abs_pd"] = (gaps[0, c], gaps_drawn[:, 0, c])
             cell[column.method, "advantaged"] = (groups[0, c], groups_drawn[:, 0, c])
             cell[column.method, "disadvantaged"] = (groups[1, c], groups_drawn[:, 1, c])
-        return [Cell(dataset, values) for values in found.values()]
-
-    def _has(self, dataset: str, column: _Column, seeds: Sequence[int]) -> bool:
-        entries = ((dataset, column.model, setting, seed) for setting in set(column.settings) for seed in seeds)
-        return all(self._catalogue.run_id(entry) for entry in entries)
+        return [Cell(dataset, values) for values in cells.values()]
 
     def _panel(self, dataset: str, column: _Column, seed: int) -> _Panel:
-        measure = evaluation_protocol(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
-        tests = {
-            t: test
-            for t, setting in zip(JUDGED, column.settings, strict=True)
-            if (test := self._test((dataset, column.model, setting, seed), t)) is not None
-        }
+        measure = protocol_of(self._catalogue.plan["protocol"]).metrics[column.metric.lower().partition("@")[0]]
+        tests: dict[int, UserResults] = {}
+        for t, setting in zip(JUDGED, column.settings, strict=True):
+            name = self._catalogue.run_id((dataset, column.model, setting, seed))
+            if (test := self._catalogue.tests(name).get((t, "remain"))) is not None:
+                tests[t] = test
         return _Panel(tuple(tests), *(stack_periods(list(tests.values()), [measure]) if tests else (None, None)))
 
-    def _test(self, entry: tuple[str, ModelName, Setting, int], t: int) -> UserResults | None:
-        name = self._catalogue.run_id(entry)
-        assert name is not None
-        return self._catalogue.tests(name).get((t, "remain"))
 
-    @property
-    def _min_group_size(self) -> int:
-        return 1 if self._catalogue.plan["protocol"].startswith("paper") else 20
-
-
-def _mean(effects: Sequence[Drawn]) -> Interval:
+def _mean(effects: Sequence[Drawn]) -> Estimate:
     value = float(np.mean([value for value, _ in effects]))
-    return Interval.of(value, np.mean([draws for _, draws in effects], axis=0))
+    return Estimate.of_draws(value, np.mean([draws for _, draws in effects], axis=0))
 
 
 def gain(better: str, than: str, quantity: str = "performance") -> Callable[[Cell], Drawn]:
@@ -192,21 +171,17 @@ def gain(better: str, than: str, quantity: str = "performance") -> Callable[[Cel
 
 def reduction(smaller: str, than: str, quantity: str = "abs_pd") -> Callable[[Cell], Drawn]:
     """By how many per cent `smaller` is below `than`."""
-    above = gain(smaller, than, quantity)
-
-    def effect(cell: Cell) -> Drawn:
-        value, drawn = above(cell)
-        return -value, -drawn
-
-    return effect
+    return _applied(np.negative, gain(smaller, than, quantity))
 
 
 def difference(one: str, other: str, quantity: str = "abs_pd") -> Callable[[Cell], Drawn]:
     """By how many per cent the two differ, whichever is larger."""
-    above = gain(one, other, quantity)
+    return _applied(np.abs, gain(one, other, quantity))
 
-    def effect(cell: Cell) -> Drawn:
-        value, drawn = above(cell)
-        return abs(value), np.abs(drawn)
 
-    return effect
+def _applied(function: np.ufunc, effect: Callable[[Cell], Drawn]) -> Callable[[Cell], Drawn]:
+    def applied(cell: Cell) -> Drawn:
+        value, draws = effect(cell)
+        return function(value), function(draws)
+
+    return applied

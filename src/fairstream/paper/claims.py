@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from fairstream.evaluation import Interval
+from fairstream.evaluation import Estimate
 from fairstream.paper.catalogue import Catalogue, What
 from fairstream.paper.cells import FEW, PAST, Cell, Cells, Drawn, Effect, difference, gain, reduction
-from fairstream.paper.findings import NOT_THERE, Choice, Claim, Seconds, Verdict, graded
-from fairstream.paper.settings import JUDGED, METRICS, PARTS, ModelName, Setting, swept
+from fairstream.paper.findings import NOT_THERE, Choice, Claim, Verdict, graded
+from fairstream.paper.settings import METRICS, PARTS, Part, Setting, swept
 from fairstream.paper.timing import time_claims
 
 N_CELLS = len(PARTS) * len(METRICS)
@@ -43,8 +43,7 @@ class Statement:
     paper: float | None
     methods: tuple[str, str]
     effect: Callable[[Cell], Drawn]
-    everywhere: bool = False
-    """Whether the paper says that it is so in all cases."""
+    everywhere: bool = False  # whether the paper says that it is so in all cases
 
 
 def _lower(question: str, method: str, than: str, paper: float | None = None, **more: bool) -> Statement:
@@ -67,10 +66,8 @@ def _moves(group: str, verb: str, effect: Callable[[Cell], Drawn], paper: float)
     return Statement("RQ2", text, "effect", paper, ("FADE", "Finetune"), effect, everywhere=True)
 
 
-def _alike(
-    question: str, text: str, kind: Kind, methods: tuple[str, str], effect: Callable[[Cell], Drawn]
-) -> Statement:
-    return Statement(question, text, kind, None, methods, effect)
+def _matches(how: str, effect: Callable[[Cell], Drawn]) -> Statement:
+    return Statement("RQ5", f"DH's {how}", "no worse", None, (FEW, "FADE[NeuralNDCG]"), effect)
 
 
 STATEMENTS = (
@@ -95,108 +92,86 @@ STATEMENTS = (
     _lower("RQ3", FEW, "Adver", 36.53),
     _better("RQ3", FEW, "Adver", 1.49),
     _lower("RQ3", FEW, "Rerank"),
-    _alike(
+    Statement(
         "RQ3",
         "Rerank is about as unequal as Finetune",
         "likeness",
+        None,
         ("Rerank", "Finetune"),
         difference("Rerank", "Finetune"),
     ),
-    _alike(
-        "RQ5",
-        "DH's |PD| matches NeuralNDCG's or is smaller",
-        "no worse",
-        (FEW, "FADE[NeuralNDCG]"),
-        reduction(FEW, "FADE[NeuralNDCG]"),
-    ),
-    _alike(
-        "RQ5",
-        "DH's performance matches NeuralNDCG's or is better",
-        "no worse",
-        (FEW, "FADE[NeuralNDCG]"),
-        gain(FEW, "FADE[NeuralNDCG]"),
-    ),
+    _matches("|PD| matches NeuralNDCG's or is smaller", reduction(FEW, "FADE[NeuralNDCG]")),
+    _matches("performance matches NeuralNDCG's or is better", gain(FEW, "FADE[NeuralNDCG]")),
     _lower("RQ5", FEW, "FADE[ApproxNDCG]"),
     _better("RQ5", FEW, "FADE[ApproxNDCG]"),
 )
 
 
-def all_claims(catalogue: Catalogue, choices: Sequence[Choice], seconds: Sequence[Seconds]) -> list[Claim]:
+def all_claims(catalogue: Catalogue, choices: Sequence[Choice]) -> list[Claim]:
     """Every claim with its verdict, question by question."""
     first, others = catalogue.seeds[:1], catalogue.seeds[1:]  # the first has chosen λ, so the others judge it
     judges = [Cells(catalogue, choices, seeds) for seeds in (others, first) if seeds]
-    found = [_claim(statement, _widest(statement, judges)) for statement in STATEMENTS]
-    found += time_claims(catalogue.store, seconds)
-    found += sweep_claims(catalogue)
-    return sorted(found, key=lambda claim: claim.question)
+    claims = [_claim(statement, judges) for statement in STATEMENTS]
+    claims += time_claims(catalogue.store)
+    claims += [claim(catalogue) for claim in (_late, _weight, _epochs, _temperature, _negatives)]
+    return sorted(claims, key=lambda claim: claim.question)
 
 
-def _widest(statement: Statement, judges: Sequence[Cells]) -> Effect | None:
-    """The effect by the seeds that have it in most cells, and of those with as many by the first of them."""
-    found = (cells.mean(statement.methods, statement.effect) for cells in judges)
-    return max((effect for effect in found if effect), key=lambda effect: effect.n_cells, default=None)
-
-
-def _claim(statement: Statement, found: Effect | None) -> Claim:
+def _claim(statement: Statement, judges: Sequence[Cells]) -> Claim:
+    # The effect by the seeds that have it in most cells, and of those with as many by the first of them.
+    effects = (cells.mean(statement.methods, statement.effect) for cells in judges)
+    effect = max((effect for effect in effects if effect), key=lambda effect: effect.n_cells, default=None)
     text = statement.text if statement.paper is None else f"{statement.text} (by {statement.paper:g} % on average)"
-    if found is None:
-        return Claim(statement.question, text, statement.paper, None, None, "%", "not tested", NOT_THERE)
-    interval = found.interval
-    verdict = judged(statement.kind, interval, statement.paper)
-    if verdict == "holds" and statement.everywhere and found.n_positive < found.n_cells:
+    if effect is None:
+        return _untested(statement.question, text, statement.paper)
+    ours, reason = effect.interval, _reason(statement, effect)
+    verdict = judged(statement.kind, ours, statement.paper)
+    if verdict == "holds" and statement.everywhere and effect.n_positive < effect.n_cells:
         verdict = "holds in part"
-    ends = (interval.low, interval.high)
-    return Claim(
-        statement.question, text, statement.paper, interval.value, ends, "%", verdict, _reason(statement, found)
-    )
+    return Claim(statement.question, text, statement.paper, ours.value, ours.interval, "%", verdict, reason)
 
 
-def _reason(statement: Statement, found: Effect) -> str:
+def _reason(statement: Statement, effect: Effect) -> str:
     """What the verdict rests on, and what a reader has to know of it."""
-    where = f"above 0 in {found.n_positive} of {found.n_cells} cases (data set × model × metric, Task-R)"
-    left = [f"{N_CELLS - found.n_cells} more are not run"] if found.n_cells < N_CELLS else []
-    apart = [f"{name} {each.value:.3g} ({each.low:.3g} to {each.high:.3g})" for name, each in found.by_dataset.items()]
-    seeds = [f"{found.n_seeds} seed{'s' if found.n_seeds > 1 else ''}"]
+    where = f"above 0 in {effect.n_positive} of {effect.n_cells} cases (data set × model × metric, Task-R)"
+    left = [f"{N_CELLS - effect.n_cells} more are not run"] if effect.n_cells < N_CELLS else []
+    apart = [f"{name} {each.value:.3g} ({each.low:.3g} to {each.high:.3g})" for name, each in effect.by_dataset.items()]
+    seeds = [f"{effect.n_seeds} seed{'s' if effect.n_seeds > 1 else ''}"]
     remarks = [_REMARKS[method] for method in statement.methods if method in _REMARKS]
     if statement.kind == "price":
         remarks.append("the rule that chooses λ keeps 95 %")
     return "; ".join([where, *left, *(apart if len(apart) > 1 else []), *seeds, *remarks])
 
 
-def judged(kind: Kind, found: Interval, paper: float | None) -> Verdict:
+def judged(kind: Kind, effect: Estimate, paper: float | None) -> Verdict:
     """The verdict by the rules above.
 
-    >>> judged("effect", Interval(40, 30, 50), 48.91), judged("effect", Interval(10, -5, 25), 48.91)
+    >>> judged("effect", Estimate(40, (30, 50)), 48.91), judged("effect", Estimate(10, (-5, 25)), 48.91)
     ('holds', 'cannot be told')
-    >>> judged("effect", Interval(10, 5, 15), 48.91), judged("effect", Interval(-9, -15, -3), 48.91)
+    >>> judged("effect", Estimate(10, (5, 15)), 48.91), judged("effect", Estimate(-9, (-15, -3)), 48.91)
     ('holds in part', 'does not hold')
-    >>> judged("price", Interval(12, 10, 14), 2.44), judged("likeness", Interval(3, 1, 6), None)
+    >>> judged("price", Estimate(12, (10, 14)), 2.44), judged("likeness", Estimate(3, (1, 6)), None)
     ('does not hold', 'holds')
     """
     if kind == "effect":
-        if found.low <= 0 <= found.high:
+        if effect.low <= 0 <= effect.high:
             return "cannot be told"
-        return graded(found.low > 0 and found.value >= (paper or 0) / 2, found.low > 0)
+        return graded(effect.low > 0 and effect.value >= (paper or 0) / 2, effect.low > 0)
     if kind == "no worse":
-        return graded(found.high >= 0, False)
+        return graded(effect.high >= 0, False)
     if kind == "price":
-        return graded(found.high <= 2 * (paper or 1), found.value <= 4 * (paper or 1))
-    return graded(found.high <= 10, found.value <= 25)
+        return graded(effect.high <= 2 * (paper or 1), effect.value <= 4 * (paper or 1))
+    return graded(effect.high <= 10, effect.value <= 25)
 
 
 _LATE = range(7, 10)
-_ML_MF: tuple[str, ModelName] = ("movielens-1m", "MF")
-
-
-def sweep_claims(catalogue: Catalogue) -> list[Claim]:
-    """All of them; those whose runs are missing as not tested."""
-    return [_late(catalogue), _weight(catalogue), _epochs(catalogue), _temperature(catalogue), _negatives(catalogue)]
+_ML_MF: Part = ("movielens-1m", "MF")
 
 
 def _late(catalogue: Catalogue) -> Claim:
     text = "On MovieLens, fine-tuned MF falls below retrained MF in the late periods 7–9 (NDCG@20, by 6.5 %)"
     fine, again = (
-        _over_seeds(catalogue, _ML_MF, Setting.of(method), "NDCG@20", "performance", _LATE)
+        catalogue.over_seeds(_ML_MF, Setting.of(method), "NDCG@20", "performance", _LATE)
         for method in ("Finetune", "Retrain")
     )
     if fine is None or again is None:
@@ -255,10 +230,10 @@ def _negatives(catalogue: Catalogue) -> Claim:
     tried, spreads = catalogue.scale.n_negatives, []
     for part in catalogue.parts():
         for metric in METRICS:
-            found = [_at(catalogue, part, "n_fairness_negatives", mu, metric, "performance") for mu in tried]
-            there = [value for value in found if value is not None]
-            if len(there) > 1:
-                spreads.append(100 * (max(there) / min(there) - 1))
+            points = [_at(catalogue, part, "n_fairness_negatives", mu, metric, "performance") for mu in tried]
+            known = [value for value in points if value is not None]
+            if len(known) > 1:
+                spreads.append(100 * (max(known) / min(known) - 1))
     if not spreads:
         return _untested("RQ6", text, None)
     spread = fmean(spreads)
@@ -270,28 +245,12 @@ def _line(
     catalogue: Catalogue, parameter: str, values: Sequence[float], what: What = "performance"
 ) -> dict[float, float]:
     """MovieLens, MF, NDCG@20 along a sweep."""
-    found = {value: _at(catalogue, _ML_MF, parameter, value, "NDCG@20", what) for value in values}
-    return {value: point for value, point in found.items() if point is not None}
+    points = {value: _at(catalogue, _ML_MF, parameter, value, "NDCG@20", what) for value in values}
+    return {value: point for value, point in points.items() if point is not None}
 
 
-def _at(
-    catalogue: Catalogue, part: tuple[str, ModelName], parameter: str, value: float, metric: str, what: What
-) -> float | None:
-    return _over_seeds(catalogue, part, swept(parameter, value), metric, what)
-
-
-def _over_seeds(
-    catalogue: Catalogue,
-    part: tuple[str, ModelName],
-    setting: Setting,
-    metric: str,
-    what: What,
-    periods: Sequence[int] = JUDGED,
-) -> float | None:
-    entries = [(*part, setting, seed) for seed in catalogue.seeds_of(*part, setting)]
-    found = [catalogue.mean(entry, "R", metric, what, periods) for entry in entries]
-    there = [value for value in found if value is not None]
-    return fmean(there) if there else None
+def _at(catalogue: Catalogue, part: Part, parameter: str, value: float, metric: str, what: What) -> float | None:
+    return catalogue.over_seeds(part, swept(parameter, value), metric, what)
 
 
 def _untested(question: str, text: str, paper: float | None, unit: Literal["%", ""] = "%") -> Claim:

@@ -1,8 +1,8 @@
-"""From a store to findings: every number of the paper beside ours."""
+"""From a store to findings: every number of the paper, and ours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -11,7 +11,7 @@ from fairstream.experiments import Store
 from fairstream.paper.catalogue import Catalogue, all_choices
 from fairstream.paper.claims import all_claims
 from fairstream.paper.findings import Choice, Findings, Place, Point, published_numbers
-from fairstream.paper.settings import DATASETS, EXPERIMENTS, METRICS, MODELS, PLAIN, RERANK, Setting, swept
+from fairstream.paper.settings import EXPERIMENTS, JUDGED, METRICS, PLAIN, RERANK, Setting, swept
 from fairstream.paper.timing import seconds_table
 
 _PARAMETERS = {
@@ -24,17 +24,20 @@ _FIXED = {setting.method: setting for setting in (*PLAIN, RERANK)}
 
 
 def findings_of(folder: Path) -> Findings:
-    """All that a report shows of a store."""
+    """The findings of a store."""
     catalogue = Catalogue(Store.opened(folder))
-    choices = all_choices(catalogue)
-    seconds = seconds_table(catalogue.store)
+    return collect_findings(catalogue, all_choices(catalogue))
+
+
+def collect_findings(catalogue: Catalogue, choices: Sequence[Choice]) -> Findings:
+    """Everything that a report shows."""
     return Findings(
         protocol=catalogue.plan["protocol"],
         seeds=catalogue.seeds,
         quick=catalogue.plan["quick"],
         points=tuple(_Reader(catalogue, choices).points()),
-        claims=tuple(all_claims(catalogue, choices, seconds)),
-        seconds=tuple(seconds),
+        claims=tuple(all_claims(catalogue, choices)),
+        seconds=tuple(seconds_table(catalogue.store)),
         choices=tuple(choices),
         data=tuple(catalogue.data()),
         versions=catalogue.versions(),
@@ -54,43 +57,37 @@ class _Reader:
         self._chosen = {(c.method, c.dataset, c.model, c.metric): c.chosen for c in choices}
 
     def points(self) -> Iterator[Point]:
-        published = published_numbers()
-        for place, number in published.items():
+        for place, number in published_numbers().items():
             yield self._point(place, number)
         for place in self._places_without_numbers():
             yield self._point(place, None)
 
     def _point(self, place: Place, paper: float | None) -> Point:
-        setting = self._setting(place)
-        values, ids = [], []
-        seeds = [] if setting is None else self._catalogue.seeds_of(place.dataset, place.model, setting)
-        for seed in seeds:
-            assert setting is not None
-            entry = (place.dataset, place.model, setting, seed)
-            what: Any = place.series if place.x_name in _PARAMETERS else place.y_name
-            if place.x_name == "period":
-                assert place.x is not None
-                value = self._catalogue.value(entry, place.task, int(place.x), place.metric, what)
-            else:
-                value = self._catalogue.mean(entry, place.task, place.metric, what)
+        setting, part = self._setting(place), (place.dataset, place.model)
+        if setting is None:
+            return Point(place, paper, None, None, 0, ())
+        what: Any = place.series if place.x_name in _PARAMETERS else place.y_name
+        periods = JUDGED if place.x is None or place.x_name != "period" else [int(place.x)]
+        values = {}
+        for seed in self._catalogue.seeds_of(*part, setting):
+            entry = (*part, setting, seed)
+            value = self._catalogue.mean(entry, place.task, place.metric, what, periods)
             if value is not None:
-                values.append(value)
-                ids.append(self._catalogue.run_id(entry) or "")
+                values[self._catalogue.run_id(entry) or ""] = value
         return Point(
             place=place,
             paper=paper,
-            ours=fmean(values) if values else None,
-            sd=stdev(values) if len(values) > 1 else None,
+            ours=fmean(values.values()) if values else None,
+            sd=stdev(values.values()) if len(values) > 1 else None,
             n_seeds=len(values),
-            run_ids=tuple(ids),
-            shortened=None if setting is None else self._catalogue.scale.shortened(setting, place.dataset, place.model),
+            run_ids=tuple(values),
+            shortened=self._catalogue.scale.shortened(setting, *part),
         )
 
     def _setting(self, place: Place) -> Setting | None:
         """What the series at this place was made by; None where nothing has been chosen yet."""
         if place.x_name in _PARAMETERS:
-            assert place.x is not None
-            return swept(_PARAMETERS[place.x_name], place.x)
+            return swept(_PARAMETERS[place.x_name], place.x or 0.0)
         if place.series in _FIXED:
             return _FIXED[place.series]
         name = "FADE" if place.series == "FADE[DH]" else place.series
@@ -108,41 +105,25 @@ class _Reader:
                 for task, label in zip("RN", tradeoff.figures, strict=True):
                     for series in (*_FIXED, *tradeoff.chosen):
                         for what in ("performance", "abs_pd"):
-                            yield _place(label, task, dataset, model, metric, series, "method", None, what)
+                            yield Place(label, task, dataset, model, metric, series, "method", None, what)
                 for task, label in zip("RN", trend.figures[1:], strict=True):
                     for series in (*(setting.method for setting in PLAIN), *trend.chosen):
                         for t in range(7):
-                            yield _place(label, task, dataset, model, metric, series, "period", t, "performance")
-
-
-def _place(*where: Any) -> Place:
-    names = ("figure", "task", "dataset", "model", "metric", "series", "x_name", "x", "y_name")
-    return Place(**dict(zip(names, where, strict=True)))
+                            yield Place(label, task, dataset, model, metric, series, "period", t, "performance")
 
 
 def _command(catalogue: Catalogue) -> str:
-    """What to type for the runs of the plan, which may be a part of the whole."""
+    """The command for the runs of the plan, which may be a part of the whole."""
     plan, n_seeds, parts = catalogue.plan, len(catalogue.seeds), catalogue.parts()
     words = ["fairstream reproduce", f"--protocol {plan['protocol']}"]
     words += ["--quick"] if plan["quick"] else []
     words += [f"--seeds {n_seeds}"] if n_seeds > 1 else []
-    datasets, models = ({part[at] for part in parts} for at in (0, 1))
-    words += [f"--dataset {name}" for name in DATASETS if name in datasets] if len(datasets) == 1 else []
-    words += [f"--model {name.lower()}" for name in MODELS if name in models] if len(models) == 1 else []
-    return " ".join([*words, *(f"--experiment {name}" for name in _experiments(catalogue))])
-
-
-def _experiments(catalogue: Catalogue) -> list[str]:
-    """The experiments that are planned, where it is not all of them."""
-    asked, whole = [], []
-    for experiment in EXPERIMENTS.values():
-        parts = [part for part in catalogue.parts() if part in experiment.parts]
-        settings = [(*part, setting) for part in parts for setting in experiment.settings(catalogue.scale, part[0])]
-        if settings:  # none in the time table, which is no run
-            asked.append(experiment.name)
-            whole += [experiment.name] if catalogue.planned.issuperset(settings) else []
-    timed = ["time"] if any(cell.ours is not None for cell in seconds_table(catalogue.store)) else []
-    return [] if whole == asked else [*whole, *timed]
+    datasets, models = (list(dict.fromkeys(part[at] for part in parts)) for at in (0, 1))
+    words += [f"--dataset {datasets[0]}"] if len(datasets) == 1 else []
+    words += [f"--model {models[0].lower()}"] if len(models) == 1 else []
+    experiments = plan.get("experiments", ())
+    words += [f"--experiment {name}" for name in experiments if len(experiments) < len(EXPERIMENTS)]
+    return " ".join(words)
 
 
 def _notes(catalogue: Catalogue) -> tuple[str, ...]:

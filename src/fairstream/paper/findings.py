@@ -16,20 +16,15 @@ Verdict = Literal["holds", "holds in part", "cannot be told", "does not hold", "
 class Place:
     """Where in the paper a number stands: a panel of a figure, a series in it, and a point of the series."""
 
-    figure: str
-    """The paper's label, such as fig:trunc-trend-taskR."""
-    task: Literal["R", "N"]
+    figure: str  # the paper's label, such as fig:trunc-trend-taskR
+    task: str  # R or N
     dataset: str
     model: Literal["MF", "NCF"]
-    metric: str
-    """NDCG@20 or F1@20."""
-    series: str
-    """A method, or a group of users where the figure is about one method."""
-    x_name: str
-    """period, lambda, epochs, tau, mu; `method` in a trade-off, where the series is the point."""
-    x: float | None
-    """None in a trade-off."""
-    y_name: Literal["performance", "abs_pd"]
+    metric: str  # NDCG@20 or F1@20
+    series: str  # a method, or a group of users where the figure is about one method
+    x_name: str  # period, lambda, epochs, tau, mu; `method` in a trade-off, where the series is the point
+    x: float | None  # None in a trade-off
+    y_name: str  # performance or abs_pd
 
 
 @dataclass(frozen=True)
@@ -37,15 +32,11 @@ class Point:
     """One number of the paper and ours."""
 
     place: Place
-    paper: float | None
-    """None where the source does not give the number."""
-    ours: float | None
-    """The mean over seeds; None where the runs are not there."""
-    sd: float | None
-    """The standard deviation between seeds; None with fewer than two."""
+    paper: float | None  # None where the source does not give the number
+    ours: float | None  # the mean over seeds; None without runs
+    sd: float | None  # the standard deviation between seeds; None with fewer than two
     n_seeds: int
-    run_ids: tuple[str, ...]
-    """The stored runs that it comes from."""
+    run_ids: tuple[str, ...]  # the stored runs that it comes from
     shortened: str | None = None
     """What of these runs is less than the paper's, in words; their number is then not compared."""
 
@@ -68,20 +59,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and what became of it."""
+    """A claim of the paper, and our verdict."""
 
-    question: str
-    """RQ1 … RQ6."""
-    text: str
-    """The claim in our words, with the paper's number in it."""
+    question: str  # RQ1 … RQ6
+    text: str  # the claim in our words, with the paper's number in it
     paper: float | None
     ours: float | None
-    interval: tuple[float, float] | None
-    """95 %."""
+    interval: tuple[float, float] | None  # 95 %
     unit: Literal["%", "×", ""]
     verdict: Verdict
-    reason: str
-    """One sentence: what the verdict follows from."""
+    reason: str  # one sentence: the evidence for the verdict
 
 
 NOT_THERE = "the runs are not in this store"
@@ -116,8 +103,7 @@ class Choice:
     """Each value tried → (mean performance, mean |PD|) of Task-R over the periods."""
     chosen: float
     reason: str
-    by_the_past: tuple[float, ...]
-    """What a choice that looks at the past only takes in each period t = 1, 2, …"""
+    by_the_past: tuple[float, ...]  # what a choice that looks at the past only takes in each period t = 1, 2, …
     past_result: tuple[float, float] | None
     """(mean performance, mean |PD|) of Task-R when each period uses what the past had chosen."""
 
@@ -133,14 +119,11 @@ class Findings:
     claims: tuple[Claim, ...]
     seconds: tuple[Seconds, ...]
     choices: tuple[Choice, ...]
-    data: tuple[Mapping[str, Any], ...]
-    """Of each data set: name, sha256, n_events, n_users, n_items, groups."""
+    data: tuple[Mapping[str, Any], ...]  # of each data set: name, sha256, n_events, n_users, n_items, groups
     versions: Mapping[str, str]
-    command: str
-    """What to type to run it again."""
+    command: str  # the command that runs it again
     n_runs: int
-    n_missing: int
-    """Runs of the plan that the store does not have (yet)."""
+    n_missing: int  # runs of the plan that the store does not have (yet)
     recovery: tuple[Mapping[str, Any], ...] = ()
     """How well a fresh classifier recovers the group: dataset, model, method, weight, balanced accuracy."""
     notes: tuple[str, ...] = ()

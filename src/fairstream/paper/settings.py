@@ -11,13 +11,16 @@ from fairstream import ConfigurationError, RunConfig
 ModelName = Literal["MF", "NCF"]
 Option = float | int | str
 
+Part = tuple[str, ModelName]  # a data set and a model
+Chosen = set[tuple[str, ModelName, str, float]]  # data set, model, family and value of each choice
+
 MODELS: tuple[ModelName, ...] = ("MF", "NCF")
 METRICS = ("NDCG@20", "F1@20")
+RETRAINING = ("Retrain", "Retrain-Fair")
 DATASETS = ("movielens-1m", "modcloth")
-JUDGED = range(1, 7)
-"""The periods that the paper averages over, t = 1 … 6."""
-SWEPT_WEIGHT = 1.0
-"""λ of the sweeps over epochs, τ and μ: at their defaults they show the numbers of λ = 1."""
+PARTS = tuple((dataset, model) for dataset in DATASETS for model in MODELS)
+JUDGED = range(1, 7)  # the periods that the paper averages over, t = 1 … 6
+SWEPT_WEIGHT = 1.0  # λ of the sweeps over epochs, τ and μ: at their defaults they show the numbers of λ = 1
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,11 @@ class Setting:
 class Family:
     """Settings of which one is chosen: a method and the values of one option."""
 
-    name: str
-    """The series in the figures."""
+    name: str  # the series in the figures
     method: str
     parameter: str
     values: tuple[float, ...]
-    plain: str
-    """The method without fairness that its performance is measured against."""
+    plain: str  # the method without fairness that its performance is measured against
     surrogate: str = "hit"
 
     def at(self, value: float) -> Setting:
@@ -58,33 +59,24 @@ class Family:
         return Setting.of(self.method, **{self.parameter: value}, **more)
 
 
-_RETRAINING = ("Retrain", "Retrain-Fair")
-
-
 @dataclass(frozen=True)
 class Scale:
     """How much of it: all that the paper ran, or a first look."""
 
-    weights: tuple[float, ...]
-    """λ of FADE, and of Pretrain-Fair, which comes with it."""
+    weights: tuple[float, ...]  # λ of FADE, and of Pretrain-Fair, which comes with it
     few_weights: dict[str, tuple[float, ...]]
     """λ of the methods that the figures show at one value only, by data set: about where the paper's own lie."""
-    adversary_weights: dict[str, tuple[float, ...]]
-    """γ of Adver, by data set."""
+    adversary_weights: dict[str, tuple[float, ...]]  # γ of Adver, by data set
     epochs: tuple[int, ...]
     temperatures: tuple[float, ...]
     n_negatives: tuple[int, ...]
     n_periods: int
-    few_periods: dict[ModelName, int]
-    """Where it is fewer."""
-    pretrain_epochs: dict[tuple[str, ModelName], int]
-    """Where it is not the paper's 100."""
-    retrain_epochs: dict[tuple[str, ModelName], int]
-    """Where methods that retrain in every period take fewer."""
+    few_periods: dict[ModelName, int]  # where it is fewer
+    pretrain_epochs: dict[tuple[str, ModelName], int]  # where it is not the paper's 100
+    retrain_epochs: dict[tuple[str, ModelName], int]  # where methods that retrain in every period take fewer
     adversary_epochs: dict[tuple[str, ModelName], int]
     """Epochs of Adver's pre-training, whose discriminator takes ten steps a batch."""
-    timed: tuple[str, ...]
-    """Data sets of the time table."""
+    timed: tuple[str, ...]  # data sets of the time table
 
     def families(self, dataset: str) -> list[Family]:
         """Everything with a value to choose."""
@@ -100,9 +92,8 @@ class Scale:
         ]
 
     def config(self, setting: Setting, dataset: str, model: ModelName, *, seed: int, protocol: str) -> RunConfig:
-        """The run of a setting."""
         epochs = self.adversary_epochs if setting.method == "Adver" else self.pretrain_epochs
-        if setting.method in _RETRAINING:
+        if setting.method in RETRAINING:
             epochs = epochs | self.retrain_epochs
         return RunConfig(
             method=setting.method,
@@ -125,7 +116,7 @@ class Scale:
         '5 of 100 epochs of pre-training, 2 of 10 periods'
         """
         ours, full = (scale.config(setting, dataset, model, seed=0, protocol="paper") for scale in (self, FULL))
-        kind = "retraining" if setting.method in _RETRAINING else "pre-training"
+        kind = "retraining" if setting.method in RETRAINING else "pre-training"
         parts = []
         if ours.pretrain_epochs < full.pretrain_epochs:
             parts.append(f"{ours.pretrain_epochs} of {full.pretrain_epochs} epochs of {kind}")
@@ -145,12 +136,7 @@ FULL = Scale(
     few_periods={},
     pretrain_epochs={("movielens-1m", "NCF"): 50},
     retrain_epochs={},
-    adversary_epochs={
-        ("movielens-1m", "MF"): 5,
-        ("movielens-1m", "NCF"): 5,
-        ("modcloth", "MF"): 50,
-        ("modcloth", "NCF"): 50,
-    },
+    adversary_epochs={part: 5 if part[0] == "movielens-1m" else 50 for part in PARTS},
     timed=DATASETS,
 )
 
@@ -172,32 +158,26 @@ QUICK = Scale(
 
 PLAIN = tuple(Setting.of(method) for method in ("Pretrain", "Retrain", "Finetune"))
 RERANK = Setting.of("Rerank")
-PARTS = tuple((dataset, model) for dataset in DATASETS for model in MODELS)
-"""Every data set with every model."""
 
 
 @dataclass(frozen=True)
 class Experiment:
     """What a figure (and its like for the other task) is made from."""
 
-    name: str
-    """What `--experiment` takes."""
-    question: str
+    name: str  # what `--experiment` takes
     figures: tuple[str, ...]
-    fixed: Callable[[Scale], Sequence[Setting]]
-    """Settings that it shows as they are."""
-    chosen: tuple[str, ...] = ()
-    """Families of which it shows what was chosen."""
-    parts: tuple[tuple[str, ModelName], ...] = PARTS
+    fixed: Callable[[Scale], Sequence[Setting]]  # settings that it shows as they are
+    chosen: tuple[str, ...] = ()  # families of which it shows what was chosen
+    parts: tuple[Part, ...] = PARTS
 
-    def families(self, scale: Scale, dataset: str) -> list[Family]:
-        return [family for family in scale.families(dataset) if family.name in self.chosen]
-
-    def settings(self, scale: Scale, dataset: str) -> set[Setting]:
-        """All that it runs on a data set, of families every value."""
-        families = self.families(scale, dataset)
-        tried = {family.at(value) for family in families for value in family.values}
-        return {*self.fixed(scale), *tried, *(Setting.of(family.plain) for family in families)}
+    def settings(self, scale: Scale, dataset: str, model: ModelName, chosen: Chosen | None = None) -> list[Setting]:
+        """The settings to run on a data set: of families every value, or those in `chosen`."""
+        settings = list(self.fixed(scale))
+        for family in (family for family in scale.families(dataset) if family.name in self.chosen):
+            settings.append(Setting.of(family.plain))
+            shown = (v for v in family.values if chosen is None or (dataset, model, family.name, v) in chosen)
+            settings.extend(map(family.at, shown))
+        return settings
 
 
 def _swept(parameter: str, values: Callable[[Scale], Sequence[float]]) -> Callable[[Scale], list[Setting]]:
@@ -217,73 +197,54 @@ def swept(parameter: str, value: float) -> Setting:
     return Setting.of("FADE", fairness_weight=SWEPT_WEIGHT, **more)
 
 
-_ML_MF: tuple[tuple[str, ModelName], ...] = (("movielens-1m", "MF"),)
+_ML_MF: tuple[Part, ...] = (("movielens-1m", "MF"),)
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        Experiment(
-            "observation",
-            "RQ1",
-            ("fig:observation",),
-            lambda scale: (PLAIN[0], PLAIN[2]),
-            ("FADE",),
-            _ML_MF,
-        ),
+        Experiment("observation", ("fig:observation",), lambda scale: (PLAIN[0], PLAIN[2]), ("FADE",), _ML_MF),
         Experiment(
             "tradeoff",
-            "RQ1–RQ3",
             ("fig:trunc-tradeoff-taskR", "appenfig:trunc-tradeoff-taskN"),
             lambda scale: (*PLAIN, RERANK),
             ("FADE", "FADE-Abs", "Pretrain-Fair", "Retrain-Fair", "Adver"),
         ),
         Experiment(
             "trend",
-            "RQ2",
             ("fig:trunc-trend-taskR", "appenfig:trunc-trend-taskN"),
             lambda scale: PLAIN[1:],
             ("Retrain-Fair", "FADE"),
         ),
         Experiment(
             "performance",
-            "RQ2",
-            (
-                "appenfig:full-trend-perf-taskR",
-                "appenfig:trunc-trend-perf-taskR",
-                "appenfig:trunc-trend-perf-taskN",
-            ),
+            ("appenfig:full-trend-perf-taskR", "appenfig:trunc-trend-perf-taskR", "appenfig:trunc-trend-perf-taskN"),
             lambda scale: PLAIN,
             ("Retrain-Fair", "FADE"),
         ),
-        Experiment("time", "RQ4", ("table:running_time",), lambda scale: (), ()),
+        Experiment("time", ("table:running_time",), lambda scale: (), ()),
         Experiment(
             "softrank",
-            "RQ5",
             ("appenfig:trunc-softrank-taskR", "appenfig:trunc-softrank-taskN"),
             lambda scale: (PLAIN[2],),
             ("FADE", "FADE[NeuralNDCG]", "FADE[ApproxNDCG]"),
         ),
         Experiment(
             "lambda",
-            "RQ6",
             ("fig:scaling", "appenfig:trunc-param-lambda-taskR", "appenfig:trunc-param-lambda-taskN"),
             _swept("fairness_weight", lambda scale: (0.0, *scale.weights)),
         ),
         Experiment(
             "epochs",
-            "RQ6",
             ("fig:params", "appenfig:trunc-param-tepoch-taskR", "appenfig:trunc-param-tepoch-taskN"),
             _swept("update_epochs", lambda scale: scale.epochs),
         ),
         Experiment(
             "tau",
-            "RQ6",
             ("fig:params", "appenfig:trunc-param-tau-taskR", "appenfig:trunc-param-tau-taskN"),
             _swept("temperature", lambda scale: scale.temperatures),
         ),
         Experiment(
             "mu",
-            "RQ6",
             ("appenfig:trunc-param-numneg-taskR", "appenfig:trunc-param-numneg-taskN"),
             _swept("n_fairness_negatives", lambda scale: scale.n_negatives),
         ),
@@ -295,16 +256,14 @@ def named(names: Sequence[str]) -> list[Experiment]:
     """The experiments of these names, or of figures of these labels; all where there are none."""
     if not names:
         return list(EXPERIMENTS.values())
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for name in names:
-        meant = [e for e in EXPERIMENTS.values() if name == e.name or name in _labels(e)]
+        meant = [
+            e for e in EXPERIMENTS.values() if name in (e.name, *e.figures, *(f.partition(":")[2] for f in e.figures))
+        ]
         if not meant:
             raise ConfigurationError(
                 f"--experiment takes {', '.join(EXPERIMENTS)}, or a label of the paper such as fig:params; got {name!r}"
             )
-        found |= {experiment.name: experiment for experiment in meant}
-    return list(found.values())
-
-
-def _labels(experiment: Experiment) -> set[str]:
-    return {label for figure in experiment.figures for label in (figure, figure.partition(":")[2])}
+        experiments |= {experiment.name: experiment for experiment in meant}
+    return list(experiments.values())

@@ -18,15 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairstream import Run, RunConfig
-from fairstream.evaluation import Interval
+from fairstream import RunConfig
+from fairstream.evaluation import Estimate
 from fairstream.experiments import Device, Job, OnJobs, Source, Store
-from fairstream.paper.cells import FloatArray
 from fairstream.paper.findings import TIMES, Claim, Seconds, graded
-from fairstream.paper.settings import DATASETS, JUDGED, MODELS, ModelName, Scale, Setting
+from fairstream.paper.run import PaperRun, rerank_seconds
+from fairstream.paper.settings import JUDGED, PARTS, RETRAINING, Part, Scale, Setting
 
 _PAPER_EPOCHS = 100
-_RETRAINING = ("Retrain", "Retrain-Fair")
 _NOTE = "running_times"
 TIMED = (
     *(Setting.of(method) for method in ("Finetune", "Rerank")),
@@ -46,7 +45,7 @@ OnStage = Callable[[str, Sequence[Job]], OnJobs]
 def time_methods(
     store: Store,
     sources: Mapping[str, Source],
-    parts: Sequence[tuple[str, ModelName]],
+    parts: Sequence[Part],
     scale: Scale,
     protocol: str,
     device: Device,
@@ -57,25 +56,22 @@ def time_methods(
     on_jobs = on_stage("running times, one at a time", [])
     for n, (dataset, model, setting) in enumerate(cells):
         config = scale.config(setting, dataset, model, seed=0, protocol=protocol).with_options(device=device)
-        device_name = _device_name(config)
-        name = _name(dataset, model, setting.label, protocol, device_name)
+        torch_device = config.torch_device()
+        device_name = torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else "cpu"
+        key = json.dumps([dataset, model, setting.label, protocol, device_name])
+        name = hashlib.sha256(key.encode()).hexdigest()[:20]
         if name not in _times(store):
             log = sources[dataset].read()
-            seconds = _retraining(log, config) if setting.method in _RETRAINING else _updating(log, config)
+            seconds = _retraining(log, config) if setting.method in RETRAINING else _updating(log, config)
             about = {"dataset": dataset, "model": model, "method": setting.method, "options": dict(setting.options)}
             store.write_note(_NOTE, {**_times(store), name: {**about, "device": device_name, **seconds}})
         on_jobs(0.0, n + 1)
 
 
 def seconds_table(store: Store) -> list[Seconds]:
-    """Every cell of the table, measured or not."""
+    """Every cell of the table, whether measured or not."""
     measured = measured_seconds(store)
-    cells = [
-        (dataset, model, _series(setting.method, dict(setting.options)))
-        for dataset in DATASETS
-        for model in MODELS
-        for setting in TIMED
-    ]
+    cells = [(*part, _series(setting.method, dict(setting.options))) for part in PARTS for setting in TIMED]
     return [
         Seconds(*cell, TIMES[cell[:2]].get(cell[2]), fmean(measured[cell]) if cell in measured else None)
         for cell in cells
@@ -83,7 +79,6 @@ def seconds_table(store: Store) -> list[Seconds]:
 
 
 def _times(store: Store) -> dict[str, Any]:
-    """All measurements by name."""
     return store.note(_NOTE) or {}
 
 
@@ -92,17 +87,17 @@ def measured_seconds(store: Store) -> dict[tuple[str, str, str], list[float]]:
 
     Where there are times of several devices, those of the one that most were measured on.
     """
-    found = {}
+    seconds_of = {}
     all_times = list(_times(store).values())
-    devices = Counter(times["device"] for times in all_times)
+    devices = Counter(times["device"] for times in all_times).most_common(1)
     for times in all_times:
-        if times["device"] != max(devices, key=lambda device: devices[device]):
+        if times["device"] != devices[0][0]:
             continue
         updates = [seconds * _PAPER_EPOCHS / times.get("epochs", _PAPER_EPOCHS) for seconds in times["update_s"]]
         more = times.get("rerank_s") or [0.0] * len(updates)
         cell = (times["dataset"], times["model"], _series(times["method"], times["options"]))
-        found[cell] = [a + b for a, b in zip(updates, more, strict=True)]
-    return found
+        seconds_of[cell] = [a + b for a, b in zip(updates, more, strict=True)]
+    return seconds_of
 
 
 def _series(method: str, options: Mapping[str, Any]) -> str:
@@ -113,9 +108,9 @@ def _series(method: str, options: Mapping[str, Any]) -> str:
 
 def _updating(log: Any, config: RunConfig) -> dict[str, Any]:
     last = min(JUDGED.stop, config.n_periods or JUDGED.stop)
-    run = Run(log, config.with_options(pretrain_epochs=1, n_periods=last))
+    run = PaperRun(log, config.with_options(pretrain_epochs=1, n_periods=last))
     results = list(run)
-    chosen = [report.seconds for result in results if (report := result.tasks["remain"].reranking)]
+    chosen = rerank_seconds(run)
     return {
         "periods": [result.t for result in results],
         "update_s": [result.update.seconds for result in results],
@@ -126,18 +121,9 @@ def _updating(log: Any, config: RunConfig) -> dict[str, Any]:
 def _retraining(log: Any, config: RunConfig) -> dict[str, Any]:
     last = (config.n_periods or JUDGED.stop) - 1
     periods = [t for t in JUDGED if t <= last]
-    Run(log, config.with_options(pretrain_epochs=1)).retrain_at(periods[0])  # what is compiled first is not timed
-    seconds = [Run(log, config).retrain_at(t).update.seconds for t in periods]
+    PaperRun(log, config.with_options(pretrain_epochs=1)).retrain_at(periods[0])  # what is compiled first is not timed
+    seconds = [PaperRun(log, config).retrain_at(t).update.seconds for t in periods]
     return {"periods": periods, "update_s": seconds, "epochs": config.pretrain_epochs}
-
-
-def _device_name(config: RunConfig) -> str:
-    device = config.torch_device()
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def _name(*about: str) -> str:
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]
 
 
 _N_RESAMPLES = 2000
@@ -156,13 +142,12 @@ PRICES = {("Finetune", "FADE"), ("Retrain", "Retrain-Fair")}
 """Ratios that the paper wants small: what the fairness loss costs. They hold up to 1.5, in part up to 2."""
 
 
-def time_claims(store: Store, seconds: Sequence[Seconds]) -> list[Claim]:
+def time_claims(store: Store) -> list[Claim]:
     """The ratios of the mean seconds per period, over the data sets and models that both were timed on."""
     measured = measured_seconds(store)
-    parts = list(dict.fromkeys((cell.dataset, cell.model) for cell in seconds))
     claims = []
     for question, fast, slow, paper in RATIOS:
-        both = [part for part in parts if (*part, fast) in measured and (*part, slow) in measured]
+        both = [part for part in PARTS if (*part, fast) in measured and (*part, slow) in measured]
         is_price = (fast, slow) in PRICES
         text = f"{fast}'s update is {paper:g} × faster than {slow}'s"
         if is_price:
@@ -172,21 +157,15 @@ def time_claims(store: Store, seconds: Sequence[Seconds]) -> list[Claim]:
             continue
         times = {method: [measured[*part, method] for part in both] for method in (fast, slow)}
         ratio = fmean(map(fmean, times[slow])) / fmean(map(fmean, times[fast]))
-        found = Interval.of(ratio, _drawn(times, fast, slow))
+        rng = np.random.default_rng(0)
+        slow_mean, fast_mean = (
+            np.mean([rng.choice(each, (_N_RESAMPLES, len(each))).mean(axis=1) for each in times[method]], axis=0)
+            for method in (slow, fast)
+        )
+        interval = Estimate.of_draws(ratio, slow_mean / fast_mean).interval
         reason = f"mean seconds per period over {len(both)} of 4 data sets and models; interval over the timed periods"
         if slow == "Rerank":
             reason += "; ours is the fast solution, not the integer program"
         verdict = graded(ratio <= 1.5, ratio <= 2) if is_price else graded(ratio >= paper / 2, ratio > 1)
-        claims.append(Claim(question, text, paper, ratio, (found.low, found.high), "×", verdict, reason))
+        claims.append(Claim(question, text, paper, ratio, interval, "×", verdict, reason))
     return claims
-
-
-def _drawn(times: Mapping[str, Sequence[Sequence[float]]], fast: str, slow: str) -> FloatArray:
-    """The ratio with the timed periods drawn anew."""
-    rng = np.random.default_rng(0)
-
-    def mean(method: str) -> FloatArray:
-        cells = [rng.choice(np.array(cell), (_N_RESAMPLES, len(cell))).mean(axis=1) for cell in times[method]]
-        return np.mean(cells, axis=0)
-
-    return mean(slow) / mean(fast)

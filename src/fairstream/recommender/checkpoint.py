@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from contextlib import suppress
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +20,32 @@ import safetensors
 import safetensors.torch
 import torch
 
+from fairstream._version import __version__
 from fairstream.data import Columns, Groups, History, Vocabulary, utf8
 from fairstream.errors import CheckpointError, ConfigurationError
 from fairstream.files import replace_file
-from fairstream.methods import MethodConfig
-from fairstream.recommender.learning import Learning
+from fairstream.models import resolve_model
+from fairstream.recipe import saved_options
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.recommender.state import State
-from fairstream.training import CUSTOM, RuntimeConfig, Tensors
+from fairstream.recommender.trainer import Trainer
+from fairstream.registry import CUSTOM
+from fairstream.training import RuntimeConfig, Tensors, Training
 
-FORMAT = 3
-_RETRIES = 20
+FORMAT = 4
 _MANIFEST = "manifest.json"
-_FIXED = ("model", "embedding_dim", "feature_buckets", "optimizer", "group_weight")
-"""Options that the tensors depend on, besides the seed."""
-_STRATEGY = ("method", "strategy", "restart", "restart_every")
-"""Options that say what a strategy's memory means."""
+_FIELDS = ("t", "started_at", "memory", "event_weights", "lacks_groups", "control")  # JSON values
 
 
-def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -> None:
-    """Write a checkpoint; on any failure the folder holds what it held before."""
+def write_checkpoint(folder: Path, state: State, trainer: Trainer) -> None:
+    """Write a checkpoint; on any failure the folder does not change."""
     # Copies, because tied weights share memory and safetensors refuses those.
     content = safetensors.torch.save(
-        {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+        {name: value.detach().to("cpu", copy=True).contiguous() for name, value in _tensors(state).items()}
     )
     digest = hashlib.sha256(content).hexdigest()
     tensor_file = folder / f"tensors-{digest[:16]}.safetensors"
-    manifest = {"format": FORMAT, **manifest, "tensors": {"file": tensor_file.name, "sha256": digest}}
+    manifest = {**_manifest(state, trainer), "tensors": {"file": tensor_file.name, "sha256": digest}}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "tensors-")))
@@ -73,23 +72,11 @@ def write_checkpoint(folder: Path, manifest: dict[str, Any], tensors: Tensors) -
         ) from None
 
 
-def read_checkpoint(folder: Path, *, mapped: bool = False) -> tuple[dict[str, Any], Tensors]:
-    """The manifest and the tensors, or one sentence that says what is wrong with them.
+def read_checkpoint(folder: Path, *, mapped: bool = False, n_retries: int = 20) -> tuple[dict[str, Any], Tensors]:
+    """Read the manifest and the tensors.
 
-    With `mapped` the tensors stay in the file, of which pages are read as they are needed; writing to a tensor does
-    not change the file.
+    With `mapped` the tensors stay in the file, whose pages are read on demand; writing to a tensor does not change it.
     """
-    for _ in range(_RETRIES):  # whoever saves removes the old tensors once the new manifest is there
-        with suppress(_ReplacedError):
-            return _read_checkpoint(folder, mapped)
-    raise CheckpointError(f"{folder} is being replaced faster than it can be read; try again")
-
-
-class _ReplacedError(Exception):
-    """Another checkpoint was saved while this one was being read."""
-
-
-def _read_checkpoint(folder: Path, mapped: bool) -> tuple[dict[str, Any], Tensors]:
     manifest: dict[str, Any] = {}
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
@@ -106,8 +93,8 @@ def _read_checkpoint(folder: Path, mapped: bool) -> tuple[dict[str, Any], Tensor
             raise CheckpointError(f"{folder} is damaged: its tensors do not match their checksum; use another copy")
         return manifest, safetensors.torch.load_file(path) if mapped else safetensors.torch.load(content)
     except FileNotFoundError as error:
-        if manifest and _manifest_of(folder) not in (None, manifest):
-            raise _ReplacedError from None
+        if manifest and n_retries:  # a process that saves removes the old tensors once the new manifest exists
+            return read_checkpoint(folder, mapped=mapped, n_retries=n_retries - 1)
         raise CheckpointError(f"{folder} is not a whole checkpoint: {Path(error.filename).name} is missing") from None
     except OSError as error:
         if isinstance(error, CheckpointError):
@@ -117,16 +104,8 @@ def _read_checkpoint(folder: Path, mapped: bool) -> tuple[dict[str, Any], Tensor
         raise CheckpointError(f"{folder} is damaged: its manifest or tensors are not what fairstream writes") from None
 
 
-def _manifest_of(folder: Path) -> dict[str, Any] | None:
-    try:
-        content: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content
-
-
 def vocabulary_tensors(name: str, vocabulary: Vocabulary) -> Tensors:
-    """Ids as tensors: the integers themselves, or UTF-8 bytes and where each string ends."""
+    """Ids as tensors: the integers themselves, or UTF-8 bytes and the end of each string."""
     ids = vocabulary.ids
     if pa.types.is_integer(ids.type):
         return {f"{name}/integers": torch.from_numpy(ids.to_numpy(zero_copy_only=False).copy())}
@@ -136,7 +115,7 @@ def vocabulary_tensors(name: str, vocabulary: Vocabulary) -> Tensors:
 
 
 def vocabulary_from_tensors(name: str, tensors: Tensors) -> Vocabulary:
-    """What `vocabulary_tensors` took apart."""
+    """Invert `vocabulary_tensors`."""
     if f"{name}/integers" in tensors:
         return Vocabulary.of_distinct(pa.array(tensors[f"{name}/integers"].numpy()))
     letters, ends = tensors[f"{name}/utf8"].numpy(), tensors[f"{name}/ends"].numpy()
@@ -146,28 +125,25 @@ def vocabulary_from_tensors(name: str, tensors: Tensors) -> Vocabulary:
     return Vocabulary.of_distinct(ids)
 
 
-def state_manifest(state: State) -> dict[str, Any]:
-    """What of a state fits into JSON."""
+def _manifest(state: State, trainer: Trainer) -> dict[str, Any]:
     history, groups = state.history, state.groups
     return {
-        "t": state.t,
-        "started_at": state.started_at,
-        "n_items_before": history.n_items_before,
-        "n_users": history.n_users,
-        "n_items": history.n_items,
+        "format": FORMAT,
+        "fairstream": __version__,
+        "recipe": trainer.recipe.to_json(),
+        "seed": trainer.randomness.seed,
+        "device": trainer.device.type,
+        "engine": trainer.engine,
+        **{name: getattr(state, name) for name in _FIELDS},
+        **{name: getattr(history, name) for name in ("n_items_before", "n_users", "n_items")},
         "period_ends": list(history.ends),
-        "memory": dict(state.memory),
-        "event_weights": dict(state.event_weights),
-        "lacks_groups": state.lacks_groups,
-        "control": dict(state.control),
-        "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice", "ahead")},
+        "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice")},
         "columns": asdict(state.columns),
         "last_time": _time_to_json(state.last_time),
     }
 
 
-def state_all_tensors(state: State) -> Tensors:
-    """The model, the optimizer, the events, the ids, and who is in which group."""
+def _tensors(state: State) -> Tensors:
     columns = {
         "events/users": state.history.users,
         "events/items": state.history.items,
@@ -187,84 +163,49 @@ def state_all_tensors(state: State) -> Tensors:
     )
 
 
-def saved_options(
-    path: str | Path, manifest: dict[str, Any], changed: dict[str, Any], own: dict[str, Any]
-) -> dict[str, Any]:
-    """The constructor's options of a saved recommender, with those that are to change and `own` objects by name."""
+def read_options(path: str | Path, manifest: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's options of a saved recommender, with those that change from now on."""
     try:
-        saved, seed = dict(manifest["config"]), RuntimeConfig(seed=manifest["seed"]).seed
-        engine = RuntimeConfig(engine=manifest["engine"]).engine
-        MethodConfig(**saved)
-    except (KeyError, TypeError, ValueError) as error:
+        runtime = RuntimeConfig(seed=manifest["seed"], engine=manifest["engine"])
+        saved = manifest["recipe"]
+        known = {name: saved[name] for name in ("model", "training", "fairness", "target", "strategy", "group_weight")}
+        Training(**known["training"])
+        if known["model"]["name"] != CUSTOM:
+            resolve_model(known["model"]["name"], known["model"]["settings"])
+    except (KeyError, TypeError, ValueError, ConfigurationError) as error:
         raise _damaged(path, error) from None
-    if "seed" in changed and changed.pop("seed") != seed:
-        raise ConfigurationError(f"the seed of a checkpoint cannot change; {path} was saved with seed {seed}")
-    engine = changed.pop("engine", engine)
-    known = set(MethodConfig.model_fields) - {"rerank_tolerance"}
-    if unknown := sorted(set(changed) - known):
-        raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {', '.join(sorted(known))}")
-    for name in _FIXED:
-        if name in changed and changed[name] != saved.get(name):
-            raise ConfigurationError(
-                f"{name} cannot change on a checkpoint: {path} was saved with {name}={saved.get(name)!r}; "
-                f"fit a new recommender"
-            )
-    options = {**saved, **changed}
-    options.pop("rerank_tolerance", None)
-    if own["model"] is not None and saved.get("model") != CUSTOM:
-        raise ConfigurationError(f"{path} was saved with the model {saved.get('model')}: do not pass a model")
-    for name, part in own.items():
-        if part is not None:
-            options[name] = part
-        elif options.get(name) == CUSTOM:
-            raise ConfigurationError(f"{path} was saved with a {name} of your own; pass it again as {name}=")
-    return {**options, "seed": seed, "engine": engine}
+    return {**saved_options(path, known, given), "seed": runtime.seed, "engine": runtime.engine}
 
 
 def read_state(
-    path: str | Path, manifest: dict[str, Any], tensors: Tensors, learning: Learning, *, mapped: bool = False
+    path: str | Path, manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *, mapped: bool = False
 ) -> State:
-    """The state that was written; with `mapped` it is the tensors themselves, and there is no optimizer."""
+    """The state of a checkpoint; with `mapped` it uses the tensors themselves and has no optimizer."""
     try:
-        state = _read_state(manifest, tensors, learning, mapped=mapped)
-        before = {name: manifest["config"].get(name) for name in _STRATEGY}
-        if before != learning.config.model_dump(include=set(_STRATEGY)):
-            state = replace(state, memory={})  # what another strategy remembered means nothing to this one
+        return _read_state(manifest, tensors, trainer, mapped=mapped)
     except RuntimeError:  # PyTorch's word for tensors of other names or shapes
         raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from None
-    return state
 
 
 def _damaged(path: str | Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path} is damaged: its manifest is not what fairstream writes ({error})")
 
 
-def _read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, *, mapped: bool) -> State:
-    users, items, pending = (tensors[f"events/{name}"].numpy() for name in ("users", "items", "pending"))
-    history = History.of(
-        users,
-        items,
-        n_items_before=int(manifest["n_items_before"]),
-        # Users who were forgotten may leave items behind that nobody else has had.
-        n_users=int(manifest["n_users"]),
-        n_items=int(manifest["n_items"]),
-        ends=tuple(manifest["period_ends"]),
+def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *, mapped: bool) -> State:
+    users, items, pending, unlearned = (
+        tensors[f"events/{name}"].numpy() for name in ("users", "items", "pending", "unlearned")
     )
-    kept = manifest["groups"]
-    groups = Groups(
-        kept["attribute"], tuple(kept["names"]), tensors["groups/codes"].numpy(), kept["choice"], tuple(kept["ahead"])
-    )
-    unlearned = tensors.get("events/unlearned", tensors["events/pending"]).numpy()  # 0.2.0 kept the pending ones alone
-    trained_items = np.full(history.n_items, True)
-    if "items/trained" in tensors:
-        trained_items = tensors["items/trained"].numpy()
-    else:  # 0.2.0 did not say; an item is untrained where the model has learned none of its events
-        trained_items[items[unlearned]] = False
-        trained_items[np.delete(items, unlearned)] = True
+    # Forgotten users may leave items that no other user has had, so the events do not determine the sizes.
+    sizes = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
+    history = History.of(users, items, ends=tuple(manifest["period_ends"]), **sizes)
+    saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
+    if manifest["recipe"]["strategy"] != trainer.recipe.to_json()["strategy"]:
+        fields["memory"] = {}  # it is that of another strategy
+    groups = Groups(saved["attribute"], tuple(saved["names"]), tensors["groups/codes"].numpy(), saved["choice"])
     features = tensors["items/features"].numpy() if "items/features" in tensors else None
-    model, optimizer = learning.models.restored(history, tensors, int(manifest["started_at"]), features, mapped=mapped)
+    model, optimizer = trainer.models.load(history, tensors, int(manifest["started_at"]), features, mapped=mapped)
     return State(
         model,
         optimizer,
@@ -273,19 +214,13 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, learning: Learning, 
         vocabulary_from_tensors("users", tensors).indexed(),
         vocabulary_from_tensors("items", tensors).indexed(),
         tensors["users/trained"].numpy(),
-        trained_items,
-        int(manifest["t"]),
-        int(manifest["started_at"]),
-        manifest["memory"],
-        pending,
-        unlearned,
-        Columns(**manifest["columns"]),
-        _time_from_json(manifest["last_time"]),
+        tensors["items/trained"].numpy(),
+        pending=pending,
+        unlearned=unlearned,
+        columns=Columns(**manifest["columns"]),
+        last_time=_time_from_json(manifest["last_time"]),
         features=features,
-        event_weights=manifest.get("event_weights", {}),
-        control=manifest.get("control", {}),
-        # Earlier versions kept a weighted fallback where there were no groups.
-        lacks_groups=manifest.get("lacks_groups", "fallback/popularity" in tensors),
+        **fields,
     )
 
 

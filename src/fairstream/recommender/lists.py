@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,47 +12,45 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from fairstream.cluster import PROCESS_BYTES, Cluster
 from fairstream.data import History, Rows, Vocabulary, id_column
-from fairstream.errors import ConfigurationError
+from fairstream.distributed import PROCESS_BYTES, current_cluster
+from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import best_items
-from fairstream.evaluation.blocks import n_bytes
+from fairstream.evaluation.requests import n_bytes
 from fairstream.files import new_folder
-from fairstream.models import ContextBuilder, Reads, Scorer, Task
+from fairstream.models import TASKS, ContextBuilder, Scorer, Task
 from fairstream.recommender.state import State
 
-_ROW_BYTES = 200
-"""About what the lists of a part take while they are made, for each item in them."""
+_ROW_BYTES = 200  # memory per item of a list while it is ranked and written
 
 
 @dataclass(frozen=True, eq=False)
 class ListMaker:
-    """Makes lists of k items: everything that this takes, and nothing else, so that it can be sent to others."""
+    """Ranks lists of k items. It holds nothing else, so that a cluster can copy it."""
 
     model: Scorer
     history: History
     contexts: ContextBuilder
     item_ids: pa.Array
     k: int
-    allowed: Rows | None
-    """The sorted rows of the items that may be recommended; None: all of them."""
+    allowed: Rows | None  # the sorted rows of the allowed items; None: all of them
 
     @classmethod
     def of(cls, state: State, k: int, task: Task, *, exclude: Any, only: Any) -> ListMaker:
-        """Of a recommender's state; `exclude` and `only` as for `FairRecommender.recommend`."""
+        """Rank with a recommender's state; `exclude` and `only` as for `FairRecommender.recommend`."""
         return cls(
             state.model,
             state.history,
-            state.contexts.for_task(task),
+            replace(state.contexts, task=check_task(task)),
             state.item_ids.ids,
             min(k, state.history.n_items),
             _allowed(state.item_ids, exclude, only),
         )
 
     def with_histories(self, histories: Any, item_ids: Vocabulary) -> tuple[ListMaker, Rows]:
-        """The same for people without an id, of whom it knows the items they have had; and a row for each of them.
+        """Add people without an id by the items that they have had; also return their rows.
 
-        Unknown items are left out, with a warning that names the caller's caller.
+        Unknown items are left out, with a warning at the line that called `recommend`.
         """
 
         def is_list(value: Any) -> bool:
@@ -71,12 +69,10 @@ class ListMaker:
         history = self.history.after(users[is_known], items[is_known], ends_period=False)
         return replace(self, history=history, contexts=self.contexts.observing(history)), rows
 
-    def table(
-        self, asked: str, ids: pa.Array, rows: Rows, fallback: Callable[[], Scorer], cluster: Cluster | None = None
-    ) -> pa.Table:
-        """The lists of users with these ids and rows, the ids in the column `asked`.
+    def table(self, column: str, ids: pa.Array, rows: Rows, fallback: Callable[[], Scorer]) -> pa.Table:
+        """The lists of users with these ids and rows; `column` names the ids.
 
-        `fallback` is called for what answers users whom the model cannot score, where there are any.
+        `fallback` makes the model of users whom this one cannot score, if there are any.
         """
         by_model = self.contexts.can_score(self.model, rows)
         scores, items = np.empty((len(rows), self.k)), np.empty((len(rows), self.k), np.int64)
@@ -86,16 +82,15 @@ class ListMaker:
                     fallback() if is_fallback else self.model,
                     rows[chosen],
                     self.history,
-                    contexts=ContextBuilder(Reads(), self.history) if is_fallback else self.contexts,
+                    contexts=ContextBuilder(0, self.history) if is_fallback else self.contexts,
                     k=self.k,
                     allowed=self.allowed,
-                    cluster=cluster,
                 )
         is_item = np.isfinite(scores)
         row, rank = np.nonzero(is_item)
         return pa.table(
             {
-                asked: ids.take(row),
+                column: ids.take(row),
                 "item_id": self.item_ids.take(items[is_item]),
                 "rank": rank + 1,
                 "score": scores[is_item].astype(np.float32),
@@ -103,20 +98,9 @@ class ListMaker:
             }
         )
 
-    def write(
-        self,
-        folder: Path,
-        ids: pa.Array,
-        rows: Rows,
-        fallback: Scorer,
-        *,
-        users_per_file: int,
-        cluster: Cluster | None = None,
-    ) -> None:
-        """Write the lists of users into a new folder, so many users a file.
-
-        A cluster's tasks write a file each; which of them writes it changes nothing.
-        """
+    def write(self, folder: Path, ids: pa.Array, rows: Rows, fallback: Scorer, *, users_per_file: int) -> None:
+        """Write the lists of users into a new folder; on a cluster, a task writes each file."""
+        cluster = current_cluster()
         parts = [
             (number, ids.slice(start, users_per_file), rows[start : start + users_per_file])
             for number, start in enumerate(range(0, max(1, len(rows)), users_per_file))
@@ -124,26 +108,22 @@ class ListMaker:
         try:
             if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
                 raise ConfigurationError(f"{folder} exists already; lists are written into a new folder: name another")
-            with new_folder(folder) as being_written:
-                if cluster is None:
+            with new_folder(folder) as temporary:
+                shared = (self, fallback, temporary.absolute())
+                if cluster is None or self.model.device.type != "cpu":
                     for part in parts:
-                        _write_part(part, (self, fallback, being_written), None)
-                else:
-                    self._write_on_cluster(parts, fallback, being_written, cluster)
+                        _write_part(part, shared, None)
+                    return
+                table_bytes = _ROW_BYTES * self.k * len(parts[0][2])
+                needed = PROCESS_BYTES + 2 * (n_bytes(self.model) + n_bytes(fallback)) + table_bytes
+                cluster.check_memory(needed, "making the lists of a file")
+                cluster.check_folder(temporary)
+                self.contexts.index()  # once for all tasks
+                cluster.run(_write_part, parts, shared=shared, memory=needed)
         except OSError as error:
             raise ConfigurationError(
                 f"the lists could not be written to {folder}: {error.strerror or error}; choose another folder"
             ) from None
-
-    def _write_on_cluster(
-        self, parts: list[tuple[int, pa.Array, Rows]], fallback: Scorer, folder: Path, cluster: Cluster
-    ) -> None:
-        table_bytes = _ROW_BYTES * self.k * len(parts[0][2])
-        needed = PROCESS_BYTES + 2 * (n_bytes(self.model) + n_bytes(fallback)) + table_bytes
-        cluster.check_memory(needed, "making the lists of a file")
-        cluster.check_folder(folder)
-        self.contexts.index()  # once for all tasks
-        cluster.run(_write_part, parts, shared=(self, fallback, folder.absolute()), memory=needed)
 
 
 def _write_part(part: tuple[int, pa.Array, Rows], shared: tuple[ListMaker, Scorer, Path], _: object) -> None:
@@ -152,22 +132,40 @@ def _write_part(part: tuple[int, pa.Array, Rows], shared: tuple[ListMaker, Score
     pyarrow.parquet.write_table(table, folder / f"part-{number:05}.parquet")
 
 
+def check_task(task: Task) -> Task:
+    """Return the task; raise a ConfigurationError if it is unknown."""
+    if task not in TASKS:
+        raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+    return task
+
+
 def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
-    """The sorted rows of the items that may be recommended; None: all of them."""
     if exclude is None and only is None:
         return None
     is_allowed = np.full(len(item_ids), only is None)
     for ids, value in ((only, True), (exclude, False)):
         if ids is not None:
-            rows = item_ids.lookup(id_or_ids(ids))
-            is_allowed[rows[rows >= 0]] = value
+            is_allowed[_known_rows(item_ids, ids)] = value
     if not is_allowed.any():
         raise ConfigurationError("no item is left to recommend: only and exclude leave none of the known items")
     return np.flatnonzero(is_allowed)
 
 
+def _known_rows(item_ids: Vocabulary, ids: Any) -> Rows:
+    """The rows of one id or several; unknown ids, also of another kind than the items', have none."""
+    is_one = isinstance(ids, str | bytes) or not isinstance(ids, Iterable)
+    ids = [ids] if is_one else ids if hasattr(ids, "__len__") else list(ids)
+    try:
+        rows = item_ids.lookup(ids)
+    except DataError:
+        if len({type(one) for one in ids}) < 2:
+            return np.empty(0, np.int64)
+        return np.concatenate([_known_rows(item_ids, [one]) for one in ids])
+    return rows[rows >= 0]
+
+
 def users_in(state: State, user_ids: Any) -> tuple[pa.Array, Rows]:
-    """One id or several as a column, and the users' rows; unknown users get a row without events."""
+    """Ids as a column, and the users' rows; unknown users get a row without events."""
     ids = id_or_ids(user_ids)
     if len(ids) == 0:
         ids = state.user_ids.ids[:0]  # of the kind that the state knows

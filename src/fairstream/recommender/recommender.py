@@ -2,69 +2,49 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-import operator
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from copy import copy
-from dataclasses import replace
-from functools import cache
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from threading import Lock, RLock
-from typing import Any, Literal, NamedTuple, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
-from fairstream._version import __version__
-from fairstream.cluster import Cluster
+from fairstream.configuration import Configuration
 from fairstream.data import EventLog, Groups, read_events, read_more_events
 from fairstream.data.groups import read_more_groups
-from fairstream.data.inputs import to_table
-from fairstream.display import Shown, Summary
+from fairstream.data.reading import to_table
+from fairstream.display import ReprMixin, Summary
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, Metric, Protocol, resolve_metrics
-from fairstream.evaluation.blocks import connected
-from fairstream.methods import METHODS, MethodConfig, Parts, note_without_groups
-from fairstream.models import TASKS, ContextBuilder, ModelFactory, Reads, RecentPopularity, Scorer, Task
-from fairstream.objectives import FairnessLoss, Loss, Surrogate
+from fairstream.evaluation import Evaluation, Evaluator, Metric, resolve_metrics
+from fairstream.methods import METHODS, NO_GROUPS, MethodConfig, Parts
+from fairstream.models import CustomModel, Model, ModelConfig, ModelFactory, Scorer, Task, resolve_model
 from fairstream.randomness import Randomness
-from fairstream.recommender.checkpoint import (
-    read_checkpoint,
-    read_state,
-    saved_options,
-    state_all_tensors,
-    state_manifest,
-    write_checkpoint,
-)
-from fairstream.recommender.frontier import Frontier
-from fairstream.recommender.learning import Candidate, Learning, Update, note_on_undecided
-from fairstream.recommender.levers import LeverName
-from fairstream.recommender.lists import ListMaker, id_or_ids, users_in
-from fairstream.recommender.past import OnProgress, log_of, measure_frontier
+from fairstream.recipe import AS_SAVED, Fairness, Recipe
+from fairstream.recommender.checkpoint import read_checkpoint, read_options, read_state, write_checkpoint
+from fairstream.recommender.holder import StateHolder
+from fairstream.recommender.judging import evaluate_state
+from fairstream.recommender.lists import ListMaker, check_task, id_or_ids, users_in
 from fairstream.recommender.state import NewEvents, State
+from fairstream.recommender.trainer import Trainer, Update
 from fairstream.recommender.vectors import similar_items, write_vectors
 from fairstream.reporting import report
-from fairstream.strategies import MeasureGroups, Side, Strategy
-from fairstream.threads import Threads, check_threads, inference_threads, limit_threads
-from fairstream.training import EngineName, FairnessWeight, OnEpoch, RuntimeConfig, ScheduleName
-from fairstream.training.distributed import ActorGroup
+from fairstream.strategies import MaxGap, MeasureGroups, Strategy
+from fairstream.threads import inference_threads, limit_threads
+from fairstream.training import EngineName, OnEpoch, RuntimeConfig, Training
+
+if TYPE_CHECKING:
+    from fairstream.experiments.frontier import Frontier, LeverName
+    from fairstream.experiments.levers import OnProgress
 
 Metrics = Sequence[str] | Mapping[str, Metric]
-_OWN_TO_EACH = ("_writing", "_observing", "_observed", "_swapping", "_n_readers")
-"""What a copy does not share: locks, and who is reading."""
-_RUN_OPTIONS = ("metrics", "seed", "device", "engine", "threads")
-"""Options of the constructor that are not of the method."""
 
 
-class _Observed(NamedTuple):
-    """The events of one `observe`."""
-
-    log: EventLog
-    learn_later: bool
-
-
-class FairRecommender(Shown):
+class FairRecommender(ReprMixin):
     """Fit once, update with every period's new events, recommend at any time.
 
     A recommender is one immutable `State` that is replaced as a whole: `recommend`, `evaluate`
@@ -74,50 +54,35 @@ class FairRecommender(Shown):
     Parameters
     ----------
     model
-        A registered name ("mf", "ncf", "item-item", "popularity", …), or a `Scorer` class or function
-        (n_users, n_items) → `Scorer` of your own, `partial(SASRec, embedding_dim=128)` for one. A function is
-        called with one user and one item to see what it makes.
-    method
-        Which method of the paper: "FADE" (fine-tuning with the fairness loss), "Finetune",
-        "Retrain", … (see `METHODS`).
-    loss
-        Recommendation loss: a registered name ("bpr", "sampled-softmax", "softmax"), or a function
-        of scores (B, 1 + n), with the positive in column 0, that returns a scalar.
+        What scores items: a registered name ("blend", "sasrec", "gru", "mf", "item-item", "popularity", …), one of
+        `fairstream.models` with its hyperparameters (`models.SASRec(length=200)`), or your own `Scorer` class or
+        function (n_users, n_items) → `Scorer`.
     fairness
-        Fairness loss in place of the method's: "signed", "absolute", "largest", "group-dro", "cvar", or a
-        function of (scores, groups, signs).
+        What training does for fairness: `DisparityLoss` (FADE, the paper's), `LargestGapLoss`, `GroupDROLoss`,
+        `GroupWeight`, one of the names "signed", "absolute", "largest" and "group-dro", or a function of (scores,
+        groups, signs). None: nothing; groups are measured.
+    target
+        What each update may let happen between groups: `MaxGap`, or None.
     strategy
-        What each update learns in place of the method's: "fine-tune", "retrain", "window",
-        "replay", …, or a `Strategy` of your own.
+        What each update learns: `FineTune` (the default, "fine-tune"), "retrain", "window", "replay", "keep",
+        `RestartOnDegradation`, or your own `Strategy`.
+    training
+        Loss, batches, epochs, learning rate, optimizer and threads: `Training`. What it leaves out is the model's own.
     metrics
-        What `evaluate` measures: names, or functions of your own by name (`{"coverage@20": f}`).
-    fairness_weight
-        λ, the weight of the fairness loss; 0 switches it off, "auto" computes it at every step (Proposition 1).
-    max_disparity
-        Instead of λ, the gap between any group and the rest that is accepted, in `disparity_metric` on
-        `disparity_task`: each update measures it on the new period before learning it, and sets how much
-        each group's events count. `notes` says what it did and why. `min_quality` and `max_group_loss` say
-        what it may not cost; `group_weight` is where it starts.
-    restart
-        When a fine-tuning method retrains on everything: "on-degradation", once a test says that quality or a
-        group's gap has become worse since the last time; "by-bound", once the bounds of the paper's theory say that
-        fine-tuning has cost more than that; or, with `restart_every`, on a schedule. `notes` gives the reason of each
-        decision, also of those against it.
-    seed, device, engine
-        Seed of every random draw; "auto", "cpu" or "cuda"; "auto", "reference" or "fused".
-    threads
-        How many of PyTorch's threads to use. "auto" takes as many as this process has cores, by its affinity and the
-        CPU quota of its container, and for gradient descent at most half of them and 4. The limit holds inside the
-        calls of this recommender alone; `torch.get_num_threads()` stays as it is.
-
-    The remaining options are the fields of `MethodConfig`; None stands for what the model wants by default.
+        What `evaluate` measures: names, or your own functions by name (`{"coverage@20": f}`).
+    seed
+        Seed of every random draw.
+    device
+        "auto", "cpu" or "cuda".
+    engine
+        "auto", "reference" (plain PyTorch) or "fused" (compiled).
 
     Examples
     --------
-    >>> from fairstream import synthetic_stream, read_events
+    >>> from fairstream import DisparityLoss, Training, synthetic_stream, read_events
     >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
     >>> first, later = stream.events.slice(0, 1500), stream.events.slice(1500)
-    >>> rec = FairRecommender(fairness_weight=0.5, pretrain_epochs=2, update_epochs=2, device="cpu")
+    >>> rec = FairRecommender(fairness=DisparityLoss(weight=0.5), training=Training(pretrain_epochs=2))
     >>> rec.fit(read_events(first, users=stream.users)).last_update.step
     'retrain'
     >>> sorted(rec.evaluate(later)["ndcg@20"].by_group)
@@ -131,106 +96,89 @@ class FairRecommender(Shown):
 
     def __init__(
         self,
-        model: str | ModelFactory = "blend",
+        model: str | Model | type[ModelConfig] | ModelFactory = "blend",
         *,
-        method: str = "FADE",
-        loss: str | Loss | None = None,
-        fairness: str | FairnessLoss | None = None,
-        strategy: str | Strategy | None = None,
+        fairness: Fairness = None,
+        target: MaxGap | None = None,
+        strategy: str | Strategy = "fine-tune",
+        training: Training | None = None,
         metrics: Metrics | None = None,
-        fairness_weight: FairnessWeight = 0.5,
-        fairness_ema_decay: float | None = None,
-        dro_step_size: float = 0.01,
-        cvar_share: float = 0.2,
         seed: int = 0,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         engine: EngineName = "auto",
-        threads: Threads = "auto",
-        embedding_dim: int | None = None,
-        feature_buckets: int | None = None,
-        surrogate: Surrogate = "hit",
-        temperature: float = 3.0,
-        n_negatives: int | None = None,
-        n_fairness_negatives: int = 4,
-        pretrain_epochs: int | None = None,
-        update_epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        update_learning_rate: float | None = None,
-        schedule: ScheduleName | None = None,
-        activity_exponent: float | None = None,
-        l2: float | None = None,
-        group_weight: float = 1.0,
-        max_disparity: float | None = None,
-        min_quality: float | None = None,
-        max_group_loss: float | None = None,
-        disparity_side: Side = "behind",
-        disparity_lever: Literal["auto", "event-weights", "fairness-loss"] = "auto",
-        disparity_task: Literal["event", "next"] = "next",
-        disparity_metric: str = "ndcg@20",
-        optimizer: Literal["row", "dense"] | None = None,
-        restart: Literal["never", "on-degradation", "by-bound"] = "never",
-        restart_every: int | None = None,
-        adversary_weight: float = 10.0,
     ) -> None:
-        given = locals()
-        self._params = {name: given[name] for name in _parameters()}
-        if METHODS[method].reranker is not None:
-            raise ConfigurationError(
-                f"{METHODS.canonical(method)} chooses the lists of all users together, so it is a method of "
-                f"experiments (fairstream.run, `fairstream run`); give a recommender another method"
-            )
-        options, parts = Parts.split(
-            **{name: value for name, value in self._params.items() if name not in _RUN_OPTIONS}
-        )
-        self.config = MethodConfig(**options)
-        runtime = RuntimeConfig(seed=seed, device=device, engine=engine)
-        self._learning = Learning(
-            self.config,
-            parts,
-            Randomness(runtime.seed),
-            runtime.torch_device(),
-            engine=runtime.engine,
-            threads=check_threads(threads),
-        )
+        parts: dict[str, Any] = {"fairness": fairness, "target": target, "strategy": strategy, "training": training}
+        runtime_options: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
+        self._params: dict[str, Any] = {"model": model, **parts, "metrics": metrics, **runtime_options}
+        recipe, runtime = Recipe.resolve(model, **parts), RuntimeConfig(**runtime_options)
+        custom = dict(metrics) if isinstance(metrics, Mapping) else {}
+        self._trainer = Trainer(recipe, Randomness(runtime.seed), runtime.torch_device(), runtime.engine, custom)
         resolve_metrics(metrics, 1, {})  # an unknown name is an error now, not at the first evaluation
-        self._metrics = metrics
-        self._state: State | None = None
+        if target is not None:
+            resolve_metrics(custom if target.metric in custom else (target.metric,), 20, {})
         self.last_update: Update | None = None
-        """What the last `fit` or `update` did."""
+        """The report of the last `fit` or `update`."""
         self.notes: tuple[str, ...] = ()
-        """What was unusual about the last `fit`, `update` or `observe`: one sentence each."""
+        """One sentence for each unusual thing about the last `fit`, `update` or `observe`."""
         self._is_mapped = False
-        self._locks()
+        self._states = StateHolder()
 
-    def _locks(self) -> None:
-        # Locks are taken in this order. `observe` takes the second alone, so that it does not wait for training.
-        self._writing = RLock()  # one fit, update, forget, retain … at a time
-        self._observing = RLock()  # held from reading the state in force until its successor is in force
-        self._observed: list[_Observed] | None = None  # while an update runs, what was observed since it began
-        self._swapping = Lock()  # guards the state and the number of its readers
-        self._n_readers = 0
+    @classmethod
+    def from_config(
+        cls, config: MethodConfig, parts: Parts | None = None, *, metrics: Metrics | None = None, **runtime: Any
+    ) -> FairRecommender:
+        """Make a recommender from flat options, as `fairstream.toml` and the command line hold them.
+
+        Parameters
+        ----------
+        config
+            The options.
+        parts
+            Objects in place of the names "custom" among them.
+        metrics
+            As for the constructor.
+        runtime
+            `seed`, `device` and `engine`.
+
+        """
+        if METHODS[config.method].run is not None:
+            raise ConfigurationError(
+                f"{config.method} is a method of experiments (fairstream.run, `fairstream run`); give a recommender "
+                f"another method"
+            )
+        recipe = config.recipe(parts)
+        options: dict[str, Any] = {"model": recipe.model, "fairness": recipe.fairness_option, "target": recipe.target}
+        recommender = cls(**options, strategy=recipe.strategy, training=recipe.training, metrics=metrics, **runtime)
+        recommender._trainer = replace(recommender._trainer, recipe=recipe)
+        return recommender
+
+    @property
+    def recipe(self) -> Recipe:
+        """The model, training, fairness, target and strategy, with every setting filled in."""
+        return self._trainer.recipe
 
     def _limited_threads(self) -> AbstractContextManager[None]:
-        """Limit PyTorch's threads inside the block, in the calling thread alone."""
-        return limit_threads(inference_threads(self._learning.threads))
+        return limit_threads(inference_threads(self.recipe.training.threads))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Exclude everything else that changes the state."""
-        with self._limited_threads(), self._writing, self._observing:
+        with self._limited_threads(), self._states.changing():
             yield
 
+    @contextmanager
+    def _reading(self) -> Iterator[State]:
+        with self._limited_threads(), self._states.reading() as state:
+            yield state
+
     def _summary(self) -> Summary:
-        defaults = {name: parameter.default for name, parameter in _parameters().items()}
-        changed = {name: value for name, value in self._params.items() if value is not defaults[name]}
-        written = ", ".join(f"{name}={value!r}" for name, value in changed.items() if value != defaults[name])
-        title, state, last = f"{type(self).__name__}({written})", self._state, self.last_update
-        if state is None:
+        changed = {name: value for name, value in self._params.items() if value != _DEFAULTS[name]}
+        written = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+        title, last, model = f"{type(self).__name__}({written})", self.last_update, self.recipe.model
+        if (state := self._states.state) is None:
             return Summary(f"{title}, not fitted")
         history, groups = state.history, ", ".join(state.groups.names) or "none"
         rows = [
-            ["model", type(state.model).__name__],
+            ["model", repr(model) if isinstance(model, ModelConfig) else model.name],
             ["events", f"{len(history):,}"],
             ["users", f"{history.n_users:,}"],
             ["items", f"{history.n_items:,}"],
@@ -245,36 +193,44 @@ class FairRecommender(Shown):
     # ── parameters ───────────────────────────────────────────────────────────────────────
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor, as scikit-learn and what searches with it want them.
+        """Return the parameters of the constructor, as scikit-learn's searches read them.
 
         Parameters
         ----------
         deep
-            Has no effect: no parameter has parameters of its own.
+            Also return the settings of the parameters: `model__ridge`, `training__batch_size`, `fairness__weight` ….
 
         Returns
         -------
         dict
-            Name → value as it was given.
+            Name → value.
 
         Examples
         --------
-        >>> rec = FairRecommender("item-item", group_weight=2.0)
-        >>> rec.get_params()["group_weight"]
-        2.0
-        >>> FairRecommender(**rec.get_params()).set_params(group_weight=3.0)
-        FairRecommender(model='item-item', group_weight=3.0), not fitted
+        >>> rec = FairRecommender("item-item")
+        >>> rec.get_params()["model__ridge"]
+        10.0
+        >>> rec.set_params(model__ridge=500)
+        FairRecommender(model=ItemItem(ridge=500.0)), not fitted
 
         """
-        return dict(self._params)
+        params = dict(self._params)
+        for name, part in self._parts().items() if deep else ():
+            params |= {f"{name}__{setting}": value for setting, value in _settings(part).items()}
+        return params
+
+    def _parts(self) -> dict[str, Any]:
+        recipe = self.recipe
+        parts = {"model": recipe.model, "target": recipe.target, "strategy": recipe.strategy}
+        return {**parts, "fairness": recipe.fairness_option, "training": recipe.training}
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters of the constructor; what was fitted is dropped.
+        """Change parameters of the constructor, or their settings; what was fitted is dropped.
 
         Parameters
         ----------
         params
-            Name → value, checked as by the constructor.
+            Name → value, checked as by the constructor; `model__ridge=500` changes one setting of the model.
 
         Returns
         -------
@@ -287,13 +243,21 @@ class FairRecommender(Shown):
             If there is no such parameter or a value is wrong. Nothing has changed then.
 
         """
-        if unknown := sorted(set(params) - set(self._params)):
-            known = ", ".join(sorted(self._params))
-            raise ConfigurationError(f"{', '.join(unknown)} is not an option; the options are {known}")
+        known = self.get_params()
+        if unknown := sorted(set(params) - set(known)):
+            raise ConfigurationError(
+                f"{', '.join(unknown)} is not a parameter; the parameters are {', '.join(sorted(known))}"
+            )
+        changed = {**self._params, **{name: value for name, value in params.items() if "__" not in name}}
+        for name, part in self._parts().items():
+            prefix = f"{name}__"
+            settings = {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
+            if settings:
+                changed[name] = _with_settings(changed[name] if name in params else part, settings, self._params[name])
         with self._changing():
-            changed = type(self)(**{**self._params, **params})
-            with self._swapping:
-                self.__dict__.update({name: value for name, value in vars(changed).items() if name not in _OWN_TO_EACH})
+            recommender = type(self)(**changed)
+            self._states.replace(None)
+            self.__dict__.update({name: value for name, value in vars(recommender).items() if name != "_states"})
         return self
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
@@ -307,43 +271,32 @@ class FairRecommender(Shown):
         group: str | Sequence[str] | None = None,
         advantaged: object = None,
         on_epoch: OnEpoch | None = None,
-        cluster: str | None = None,
-        checkpoint: str | Path | None = None,
     ) -> Self:
-        """Train from scratch.
-
-        Events without groups can be learned too: nothing is then done for fairness, and a note says so.
+        """Train from scratch. Without groups, nothing is done for fairness, and a note says so.
 
         Parameters
         ----------
         events
-            An `EventLog`, or whatever `read_events` takes.
-        users
-            A table with each user's group, unless `events` is an `EventLog`.
-        group, advantaged
-            The column that makes the groups and the value of the advantaged one, as for `read_events`.
-        items
-            A table that describes the items, as for `read_events`, unless `events` is an `EventLog`.
-            Models that read features (gru, sasrec, blend) recommend an item by them from its first
-            event on, and even before it.
+            An `EventLog`, or any source that `read_events` takes.
+        users, items, group, advantaged
+            As for `read_events`, unless `events` is an `EventLog`. Models that read features of items (gru, sasrec,
+            blend) can recommend an item before its first event.
         on_epoch
             Called after each epoch with (epochs done, epochs in all).
-        cluster
-            "local" or HOST:PORT: train on a Ray cluster (`pip install 'fairstream[cluster]'`), data-parallel over
-            users, on CPUs; None: in this process.
-        checkpoint
-            On a cluster, a folder where the training is saved once a minute while it lasts. Where this process or the
-            cluster dies, the same call goes on from there, with as many workers as there are then.
 
         Returns
         -------
         FairRecommender
-            The recommender itself; `last_update` tells what was done.
+            The recommender itself; see `last_update`.
 
         """
         log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
         groups = log.require_groups() if log.groups is not None else Groups.none(log.n_users)
-        notes = self._notes_without_groups() if groups.is_empty else ()
+        if groups.is_empty and self.recipe.target is not None:
+            raise ConfigurationError(
+                "a target is about a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
+                "target"
+            )
         item_ids, features = log.item_ids.copy().indexed(), None
         if log.features is not None:
             item_ids.extend(log.features.ids.ids)
@@ -359,45 +312,27 @@ class FairRecommender(Shown):
             n_items=0 if features is None else len(item_ids),
         )
         with self._changing():
-            candidate = self._learning_with(groups, cluster, checkpoint).fit(first, on_epoch, columns=log.columns)
-            self._commit(candidate, None)
+            candidate = self._trainer_with(groups).fit(first, on_epoch, columns=log.columns)
+            self.last_update = self._states.commit(candidate, None, self._trainer)
             self._is_mapped = False
-            notes += self._learning.notes_on_fairness(groups)
-            self.notes = (*log.notes, *notes, *candidate.notes)
+            notes = (NO_GROUPS,) if groups.is_empty else self._trainer.notes_on_fairness(groups)
+            self.notes = (*log.notes, *notes, *candidate.update.notes)
             report(self.notes[len(log.notes) :])  # reading has reported the others
         return self
 
     def _read(self, events: Any, **options: Any) -> EventLog:
         """The events as a log whose features the model can read."""
         if not isinstance(events, EventLog):
-            return self._learning.readable(read_events(events, **options))
+            return self._trainer.readable(read_events(events, **options))
         if options.pop("items") is not None:
             raise ConfigurationError("an EventLog has its features already; give items to read_events instead")
         if given := [name for name, value in options.items() if value is not None]:
             raise ConfigurationError(f"an EventLog has its groups already; give {given[0]} to read_events instead")
-        return self._learning.readable(events)
+        return self._trainer.readable(events)
 
-    def _notes_without_groups(self) -> tuple[str, ...]:
-        """What no groups mean; raise ConfigurationError where something was asked for that needs them."""
-        if self.config.max_disparity is not None:
-            raise ConfigurationError(
-                "max_disparity is a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
-                "max_disparity"
-            )
-        return (note_without_groups(self._learning.without_groups().config),)
-
-    def _learning_with(
-        self, groups: Groups, cluster: str | None = None, checkpoint: str | Path | None = None
-    ) -> Learning:
-        """How states follow each other, and where; without groups, what needs them is off."""
-        learning = self._learning.without_groups() if groups.is_empty else self._learning
-        if cluster is None:
-            if checkpoint is not None:
-                raise ConfigurationError("checkpoint goes with a training on a cluster; give cluster, or leave it out")
-            return learning
-        return replace(
-            learning, workers=ActorGroup(cluster), checkpoint=None if checkpoint is None else Path(checkpoint)
-        )
+    def _trainer_with(self, groups: Groups) -> Trainer:
+        """The trainer; without groups, one that does nothing for fairness."""
+        return self._trainer.without_lever() if groups.is_empty else self._trainer
 
     def update(
         self,
@@ -410,112 +345,90 @@ class FairRecommender(Shown):
         control_step: float = 1.0,
         measure_groups: MeasureGroups | None = None,
         strategy: Strategy | None = None,
-        cluster: str | None = None,
-        checkpoint: str | Path | None = None,
     ) -> Self:
-        """Learn from new events: by fine-tuning, unless the method or strategy says otherwise.
+        """Learn from new events, by the recommender's strategy.
 
-        Tables are read as the fitted ones were: the same columns, the same ratings. Users that
-        are new need a row in `users` to have a group; without one they are learned from but have
-        no part in the fairness loss. (user, item) pairs known already are left out. `items` describes
-        items that are new, or replaces what described others; it needs a recommender fitted with some.
+        Tables are read as by `fit`: the same columns, the same ratings. New users without a row in `users` are
+        learned from and have no group. Known (user, item) pairs are left out. `items` adds new items and replaces
+        the description of known ones; it needs a recommender that was fitted with descriptions.
 
         Parameters
         ----------
-        events, users, items, on_epoch, cluster, checkpoint
+        events, users, items, on_epoch
             As for `fit`.
         min_group_size
-            Under `max_disparity`, groups with fewer tested users are not measured.
+            With a target, groups with fewer tested users are not measured.
         control_step
-            Under `max_disparity`, how much of the controller's step is taken, above 0 and up to 1: less where a whole
-            one was too much.
+            With a target, the share of the controller's step to take, above 0 and up to 1.
         measure_groups
-            Under `max_disparity`, measures the gaps between groups in place of plain means, for example with noise: a
-            function of the users' rows, their values, the codes and the names of their groups, and their values under
-            recent popularity where `max_group_loss` asks for them.
+            With a target, measures the groups in place of plain means, for example with noise: a function of the
+            users' rows, their values, the codes and names of their groups, and their values under recent popularity
+            if the target has a `max_group_loss`.
         strategy
-            What is learned by this update alone, in place of the recommender's own strategy.
+            Replaces the recommender's strategy for this update.
 
         Returns
         -------
         FairRecommender
-            The recommender itself; `last_update` tells what was done.
+            The recommender itself; see `last_update`.
 
         Raises
         ------
         DataError
             If all events are known already, or cannot be read. Nothing has changed then.
         ConfigurationError
-            If the recommender was loaded without groups while events have weights by group: `set_groups` comes first.
+            If the recommender was loaded without groups while events have group weights: call `set_groups` first.
 
         """
         if not 0 < control_step <= 1:
             raise ConfigurationError(f"control_step must be above 0 and at most 1, got {control_step!r}")
-        with self._limited_threads(), self._writing, self._while_observing() as state:
+        with self._limited_threads(), self._states.updating() as state:
             self._require_optimizer("learn")
-            learning = self._learning_with(state.groups, cluster, checkpoint)
+            trainer = self._trainer_with(state.groups)
             if strategy is not None:
-                learning = replace(learning, parts=replace(learning.parts, strategy=strategy))
+                trainer = trainer.with_strategy(strategy)
             state.require_groups("an update")
-            new = self._align(state, events, users, items)
+            new = NewEvents.align(self._read_more(state, events, users, items), state)
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
-            quality, tested, notes = None, None, list(new.notes)
-            is_measured = learning.strategy.needs_quality or new.groups.choice == "auto"
-            is_tested = is_measured or learning.controller is not None
-            with connected(cluster if is_tested else None, state.model.device) as there:
-                if is_measured:
-                    k = min(20, state.history.n_items)
-                    evaluation = self._evaluate(state, new, k=k, metrics=("ndcg",), cluster=there)
-                    main = evaluation.slices["warm_users"][f"ndcg@{k}"]
-                    quality = main.mean
-                    evaluator = replace(self._evaluator(new, k=k), cluster=there)
-                    tested = learning.test(evaluator, state, new, evaluation.tested)
-                    if new.groups.choice == "auto":
-                        groups = new.groups.with_ahead(main.ahead, judged=main.gaps)
-                        if main.not_compared or not main.gaps:
-                            notes.append(note_on_undecided(main.not_compared))
-                        new = new._replace(groups=groups)
-                evaluator = self._evaluator(new, k=1, min_group_size=min_group_size)
-                measured = self._learning.measure(replace(evaluator, cluster=there), state, new, by=measure_groups)
-                candidate = learning.update(
-                    state, new, quality, on_epoch, measured=measured, tested=tested, control_step=control_step
-                )
-                # What held before this update has been said.
-                before, now = (learning.notes_on_fairness(one.groups) for one in (state, new))
-                notes += [note for note in now if note not in before]
-                candidate.notes = self.notes = (*notes, *candidate.notes)
-                self._commit(candidate, state)  # workers hold a part of it until then
-            report(self.notes)
+            evaluator = self._evaluator(new, k=min(20, state.history.n_items), min_group_size=min_group_size)
+            judgement = trainer.judge(evaluator, state, new, by=measure_groups)
+            candidate = trainer.update(state, new, judgement, on_epoch, control_step=control_step)
+            # Earlier updates have reported the other notes.
+            before, now = (trainer.notes_on_fairness(one.groups) for one in (state, new))
+            notes = (*new.notes, *(note for note in now if note not in before))
+            self.notes = (*notes, *candidate.update.notes)
+            candidate.update = replace(candidate.update, notes=self.notes)
+            self.last_update = self._states.commit(candidate, state, self._trainer)
+            report(notes)
+            report(self.notes[len(notes) :], logging.INFO)  # decisions, such as no restart
         return self
 
-    def observe(self, events: Any, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
+    def observe(self, events: Any = None, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
         """Record new events without training on them, at once, also while another thread runs an `update`.
 
-        Items that users have interacted with are no longer recommended to them, and models that
-        read histories use the events from now on. The next `update` learns the events, unless `learn_later`
-        is False.
-
-        A model with item tables recommends a new item once an `update` has trained its row, or at once where `items`
-        gives it a feature that a trained item has. The popularity fallback counts its events at once.
+        The events' items are no longer recommended to their users, models that read histories read the events, and
+        the popularity fallback counts them. The next `update` learns them, unless `learn_later` is False. A model
+        with item tables recommends a new item once an `update` has trained its row, or at once if `items` gives it a
+        feature of a trained item. Without events, `items` describes items.
         """
-        with self._observing:
-            state = self._fitted()
+        if events is None and items is None:
+            raise DataError("observe needs events, or items to describe")
+        with self._states.observing() as state:
             log = self._read_more(state, events, users, items)
             new = NewEvents.align(log, state)
             if len(new.users) or new.features is not state.features:
-                self._replace_state(self._learning.observe(state, new, learn_later=learn_later))
-                if self._observed is not None:
-                    self._observed.append(_Observed(log, learn_later))
+                following = self._trainer.observe(state, new, learn_later=learn_later)
+                self._states.record(following, (log, learn_later))
             self.notes = new.notes
             report(self.notes)
         return self
 
     def forget(self, user_ids: Any) -> int:
-        """Remove users: their ids, groups, events and rows, and every trace of them in the optimizer.
+        """Remove users: their ids, groups, events, rows and optimizer state.
 
-        What the rows of others have learned beside these users stays. Counts that events enter with weights by
-        group are computed again, so a recommender loaded without groups needs `set_groups` first, and says so.
+        Other rows keep what they have learned from these users. Closed forms are computed again, with group weights
+        too, so a recommender that was loaded without groups needs `set_groups` first.
 
         Parameters
         ----------
@@ -525,36 +438,35 @@ class FairRecommender(Shown):
         Returns
         -------
         int
-            How many of them were known.
+            The number of known users among them.
 
         """
         with self._changing():
-            state = self._fitted()
+            state = self._states.current
             rows = state.user_ids.lookup(id_or_ids(user_ids))
             rows = np.unique(rows[rows >= 0])
             if len(rows):
                 self._require_optimizer("forget")
                 state.require_groups("forgetting")
-                self._replace_state(self._learning.forget(state, rows))
+                self._states.replace(self._trainer.forget(state, rows))
             return len(rows)
 
     def retain(self, events: Any) -> int:
-        """Forget which user had which item, except as these events say; users who have none of them are removed.
+        """Keep only these events; drop all others, and users left without any.
 
-        Call it with the events that you still keep, so that the recommender keeps no others and its memory is bounded
-        by them. Models in closed form (popularity, item-item) are computed again; what gradient descent has learned
-        from the other events stays.
+        Models in closed form (popularity, item-item) are computed again; models trained by gradient descent keep
+        what they have learned.
 
         Parameters
         ----------
         events
-            Tables with the columns of users and items, as for `fit`, or an iterable of such tables. Events that are not
-            known change nothing.
+            Tables with the columns of users and items, as for `fit`, or an iterable of such tables. Unknown events
+            change nothing.
 
         Returns
         -------
         int
-            How many events were forgotten.
+            The number of dropped events.
 
         Raises
         ------
@@ -571,32 +483,38 @@ class FairRecommender(Shown):
 
         """
         with self._changing():
-            state = self._fitted()
-            kept = state.positions_of(events)
-            if len(kept) == 0:
+            state = self._states.current
+            remaining = state.positions_of(events)
+            if len(remaining) == 0:
                 raise DataError(
                     f"none of the {len(state.history)} events that the recommender knows is among these, so that "
                     f"nothing would be left; fit a new recommender instead"
                 )
-            n_forgotten = len(state.history) - len(kept)
-            if n_forgotten:
+            n_dropped = len(state.history) - len(remaining)
+            if n_dropped:
                 self._require_optimizer("forget")
                 state.require_groups("forgetting")
-                self._replace_state(self._learning.retain(state, kept))
-            return n_forgotten
+                self._states.replace(self._trainer.retain(state, remaining))
+            return n_dropped
 
     def set_groups(self, users: Any, *, groups: Groups | None = None) -> None:
-        """Set every user's group, where a checkpoint was saved without; users that are not named have none.
+        """Set every user's group, after a checkpoint without groups; users without a row have none.
 
-        Where there were no groups at all, `groups` says what they are called: `Groups` of any users.
+        If there were no groups at all, `groups` names them: `Groups` of any users.
         """
         with self._changing():
-            state = self._fitted()
+            state = self._states.current
             known = groups if groups is not None and state.groups.is_empty else state.groups
             groups = read_more_groups(state.user_ids.ids, to_table(users, what="the users"), state.columns, known)
             if groups is None:
                 raise DataError(f"the users have no column {state.groups.attribute!r}, which makes the groups")
-            self._replace_state(replace(state, groups=groups, lacks_groups=False))
+            self._states.replace(replace(state, groups=groups, lacks_groups=False))
+
+    def set_target(self, recipe: Recipe) -> None:
+        """Use the target of a recipe from now on; for a checkpoint that got its groups by `set_groups`."""
+        with self._changing():
+            changed = replace(self.recipe, target=recipe.target, objective=recipe.objective)
+            self._trainer = replace(self._trainer, recipe=changed)
 
     # ── serving ──────────────────────────────────────────────────────────────────────────
 
@@ -609,7 +527,6 @@ class FairRecommender(Shown):
         exclude: Any = None,
         only: Any = None,
         task: Task = "next",
-        cluster: str | None = None,
     ) -> pa.Table:
         """The k best items for each user, without those the user has interacted with.
 
@@ -618,26 +535,21 @@ class FairRecommender(Shown):
         user_ids
             An id, or a list or column of ids; unknown ones get the popularity fallback.
         k
-            Items per user; a user who has had nearly everything gets fewer, and so does everyone where there are
-            not so many items.
+            Items per user; fewer if the user has had nearly all items.
         histories
-            Instead of ids, the items that people without an id have interacted with, in order. Models
-            that read histories answer them; others answer with the popularity fallback.
+            Instead of ids, the items that people without an id have interacted with, in order. Models that do not
+            read histories answer with the popularity fallback.
         exclude, only
             Ids of items that must not be recommended, and of the only ones that may be: one id or a list. Unknown
-            ids among them change nothing.
+            ids change nothing.
         task
-            What the lists are for: "next", all that the user does in the coming period, or "event", the user's
-            very next event. `evaluate` tests the same lists.
-        cluster
-            "local" or HOST:PORT: make the lists on a Ray cluster (`pip install 'fairstream[cluster]'`), bit for bit
-            the same ones; None: in this process.
+            What the lists predict: "next", all events of the user in the coming period, or "event", the user's very
+            next event. `evaluate` tests the same lists.
 
         Returns
         -------
         pyarrow.Table
-            user_id (or history: which of the histories, from 0), item_id, rank (from 1), score, source
-            ("model" or "popularity").
+            user_id (or history, its number from 0), item_id, rank (from 1), score, source ("model" or "popularity").
 
         Raises
         ------
@@ -653,13 +565,12 @@ class FairRecommender(Shown):
         """
         if (user_ids is None) == (histories is None):
             raise ConfigurationError("recommend takes either user_ids or histories")
-        _check_task(task)
-        with self._reading() as state, connected(cluster, state.model.device) as there:
+        with self._reading() as state:
             maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
             if histories is None:
-                return maker.table("user_id", *users_in(state, user_ids), lambda: state.fallback, there)
+                return maker.table("user_id", *users_in(state, user_ids), lambda: state.fallback)
             maker, rows = maker.with_histories(histories, state.item_ids)
-            return maker.table("history", pa.array(np.arange(len(rows))), rows, lambda: state.fallback, there)
+            return maker.table("history", pa.array(np.arange(len(rows))), rows, lambda: state.fallback)
 
     def recommend_to(
         self,
@@ -671,29 +582,24 @@ class FairRecommender(Shown):
         only: Any = None,
         task: Task = "next",
         users_per_file: int = 10_000,
-        cluster: str | None = None,
     ) -> None:
-        """Write the k best items for each of many users as Parquet files, in memory that one file takes.
+        """Write the k best items for many users as Parquet files, in the memory of one file.
 
         Parameters
         ----------
         path
-            A folder that is missing or empty; it gets `part-00000.parquet` and so on, each the table that `recommend`
-            returns for the next users.
+            A missing or empty folder, for `part-00000.parquet` and so on: the tables of `recommend`.
         user_ids
             As for `recommend`; None: all known users.
         k, exclude, only, task
             As for `recommend`.
         users_per_file
             How many users the lists of a file are for.
-        cluster
-            "local" or HOST:PORT: the tasks of a Ray cluster (`pip install 'fairstream[cluster]'`) write the files,
-            byte for byte the same ones, on storage that all nodes see; None: this process.
 
         Raises
         ------
         ConfigurationError
-            If the folder holds something or cannot be written, an option makes no sense, or the cluster cannot do it.
+            If the folder is not empty or cannot be written, or an option makes no sense.
 
         Examples
         --------
@@ -708,26 +614,25 @@ class FairRecommender(Shown):
         288
 
         """
-        _check_task(task)
         if users_per_file < 1:
             raise ConfigurationError(f"users_per_file must be >= 1, got {users_per_file}")
-        with self._reading() as state, connected(cluster, state.model.device) as there:
+        with self._reading() as state:
             maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
             ids, rows = users_in(state, state.user_ids.ids if user_ids is None else user_ids)
-            maker.write(Path(path), ids, rows, state.fallback, users_per_file=users_per_file, cluster=there)
+            maker.write(Path(path), ids, rows, state.fallback, users_per_file=users_per_file)
 
     def similar_items(self, items: Any, k: int = 20) -> pa.Table:
-        """The k items that are most like each of some items.
+        """The k items most similar to each of some items, by cosine.
 
-        Models whose scores are inner products (mf, gru, sasrec) compare the items' vectors; for the others items are
-        alike that the same people have had. Either is a cosine.
+        Models whose scores are inner products (mf, gru, sasrec) compare the items' vectors; the others compare the
+        items' sets of users.
 
         Parameters
         ----------
         items
-            One id or a list of ids; unknown ones have no similar items, nor have those whose vector is untrained.
+            One id or a list of ids; unknown and untrained items have no similar ones.
         k
-            Items each; fewer where there are not so many, or where nobody has had an item with another.
+            Similar items per item; fewer if fewer share a user with it.
 
         Returns
         -------
@@ -746,105 +651,70 @@ class FairRecommender(Shown):
         with self._reading() as state:
             return similar_items(state, id_or_ids(items), _check_k(k))
 
-    @overload
     def evaluate(
         self,
         events: Any,
         *,
         users: Any = None,
-        tasks: Task | None = None,
+        task: Task = "next",
         k: int | None = None,
         metrics: Metrics | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
-        breakdown: bool = False,
+        keep_lists: bool = False,
         baseline: bool = False,
-        cluster: str | None = None,
-    ) -> Evaluation: ...
+    ) -> Evaluation:
+        """Evaluate the quality by group on new events, with its uncertainty (protocol `strict`).
 
-    @overload
-    def evaluate(
-        self,
-        events: Any,
-        *,
-        users: Any = None,
-        tasks: list[Task] | tuple[Task, ...],
-        k: int | None = None,
-        metrics: Metrics | None = None,
-        min_group_size: int = 20,
-        n_resamples: int = 1000,
-        breakdown: bool = False,
-        baseline: bool = False,
-        cluster: str | None = None,
-    ) -> dict[Task, Evaluation]: ...
-
-    def evaluate(
-        self,
-        events: Any,
-        *,
-        users: Any = None,
-        tasks: Task | list[Task] | tuple[Task, ...] | None = None,
-        k: int | None = None,
-        metrics: Metrics | None = None,
-        min_group_size: int = 20,
-        n_resamples: int = 1000,
-        breakdown: bool = False,
-        baseline: bool = False,
-        cluster: str | None = None,
-    ) -> Evaluation | dict[Task, Evaluation]:
-        """Quality by group on events that have not been learned yet, with its uncertainty (protocol `strict`).
-
-        Evaluate before `update`: events that the model has learned from cannot test it.
+        Call it before `update`: events that the model has learned cannot test it.
 
         Parameters
         ----------
         events, users
             As for `update`.
-        tasks
-            "next": one list for each user, made now and tested on all of the user's events.
-            "event": one list for each event, made from everything that the user did before it.
-            A list of names: each of them. By default "next".
+        task
+            "next": one list for each user, tested on all of the user's events. "event": one list for each event, from
+            the user's events before it.
         k
-            Length of the lists; by default 20, or the number of known items where there are fewer.
+            Length of the lists, by default 20; at most the number of known items.
         metrics
-            Names, or functions of your own by name; by default those given to the constructor.
+            Names, or functions by name; by default those of the constructor.
         min_group_size
             Groups with fewer tested users are excluded.
         n_resamples
             Bootstrap samples and permutations; 0: no intervals and no p-values.
-        breakdown
-            Also say what the test consisted of, as `Evaluation.breakdown`: newcomers and known users, how
-            much was known of them, and what could be recommended.
+        keep_lists
+            Keep the lists as `Evaluation.lists`: `fairstream.tools.breakdown` reads them.
         baseline
-            Evaluate recent popularity among the events known so far in place of the model: what is attainable without
-            knowing anybody.
-        cluster
-            "local" or HOST:PORT: make the lists on a Ray cluster (`pip install 'fairstream[cluster]'`), so that every
-            number, intervals included, is bit for bit the same; None: in this process.
+            Evaluate recent popularity in place of the model.
 
         Returns
         -------
-        Evaluation or dict of Evaluation
-            Of one task; with a list of tasks, the evaluation of each by its name.
+        Evaluation
+            Its metrics by name.
 
         """
-        names = _task_names(tasks)
-        with self._reading() as state, connected(cluster, state.model.device) as there:
+        check_task(task)
+        with self._reading() as state:
             state.require_groups("an evaluation")
-            new = self._align(state, events, users)
+            new = NewEvents.align(self._read_more(state, events, users, None), state)
             if state.history.seen.has(new.users, new.items).all():
                 raise DataError("the model has learned from every one of these events already; evaluate it on new ones")
-            options: dict[str, Any] = {
-                "k": min(20, state.history.n_items) if k is None else _check_k(k),
-                "min_group_size": min_group_size,
-                "n_resamples": n_resamples,
-                "metrics": metrics,
-                "breakdown": breakdown,
-                "baseline": baseline,
-                "cluster": there,
-            }
-            found = {name: self._evaluate(state, new, by_event=name == "event", **options) for name in names}
-        return found if isinstance(tasks, list | tuple) else found[names[0]]
+            n_items, notes = state.history.n_items, tuple[str, ...]()
+            length = 20 if k is None else _check_k(k)
+            if k is not None and length > n_items:
+                notes = (f"k = {length} exceeds the {n_items} known items: the lists and the metrics end there",)
+            evaluator = self._evaluator(
+                new,
+                k=min(length, n_items),
+                min_group_size=min_group_size,
+                n_resamples=n_resamples,
+                metrics=metrics,
+                keep_lists=keep_lists,
+            )
+            evaluation = evaluate_state(evaluator, state, new, by_event=task == "event", is_popularity=baseline)
+        tested = new.user_ids.ids.take(evaluation.tested.users)
+        return replace(evaluation, users=tested, notes=(*notes, *evaluation.notes))
 
     def frontier(
         self,
@@ -865,13 +735,11 @@ class FairRecommender(Shown):
         min_group_size: int = 20,
         n_resamples: int = 1000,
         on_progress: OnProgress | None = None,
-        cluster: str | None = None,
     ) -> Frontier:
-        """What each level of disparity would have cost on the past, and which level to choose.
+        """Measure the cost of each level of a fairness lever on past events, and recommend a level.
 
-        A model with this recommender's configuration and no lever is pre-trained on the first part of the past. From
-        there each level of the lever goes through the rest, period by period: the model learns a period and is tested
-        on the next before learning that. Nothing after the given events is looked at; the recommender stays as it is.
+        A model with this recommender's configuration and no lever is pre-trained on the first events. A run for each
+        level starts from it: the model learns a period and is tested on the next. The recommender does not change.
 
         Parameters
         ----------
@@ -879,29 +747,25 @@ class FairRecommender(Shown):
             The past, as for `fit`; None: the events that this recommender knows.
         lever
             "group_weight", how many times the events of the groups behind count, or "fairness_weight", λ. By default
-            the first where the model takes weights (closed forms, sequence models with the softmax loss, the blend).
-            The other lever is off.
+            the first if the model takes weights (closed forms, sequence models with the softmax loss, the blend).
         levels
-            Values of the lever, among them the one that does nothing (1 and 0); by default 1, 1.5, 2, 3, 5, 8 and
+            Values of the lever, including the one without effect (1 and 0); by default 1, 1.5, 2, 3, 5, 8 and
             0, 0.5, 1, 2, 4, 8.
         n_periods
-            Periods to test on; one more comes before them, which is only learned from.
+            Periods to test on, after one that is only learned from.
         pretrain_ratio
             Share of the events before these periods.
         task, metric
-            What is tested: "event" or "next", and NAME@K; by default `disparity_task` and `disparity_metric`.
+            "event" or "next", and NAME@K; by default those of the target.
         max_disparity
-            The gap that is accepted; by default this recommender's own, if it has one.
+            The accepted gap; by default the target's.
         max_loss
-            The share of the quality of everyone that may be lost; by default none is set if an accepted gap can be
+            The acceptable loss of everyone's quality, as a share; by default unlimited if the accepted gap can be
             reached, else 1 %.
         min_group_size, n_resamples
-            As for `evaluate`; there must be resamples.
+            As for `evaluate`; `n_resamples` must be positive.
         on_progress
-            Called with what is being done and the share of the work that is done.
-        cluster
-            "local" or HOST:PORT: compute the levels at the same time on a Ray cluster
-            (`pip install 'fairstream[cluster]'`), with the same results; None: here, one after another.
+            Called with the current stage and the finished share of the work.
 
         Returns
         -------
@@ -911,82 +775,72 @@ class FairRecommender(Shown):
         Raises
         ------
         ConfigurationError
-            If an option makes no sense, or the method and the model do not have the lever.
+            If an option is out of range, or the model does not have the lever.
         DataError
             If there are no groups, too few events, or too few users of the groups.
 
         """
+        from fairstream.experiments.levers import log_of, measure_frontier  # noqa: PLC0415 (a layer above this one)
+
         if events is None:
             log = log_of(self.state)
         else:
             log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
-        metric = metric or self.config.disparity_metric
-        own = self._metrics if isinstance(self._metrics, Mapping) else {}
+        target = self.recipe.target or MaxGap(0.5)  # for its metric and task
+        metric, custom = metric or target.metric, self._trainer.metrics
         return measure_frontier(
-            self._learning.readable(log),
-            self._learning,
-            self._variant,
+            self._trainer.readable(log),
+            self._trainer,
             lever=lever,
             levels=levels,
             n_periods=n_periods,
             pretrain_ratio=pretrain_ratio,
-            task=_task_names(task or self.config.disparity_task)[0],
-            metric={metric: own[metric]} if metric in own else metric,
-            max_disparity=self.config.max_disparity if max_disparity is None else max_disparity,
+            task=check_task(task or target.task),
+            metric={metric: custom[metric]} if metric in custom else metric,
+            max_disparity=self.recipe.target.gap if max_disparity is None and self.recipe.target else max_disparity,
             max_loss=max_loss,
             min_group_size=min_group_size,
             n_resamples=n_resamples,
             on_progress=on_progress,
-            cluster=cluster,
         )
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | Path, *, with_groups: bool = True) -> None:
-        """Write a checkpoint: after `load`, every update gives bit for bit what it would have given.
+        """Write a checkpoint, from which `load` continues bit for bit.
 
-        Without groups nobody's is in it: what it recommends is the same, and before it learns or forgets anything
-        `set_groups` has to be called.
+        Without groups it recommends the same, and needs `set_groups` before it learns or forgets.
         """
         self._require_optimizer("be saved")
         with self._reading() as state:
-            learning, saved = self._learning, state if with_groups else state.without_groups()
-            manifest = {
-                "fairstream": __version__,
-                "config": self.config.model_dump(),
-                "seed": learning.randomness.seed,
-                "device": learning.device.type,
-                "engine": learning.engine,
-                **state_manifest(saved),
-            }
-            write_checkpoint(Path(path), manifest, state_all_tensors(saved))
+            write_checkpoint(Path(path), state if with_groups else state.without_groups(), self._trainer)
 
     def export(self, path: str | Path) -> None:
         """Write ids and vectors whose inner products are the scores, for an index such as FAISS.
 
-        A new folder gets `items.parquet` (item_id, vector) and `users.parquet` (user_id, vector), and the same
-        vectors in the same order as `items.npy` and `users.npy` (float32). Users and items that the model cannot score
-        are not in it. An index does not leave out what a user has had: ask it for more, and leave that out.
+        Writes `items.parquet` (item_id, vector), `users.parquet` (user_id, vector), and the same vectors in the same
+        order as `items.npy` and `users.npy` (float32), without users and items that the model cannot score. An index
+        does not know which items a user has had: request more, and leave those out.
 
         Parameters
         ----------
         path
-            A folder that is missing or empty.
+            A missing or empty folder.
 
         Raises
         ------
         ConfigurationError
-            If the scores of the model are no inner products (item-item, popularity, ncf, blend).
+            If the model's scores are no inner products (item-item, popularity, ncf, blend).
         CheckpointError
-            If the folder holds something, or cannot be written.
+            If the folder is not empty, or cannot be written.
 
         Examples
         --------
         >>> import tempfile
         >>> import numpy as np
-        >>> from fairstream import synthetic_stream
+        >>> from fairstream import Training, models, synthetic_stream
         >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
-        >>> rec = FairRecommender("mf", embedding_dim=8, pretrain_epochs=1, device="cpu").fit(stream.events)
+        >>> rec = FairRecommender(models.MF(embedding_dim=8), training=Training(pretrain_epochs=1)).fit(stream.events)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     rec.export(f"{folder}/vectors")
         ...     np.load(f"{folder}/vectors/items.npy").shape[1]
@@ -994,56 +848,55 @@ class FairRecommender(Shown):
 
         """
         with self._reading() as state:
-            write_vectors(Path(path), state, self.config.model)
+            write_vectors(Path(path), state, self.recipe.model.name)
 
     @classmethod
     def load(
         cls,
         path: str | Path,
         *,
-        model: ModelFactory | None = None,
-        loss: str | Loss | None = None,
-        fairness: str | FairnessLoss | None = None,
-        strategy: str | Strategy | None = None,
+        model: str | Model | ModelFactory = AS_SAVED,
+        fairness: Fairness = AS_SAVED,
+        target: MaxGap | None = AS_SAVED,
+        strategy: str | Strategy = AS_SAVED,
+        training: Training = AS_SAVED,
         metrics: Metrics | None = None,
         device: Literal["auto", "cpu", "cuda"] | None = None,
-        threads: Threads = "auto",
+        engine: EngineName | None = None,
         mapped: bool = False,
-        **changed: Any,
     ) -> FairRecommender:
-        """Read a checkpoint, onto the device that it was saved from unless another one is named.
+        """Read a checkpoint, by default onto the device that it was saved from.
 
         Parameters
         ----------
         path
             The folder that `save` wrote.
-        model, loss, fairness, strategy
-            Objects of your own have to be passed again; a checkpoint holds no code.
-        metrics
-            As for the constructor.
-        device, threads
+        model
+            Only for an unregistered model: a checkpoint holds no code. The model's settings, the optimizer and the
+            seed cannot change.
+        fairness, target, strategy
+            Replace the saved ones; pass custom objects again.
+        training
+            Replaces the settings that it names.
+        metrics, device, engine
             As for the constructor.
         mapped
-            Leave the model in the file, mapped into memory, and the optimizer out: for processes that share one file
-            to recommend from. What was loaded so can observe events, and neither learn, forget nor be saved.
-        changed
-            Options of the constructor that are to differ from now on (`fairness_weight`,
-            `update_epochs` …). The model, its embedding_dim and feature_buckets, the optimizer and the
-            seed are what the checkpoint is made of and cannot change.
+            Map the model's file into memory, without the optimizer: for processes that recommend from one file. The
+            result can observe events, and cannot learn, forget or be saved.
 
         Raises
         ------
         CheckpointError
-            If the folder is not a whole checkpoint.
+            If the folder is not a complete checkpoint.
         ConfigurationError
             If an option is wrong, or cannot change.
 
         Examples
         --------
         >>> import tempfile
-        >>> from fairstream import load, read_events, synthetic_stream
+        >>> from fairstream import Training, load, read_events, synthetic_stream
         >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=2000, seed=0)
-        >>> rec = FairRecommender(pretrain_epochs=1, device="cpu").fit(stream.events, users=stream.users)
+        >>> rec = FairRecommender("mf", training=Training(pretrain_epochs=1)).fit(stream.events, users=stream.users)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     rec.save(folder)
         ...     again = load(folder)
@@ -1054,11 +907,19 @@ class FairRecommender(Shown):
         """
         manifest, tensors = read_checkpoint(Path(path), mapped=mapped)
         runtime = RuntimeConfig(device="cpu" if mapped else device or manifest.get("device", "auto"))
-        runtime.torch_device()  # a device that is not there is no fault of the checkpoint
-        own = {"model": model, "loss": loss, "fairness": fairness, "strategy": strategy}
-        options = saved_options(path, manifest, changed, own)
-        recommender = cls(metrics=metrics, device=runtime.device, threads=threads, **options)
-        recommender._state = read_state(path, manifest, tensors, recommender._learning, mapped=mapped)
+        runtime.torch_device()  # a missing device is no fault of the checkpoint
+        given = {"model": model, "fairness": fairness, "target": target, "strategy": strategy, "training": training}
+        options = read_options(path, manifest, given)
+        if engine is not None:
+            options["engine"] = engine
+        if target not in (None, AS_SAVED) and not manifest["groups"]["names"]:
+            raise ConfigurationError(f"a target is about a gap between groups, but {path} has none; leave it out")
+        recommender = cls(metrics=metrics, device=runtime.device, **options)
+        if strategy is AS_SAVED:
+            updates = {name: manifest["recipe"][name] for name in ("update_epochs", "update_learning_rate")}
+            trainer = recommender._trainer
+            recommender._trainer = replace(trainer, recipe=replace(trainer.recipe, **updates))
+        recommender._states.replace(read_state(path, manifest, tensors, recommender._trainer, mapped=mapped))
         recommender._is_mapped = mapped
         return recommender
 
@@ -1067,122 +928,25 @@ class FairRecommender(Shown):
     @property
     def state(self) -> State:
         """The state in force: immutable, and valid for as long as you keep it."""
-        with self._swapping:
-            return self._fitted().share()
+        return self._states.share()
 
     @property
     def model(self) -> Scorer:
-        """The model in service."""
+        """The serving model."""
         return self.state.model
 
-    @contextmanager
-    def _reading(self) -> Iterator[State]:
-        """The state in force; its memory is not reused as long as the block lasts."""
-        with self._swapping:
-            state = self._fitted()
-            self._n_readers += 1
-        try:
-            with self._limited_threads():
-                yield state
-        finally:
-            with self._swapping:
-                self._n_readers -= 1
-
-    def _replace_state(self, following: State) -> None:
-        with self._swapping:
-            self._state = following
-
-    @contextmanager
-    def _while_observing(self) -> Iterator[State]:
-        """The state in force; `_commit` adds what is observed meanwhile to its successor."""
-        with self._observing:
-            state, self._observed = self._fitted(), []
-        try:
-            yield state
-        finally:
-            with self._observing:
-                self._observed = None
-
-    def _commit(self, candidate: Candidate, before: State | None) -> None:
-        """Put the next state in force by a single assignment, with what was observed since `before`."""
-        with self._observing:
-            if not self._observed:
-                self._commit_alone(candidate, before)
-                return
-            early = list(self._observed)
-        # The state in force shares memory with `before`, so that the next one needs its own.
-        following, update = candidate.commit(in_place=False)
-        following = self._after(following, early)
-        with self._observing:  # what came in since
-            self._replace_state(self._after(following, self._observed[len(early) :]))
-            self.last_update = update
-
-    def _after(self, state: State, observed: Sequence[_Observed]) -> State:
-        """The state that also knows what was observed."""
-        for log, learn_later in observed:
-            new = NewEvents.align(log, state)
-            if len(new.users) or new.features is not state.features:
-                state = self._learning.observe(state, new, learn_later=learn_later)
-        return state
-
-    def _commit_alone(self, candidate: Candidate, before: State | None) -> None:
-        """Put the next state in force where nothing was observed since `before`.
-
-        Its memory may be that of the state before, unless somebody is using that one.
-        """
-        with self._swapping:
-            in_place = before is not None and not before.is_shared and self._n_readers == 0
-            if in_place or before is None:
-                following = None
-                try:
-                    following, update = candidate.commit(in_place=in_place)
-                    self._state = following
-                except BaseException:
-                    if following is None or self._state is not following:
-                        candidate.undo()
-                    raise
-        if not in_place and before is not None:
-            following, update = candidate.commit(in_place=False)
-            self._replace_state(following)
-        self.last_update = update
-
     def __getstate__(self) -> dict[str, Any]:
-        with self._swapping:
-            if self._state is not None:
-                self._state.share()
-            fields = self.__dict__.copy()
-        return {name: value for name, value in fields.items() if name not in _OWN_TO_EACH}
-
-    def __setstate__(self, fields: dict[str, Any]) -> None:
-        self.__dict__.update(fields)
-        self._locks()
+        """A copy shares the state, which never changes."""
+        return {**self.__dict__, "_states": copy.copy(self._states)}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FairRecommender:
-        """Both share the state, which never changes."""
-        twin = object.__new__(type(self))
-        twin.__setstate__(self.__getstate__())
-        return twin
-
-    def _variant(self, config: MethodConfig, state: State | None) -> FairRecommender:
-        """A recommender with another configuration in another state, and this one's parts, seed and device."""
-        twin = copy(self)
-        twin.config, twin._learning, twin._state = config, replace(self._learning, config=config), state
-        return twin
-
-    def _fitted(self) -> State:
-        if self._state is None:
-            raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
-        return self._state
+        return copy.copy(self)
 
     def _require_optimizer(self, task: str) -> None:
         if self._is_mapped:
             raise ConfigurationError(
                 f"this recommender was loaded with mapped=True, to recommend from, and cannot {task}; load it without"
             )
-
-    def _align(self, state: State, events: Any, users: Any, items: Any = None) -> NewEvents:
-        """The events that are not known yet, in the rows of the state."""
-        return NewEvents.align(self._read_more(state, events, users, items), state)
 
     def _read_more(self, state: State, events: Any, users: Any, items: Any) -> EventLog:
         """Events as a log, read as those of the state were."""
@@ -1194,83 +958,40 @@ class FairRecommender(Shown):
             log = read_more_events(
                 events, state.groups, state.later_columns, users=users, items=items, last_time=state.last_time
             )
-        return self._learning.readable(log)
+        return self._trainer.readable(log)
 
-    def _evaluate(
-        self,
-        state: State,
-        new: NewEvents,
-        *,
-        by_event: bool = False,
-        breakdown: bool = False,
-        baseline: bool = False,
-        cluster: Cluster | None = None,
-        **options: Any,
-    ) -> Evaluation:
-        """Quality on new events, by an `_evaluator` with these options."""
-        model, contexts = state.model, state.contexts
-        if baseline:
-            model = RecentPopularity.of(state.history).eval().to(self._learning.device)
-            contexts = ContextBuilder(Reads(), state.history, None, self._learning.device)
-        return replace(self._evaluator(new, **options), breaks_down=breakdown, cluster=cluster).evaluate(
-            model,
-            new.users,
-            new.items,
-            history=state.history,
-            contexts=contexts,
-            t=state.t,
-            by_event=by_event,
-        )
-
-    def _evaluator(
-        self,
-        new: NewEvents,
-        *,
-        k: int,
-        min_group_size: int = 1,
-        n_resamples: int = 0,
-        metrics: Metrics | None = None,
-    ) -> Evaluator:
-        return Evaluator(
-            Protocol.named("strict"),
-            k,
-            new.groups,
-            self._learning.randomness,
-            min_group_size,
-            n_resamples,
-            metrics=metrics or self._metrics or None,
-        )
+    def _evaluator(self, new: NewEvents, *, metrics: Metrics | None = None, **options: Any) -> Evaluator:
+        metrics = self._params["metrics"] if metrics is None else metrics
+        return Evaluator(groups=new.groups, randomness=self._trainer.randomness, metrics=metrics, **options)
 
 
-@cache
-def _parameters() -> Mapping[str, inspect.Parameter]:
-    """The parameters of the constructor."""
-    named = inspect.signature(FairRecommender.__init__).parameters
-    return {name: parameter for name, parameter in named.items() if name != "self"}
+_DEFAULTS = {name: option.default for name, option in inspect.signature(FairRecommender).parameters.items()}
 
 
-def _task_names(tasks: Any) -> list[Task]:
-    """The names of the tasks to evaluate."""
-    names: list[Any] = list(tasks) if isinstance(tasks, list | tuple) else ["next" if tasks is None else tasks]
-    if not names or (unknown := [name for name in names if name not in get_args(Task)]):
-        found = repr(unknown[0]) if names else "no name"
-        raise ConfigurationError(f"tasks must be 'next', 'event' or a list of them, got {found}")
-    return names
+def _settings(part: Any) -> dict[str, Any]:
+    if isinstance(part, CustomModel):
+        return part.all_settings
+    if isinstance(part, Configuration):
+        own = {name: getattr(part, name) for name in type(part).model_fields}
+        nested = {f"{name}__{inner}": value for name, one in own.items() for inner, value in _settings(one).items()}
+        return {**own, **nested}
+    if is_dataclass(part) and not isinstance(part, type):
+        return {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+    return {}
 
 
-def _check_task(task: Any) -> None:
-    if task not in TASKS:
-        raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+def _with_settings(part: Any, settings: Mapping[str, Any], given: Any) -> Any:
+    if isinstance(part, Training):  # what was not given stays the model's own
+        return Training(**{**(given.given if isinstance(given, Training) else {}), **settings})
+    if isinstance(part, ModelConfig | CustomModel | str):
+        return resolve_model(part, {name.replace("__", "."): value for name, value in settings.items()})
+    return replace(part, **settings)
 
 
 def _check_k(k: Any) -> int:
-    try:
-        number = operator.index(k)
-    except TypeError:
-        number = 0
-    if number < 1:
+    if not isinstance(k, int | np.integer) or k < 1:
         raise ConfigurationError(f"k must be a whole number from 1 on, got {k!r}")
-    return number
+    return int(k)
 
 
 load = FairRecommender.load

@@ -6,33 +6,27 @@ import io
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-from sqlalchemy import Connection, Engine, Text, create_engine, event, inspect, text
-from sqlalchemy.engine import Dialect, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.types import TypeDecorator
 
-from fairstream.data.tables import native_reader
+from fairstream.data.reading import native_reader
 from fairstream.errors import ConfigurationError, WorkspaceError
-from fairstream.files import replace_file
 
 EVENTS_FILE, PEOPLE_FILE = "events.sqlite", "people.sqlite"
-HEAD = "audit head"
-"""Under which name a transaction notes the last entry of the audit record."""
-_WAIT_SECONDS = 5
-"""How long a writer waits for another one before it gives up."""
+_WAIT_SECONDS = 5  # how long a writer waits for another one before it gives up
 _ROWS_OF_A_STATEMENT = 200
 _ROWS_OF_A_READ = 50_000
 _MIGRATIONS = Path(__file__).parent / "migrations"
-_SQL_TYPES = {pa.string(): "text", pa.int64(): "bigint"}
 
 
 class DatabaseUnavailableError(WorkspaceError):
@@ -64,9 +58,9 @@ def connect(file: Path, url: str | None = None, *, for_requests: bool = False) -
 
 
 def _sqlite(file: Path) -> Engine:
-    # Whoever writes next takes the connection that wrote last, whose cache is warm; one cache is enough for all.
+    # The next writer takes the connection that wrote last, whose cache is warm.
     waits = {"connect_args": {"timeout": _WAIT_SECONDS}, "pool_timeout": _WAIT_SECONDS}
-    engine = create_engine(f"sqlite:///{file}", **waits, pool_use_lifo=True)
+    engine = create_engine(f"sqlite:///{file}", **waits, pool_use_lifo=True, json_serializer=canonical)
 
     @event.listens_for(engine, "connect")
     def _begin(connection: sqlite3.Connection, _: Any) -> None:
@@ -86,38 +80,45 @@ def _sqlite(file: Path) -> Engine:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Any]:
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection; raise `WorkspaceError` if the database cannot be used."""
+    with reachable(engine), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
     """A transaction that writes: all of it or nothing."""
-    with engine.connect().execution_options(writes=True) as connection:
-        connection.info.pop(HEAD, None)
-        with connection.begin():
-            yield connection
-        if (head := connection.info.pop(HEAD, None)) is not None:
-            for path in engine.get_execution_options()["audit_heads"]:
-                with suppress(OSError):  # the entry is there; a head that lags behind is still part of the record
-                    replace_file(path, head.encode())
-                    path.chmod(0o600)
+    with reachable(engine), engine.connect().execution_options(writes=True) as connection, connection.begin():
+        yield connection
 
 
-def upgrade(engine: Engine, to: str = "head") -> None:
-    """Bring the tables to what this version wants, or to a revision."""
-    from alembic import command  # noqa: PLC0415 (a fifth of the time that a command takes which only reads)
+def upgrade(engine: Engine) -> None:
+    """Create the tables, or bring them to the latest revision."""
+    from alembic import command  # noqa: PLC0415 (slow to import)
     from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
 
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     with reachable(engine), engine.connect() as connection:
-        if engine.dialect.name == "sqlite":  # migrations alone see the people's file beside the events
+        if engine.dialect.name == "sqlite":  # only migrations see both files
             driver: Any = connection.connection.driver_connection
             driver.execute("ATTACH DATABASE ? AS people", (str(Path(str(engine.url.database)).with_name(PEOPLE_FILE)),))
-            driver.execute("PRAGMA foreign_keys = OFF")  # a table is changed by putting another in its place
+            driver.execute("PRAGMA foreign_keys = OFF")  # Alembic changes a table by replacing it
             connection.detach()
         config.attributes["connection"] = connection
-        command.upgrade(config, to)
+        try:
+            command.upgrade(config, "head")
+        except CommandError:  # an unknown revision
+            raise WorkspaceError(
+                f"another version of fairstream made this workspace (revision {revision(engine)} of its tables), and "
+                f"this version cannot upgrade it; make a new one with `fairstream init` and ingest the events there"
+            ) from None
 
 
 def revision(engine: Engine) -> str | None:
-    """Of which version the tables are, as Alembic has noted; None where there are none."""
+    """Return the revision of the tables; None where there are none."""
     with engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
@@ -125,19 +126,18 @@ def revision(engine: Engine) -> str | None:
 
 
 def latest_revision() -> str:
-    """What this version of fairstream wants: migrations are numbered, and so named."""
+    """Return the revision that this version needs: the number of the last migration."""
     return max(file.name for file in (_MIGRATIONS / "versions").glob("*.py")).partition("_")[0]
 
 
 def need_current(engine: Engine) -> None:
-    """Refuse to work on tables of another version."""
+    """Raise a `WorkspaceError` if the tables are of another revision."""
     with reachable(engine):
-        found = revision(engine)
-    wanted = latest_revision()
-    if found != wanted:
+        current = revision(engine)
+    if current != (needed := latest_revision()):
         raise WorkspaceError(
-            f"the workspace's tables are of revision {found or 'none'}, this version of fairstream wants {wanted}; "
-            f"bring them up with `fairstream upgrade DIR`"
+            f"the workspace's tables are of revision {current or 'none'}, this version of fairstream needs {needed}; "
+            f"upgrade them with `fairstream upgrade DIR`"
         )
 
 
@@ -155,29 +155,6 @@ def reachable(engine: Engine) -> Iterator[None]:
 def canonical(value: Any) -> str:
     """One way to write a value; NaN is not JSON."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-class Json(TypeDecorator[Any]):
-    """A column of JSON documents."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else canonical(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else json.loads(value)
-
-
-def insert_rows(connection: Connection, into: str, rows: pa.Table, on_conflict: str = "") -> int:
-    """Insert in the order of the rows, and say how many were; columns are strings and int64 without nulls.
-
-    PostgreSQL is much faster where it is not told what to do on a conflict; one is an error then.
-    """
-    insert = _postgres_insert if connection.dialect.name == "postgresql" else _sqlite_insert
-    with driver_of(connection) as raw:
-        return insert(raw, into, rows, on_conflict)
 
 
 def select_rows(connection: Connection, query: str, schema: pa.Schema) -> pa.Table:
@@ -200,51 +177,33 @@ def driver_of(connection: Connection) -> Iterator[Any]:
 def _sqlite_select(raw: sqlite3.Connection, query: str, schema: pa.Schema) -> pa.Table:
     cursor = raw.execute(query)
     parts = []
-    while found := cursor.fetchmany(_ROWS_OF_A_READ):
-        parts.append(pa.record_batch(_arrays(zip(*found, strict=True), schema), schema=schema))
+    while rows := cursor.fetchmany(_ROWS_OF_A_READ):
+        parts.append(pa.record_batch(list(zip(*rows, strict=True)), schema=schema))
     return pa.Table.from_batches(parts, schema)
 
 
-def _arrays(columns: Iterable[Any], schema: pa.Schema) -> list[pa.Array]:
-    return [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+def insert_new(connection: Connection, into: str, rows: pa.Table) -> int:
+    """SQLite: insert the rows that conflict with none in the table, in their order; return how many they were.
+
+    A statement of many rows takes half of the time of one for each row.
+    """
+    names, one = ",".join(rows.column_names), f"({','.join('?' * rows.num_columns)})"
+    with driver_of(connection) as raw:
+        before: int = raw.total_changes
+        for start in range(0, len(rows), _ROWS_OF_A_STATEMENT):
+            part = rows.slice(start, _ROWS_OF_A_STATEMENT)
+            values = chain.from_iterable(zip(*(column.to_pylist() for column in part.columns), strict=True))
+            statement = f"INSERT INTO {into} ({names}) VALUES {','.join([one] * len(part))} ON CONFLICT DO NOTHING"  # noqa: S608
+            raw.execute(statement, tuple(values))
+        return int(raw.total_changes) - before
 
 
-def _sqlite_insert(raw: sqlite3.Connection, into: str, rows: pa.Table, on_conflict: str) -> int:
-    """Statements of many rows: half of the time of one row after the other."""
-    width, before = rows.num_columns, raw.total_changes
-    one = f"({','.join('?' * width)})"
-    for start in range(0, len(rows), _ROWS_OF_A_STATEMENT):
-        part = rows.slice(start, _ROWS_OF_A_STATEMENT)
-        values = chain.from_iterable(zip(*(column.to_pylist() for column in part.columns), strict=True))
-        raw.execute(
-            f"INSERT INTO {into} ({','.join(rows.column_names)}) VALUES {','.join([one] * len(part))} {on_conflict}",  # noqa: S608
-            tuple(values),
-        )
-    return raw.total_changes - before
-
-
-def _postgres_insert(raw: Any, into: str, rows: pa.Table, on_conflict: str) -> int:
-    """COPY; beside the table, and from there into it, where there may be conflicts: COPY itself knows none."""
-    with raw.cursor() as cursor:
-        if not on_conflict:
-            return _copy(cursor, into, rows)
-        names = ",".join(rows.column_names)
-        columns = ",".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in rows.schema)
-        beside = f"incoming_{into.replace('.', '_')}"
-        cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS {beside} (place bigint,{columns}) ON COMMIT DELETE ROWS")
-        _copy(cursor, beside, rows.add_column(0, "place", pa.array(range(len(rows)), pa.int64())))
-        cursor.execute(
-            f"INSERT INTO {into} ({names}) SELECT {names} FROM {beside} ORDER BY place {on_conflict}"  # noqa: S608
-        )
-        inserted: int = cursor.rowcount
-        cursor.execute(f"TRUNCATE {beside}")  # a second insert may follow in this transaction
-    return inserted
-
-
-def _copy(cursor: Any, into: str, rows: pa.Table) -> int:
+def copy_rows(connection: Connection, into: str, rows: pa.Table) -> int:
+    """PostgreSQL: insert rows of strings and int64 without nulls; a conflict is an error."""
     lines = io.BytesIO()
     pyarrow.csv.write_csv(rows, lines, pyarrow.csv.WriteOptions(include_header=False))
-    with cursor.copy(f"COPY {into} ({','.join(rows.column_names)}) FROM STDIN (FORMAT csv)") as copy:
+    statement = f"COPY {into} ({','.join(rows.column_names)}) FROM STDIN (FORMAT csv)"
+    with driver_of(connection) as raw, raw.cursor() as cursor, cursor.copy(statement) as copy:
         copy.write(lines.getbuffer())
     return len(rows)
 

@@ -27,10 +27,9 @@ STREAM = {"n_users": 2000, "n_events": 120_000, "disparity": 0.8, "drift": 0.02}
 DEMO = LiveConfig(
     group="community",
     advantaged="majority",
-    learning=Learning(pretrain_epochs=20, embedding_dim=8, fairness_weight=1.25, temperature=1.0),
+    learning=Learning(pretrain_epochs=20, model_settings={"embedding_dim": 8}, fairness_weight=1.25, temperature=1.0),
     privacy=Privacy(epsilon="off"),  # nobody's group is behind the numbers of made-up people
 )
-"""The configuration of the demonstration."""
 _FAIR_FROM = 3
 _DAY = 86_400_000_000
 
@@ -39,13 +38,14 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
     """Take in the stream period by period with an update after each, first without regard to fairness, then with it."""
     stream = synthetic_stream(**STREAM)
     store, learning = EventStore(workspace), workspace.config.learning
-    unfair = learning.with_options(fairness_weight=0.0, max_disparity=None, min_quality=None, max_group_loss=None)
+    unfair = learning.with_options(fairness_weight=0.0, max_disparity=None, max_group_loss=None)
     plain = replace(workspace, config=workspace.config.with_options(learning=unfair))
     fair = f"with fairness_weight {learning.fairness_weight:g}"
     if learning.max_disparity is not None:
         fair = f"with max_disparity {learning.max_disparity:g}"
     with workspace.people() as people:
-        people.put(_people(stream))
+        users = pa.table({"user_id": _named("u", stream.users["user_id"]), "value": stream.users["community"]})
+        people.put(people_from_arrow(users))
     outcomes = []
     for t, events in enumerate(_periods(stream)):
         receipt = store.append(batch_from_arrow(events, workspace.config.limits))
@@ -54,11 +54,6 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
         outcomes.append(run(plain if t < _FAIR_FROM else workspace, by="demonstration"))
         say(f"  {outcomes[-1].state}: {outcomes[-1].reason}")
     return outcomes
-
-
-def _people(stream: SyntheticStream) -> pa.Table:
-    users = stream.users
-    return people_from_arrow(pa.table({"user_id": _named("u", users["user_id"]), "value": users["community"]}))
 
 
 def _periods(stream: SyntheticStream) -> Iterator[pa.Table]:

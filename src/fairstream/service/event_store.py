@@ -1,42 +1,51 @@
-"""Every event once, in the order of arrival."""
+"""The events of a workspace: each once, in the order of arrival, and by period.
+
+An event belongs to the period that is open when it arrives, whatever its own time. Inside a period events are ordered
+by time. The latest of them are held out: they judge the candidate that has learned the others, and are learned with
+the next period.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from operator import add
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Engine, delete, func, select
 
-from fairstream.service.database import insert_rows, reachable, select_rows, writing
-from fairstream.service.incoming import Batch
+from fairstream.service import schema
+from fairstream.service.audit import record
+from fairstream.service.database import copy_rows, insert_new, now, reading, select_rows, writing
 from fairstream.service.people import forgotten_until, in_parts
+from fairstream.service.records import Period
 from fairstream.service.schema import events, events_of_user, of_users, periods
 from fairstream.service.workspace import Workspace
 
 _READ = pa.schema([("seq", pa.int64()), ("user_id", pa.string()), ("item_id", pa.string()), ("time", pa.int64())])
 _ROWS_OF_A_PART = 1_000_000
-_WRITERS = 0x66616972
-"""The number of PostgreSQL's lock that writers of events hold, one after the other."""
+_WRITERS = 0x66616972  # the number of PostgreSQL's lock that writers of events hold, one after the other
 _KNOWN = "SELECT event_id FROM events WHERE event_id = ANY ((SELECT string_to_array(%s, chr(10)))::text[])"
-_KNOWN_AT_ONCE = 100_000
-"""Ids in no order are looked up in half of the time of ten statements; more of them would take much memory."""
-_SQLITE_CACHE_KIB = 32 << 10
-"""Of each connection that has written events; ids in no order are stored no faster with more."""
+_KNOWN_AT_ONCE = 100_000  # ids in no order: twice as fast as ten statements; more would take much memory
+_SQLITE_CACHE_KIB = 32 << 10  # of a connection that has written events; with more, ids in no order are no faster
+_PRUNED_AT_ONCE = 5_000  # few: an update has a low priority and must not hold the lock of writers for seconds
+PAUSE_SECONDS = 0.15  # between two parts: longer than SQLite lets a writer that waits sleep before it looks again
+_DAY = 86_400_000_000
 
 
-class Receipt(NamedTuple):
-    """What became of a batch."""
+@dataclass(frozen=True)
+class EventsReceipt:
+    """The numbers of events of a batch that are new, known by their ids, or of forgotten people."""
 
     accepted: int
     repeated: int
     forgotten: int
 
-    def plus(self, other: Receipt) -> Receipt:
-        """Both together."""
-        return Receipt(*(one + another for one, another in zip(self, other, strict=True)))
+    def plus(self, other: EventsReceipt) -> EventsReceipt:
+        return EventsReceipt(*map(add, vars(self).values(), vars(other).values()))
 
     def __str__(self) -> str:
         return f"{self.accepted:,} accepted, {self.repeated:,} repeated, {self.forgotten:,} of forgotten users"
@@ -48,38 +57,37 @@ class EventStore:
     def __init__(self, workspace: Workspace) -> None:
         self._engine, self._secret = workspace.engine, workspace.secret
 
-    def append(self, batch: Batch) -> Receipt:
+    def append(self, batch: pa.Table) -> EventsReceipt:
         """Store a batch whole, on disk when this returns; of events with the same id the first one counts."""
         return self.append_all([batch])[0]
 
-    def append_all(self, batches: list[Batch]) -> list[Receipt]:
+    def append_all(self, batches: list[pa.Table]) -> list[EventsReceipt]:
         """Store several batches in one transaction, in their order: all of them or none."""
-        with reachable(self._engine), writing(self._engine) as connection:
+        with writing(self._engine) as connection:
             one_writer(connection)
             return [self._insert(connection, batch) for batch in batches]
 
-    def _insert(self, connection: Connection, batch: Batch) -> Receipt:
-        rows = self._without_forgotten(connection, batch.table)
+    def _insert(self, connection: Connection, batch: pa.Table) -> EventsReceipt:
+        rows = self._without_forgotten(connection, batch)
         insert = _insert_new if connection.dialect.name == "postgresql" else _insert_each
         accepted = insert(connection, rows)
-        return Receipt(accepted, len(rows) - accepted, len(batch) - len(rows))
+        return EventsReceipt(accepted, len(rows) - accepted, len(batch) - len(rows))
 
     def n_open(self) -> int:
-        """How many events wait for the next update; a few more where numbers were left out."""
-        with reachable(self._engine), self._engine.connect() as connection:
+        """How many events wait for the next update; gaps in their numbers count, too."""
+        with reading(self._engine) as connection:
             closed = connection.scalar(select(func.max(periods.c.last_seq))) or 0
-            return max(0, _last_seq(connection) - closed)
+            return max(0, last_seq(connection) - closed)
 
     def read(self, after: int, until: int | None = None, limit: int | None = None) -> pa.Table:
         """seq, user_id, item_id and time of the events with after < seq <= until, by seq; the first `limit` of them."""
         end = "" if until is None else f" AND seq <= {int(until)}"
         most = "" if limit is None else f" LIMIT {int(limit)}"
         query = f"SELECT seq, user_id, item_id, time FROM events WHERE seq > {int(after)}{end} ORDER BY seq{most}"  # noqa: S608
-        with reachable(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return select_rows(connection, query, _READ)
 
     def parts(self) -> Iterator[pa.Table]:
-        """All events, a million at a time."""
         after = 0
         while len(part := self.read(after, limit=_ROWS_OF_A_PART)):
             yield part
@@ -90,17 +98,17 @@ class EventStore:
 
         No event with a smaller one can still appear: writers wait for each other before they are given numbers.
         """
-        with reachable(self._engine), self._engine.connect() as connection:
-            return _last_seq(connection)
+        with reading(self._engine) as connection:
+            return last_seq(connection)
 
     def items_of(self, user_id: str) -> list[str]:
         """The items that a user has had, the first time of each counting."""
         query = select(events.c.item_id).where(of_users(self._engine.dialect, [user_id])).order_by(events.c.seq)
-        with reachable(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
     def _without_forgotten(self, connection: Connection, rows: pa.Table) -> pa.Table:
-        """Leave out events of forgotten users from before they were forgotten, so that a replay brings nobody back."""
+        """Drop events of forgotten users from before they were forgotten: a replay brings nobody back."""
         users = rows["user_id"].combine_chunks().dictionary_encode()
         names = users.dictionary.to_pylist()
         known = forgotten_until(connection, self._secret, names)
@@ -111,15 +119,16 @@ class EventStore:
 
 
 def one_writer(connection: Connection) -> None:
-    """Wait for whoever writes events, until the end of the transaction; whoever deletes some waits here too."""
+    """Let one transaction at a time write or delete events."""
     if connection.dialect.name == "postgresql":
-        # Many events take long to copy; that the server has stopped answering the connection finds out by itself.
+        # Many events take long to copy; the connection itself notices a server that stops answering.
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({_WRITERS})")
     else:  # a transaction that writes is alone anyway; it needs only room to work in
         connection.exec_driver_sql(f"PRAGMA main.cache_size = -{_SQLITE_CACHE_KIB}")
 
 
-def _last_seq(connection: Connection) -> int:
+def last_seq(connection: Connection) -> int:
+    """Return the number of the last event."""
     return connection.scalar(select(func.max(events.c.seq))) or 0
 
 
@@ -138,17 +147,82 @@ def _insert_new(connection: Connection, rows: pa.Table) -> int:
         known += connection.exec_driver_sql(_KNOWN, ("\n".join(part),)).scalars()  # ids hold no control characters
     if known:
         rows = rows.filter(pc.invert(pc.is_in(rows["event_id"], pa.array(known, pa.string()))))
-    return insert_rows(connection, "events", rows)
+    return copy_rows(connection, "events", rows)
 
 
 def _insert_each(connection: Connection, rows: pa.Table) -> int:
-    """SQLite: insert each that is not there already."""
     before = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'events'").scalar() or 0
-    accepted = insert_rows(connection, "events", rows, "ON CONFLICT (event_id) DO NOTHING")
+    accepted = insert_new(connection, "events", rows)
     new = select(events.c.user_id, events.c.seq).where(events.c.seq > before)
     in_order = new.order_by(events.c.user_id, events.c.seq)
     connection.execute(events_of_user.insert().from_select(["user_id", "seq"], in_order))
     if accepted < len(rows):  # those used up numbers, and a stream sent again and again would look like a flood
-        last = max(before, _last_seq(connection))  # a number of an event that has been deleted since stays used
+        last = max(before, last_seq(connection))  # a number of an event that has been deleted since stays used
         connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'", (last,))
     return accepted
+
+
+def prune(workspace: Workspace) -> int:
+    """Delete events older than `retention.events_days`; return how many there were.
+
+    Events from the first period of a kept model on stay: a rollback learns from them.
+    """
+    days = workspace.config.retention.events_days
+    if days is None:
+        return 0
+    models, periods, events = schema.models.c, schema.periods.c, schema.events.c
+    first_needed = (
+        select(func.min(periods.first_seq))
+        .join_from(schema.models, schema.periods, periods.t == models.t)
+        .where(
+            models.folder.in_(workspace.models.names())
+            | (models.id == select(schema.service.c.model).scalar_subquery())
+        )
+    )
+    before, n_deleted = now() - days * _DAY, 0
+    with reading(workspace.engine) as connection:
+        first_kept = connection.scalar(first_needed) or 0
+    old = select(events.seq).where(events.seq < first_kept, events.time < before).order_by(events.seq)
+    while True:
+        with writing(workspace.engine) as connection:
+            one_writer(connection)
+            part = delete(schema.events).where(events.seq.in_(old.limit(_PRUNED_AT_ONCE)))
+            n_deleted += (n := connection.execute(part).rowcount)
+            if n < _PRUNED_AT_ONCE:
+                if n_deleted:
+                    record(connection, "prune", {"n_events": n_deleted, "before": before})
+                return n_deleted
+        sleep(PAUSE_SECONDS)  # lets writers of events in
+
+
+def closed_periods(
+    engine: Engine, *, after: int | None = None, before: int | None = None, limit: int | None = None
+) -> list[Period]:
+    """All of them, or up to `limit`: the first ones after a period, else the last ones; the earliest first."""
+    t = schema.periods.c.t
+    page = select(schema.periods).order_by(t if after is not None else t.desc()).limit(limit)
+    if after is not None:
+        page = page.where(t > after)
+    if before is not None:
+        page = page.where(t < before)
+    with reading(engine) as connection:
+        rows = connection.execute(page).mappings()
+        return sorted((Period(**row) for row in rows), key=lambda period: period.t)
+
+
+def in_order(events: pa.Table) -> pa.Table:
+    """Sort events by time, those of one time by arrival."""
+    return events.sort_by([("time", "ascending"), ("seq", "ascending")])
+
+
+def events_of(store: EventStore, period: Period) -> pa.Table:
+    """A closed period's events, in order, without those of users forgotten since."""
+    return in_order(store.read(period.first_seq - 1, period.last_seq))
+
+
+def held_out(store: EventStore, period: Period) -> pa.Table:
+    """The events of a closed period that its own model has not learned."""
+    events = events_of(store, period)
+    later = pc.greater(events["time"], period.split_time)
+    same_time = pc.equal(events["time"], period.split_time)
+    return events.filter(pc.or_(later, pc.and_(same_time, pc.greater_equal(events["seq"], period.split_seq))))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fairstream.text import number
+
 TOO_FEW: Final = "too few people to report"
 _SIGNIFICANCE = 0.05
 
@@ -18,10 +20,8 @@ class Gap:
     """The largest gap between a group and everybody else."""
 
     group: str
-    value: float
-    """Its size."""
-    interval: tuple[float, float] | None
-    """The 95 % interval of its size, which the privacy noise is part of."""
+    value: float  # its size
+    interval: tuple[float, float] | None  # the 95 % interval of its size, which the privacy noise is part of
     is_behind: bool
     p_value: float | None
 
@@ -38,7 +38,6 @@ class Gap:
 
     @property
     def size(self) -> str:
-        """The size with its margin: 0.019 ± 0.030."""
         return with_margin(self.value, self.interval)
 
     @property
@@ -106,8 +105,7 @@ def with_margin(value: float, interval: tuple[float, float] | None) -> str:
     >>> with_margin(-0.02, (-0.05, 0.01))
     '−0.020 ± 0.030'
     """
-    number = f"{value:.3f}".replace("-", "−")
-    return number if interval is None else f"{number} ± {interval[1] - value:.3f}"
+    return number(value, 3) + ("" if interval is None else f" ± {number(interval[1] - value, 3)}")
 
 
 def too_noisy(epsilon: float | str) -> str:
@@ -118,7 +116,7 @@ def too_noisy(epsilon: float | str) -> str:
 def noise_words(epsilon: float | str, *, has_target: bool = False) -> str | None:
     """What readers of groups' numbers must know; None where there is no noise.
 
-    `has_target`: sentences of the controller stand beside them, which give standard errors.
+    `has_target`: the controller's sentences, which give standard errors, are shown with them.
     """
     if epsilon == "off":
         return None

@@ -1,19 +1,14 @@
-"""The gate: may a candidate go into service?
+"""The gate decides whether a candidate goes into service.
 
-The candidate and the model in service are judged on the same held-out events, which neither has
-learned, so that what is hard for both cancels. A change counts as beyond its limit if its value
-is, and its 95 % interval leaves out "no change": a limit that chance alone could break would stop
-everything, one that only certainty could break would stop nothing.
+It judges the candidate and the model in service on the same held-out events, which neither has learned. A change
+breaks its limit if its value does and its 95 % interval excludes 0. The numbers of groups carry noise for privacy, so a
+group's change must also break its limit by more than noise does in 999 of 1,000 cases (`noise_margin`). If the standard
+error of the noise exceeds the limit, the check is not tested and says so.
 
-The numbers of groups carry noise on purpose, and noise is no reason to reject a candidate: a group's change must
-be further beyond its limit than noise carries it in 999 of 1,000 cases (`noise_margin`), too. Where noise alone has a
-standard error as large as the limit nothing is tested, and the check says so.
-
-Before that the period itself is looked at. If the model in service does far worse on it than on
-the last period that was learned from, it is the events that have changed: somebody may have poisoned them, or
-the world is another one. So the candidate must reach what is attainable now: be no worse than recent
-popularity, and surely better than the model in service. Where it does not, the world must have stayed as it is for
-some periods (`drift_patience`); then it only must not be worse than the model in service.
+Drift comes first. If the model in service does far worse on the period than on the last period that was learned from,
+the events have changed: poisoned, or a new world. Then the candidate must be no worse than recent popularity and
+significantly better than the model in service. After `drift_patience` rejections in a row it is enough not to be worse
+than the model in service.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ _OF_THE_CHANGE = frozenset({"performance", "disparity"})
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One check."""
 
     name: str
     ok: bool
@@ -43,15 +38,13 @@ class Check:
     interval: tuple[float, float] | None = None
     limit: float | None = None
     group: str | None = None
-    accepted: bool = False
-    """Beyond its limit and passed all the same, as the sentence says."""
-    is_tested: bool = True
-    """Whether the noise leaves anything to judge by; a check that is not tested rejects nothing."""
+    accepted: bool = False  # beyond its limit but passed; the sentence gives the reason
+    is_tested: bool = True  # whether noise allowed a test; a check that is not tested rejects nothing
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the gate says of a candidate, and why."""
+    """The gate's decision and its reasons."""
 
     checks: tuple[Check, ...]
 
@@ -63,24 +56,21 @@ class Decision:
     def reason(self) -> str:
         if self.promote:
             accepted = dict.fromkeys(check.sentence for check in self.checks if check.accepted)
-            return "; ".join(("all checks passed", *accepted, *self._not_tested()))
+            untested = [check for check in self.checks if not check.is_tested]
+            names = [check.group for check in untested if check.group is not None]
+            why = [f"not tested: {', '.join(names)}, {untested[0].sentence.partition(': ')[2]}"] if names else []
+            return "; ".join(("all checks passed", *accepted, *why))
         failed = [check for check in self.checks if not check.ok]
         if any(check.name == "drift" and check.group is None for check in failed):  # then groups say the same
             failed = [check for check in failed if check.name != "drift" or check.group is None]
         return "; ".join(check.sentence for check in failed)
-
-    def _not_tested(self) -> list[str]:
-        """Which groups were not tested, in one sentence for all of them."""
-        checks = [check for check in self.checks if not check.is_tested]
-        names = [check.group for check in checks if check.group is not None]
-        return [f"not tested: {', '.join(names)}, {checks[0].sentence.partition(': ')[2]}"] if names else []
 
     def to_dict(self) -> dict[str, Any]:
         return {"promote": self.promote, "reason": self.reason, "checks": [asdict(check) for check in self.checks]}
 
 
 def rejects_level(decision: Mapping[str, Any]) -> bool:
-    """Whether a stored decision rejected a candidate for how well users are served: its events were no flood."""
+    """Whether a stored decision rejected a candidate for its quality and not for its events."""
     return all(check["ok"] for check in decision["checks"] if check["name"] in _OF_THE_INPUT)
 
 
@@ -91,10 +81,7 @@ def rejects_drift(decision: Mapping[str, Any]) -> bool:
 
 
 def rejects_change(decision: Mapping[str, Any]) -> bool:
-    """Whether a stored decision rejected a candidate for what it does otherwise than the model in service.
-
-    Not for the events of its period (flood, drift), nor for numbers that are none.
-    """
+    """Whether a stored decision rejected a candidate for its difference from the model in service."""
     return any(not check["ok"] and check["name"] in _OF_THE_CHANGE for check in decision["checks"])
 
 
@@ -106,16 +93,16 @@ def flood(largest_share: float, gate: Gate) -> Check:
 
 
 def finite(reason: str | None) -> Check:
-    """Whether learning came to its end with numbers that are numbers; `reason` says why not."""
+    """Whether training ended with finite numbers; `reason` says why not."""
     return Check("finite", reason is None, reason or "every number of the candidate is finite")
 
 
 def drift(
     now: Mapping[str, Any], before: Mapping[str, Any], gate: Gate, noise: Mapping[str, tuple[float, float]]
 ) -> Iterator[Check]:
-    """Whether the model in service does as it did: the levels of this period and of the last one learned from.
+    """Compare the levels of the model in service on this period and on the last one learned from.
 
-    `noise` holds the standard errors that noise gives the groups' levels now and before.
+    `noise` holds the noise's standard errors of the groups' levels now and before.
     """
     for name in (name for name in now if name in before):
         (value, ends), (was, ends_before) = now[name], before[name]
@@ -123,10 +110,9 @@ def drift(
         noise_now, noise_before = noise.get(name, (0.0, 0.0))
         margin = noise_margin(math.hypot(noise_now, (1 - fall) * noise_before)) / was if was > 0 else 0.0
         ok = not (fall - margin > gate.max_drift and ends[1] < ends_before[0])
-        group = None if name == EVERYONE else name
-        levels = f"{value:.4f} after {was:.4f}"
-        if group is not None:
-            levels = f"{with_margin(value, ends)} after {with_margin(was, ends_before)}"
+        levels, group = f"{value:.4f} after {was:.4f}", None
+        if name != EVERYONE:
+            levels, group = f"{with_margin(value, ends)} after {with_margin(was, ends_before)}", name
         sentence = (
             f"on this period's events the model in service does {fall:.0%} worse for {name} than on the last period's "
             f"({levels}, limit {gate.max_drift:.0%}): the events themselves have changed"
@@ -137,7 +123,7 @@ def drift(
 
 
 def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejected: int, gate: Gate) -> Check:
-    """A drift that was found, looked at again: passed where the candidate reaches what is attainable now.
+    """Pass a failed check of drift if the candidate reaches what is attainable now.
 
     `reference` are the users' values under recent popularity; `n_rejected` candidates in a row were rejected for
     drift before.
@@ -151,20 +137,16 @@ def attainable(drifted: Check, comparison: Comparison, reference: Array, n_rejec
         f"on the held-out events the candidate reaches {after.mean():.4f}, the model in service "
         f"{before.mean():.4f}, recent popularity {reference.mean():.4f}"
     )
+    sentence = f"{drifted.sentence}, and the candidate does not do what can be done now: {levels}"
     if ok:
-        why = (
-            "does what can be done now"
-            if is_attained
-            else f"is no worse, after {n_rejected} rejected in a row for the same"
-        )
+        patience = f"is no worse, after {n_rejected} rejected in a row for the same"
+        why = "does what can be done now" if is_attained else patience
         sentence = f"the events have changed, and the candidate {why}: {levels}"
-    else:
-        sentence = f"{drifted.sentence}, and the candidate does not do what can be done now: {levels}"
     return replace(drifted, ok=ok, accepted=ok, sentence=sentence)
 
 
 def compared(comparison: Comparison, gate: Gate) -> Iterator[Check]:
-    """The candidate beside the model in service, on the same users."""
+    """Compare the candidate with the model in service, on the same users."""
     old, change = comparison.before, comparison.after - comparison.before
     level = float(old.mean())
     ratio = float(change.mean()) / level if level > 0 else 0.0
@@ -198,7 +180,6 @@ def _not_tested(check: str, what: str, comparison: Comparison, limit: float, gro
 
 
 def _performance(name: str, level: float, change: Normal, gate: Gate) -> Check:
-    """The change, as a share of what the model in service reaches."""
     group = None if name == EVERYONE else name
     if level <= 0:
         sentence = f"the model in service finds nothing for {name}"

@@ -1,180 +1,89 @@
-"""Events and people on their way in: from JSON, JSON Lines or Arrow to tables that are fit to be stored.
+"""Events and users from JSON, Arrow tables and files, checked before they are stored.
 
-A batch is taken whole or refused whole, with one sentence that names the first row at fault and its field.
+A batch is accepted or refused as a whole: a table of event_id, user_id and item_id (short strings) and time (whole
+microseconds since 1970, UTC) without nulls. The error names the first bad row and its field, and never the value, which
+may identify a person.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import struct
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc
 
-from fairstream.data.tables import first_sentence
+from fairstream.data.events import EventParser, open_events
+from fairstream.data.groups import group_parts, intersection
+from fairstream.data.reading import Columns, combined, first_sentence, is_text, open_source
+from fairstream.data.vocabulary import id_column
 from fairstream.errors import DataError
-from fairstream.service.fields import (
-    FIRST_SECOND,
-    Micros,
-    Rows,
-    check_ids,
-    check_not_ahead,
-    ids_from_column,
-    ids_from_values,
-    kind_of,
-    times_from_column,
-    times_from_values,
-)
+from fairstream.reporting import report
+from fairstream.service.database import now
 from fairstream.service.settings import Limits
 
-NEEDED = ("user_id", "item_id", "time")
-FIELDS = (*NEEDED, "event_id")
+MAX_LENGTH = 256  # characters of an id
+MAX_ROWS = 100_000  # the events of a batch from a file, which is stored in one transaction
+_ROLES = {"user_id": "user", "item_id": "item", "time": "time"}
 _IDS = ("event_id", "user_id", "item_id")
-MADE = "~"
-"""What an event id begins with that was made here and not by the client."""
-_EARLIEST = FIRST_SECOND * 1000
-MAX_ROWS = 5_000_000
-"""Of an Arrow stream: a column of nulls takes no room, so that a few bytes could stand for any number of rows."""
 _PEOPLE = pa.schema([("user_id", pa.string()), ("value", pa.string())])
-_DICTIONARY, _RECORD_BATCH = 2, 3
-"""Kinds of messages that carry data, as Arrow's format numbers them."""
+_GENERATED = "~"  # the prefix of event ids that the service generates
+_MAX_INTEGER = 10**MAX_LENGTH
+_SECOND = 1_000_000
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+_START = int((datetime(1900, 1, 1, tzinfo=UTC) - _1970).total_seconds())
+_END = int((datetime(9999, 12, 31, tzinfo=UTC) - _1970).total_seconds()) + 86_400
+_FORMATS = 'must be seconds since 1970 or ISO 8601, such as "2026-01-31T12:00:00Z"'
+_RANGE = "must lie in the years 1900 to 9999, counted in seconds since 1970 where it is a number"
+_Micros = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Events fit to be stored."""
+class Rows(NamedTuple):
+    """How errors name rows: "event 1" is the first."""
 
-    table: pa.Table
-    """event_id, user_id, item_id: string; time: int64, microseconds since 1970. No nulls."""
+    noun: str = "event"
+    first: int = 1
 
-    def __len__(self) -> int:
-        return self.table.num_rows
+    def error(self, row: int, sentence: str) -> DataError:
+        return DataError(f"{self.noun} {self.first + row}: {sentence}")
+
+    def refuse_any(self, bad: np.ndarray[Any, np.dtype[np.bool_]], sentence: str) -> None:
+        if bad.any():
+            raise self.error(int(bad.argmax()), sentence)
 
 
-def batch_from_json(objects: Any, limits: Limits, *, first: int = 1) -> Batch:
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────
+
+
+def batch_from_json(objects: Any, limits: Limits) -> pa.Table:
     """From a JSON list of objects with `user_id`, `item_id`, `time` and, if the client has one, `event_id`."""
-    rows = Rows(first=first)
-    columns = columns_of(objects, NEEDED, ("event_id",), rows)
-    ids = {name: ids_from_values(columns[name], name, rows) for name in _IDS}
-    return _batch(ids, times_from_values(columns["time"], rows), limits, rows)
+    rows = Rows()
+    columns = _columns_of(objects, tuple(_ROLES), ("event_id",), rows)
+    ids = {name: _ids_from_values(columns[name], name, rows) for name in _IDS}
+    return _batch(ids, _times_from_values(columns["time"], rows), limits, rows)
 
 
-def batch_from_json_lines(content: bytes, limits: Limits, *, first: int = 1) -> Batch:
-    """From one JSON object a line; empty lines are passed over."""
-    return batch_from_json(parse_json_lines(content, Rows(first=first)), limits, first=first)
+def batch_from_json_lines(content: bytes, limits: Limits) -> pa.Table:
+    """From one JSON object a line; empty lines are ignored."""
+    return batch_from_json(parse_json_lines(content, Rows()), limits)
 
 
-def batch_from_ipc(content: bytes, limits: Limits) -> Batch:
-    """From an Arrow IPC stream."""
-    return batch_from_arrow(read_ipc(content), limits)
-
-
-def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> Batch:
-    """From a table with the columns `user_id`, `item_id`, `time` and, where there is one, `event_id`."""
-    rows = Rows(first=first)
-    check_columns(table, NEEDED, ("event_id",))
-    if len(table) > limits.max_open_events:  # before anything is written out: a column without values takes no room
-        raise DataError(f"a batch may hold at most {limits.max_open_events} events, got {len(table)}; send several")
-    if "event_id" not in table.column_names:
-        table = table.append_column("event_id", pa.nulls(len(table)))
-    try:
-        table.validate(full=True)  # whoever sent it may have got its offsets or its UTF-8 wrong
-        ids = {name: ids_from_column(table[name], name) for name in _IDS}
-    except pa.ArrowException as error:
-        raise DataError(f"the events cannot be read: {first_sentence(error)}") from None
-    return _batch(ids, times_from_column(table["time"], rows), limits, rows)
-
-
-def people_from_json(
-    objects: Any, *, first: int = 1, value: str = "value", allowed: Collection[str] | None = None
-) -> pa.Table:
-    """From a JSON list of objects with `user_id` and, under the name that is given, `value`."""
-    rows, names = Rows("user", first), ("user_id", value)
-    columns = columns_of(objects, names, (), rows)
-    return _people({name: ids_from_values(columns[name], name, rows) for name in names}, rows, allowed)
-
-
-def people_from_arrow(
-    table: pa.Table, *, first: int = 1, value: str = "value", allowed: Collection[str] | None = None
-) -> pa.Table:
-    """From a table with the columns `user_id` and, under the name that is given, `value`."""
-    names = ("user_id", value)
-    check_columns(table, names, ())
-    try:
-        table.validate(full=True)
-        columns = {name: ids_from_column(table[name], name) for name in names}
-    except pa.ArrowException as error:
-        raise DataError(f"the users cannot be read: {first_sentence(error)}") from None
-    return _people(columns, Rows("user", first), allowed)
-
-
-def _people(columns: dict[str, pa.Array], rows: Rows, allowed: Collection[str] | None) -> pa.Table:
-    for name, column in columns.items():
-        check_ids(column, name, rows)
-    if allowed is not None:
-        name, values = list(columns.items())[1]
-        unknown = pc.invert(pc.is_in(values, pa.array(allowed, pa.string())))
-        rows.refuse_any(unknown.to_numpy(zero_copy_only=False), f"{name} must be one of {', '.join(allowed)}")
-    return pa.table(list(columns.values()), schema=_PEOPLE)
-
-
-def read_ipc(content: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream, read batch by batch until it has too many rows.
-
-    It must not be compressed: Arrow cannot be told how much memory a batch may take, and a few bytes of a
-    compressed one can stand for gigabytes. Whether it is stands only in the messages' metadata.
-    """
-    try:
-        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(content)):
-            if _is_compressed(message.metadata.to_pybytes()):
-                raise DataError("the Arrow stream must not be compressed; send it without")
-        with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
-            batches, n_rows = [], 0
-            for batch in reader:
-                n_rows += batch.num_rows
-                if n_rows > MAX_ROWS:
-                    raise DataError(f"the Arrow stream must have at most {MAX_ROWS} rows; send several")
-                batches.append(batch)
-            return pa.Table.from_batches(batches, reader.schema)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error, IndexError) as error:
-        raise DataError(f"this is not an Arrow IPC stream: {first_sentence(error)}") from None
-
-
-def _is_compressed(message: bytes) -> bool:
-    """Whether a message says that its buffers are compressed; Arrow gives no other way to know beforehand."""
-    root = _number("<I", message, 0)
-    kind, header = _field(message, root, 1), _field(message, root, 2)
-    if kind is None or header is None or message[kind] not in (_DICTIONARY, _RECORD_BATCH):
-        return False
-    rows = header + _number("<I", message, header)
-    if message[kind] == _DICTIONARY:
-        inner = _field(message, rows, 1)
-        if inner is None:
-            return False
-        rows = inner + _number("<I", message, inner)
-    return _field(message, rows, 3) is not None
-
-
-def _field(message: bytes, table: int, n: int) -> int | None:
-    """Where the n-th field of a FlatBuffers table is, None where it is left out."""
-    directory = table - _number("<i", message, table)
-    place = 4 + 2 * n
-    offset = _number("<H", message, directory + place) if place < _number("<H", message, directory) else 0
-    return table + offset if offset else None
-
-
-def _number(form: str, message: bytes, at: int) -> int:
-    number: int = struct.unpack_from(form, message, at)[0]
-    return number
+def people_from_json(objects: Any, *, value: str = "value", allowed: Collection[str] | None = None) -> pa.Table:
+    """From a JSON list of objects with `user_id` and the field that `value` names."""
+    rows, names = Rows("user"), ("user_id", value)
+    columns = _columns_of(objects, names, (), rows)
+    return _people({name: _ids_from_values(columns[name], name, rows) for name in names}, rows, allowed)
 
 
 def parse_json(content: bytes | str, what: str) -> Any:
-    """Any JSON value, or one sentence that it is none."""
+    """Parse JSON; raise a `DataError` of one sentence if it is none."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of too many digits, too deep
@@ -183,66 +92,250 @@ def parse_json(content: bytes | str, what: str) -> Any:
 
 
 def parse_json_lines(content: bytes, rows: Rows) -> list[Any]:
-    """The JSON value of each line; empty lines are passed over."""
+    """Parse each line as JSON; empty lines are ignored."""
     lines = [line for line in content.split(b"\n") if line.strip()]
     return [parse_json(line, f"{rows.noun} {number}") for number, line in enumerate(lines, start=rows.first)]
 
 
-def columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], rows: Rows) -> dict[str, list[Any]]:
-    """The fields of a list of JSON objects, each as a list; a field that is not there is None."""
+def _columns_of(objects: Any, needed: tuple[str, ...], others: tuple[str, ...], rows: Rows) -> dict[str, list[Any]]:
+    """The fields of a list of JSON objects, each as a list; a missing field is None."""
     if not isinstance(objects, list):
-        raise DataError(f"expected a JSON list of objects, one for each {rows.noun}, got {kind_of(objects)}")
-    known = {*needed, *others}
-    for row, found in enumerate(objects):
-        if not isinstance(found, dict):
-            raise rows.error(row, f"expected a JSON object, got {kind_of(found)}")
-        if not found.keys() <= known:
-            unknown = min(map(str, found.keys() - known))
-            raise rows.error(row, f"{unknown[:40]!r} is not a field; the fields are {', '.join((*needed, *others))}")
-    return {name: [found.get(name) for found in objects] for name in (*needed, *others)}
+        raise DataError(f"expected a JSON list of objects, one for each {rows.noun}, got {_kind_of(objects)}")
+    names = (*needed, *others)
+    known = set(names)
+    for row, fields in enumerate(objects):
+        if not isinstance(fields, dict):
+            raise rows.error(row, f"expected a JSON object, got {_kind_of(fields)}")
+        if not fields.keys() <= known:
+            unknown = min(map(str, fields.keys() - known))
+            raise rows.error(row, f"{unknown[:40]!r} is not a field; the fields are {', '.join(names)}")
+    return {name: [fields.get(name) for fields in objects] for name in names}
 
 
-def check_columns(table: pa.Table, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
-    """Refuse columns that are missing, not known, or there twice."""
+def _kind_of(value: object) -> str:
+    names = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+
+
+def _ids_from_values(values: Sequence[Any], field: str, rows: Rows) -> pa.Array:
+    """Strings, and whole numbers as their digits; None stays missing."""
+    texts = [str(value) if type(value) is int and abs(value) < _MAX_INTEGER else value for value in values]
+    row = 0
     try:
-        names = table.column_names
-    except UnicodeDecodeError:
-        raise DataError("the names of the columns are not valid Unicode") from None
-    for name in needed:
-        if name not in names:
-            raise DataError(f"the column {name} is missing; the columns are {', '.join((*needed, *others))}")
-    for name in names:
-        if name not in (*needed, *others) or names.count(name) > 1:
-            problem = "there more than once" if name in (*needed, *others) else "not known"
-            raise DataError(f"the column {name[:40]!r} is {problem}; the columns are {', '.join((*needed, *others))}")
+        return pa.array(texts, pa.string())
+    except (pa.ArrowException, UnicodeEncodeError):
+        for row, text in enumerate(texts):
+            if not isinstance(text, str | None):
+                raise rows.error(row, f"{field} must be a string or a whole number, got {_kind_of(text)}") from None
+            if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
+                break
+        raise rows.error(row, f"{field} must be valid Unicode, got half of a surrogate pair") from None
 
 
-def _batch(ids: dict[str, pa.Array], times: Micros, limits: Limits, rows: Rows) -> Batch:
-    given = ids["event_id"]
+def _times_from_values(values: Iterable[Any], rows: Rows) -> _Micros:
+    return np.array([_micros(value, row, rows) for row, value in enumerate(values)], dtype=np.int64)
+
+
+def _micros(value: Any, row: int, rows: Rows) -> int:
+    if value is None:
+        raise rows.error(row, "time is missing")
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise rows.error(row, f"time {_FORMATS}, got a string that is neither") from None
+        micros = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _1970) // timedelta(microseconds=1)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise rows.error(row, f"time {_FORMATS}, got {_kind_of(value)}")
+    elif _START <= value < _END:  # False for NaN
+        whole = math.floor(value)
+        micros = whole * _SECOND + round((value - whole) * _SECOND)
+    else:
+        micros = -_END * _SECOND
+    if not _START * _SECOND <= micros < _END * _SECOND:
+        raise rows.error(row, f"time {_RANGE}")
+    return micros
+
+
+# ── Arrow tables and files ───────────────────────────────────────────────────────────────
+
+
+def batch_from_arrow(table: pa.Table, limits: Limits, *, first: int = 1) -> pa.Table:
+    """From a table with the columns `user_id`, `item_id`, `time` and, optionally, `event_id`."""
+    rows = Rows(first=first)
+    if "event_id" not in table.column_names:
+        table = table.append_column("event_id", pa.nulls(len(table)))
+    ids = _ids_from_table(table, _IDS, "events")
+    return _batch(ids, _times_from_column(table["time"], rows), limits, rows)
+
+
+def people_from_arrow(table: pa.Table, *, first: int = 1, allowed: Collection[str] | None = None) -> pa.Table:
+    """From a table with the columns `user_id` and `value`."""
+    return _people(_ids_from_table(table, ("user_id", "value"), "users"), Rows("user", first), allowed)
+
+
+def batches_from_file(
+    source: str | Path, columns: Columns, limits: Limits, event_id: str | None = None
+) -> Iterator[pa.Table]:
+    """Yield the events of a file, folder, glob or address, as `read_events` reads them.
+
+    `event_id` is the column of the events' ids; None: `event_id`, if there is such a column.
+    """
+    with _naming(source):
+        events, _ = open_events(source, None, columns)
+        parser, existing = EventParser(events.like, columns), events.like.column_names
+        names = {name: parser.names[role] for name, role in _ROLES.items()}
+        if event_id is not None or "event_id" in existing:
+            names["event_id"] = event_id or "event_id"
+            if names["event_id"] not in existing:
+                raise DataError(f"there is no column {event_id!r}; the columns are {', '.join(existing)}")
+        n = 1
+        for table in events.tables({*parser.used, *names.values()}):
+            rated = parser.keep_rated(table)
+            for start in range(0, len(rated), MAX_ROWS):
+                part = rated.slice(start, MAX_ROWS)
+                block = {name: part[column] for name, column in names.items()}
+                block["time"] = parser.to_times(block["time"])
+                yield batch_from_arrow(pa.table(block), limits, first=n)
+                n += len(part)
+        report(parser.notes())
+
+
+def people_from_file(
+    source: str | Path, columns: Columns, group: str, allowed: Collection[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the users of a file and their values of the column `group`; users without a value are left out."""
+    n = 1
+    with _naming(source):
+        users = open_source(source, "the users")
+        user = columns.find("user", users.like, what="the users table")
+        parts = group_parts(users.like, group, what="the users table")
+        for table in users.tables([user, *parts]):
+            values = intersection([table[name] for name in parts])
+            people = pa.table({"user_id": table[user], "value": values}).filter(pc.is_valid(values))
+            yield people_from_arrow(people, first=n, allowed=allowed)
+            n += len(table)
+
+
+@contextmanager
+def _naming(source: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        prefix = "" if str(source) in str(error) else f"{source}: "
+        raise DataError(f"{prefix}{error}") from None
+
+
+def _ids_from_table(table: pa.Table, names: Sequence[str], what: str) -> dict[str, pa.Array]:
+    try:
+        table.validate(full=True)  # a file may have wrong offsets or invalid UTF-8
+        return {name: _ids_from_column(table[name], name) for name in names}
+    except pa.ArrowException as error:
+        raise DataError(f"the {what} cannot be read: {first_sentence(error)}") from None
+
+
+def _ids_from_column(column: pa.ChunkedArray, field: str) -> pa.Array:
+    ids = combined(column)
+    if pa.types.is_floating(ids.type) and not ids.null_count:
+        ids = id_column(ids)
+    kind = ids.type
+    if not (pa.types.is_null(kind) or pa.types.is_integer(kind) or is_text(kind)):
+        raise DataError(f"{field} must be a column of strings or whole numbers, got {_name_of(kind)}")
+    return ids.cast(pa.string())
+
+
+def _name_of(kind: pa.DataType) -> str:
+    return kind.extension_name if isinstance(kind, pa.BaseExtensionType) else str(kind).split("<", maxsplit=1)[0]
+
+
+def _times_from_column(column: pa.ChunkedArray, rows: Rows) -> _Micros:
+    kind = column.type
+    if column.null_count:
+        rows.refuse_any(_to_numpy(combined(column).is_null()), "time is missing")
+    if is_text(kind) or len(column) == 0:
+        return _times_from_values(column.to_pylist(), rows)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        target = pa.timestamp("us", getattr(kind, "tz", None))
+        try:
+            micros = column.cast(options=pc.CastOptions(target_type=target, allow_time_truncate=True))
+        except pa.ArrowInvalid:  # beyond 64 bits
+            raise DataError(f"time {_RANGE}") from None
+        times: _Micros = micros.cast(pa.int64()).to_numpy()
+        rows.refuse_any((times < _START * _SECOND) | (times >= _END * _SECOND), f"time {_RANGE}")
+        return times
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise DataError(f"time must be a column of timestamps, seconds since 1970 or ISO 8601, got {_name_of(kind)}")
+    values = column.to_numpy()
+    rows.refuse_any(~((values >= _START) & (values < _END)), f"time {_RANGE}")  # NaN, too
+    seconds = values.astype(np.float64)  # integers of this range are exact
+    whole = np.floor(seconds)  # separate, so that neither part loses a digit
+    return whole.astype(np.int64) * _SECOND + np.rint((seconds - whole) * _SECOND).astype(np.int64)
+
+
+# ── checks ───────────────────────────────────────────────────────────────────────────────
+
+
+def _batch(ids: dict[str, pa.Array], times: _Micros, limits: Limits, rows: Rows) -> pa.Table:
+    given, ahead = ids["event_id"], limits.max_future_seconds
     for name in ("user_id", "item_id"):
-        check_ids(ids[name], name, rows)
-    check_not_ahead(times, limits.max_future_seconds, rows)
-    taken = pc.starts_with(given, MADE).fill_null(False).to_numpy(zero_copy_only=False)
-    rows.refuse_any(taken, f"event_id must not begin with {MADE}, which marks ids that are made here")
+        _check_ids(ids[name], name, rows)
+    rows.refuse_any(times > now() + ahead * _SECOND, f"time must be at most {ahead} seconds ahead of the clock")
+    is_reserved = _to_numpy(pc.starts_with(given, _GENERATED).fill_null(False))
+    rows.refuse_any(is_reserved, f"event_id must not begin with {_GENERATED}, which marks generated ids")
     if given.null_count:
-        ids["event_id"] = _with_made_ids(ids, times, given.is_null())
-    check_ids(ids["event_id"], "event_id", rows)
-    return Batch(pa.table({**ids, "time": times}))
+        missing = given.is_null()
+        users, items = (ids[name].filter(missing).to_pylist() for name in ("user_id", "item_id"))
+        generated = map(_generate_id, users, items, times[_to_numpy(missing)].tolist())
+        ids["event_id"] = pc.replace_with_mask(given, missing, pa.array(generated, pa.string()))
+    _check_ids(ids["event_id"], "event_id", rows)
+    return pa.table({**ids, "time": times})
 
 
-def _with_made_ids(ids: dict[str, pa.Array], times: Micros, missing: pa.Array) -> pa.Array:
-    users, items = (ids[name].filter(missing).to_pylist() for name in ("user_id", "item_id"))
-    when = times[missing.to_numpy(zero_copy_only=False)].tolist()
-    made = [made_id(*event) for event in zip(users, items, when, strict=True)]
-    return pc.replace_with_mask(ids["event_id"], missing, pa.array(made, pa.string()))
-
-
-def made_id(user_id: str, item_id: str, time: int) -> str:
+def _generate_id(user_id: str, item_id: str, time: int) -> str:
     """The id of an event that came without one: the same event, sent again, gets the same.
 
-    It begins with the time, so that events of one time lie together in the database's index, which
-    would otherwise be written all over for each batch.
+    It begins with the time, so that events of one time are neighbours in the database's index. Random ids would
+    write to all of its pages for each batch.
     """
-    content = f"{user_id}\n{item_id}\n{time}"  # ids hold no control characters, so no two events read alike
-    since = time // 1000 - _EARLIEST
-    return f"{MADE}{since:012x}{hashlib.sha256(content.encode()).hexdigest()[:20]}"
+    content = f"{user_id}\n{item_id}\n{time}"  # unambiguous: ids hold no control characters
+    since = time // 1000 - _START * 1000
+    return f"{_GENERATED}{since:012x}{hashlib.sha256(content.encode()).hexdigest()[:20]}"
+
+
+def _people(columns: dict[str, pa.Array], rows: Rows, allowed: Collection[str] | None) -> pa.Table:
+    for name, column in columns.items():
+        _check_ids(column, name, rows)
+    if allowed is not None:
+        name, values = list(columns.items())[1]
+        unknown = pc.invert(pc.is_in(values, pa.array(allowed, pa.string())))
+        rows.refuse_any(_to_numpy(unknown), f"{name} must be one of {', '.join(allowed)}")
+    return pa.table(list(columns.values()), schema=_PEOPLE)
+
+
+def _check_ids(ids: pa.Array, field: str, rows: Rows) -> None:
+    """Refuse ids that are missing, empty, too long, or hold control characters."""
+    if ids.null_count:
+        rows.refuse_any(_to_numpy(ids.is_null()), f"{field} is missing")
+    length = _to_numpy(pc.utf8_length(ids))
+    rows.refuse_any(length == 0, f"{field} must not be empty")
+    if (too_long := length > MAX_LENGTH).any():
+        n = length[too_long.argmax()]
+        rows.refuse_any(too_long, f"{field} must have at most {MAX_LENGTH} characters, got {n}")
+    if _may_hold_controls(ids):
+        rows.refuse_any(
+            _to_numpy(pc.match_substring_regex(ids, r"\p{Cc}")), f"{field} must not hold control characters"
+        )
+
+
+def _may_hold_controls(ids: pa.Array) -> bool:
+    """Whether any byte may belong to a control character: the regular expression takes 20 times as long."""
+    data = ids.buffers()[2]
+    if data is None or not len(ids):
+        return False
+    offsets = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1]
+    content = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return bool(((content < 0x20) | (content == 0x7F) | (content == 0xC2)).any())
+
+
+def _to_numpy(values: Any) -> Any:
+    return values.to_numpy(zero_copy_only=False)

@@ -6,8 +6,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fairstream.service import schema
-from fairstream.service.audit import record
-from fairstream.service.database import now, reachable, writing
+from fairstream.service.database import now, reading, writing
 from fairstream.service.records import Record, Time
 
 _items = schema.items
@@ -21,14 +20,11 @@ class Item(Record):
     changed: Time
 
 
-def set_available(engine: Engine, item_id: str, available: bool, *, by: str) -> Item:
-    """Withdraw an item, or bring it back; a change stands in the record, with the name of the key."""
+def set_available(engine: Engine, item_id: str, available: bool) -> Item:
+    """Withdraw an item, or make it available again."""
     insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     values = {"item_id": item_id, "available": available, "changed": now()}
-    with reachable(engine), writing(engine) as connection:
-        before = connection.scalar(select(_items.c.available).where(_items.c.item_id == item_id))
-        if available != (before is None or before):
-            record(connection, "item", {"item_id": item_id, "available": available, "by": by})
+    with writing(engine) as connection:
         connection.execute(insert(_items).values(values).on_conflict_do_update(index_elements=["item_id"], set_=values))
     return Item.model_validate(values)
 
@@ -38,5 +34,5 @@ def listed(engine: Engine, available: bool | None = None, after: str = "", limit
     page = select(_items).where(_items.c.item_id > after).order_by(_items.c.item_id).limit(limit)
     if available is not None:
         page = page.where(_items.c.available.is_(available))
-    with reachable(engine), engine.connect() as connection:
-        return [Item.from_row(row) for row in connection.execute(page).mappings()]
+    with reading(engine) as connection:
+        return [Item(**row) for row in connection.execute(page).mappings()]

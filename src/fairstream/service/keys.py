@@ -10,28 +10,20 @@ from sqlalchemy import Engine, insert, select, update
 
 from fairstream.errors import ConfigurationError, WorkspaceError
 from fairstream.service.audit import record
-from fairstream.service.database import now, reachable, writing
+from fairstream.service.database import now, reading, writing
 from fairstream.service.schema import keys
 
-SCOPES = ("ingest", "attributes", "read", "admin")
-"""`admin` may do everything; `read` cannot ingest and `ingest` cannot read."""
+SCOPES = ("ingest", "attributes", "read", "admin")  # admin may do everything; read cannot ingest and ingest cannot read
 _PREFIX, _MAX_NAME = "fs_", 64
 
 
 class Key(NamedTuple):
-    """What is known of a key; the key itself is not."""
+    """A key in a list; the key itself is not stored."""
 
     name: str
     scope: str
     created: int
     revoked: int | None
-
-
-class Holder(NamedTuple):
-    """Who a key belongs to."""
-
-    name: str
-    scope: str
 
 
 def make_key(engine: Engine, name: str, scope: str) -> str:
@@ -41,18 +33,17 @@ def make_key(engine: Engine, name: str, scope: str) -> str:
     if not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
         raise ConfigurationError(f"the name of a key must be 1 to {_MAX_NAME} printable characters")
     key = _PREFIX + secrets.token_urlsafe(32)
-    with reachable(engine), writing(engine) as connection:
+    with writing(engine) as connection:
         if connection.scalar(select(keys.c.name).where(keys.c.name == name)) is not None:
             raise WorkspaceError(f"there is or was a key named {name!r} already; give another name")
         connection.execute(insert(keys).values(name=name, scope=scope, digest=_digest(key), created=now()))
-        entry = {"action": "made", "name": name, "scope": scope, "digest": _digest(key)}
-        record(connection, "key", entry)
+        record(connection, "key", {"action": "made", "name": name, "scope": scope, "digest": _digest(key)})
     return key
 
 
 def revoke_key(engine: Engine, name: str) -> None:
-    """From now on the key opens nothing."""
-    with reachable(engine), writing(engine) as connection:
+    """Revoke a key."""
+    with writing(engine) as connection:
         valid = (keys.c.name == name) & keys.c.revoked.is_(None)
         row = connection.execute(select(keys.c.scope, keys.c.digest).where(valid)).first()
         if row is None:
@@ -64,16 +55,16 @@ def revoke_key(engine: Engine, name: str) -> None:
 def list_keys(engine: Engine) -> list[Key]:
     """Every key there ever was, oldest first."""
     query = select(keys.c.name, keys.c.scope, keys.c.created, keys.c.revoked).order_by(keys.c.created, keys.c.name)
-    with reachable(engine), engine.connect() as connection:
+    with reading(engine) as connection:
         return [Key(*row) for row in connection.execute(query)]
 
 
-def scope_of(engine: Engine, key: str) -> Holder | None:
-    """The name and scope of a valid key, None for any other text."""
+def find_key(engine: Engine, key: str) -> tuple[str, str] | None:
+    """Return the name and scope of a valid key; None for any other text."""
     query = select(keys.c.name, keys.c.scope).where((keys.c.digest == _digest(key)) & keys.c.revoked.is_(None))
-    with reachable(engine), engine.connect() as connection:
-        found = connection.execute(query).first()
-    return None if found is None else Holder(*found)
+    with reading(engine) as connection:
+        row = connection.execute(query).first()
+    return None if row is None else (row.name, row.scope)
 
 
 def _digest(key: str) -> str:

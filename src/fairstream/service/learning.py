@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fairstream.methods import MethodConfig
 
@@ -16,3 +16,8 @@ class Learning(MethodConfig):
     """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Where updates run; the service itself answers from the CPU."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        self.recipe()
+        return self

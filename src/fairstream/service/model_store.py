@@ -1,7 +1,7 @@
-"""The files of the models: a folder for each, written once and never changed.
+"""The models' files: a folder for each, written once and never changed.
 
-On SQLite they lie in the workspace's folder `models/`. On PostgreSQL the database holds them, so that
-any machine can serve them, and `models/` is a cache: a folder that the database does not name is removed.
+With SQLite they are in the workspace's folder `models/`. With PostgreSQL the database holds them, so that any machine
+can serve them, and `models/` is a cache.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from sqlalchemy import Connection, Engine, delete, func, insert, select
 
 from fairstream.errors import CheckpointError
 from fairstream.files import new_folder, remove_folder
-from fairstream.service.database import reachable, writing
+from fairstream.service.database import reachable, reading, writing
 from fairstream.service.schema import model_files
 
 _PART_BYTES = 4 << 20
-_ABANDONED_SECONDS = 3600
-"""No folder is written for longer: a hidden one that is older was left by a process that was killed."""
+_ABANDONED_SECONDS = 3600  # a hidden folder that is older was left by a killed process
 
 
 class ModelStore:
-    """The models of a workspace on SQLite, and what both databases have in common.
+    """The models of a workspace on SQLite.
 
-    Whoever adds or removes models holds the workspace's lock for updating; anybody may read.
+    A process that adds or removes models holds the workspace's lock for updating; any process may read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,26 +36,23 @@ class ModelStore:
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a temporary folder; when the block succeeds it is on disk under this name, whole."""
+        """Yield a temporary folder, which gets this name when the block succeeds."""
         with new_folder(self._folder / name) as folder:
             yield folder
 
     def path(self, name: str) -> Path:
-        """The folder of a model on this machine."""
         if not self.exists(name):
             raise CheckpointError(f"the files of model {name} are not there: {self._folder / name} is missing")
         return self._folder / name
 
     def exists(self, name: str) -> bool:
-        """Whether there is a model of this name."""
         return name in self.names()
 
     def names(self) -> set[str]:
-        """The models that there are."""
         return {path.name for path in self._folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove models, each of them at once, and what killed processes have left."""
+        """Remove models and what killed processes have left."""
         for name in names:
             if (self._folder / name).exists():
                 remove_folder(self._folder / name)
@@ -66,7 +62,7 @@ class ModelStore:
         for path in self._folder.glob(".*"):
             try:
                 age = time.time() - path.stat().st_mtime
-            except FileNotFoundError:  # whoever wrote it has just finished
+            except FileNotFoundError:  # its writer has just finished
                 continue
             if age >= older_than:
                 shutil.rmtree(path, ignore_errors=True)
@@ -81,18 +77,18 @@ class DatabaseModelStore(ModelStore):
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a temporary folder; when the block succeeds it is in the database under this name, whole."""
+        """Yield a temporary folder, whose files are in the database when the block succeeds."""
         with super().new(name) as folder:
             yield folder
-            with reachable(self._engine), writing(self._engine) as connection:
+            with writing(self._engine) as connection:
                 for file in folder.iterdir():
                     _insert_file(connection, name, file)
 
     def path(self, name: str) -> Path:
-        """The folder of a model on this machine, fetched from the database where it is not there whole."""
+        """Return the folder of a model on this machine, fetched from the database unless it is complete."""
         with (self._folder / ".fetching").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one process of this machine fetches, the others wait for it
-            cached = super().names()  # before the database is asked: a new model is there first
+            cached = super().names()  # read before the database: a new model is in the database first
             stored = self._sizes()
             for stale in cached - stored.keys():
                 shutil.rmtree(self._folder / stale, ignore_errors=True)
@@ -105,23 +101,22 @@ class DatabaseModelStore(ModelStore):
         return self._folder / name
 
     def names(self) -> set[str]:
-        """The models that the database holds."""
         return set(self._sizes())
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove models from the database and from this machine; other machines drop them when they load the next."""
-        gone = list(names)
-        with reachable(self._engine), writing(self._engine) as connection:
-            connection.execute(delete(model_files).where(model_files.c.folder.in_(gone)))
-        for name in gone:
+        """Remove models from the database and this machine; other machines drop them when they load the next."""
+        names = list(names)
+        with writing(self._engine) as connection:
+            connection.execute(delete(model_files).where(model_files.c.folder.in_(names)))
+        for name in names:
             shutil.rmtree(self._folder / name, ignore_errors=True)
         self._sweep(_ABANDONED_SECONDS)
 
     def _sizes(self) -> dict[str, dict[str, int]]:
-        """By model and file, the number of bytes in the database."""
+        """The number of bytes in the database, by model and file."""
         query = select(model_files.c.folder, model_files.c.name, func.sum(func.octet_length(model_files.c.content)))
         sizes: dict[str, dict[str, int]] = {}
-        with reachable(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             for folder, name, size in connection.execute(query.group_by(model_files.c.folder, model_files.c.name)):
                 sizes.setdefault(folder, {})[name] = int(size)
         return sizes

@@ -1,41 +1,39 @@
 """Who belongs to which group, and who was forgotten.
 
-Groups are a store of their own, which only updates, ingest, forgetting and exports open.
-
-SQLite has a second file for it. On PostgreSQL it is a schema of its own, which a role of its own may own:
-the address of that role then stands in the workspace's file `people-database`.
+Groups have a separate store. SQLite keeps it in a second file. PostgreSQL keeps it in a separate schema, which another
+role may own: the address of that role is then in the workspace's file `people-database`.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection, Engine, select
+from sqlalchemy.dialects import postgresql, sqlite
 
-from fairstream.service.database import insert_rows, reachable, select_rows, writing
+from fairstream.service.database import reading, select_rows, writing
 from fairstream.service.schema import PEOPLE, attributes, events, forgotten, of_users
 
 _SCHEMA = pa.schema([("user_id", pa.string()), ("value", pa.string())])
-_WRITERS = 0x70656F70
-"""The number of PostgreSQL's lock that writers of attributes hold, one after the other."""
+_WRITERS = 0x70656F70  # the number of PostgreSQL's lock that writers of attributes hold, one after the other
 _AT_ONCE = 10_000
 
 
-class PeopleReceipt(NamedTuple):
-    """What became of users that were sent."""
+@dataclass(frozen=True)
+class UsersReceipt:
+    """How many users were stored."""
 
     stored: int
-    forgotten: int
-    """Users who were forgotten and have done nothing since: nothing of them is stored."""
+    forgotten: int  # users who were forgotten and have done nothing since: nothing of them is stored
 
-    def plus(self, other: PeopleReceipt) -> PeopleReceipt:
-        """Both together."""
-        return PeopleReceipt(self.stored + other.stored, self.forgotten + other.forgotten)
+    def plus(self, other: UsersReceipt) -> UsersReceipt:
+        return UsersReceipt(self.stored + other.stored, self.forgotten + other.forgotten)
 
     def __str__(self) -> str:
         return f"{self.stored:,} users" + (f", {self.forgotten:,} forgotten ones left out" if self.forgotten else "")
@@ -57,31 +55,32 @@ class PeopleStore:
     def __exit__(self, *_: object) -> None:
         self.engine.dispose()
 
-    def put(self, people: pa.Table) -> PeopleReceipt:
+    def put(self, people: pa.Table) -> UsersReceipt:
         """Store the value of each user of a checked table, the last one where there are several."""
         place = pa.array(np.arange(len(people)))
         last = people.append_column("place", place).group_by("user_id").aggregate([("place", "max")])
         rows = people.take(last["place_max"].sort())
-        with reachable(self.engine), writing(self.engine) as connection:
-            self._wait_for_others(connection)  # whoever is forgotten from now on is removed after this
-            kept = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(self._forgotten(rows), pa.string()))))
-            on_conflict = "ON CONFLICT (user_id) DO UPDATE SET value = excluded.value"
-            insert_rows(connection, self._table, kept, on_conflict)
-        return PeopleReceipt(len(kept), len(rows) - len(kept))
+        with writing(self.engine) as connection:
+            self._wait_for_others(connection)  # a forgetting that comes now removes them after this
+            remaining = rows.filter(pc.invert(pc.is_in(rows["user_id"], pa.array(self._forgotten(rows), pa.string()))))
+            if len(remaining):
+                new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(attributes)
+                changed = new.on_conflict_do_update(index_elements=["user_id"], set_={"value": new.excluded.value})
+                connection.execute(changed, remaining.to_pylist())
+        return UsersReceipt(len(remaining), len(rows) - len(remaining))
 
     def values(self, user_ids: Collection[str] | None = None) -> pa.Table:
         """user_id and value of the users that have one, by user_id."""
         query = f"SELECT user_id, value FROM {self._table} ORDER BY user_id"  # noqa: S608
-        with reachable(self.engine), self.engine.connect() as connection:
+        with reading(self.engine) as connection:
             everybody = select_rows(connection, query, _SCHEMA)
         if user_ids is None:
             return everybody
         return everybody.filter(pc.is_in(everybody["user_id"], value_set=pa.array(user_ids, pa.string())))
 
     def remove(self, user_ids: Collection[str]) -> int:
-        """Remove the values of users; gives how many had one."""
         n_removed, wanted = 0, list(user_ids)
-        with reachable(self.engine), writing(self.engine) as connection:
+        with writing(self.engine) as connection:
             self._wait_for_others(connection)
             for part in in_parts(wanted):
                 n_removed += connection.execute(attributes.delete().where(attributes.c.user_id.in_(part))).rowcount
@@ -94,7 +93,7 @@ class PeopleStore:
 
     def _forgotten(self, rows: pa.Table) -> list[str]:
         """The users who were forgotten and have no event since."""
-        with reachable(self._service), self._service.connect() as connection:
+        with reading(self._service) as connection:
             user_ids = list(forgotten_until(connection, self._secret, rows["user_id"].to_pylist()))
             back: set[str] = set()
             for part in in_parts(user_ids):
@@ -105,12 +104,7 @@ class PeopleStore:
 
 def digests(secret: bytes, user_ids: Iterable[str]) -> list[str]:
     """HMAC-SHA256 of each id: without the workspace's secret it tells nobody who it was."""
-    keyed, found = hmac.new(secret, digestmod="sha256"), []
-    for user_id in user_ids:
-        one = keyed.copy()
-        one.update(user_id.encode())
-        found.append(one.hexdigest())
-    return found
+    return [hmac.digest(secret, user_id.encode(), "sha256").hex() for user_id in user_ids]
 
 
 def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[str]) -> dict[str, int]:
@@ -119,13 +113,13 @@ def forgotten_until(connection: Connection, secret: bytes, user_ids: Iterable[st
         return {}
     names = list(user_ids)
     user_of = dict(zip(digests(secret, names), names, strict=True))
-    found = {}
+    until = dict[str, int]()
     for part in in_parts(list(user_of)):
-        these = select(forgotten.c.digest, forgotten.c.until).where(forgotten.c.digest.in_(part))
-        found.update({user_of[digest]: until for digest, until in connection.execute(these)})
-    return found
+        rows = connection.execute(select(forgotten.c.digest, forgotten.c.until).where(forgotten.c.digest.in_(part)))
+        until |= {user_of[digest]: time for digest, time in rows}
+    return until
 
 
 def in_parts(values: Sequence[str], most: int = _AT_ONCE) -> Iterator[Sequence[str]]:
-    """So many at a time as one statement may name."""
+    """Split ids into parts that one statement can name."""
     return (values[start : start + most] for start in range(0, len(values), most))

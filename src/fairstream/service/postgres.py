@@ -14,20 +14,19 @@ from typing import Any
 import psycopg
 from sqlalchemy import URL, Engine, create_engine, event
 
+from fairstream.service.database import canonical
+
 CONNECT_SECONDS, WAIT_SECONDS, STATEMENT_SECONDS, SILENCE_SECONDS = 3, 5, 8, 10
 """For requests: to connect, to wait for a lock or a free connection, to run a statement, to hear from the server."""
-JOB_SECONDS = 3600
-"""For updates, migrations and other jobs: to run a statement, and to hear from the server."""
-IDLE_SECONDS = 30
-"""After so long the server ends a transaction whose client does nothing: a frozen process would keep its locks."""
-_NETWORK = {
+JOB_SECONDS = 3600  # for updates, migrations and other jobs: to run a statement, and to hear from the server
+IDLE_SECONDS = 30  # then the server ends an idle transaction: a frozen process would keep its locks
+_NETWORK = {  # what the client's system does about a lost server
     "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""What the client's system does about a lost server."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -36,7 +35,6 @@ class BoundedConnection(psycopg.Connection[Any]):
     max_silence: float = JOB_SECONDS
 
     def wait(self, gen: Any, *options: Any, **more: Any) -> Any:
-        """Run an operation of the driver."""
         return super().wait(self._bounded(gen, self.max_silence), *options, **more)
 
     def _bounded(self, gen: Any, seconds: float) -> Generator[Any, Any, Any]:
@@ -60,6 +58,7 @@ def postgres(address: URL, *, for_requests: bool) -> Engine:
         address.set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
         pool_timeout=WAIT_SECONDS,
+        json_serializer=canonical,
         connect_args={name: value for name, value in _NETWORK.items() if name not in address.query},
     )
     settings = {

@@ -1,18 +1,22 @@
-"""What the database says of periods, models and updates: one class each, for the updater, the API and the dashboard."""
+"""The rows of periods, models and updates, for the updater, the API and the dashboard."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
-from sqlalchemy import RowMapping
+
+from fairstream.errors import WorkspaceError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-ModelState = Literal["promoted", "rejected", "failed"]
 UpdateState = Literal["queued", "running", "promoted", "rejected", "skipped", "failed"]
 FINISHED: tuple[UpdateState, ...] = ("promoted", "rejected", "skipped", "failed")
+
+
+class UnknownIdError(WorkspaceError):
+    """No row has this id."""
 
 
 def from_microseconds(value: Any) -> Any:
@@ -24,14 +28,9 @@ Time = Annotated[datetime, BeforeValidator(from_microseconds)]
 
 
 class Record(BaseModel):
-    """A row of a table, read once and never changed."""
+    """A row of a table; columns that the record does not have are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-    @classmethod
-    def from_row(cls, row: RowMapping, **more: Any) -> Self:
-        """From the columns of a row; those that the record does not have are ignored."""
-        return cls.model_validate({**row, **more})
 
 
 class Period(Record):
@@ -43,13 +42,10 @@ class Period(Record):
     closed: Time
     n_events: int
     n_users: int
-    n_late: int
-    """Events dated before the last one of the period before."""
-    split_time: int
-    """Time and number of the first held-out event: those before it, by time and number, were learned at once."""
+    n_late: int  # events dated before the last one of the period before
+    split_time: int  # time and number of the first held-out event: earlier ones were learned at once
     split_seq: int
-    evaluation: dict[str, Any] | None
-    """How the model in service did on it, before it learned anything of it."""
+    evaluation: dict[str, Any] | None  # of the model in service, before it learned any event of the period
 
 
 class Model(Record):
@@ -57,31 +53,24 @@ class Model(Record):
 
     id: str
     t: int
-    parent: str | None
-    """The model that it was fine-tuned from."""
-    state: ModelState
-    folder: str
-    """Where its files are; a new one is written when somebody in it is forgotten, none is ever changed."""
+    parent: str | None  # the model that it was fine-tuned from
+    state: Literal["promoted", "rejected", "failed"]
+    folder: str  # the name of its files, which never change: forgetting writes new ones
     created: Time
     training_seconds: float
-    decision: dict[str, Any]
-    """The gate's checks, each with its numbers."""
-    about: dict[str, Any]
-    """Configuration, hash of the data, versions, sizes."""
+    decision: dict[str, Any]  # the gate's checks, each with its numbers
+    about: dict[str, Any]  # configuration, hash of the data, versions, sizes
 
 
 class Update(Record):
-    """An update that was asked for, and how it ended."""
+    """A requested update and its outcome."""
 
     id: str
     state: UpdateState
-    reason: str | None
-    """Why it ended as it did, in a sentence."""
+    reason: str | None  # the reason of its outcome, in a sentence
     requested: Time
     requested_by: str
     started: Time | None
     finished: Time | None
-    t: int | None
-    """The period that it closed, if it closed one."""
-    model: str | None
-    """The candidate that it made, if it made one."""
+    t: int | None  # the period that it closed, if it closed one
+    model: str | None  # the candidate that it made, if it made one

@@ -1,4 +1,4 @@
-"""The models that there are, and the one that answers."""
+"""The models of a workspace, and which of them is in service."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from sqlalchemy import Column, Connection, Engine, RowMapping, Table, func, inse
 from fairstream.errors import WorkspaceError
 from fairstream.service import schema
 from fairstream.service.audit import record
-from fairstream.service.database import now, reachable, writing
-from fairstream.service.records import Model
+from fairstream.service.database import now, reading, writing
+from fairstream.service.records import Model, UnknownIdError
 from fairstream.service.workspace import Workspace
 
 
 class InService(NamedTuple):
-    """Which model answers, and since when.
+    """The model in service, and since when.
 
-    The time changes also when the model was rewritten because somebody was forgotten: whoever
-    holds it in memory must load it again.
+    The time also changes when forgetting rewrites the model: a process that holds it in memory must load it again.
     """
 
     model: str
@@ -32,88 +31,87 @@ def newest_first(
 ) -> list[RowMapping]:
     """A page of a table with the column `id`: up to `limit` rows from before the one with the id `before`."""
     page = select(table).order_by(time.desc(), table.c.id.desc()).limit(limit)
-    with reachable(engine), engine.connect() as connection:
+    with reading(engine) as connection:
         if before is not None:
             last = connection.execute(select(time, table.c.id).where(table.c.id == before)).first()
             if last is None:
-                raise WorkspaceError(f"there is no page after {before}: none of the {table.name} has this id")
+                raise UnknownIdError(f"unknown cursor {before!r}: none of the {table.name} has this id")
             page = page.where(tuple_(time, table.c.id) < tuple_(*last))
         return list(connection.execute(page).mappings())
 
 
 def models(engine: Engine, before: str | None = None, limit: int | None = None) -> list[Model]:
-    """All of them, or a page, the newest first; `before` is the id of the last one on the page before."""
+    """All models, or a page, the newest first; `before` is the id of the last one on the page before."""
     rows = newest_first(engine, schema.models, schema.models.c.created, before, limit)
-    return [Model.from_row(row) for row in rows]
+    return [Model(**row) for row in rows]
 
 
 def model(engine: Engine, model_id: str) -> Model:
-    """One of them."""
-    with engine.connect() as connection:
+    """Return one model."""
+    with reading(engine) as connection:
         return _model(connection, model_id)
 
 
 def _model(connection: Connection, model_id: str) -> Model:
     row = connection.execute(select(schema.models).where(schema.models.c.id == model_id)).mappings().first()
     if row is None:
-        raise WorkspaceError(
+        raise UnknownIdError(
             f"there is no model {model_id[:64]!r}; GET /v1/models and `fairstream models` list those there are"
         )
-    return Model.from_row(row)
+    return Model(**row)
 
 
 def rejected_from(engine: Engine, parent: str) -> list[Model]:
-    """The candidates made from a model that the gate has rejected, and nobody promoted since."""
-    wanted = select(schema.models).where(schema.models.c.parent == parent, schema.models.c.state == "rejected")
-    with engine.connect() as connection:
-        return [Model.from_row(row) for row in connection.execute(wanted).mappings()]
+    """The rejected candidates that descend from a model."""
+    rejected = select(schema.models).where(schema.models.c.parent == parent, schema.models.c.state == "rejected")
+    with reading(engine) as connection:
+        return [Model(**row) for row in connection.execute(rejected).mappings()]
 
 
 def rejections_in_a_row(engine: Engine) -> int:
-    """How many candidates were rejected since the last one that was promoted, by the gate or by hand."""
+    """How many candidates were rejected since the last promotion."""
     created, state = schema.models.c.created, schema.models.c.state
     promoted = select(func.max(created)).where(state == "promoted").scalar_subquery()
     count = select(func.count()).where(state == "rejected", created > func.coalesce(promoted, -1))
-    with reachable(engine), engine.connect() as connection:
+    with reading(engine) as connection:
         return connection.execute(count).scalar_one()
 
 
 def in_service(engine: Engine) -> InService | None:
-    """The model that answers, if there is one yet."""
-    with engine.connect() as connection:
+    """Return the model in service; None before the first one."""
+    with reading(engine) as connection:
         row = connection.execute(select(schema.service.c.model, schema.service.c.since)).first()
     return None if row is None else InService(*row)
 
 
 def put_into_service(connection: Connection, model_id: str) -> None:
-    """Let this model answer from the end of the transaction on."""
+    """Put a model into service when the transaction ends."""
     since = now()
-    there = connection.execute(update(schema.service).values(model=model_id, since=since))
-    if there.rowcount == 0:
+    if connection.execute(update(schema.service).values(model=model_id, since=since)).rowcount == 0:
         connection.execute(insert(schema.service).values(id=1, model=model_id, since=since))
     connection.execute(update(schema.models).where(schema.models.c.id == model_id).values(state="promoted"))
 
 
 @contextmanager
 def deciding(engine: Engine) -> Iterator[tuple[Connection, str | None]]:
-    """A transaction in which nobody else changes the model in service; yields that model's id.
+    """Open a transaction in which no other process changes the model in service; yields that model's id.
 
-    A rollback takes no updating lock, so it waits for no update; the update checks here that its parent is in service.
+    A rollback waits for no update, because it takes no updating lock. The update checks that its parent is in service.
     """
-    with reachable(engine), writing(engine) as connection:
+    with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.exec_driver_sql("LOCK TABLE service IN SHARE ROW EXCLUSIVE MODE")
         yield connection, connection.scalar(select(schema.service.c.model))
 
 
 def promote(workspace: Workspace, model_id: str, *, by: str) -> None:
-    """Put a model into service that the gate has rejected, or that was there before."""
+    """Promote a rejected or earlier model."""
     with deciding(workspace.engine) as (connection, current):
         _change(workspace, connection, current, model_id, "promote", by)
 
 
 def rollback(workspace: Workspace, *, by: str) -> str:
-    """Put the model into service that the present one was made from; gives its name."""
+    """Put the parent of the model in service back into service; return its id."""
     with deciding(workspace.engine) as (connection, current):
         parent: str | None = connection.scalar(select(schema.models.c.parent).where(schema.models.c.id == current))
         if parent is None:
@@ -138,10 +136,10 @@ def _change(
 
 
 def tidy(workspace: Workspace) -> None:
-    """Remove folders that no row names (an update that was killed left them), and models too old to be kept."""
-    with deciding(workspace.engine) as (_, current):  # nobody promotes what is about to be removed
+    """Remove folders that a killed update has left, and models too old to be kept."""
+    with deciding(workspace.engine) as (_, current):  # so that no process promotes what this removes
         rows = models(workspace.engine)
-        kept = {row.folder for row in rows[: workspace.config.keep_models]}
+        folders = {row.folder for row in rows[: workspace.config.keep_models]}
         parents = {row.parent for row in rows if row.id == current}
-        kept |= {row.folder for row in rows if row.id == current or row.id in parents}
-        workspace.models.remove(workspace.models.names() - kept)
+        folders |= {row.folder for row in rows if row.id == current or row.id in parents}
+        workspace.models.remove(workspace.models.names() - folders)

@@ -1,4 +1,4 @@
-"""What a workspace is told: how to learn, when to ship, and what to allow."""
+"""Workspace configuration (`fairstream.toml`)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ if TYPE_CHECKING:
 FILE = "fairstream.toml"
 _LEARNING = "learning"
 LEARNING_OPTIONS = (
-    "activity_exponent adversary_weight batch_size cvar_share device disparity_lever disparity_metric "
-    "disparity_side disparity_task dro_step_size embedding_dim fairness fairness_ema_decay fairness_weight "
-    "feature_buckets group_weight l2 learning_rate loss max_disparity max_group_loss method min_quality model "
-    "n_fairness_negatives n_negatives optimizer pretrain_epochs rerank_tolerance restart restart_every schedule "
-    "seed strategy surrogate temperature update_epochs update_learning_rate"
+    "activity_exponent batch_size device disparity_lever disparity_metric disparity_task "
+    "fairness fairness_weight group_weight l2 learning_rate loss max_disparity max_group_loss method "
+    "model model_settings n_fairness_negatives n_negatives optimizer pretrain_epochs restart "
+    "restart_every schedule seed strategy surrogate temperature threads update_epochs update_learning_rate"
 )
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
 _PARTS = ("gate", "privacy", "alerts", "limits", "retention")
-"""The tables of the file beside that."""
-_TWO = 2
+"""The other tables of the file."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SCHEDULE = re.compile(r"([0-9]{1,12}) *(s|m|h|d|events?)")
 
@@ -51,12 +49,12 @@ class Every:
         >>> Every.parse("6h"), Every.parse("10000 events")
         (Every(n=21600, unit='seconds'), Every(n=10000, unit='events'))
         """
-        found = _SCHEDULE.fullmatch(text.strip())
-        if found is None or int(found[1]) == 0:
+        match = _SCHEDULE.fullmatch(text.strip())
+        if match is None or int(match[1]) == 0:
             raise ConfigurationError(f'every must be like "1d", "6h", "30m", "90s" or "10000 events", got {text!r}')
-        if found[2].startswith("event"):
-            return cls(int(found[1]), "events")
-        return cls(int(found[1]) * _SECONDS[found[2]], "seconds")
+        if match[2].startswith("event"):
+            return cls(int(match[1]), "events")
+        return cls(int(match[1]) * _SECONDS[match[2]], "seconds")
 
 
 class Gate(Configuration):
@@ -97,17 +95,10 @@ means of groups are public anyway."""
 class Alerts(Configuration):
     """Who hears of updates that go wrong."""
 
-    webhook: str | None = None
+    webhook: str | None = Field(None, pattern="^https?://")
     """Address (http or https) that a JSON object is posted to when updates were rejected, or failed, in a row."""
     after: int = Field(2, ge=1)
     """How many in a row it takes."""
-
-    @field_validator("webhook")
-    @classmethod
-    def _check_webhook(cls, webhook: str | None) -> str | None:
-        if webhook is not None and not webhook.startswith(("http://", "https://")):
-            raise ValueError(f"webhook must begin with http:// or https://, got {webhook!r}")
-        return webhook
 
 
 class Limits(Configuration):
@@ -124,7 +115,7 @@ class Limits(Configuration):
     max_open_events: int = Field(5_000_000, ge=1000)
     """Events that may wait for the next update; beyond them ingest is refused until one has run."""
     max_connections: int = Field(1000, ge=10)
-    """Connections that each process holds open; beyond them the one that has sent nothing for longest is closed."""
+    """Connections that each process holds open; requests on further ones are answered with 503."""
     max_future_seconds: int = Field(300, ge=0)
     """How far ahead of the clock an event may be dated: clocks differ a little, time zones by hours."""
 
@@ -145,13 +136,11 @@ class LiveConfig(Configuration):
     """The values of that attribute, as they are spelled; others are refused. Without it whatever comes is a group."""
     advantaged: str | None = None
     """The group that is better served; without it the larger of two, and of more none, so that fairness needs \
-max_disparity; with "auto" found anew before each update."""
+max_disparity."""
     every: str | None = None
     """When the service updates by itself: "1d", "6h", "30m", "90s" or "10000 events"; without it only when asked."""
     keep_models: int = Field(10, ge=2)
     """Models that stay on disk for a rollback."""
-    audit_head: str | None = None
-    """A second file, on another disk say, for the hash of the audit record's last entry."""
     learning_options: dict[str, Any] = Field(default_factory=dict)
     """What the table `[learning]` says; `read` checks the names, `learning` the values."""
     gate: Gate = Gate()
@@ -161,14 +150,13 @@ max_disparity; with "auto" found anew before each update."""
     retention: Retention = Retention()
 
     def __init__(self, *, learning: Learning | None = None, **options: Any) -> None:
-        """From options, and how to learn."""
         if learning is not None:
             options["learning_options"] = learning.model_dump(exclude_none=True)  # as TOML, which has no null
         super().__init__(**options)
 
     @cached_property
     def learning(self) -> Learning:
-        """How the model learns; `serve` looks at it, and whatever trains something: it needs PyTorch."""
+        """How the model learns; it needs PyTorch."""
         from fairstream.service.learning import Learning  # noqa: PLC0415
 
         return Learning(**self.learning_options)
@@ -186,7 +174,7 @@ max_disparity; with "auto" found anew before each update."""
 
     @model_validator(mode="after")
     def _check_advantaged(self) -> Self:
-        if self.groups is not None and self.advantaged not in (None, "auto", *self.groups):
+        if self.groups is not None and self.advantaged not in (None, *self.groups):
             raise ValueError(f"advantaged must be one of groups, {', '.join(self.groups)}, got {self.advantaged!r}")
         if not self.has_advantaged and self.learning_options.get("group_weight", 1) != 1:
             raise ValueError(
@@ -198,8 +186,8 @@ max_disparity; with "auto" found anew before each update."""
 
     @property
     def has_advantaged(self) -> bool:
-        """Whether it is known which group is better served, as far as the groups themselves are known."""
-        return self.advantaged is not None or len(self.groups or ()) <= _TWO
+        """Whether the advantaged group is named, or follows because there are at most two."""
+        return self.advantaged is not None or len(self.groups or ()) <= 2
 
     @field_validator("every")
     @classmethod
@@ -210,33 +198,29 @@ max_disparity; with "auto" found anew before each update."""
 
     @classmethod
     def read(cls, folder: Path) -> LiveConfig:
-        """What the workspace's file says, or one sentence that says what is wrong with it."""
+        """Read the workspace's file; raise a `ConfigurationError` of one sentence if it is wrong."""
         try:
-            found = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
+            content = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{folder / FILE} cannot be read: {error}") from None
         for name in (_LEARNING, *_PARTS):
-            if not isinstance(options := found.get(name, {}), dict):
+            if not isinstance(options := content.get(name, {}), dict):
                 raise ConfigurationError(f"[{name}] of {FILE} must be a table of options, got {options!r}")
             if name != _LEARNING:
-                found[name] = type(cls.model_fields[name].default)(**options)
-        learning_options = found.pop(_LEARNING, {})
-        known = LEARNING_OPTIONS.split()
+                content[name] = type(cls.model_fields[name].default)(**options)
+        learning_options, known = content.pop(_LEARNING, {}), LEARNING_OPTIONS.split()
         for name in learning_options.keys() - known:
             raise ConfigurationError(
                 f"{name} is not an option of [{_LEARNING}] in {FILE}; the options are {', '.join(known)}"
             )
-        return cls(**{**found, "learning_options": learning_options})
+        return cls(**content, learning_options=learning_options)
 
     def write(self, folder: Path) -> None:
-        """Write the file, each option with what it means above it."""
-        lines = [*_lines(self), *(line for part in (_LEARNING, *_PARTS) for line in _part(self, part))]
+        """Write the file, each option with its description above it."""
+        lines = list(_lines(self))
+        for name in (_LEARNING, *_PARTS):
+            lines += ["", f"[{name}]", *_lines(getattr(self, name))]
         replace_file(folder / FILE, "\n".join([*lines, ""]).encode())
-
-
-def _part(config: LiveConfig, name: str) -> Iterator[str]:
-    yield from ("", f"[{name}]")
-    yield from _lines(getattr(config, name))
 
 
 def _lines(config: Configuration) -> Iterator[str]:
@@ -247,4 +231,10 @@ def _lines(config: Configuration) -> Iterator[str]:
             continue
         yield f"# {field.description}"
         # JSON's strings, numbers and booleans are TOML's too.
-        yield f"# {name} =" if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        yield f"# {name} =" if value is None else f"{name} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)

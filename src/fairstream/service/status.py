@@ -5,40 +5,32 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from fairstream.service import updates
-from fairstream.service.event_store import EventStore
+from fairstream.service.event_store import EventStore, closed_periods
 from fairstream.service.gaps import Gap, gap_in, noise_words, score_in, why_no_gap
-from fairstream.service.periods import closed_periods
 from fairstream.service.records import Time, Update
 from fairstream.service.registry import in_service, rejections_in_a_row
 from fairstream.service.workspace import Workspace
 
 
 class Status(BaseModel):
-    """What answers, how the last update ended, and what waits."""
+    """The model in service, the last update, and the events that wait."""
 
     model_config = ConfigDict(frozen=True)
 
-    model: str | None
-    """The model in service; None: recommendations are by popularity."""
+    model: str | None  # the model in service; None: recommendations are by popularity
     since: Time | None
     last_update: Update | None
     rejections_in_a_row: int
     n_periods: int
-    ndcg: float | None
-    """Of the model in service on the last period."""
-    largest_gap: Gap | None
-    """Between a group and everyone else, as published."""
-    no_gap: str | None
-    """Why there is none although groups are known."""
-    epsilon: float | str
-    """Of the noise that numbers of groups carry; "off": none."""
-    n_waiting: int
-    """Events that wait for the next update."""
+    ndcg: float | None  # of the model in service on the last period
+    largest_gap: Gap | None  # between a group and everyone else, as published
+    no_gap: str | None  # why there is none although groups are known
+    epsilon: float | str  # of the noise that numbers of groups carry; "off": none
+    n_waiting: int  # events that wait for the next update
     every: str | None
 
     @classmethod
     def of(cls, workspace: Workspace) -> Status:
-        """Read it."""
         engine, current = workspace.engine, in_service(workspace.engine)
         last, newest = closed_periods(engine, limit=1), updates.listed(engine, limit=1)
         evaluation = (last[0].evaluation or {}) if last else {}
@@ -61,10 +53,9 @@ class Status(BaseModel):
         )
 
     def sentences(self) -> list[str]:
-        """The same in words."""
         lines = ["No model is in service yet: recommendations are by popularity."]
         if self.model is not None and self.since is not None:
-            lines = [f"Model {self.model} is in service since {self.since:%Y-%m-%d %H:%M:%S} UTC."]
+            lines = [f"Model {self.model} has been in service since {self.since:%Y-%m-%d %H:%M:%S} UTC."]
         if self.ndcg is not None:
             gap = "" if self.largest_gap is None else f"; {self.largest_gap.words}"
             gap += "" if self.no_gap is None else f"; no gap between groups is reported: {self.no_gap}"

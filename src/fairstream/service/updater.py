@@ -1,8 +1,8 @@
 """One update: close the period, judge the model in service by it, learn a candidate, let the gate decide.
 
-Nothing is visible until the last step, one transaction that writes the period, the candidate, the
-decision and, if it is promoted, which model answers. Killed at any moment before, the period is
-still open and the old model in service; what was on its way is swept up by the next update.
+Nothing is visible until the last step, one transaction that writes the period, the candidate, the decision and, after
+a promotion, which model answers. Killed at any moment before, the period is still open and the old model in service;
+the next update removes the files that were left.
 """
 
 from __future__ import annotations
@@ -28,18 +28,14 @@ from fairstream.evaluation import Evaluation
 from fairstream.service import schema
 from fairstream.service.audit import record
 from fairstream.service.candidates import Candidates, Trial, names_of
-from fairstream.service.control import reported_control, sentences_of
 from fairstream.service.database import now, writing
-from fairstream.service.event_store import EventStore
-from fairstream.service.explain import strata
+from fairstream.service.event_store import EventStore, closed_periods, events_of, in_order, prune
 from fairstream.service.forgetting import complete_forgetting
 from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood, rejects_drift
-from fairstream.service.periods import closed_periods, events_of, in_order
 from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
 from fairstream.service.records import Period
 from fairstream.service.registry import deciding, in_service, model, models, put_into_service
-from fairstream.service.retention import prune
 from fairstream.service.workspace import Workspace
 
 _NO_GROUPS = "fewer than two groups are known, so nothing is done for fairness and no gap is measured"
@@ -89,7 +85,7 @@ class _Update:
         self.n_late = self._late(before) if before else 0
 
     def _late(self, before: Period) -> int:
-        """Events dated before the last one of the period before: by their own clock, so that a replay is not late."""
+        """Count events dated before the last one of the period before: by their clock, so that no replay is late."""
         latest = pc.max(events_of(self.store, before)["time"])
         return pc.sum(pc.less(self.events["time"], latest)).as_py() or 0
 
@@ -103,52 +99,49 @@ class _Update:
                 f"(gate.min_tested_users); {len(self.events)} events wait",
             )
         current = in_service(self.engine)
+        parent = None if current is None else current.model
         self.sha256 = _hash(self.events)
         release = Release(
             self.workspace.secret, self.workspace.config.privacy, self.gate.min_group_size, f"{self.t} {self.sha256}"
         )
-        candidates = Candidates(self.workspace, self.store, current and current.model, self.periods, release)
-        self.candidates = candidates
-        evaluation = None
+        self.candidates = Candidates(self.workspace, self.store, parent, self.periods, release)
+        counts = pc.value_counts(self.events["user_id"]).field("counts")
+        busiest = flood(pc.max(counts).as_py() / len(self.events), self.gate)
+        evaluation, drifts = None, list[Check]()
         try:
-            if current is not None:
-                self.say(f"judging model {current.model} by {len(self.events)} events of period {self.t}")
-                evaluation = self._reported(*candidates.judge_in_service(self.events))
+            if parent is not None:
+                self.say(f"judging model {parent} by {len(self.events)} events of period {self.t}")
+                evaluation = self._reported(*self.candidates.judge_in_service(self.events))
+                drifts = list(self._drifts(evaluation, parent))
             self.say(f"learning {len(head)} events")
             begin = time.perf_counter()
-            drifts = list(self._drifts(evaluation, current.model)) if evaluation and current else []
-            trial = candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
+            trial = self.candidates.learn(head, tail, has_drifted=not all(check.ok for check in drifts))
         except ModelError as error:
-            return self._conclude(None, evaluation, Decision((*self._flood(), finite(str(error)))), current, 0.0)
+            return self._conclude(None, evaluation, Decision((busiest, finite(str(error)))), parent, 0.0)
         except DataError as error:  # it tests nobody, or too few users
             return Outcome("skipped", f"the period stays open: {error}; {len(self.events)} events wait")
         seconds = time.perf_counter() - begin
-        return self._conclude(trial, evaluation, self._decide(trial, drifts), current, seconds)
+        return self._conclude(trial, evaluation, Decision((busiest, *self._checks(trial, drifts))), parent, seconds)
 
-    def _flood(self) -> tuple[Check, ...]:
-        counts = pc.value_counts(self.events["user_id"]).field("counts")
-        return (flood(pc.max(counts).as_py() / len(self.events), self.gate),)
-
-    def _decide(self, trial: Trial, drifts: list[Check]) -> Decision:
-        checks = [*self._flood(), finite(trial.what_is_not_finite)]
-        compares = trial.comparison
-        if compares is None or trial.what_is_not_finite is not None:
-            return Decision((*checks, *drifts))
-        if trial.reference is not None:
-            n_rejected, reference = self._n_drifts(), trial.reference
-            drifts = [
-                check if check.ok else attainable(check, compares, reference, n_rejected, self.gate) for check in drifts
-            ]
-        checks += drifts
-        return Decision((*checks, *compared(compares, self.gate)))
-
-    def _n_drifts(self) -> int:
-        """How many candidates in a row were just rejected because the events had changed; floods do not count."""
+    def _checks(self, trial: Trial, drifts: list[Check]) -> Iterator[Check]:
+        yield finite(trial.what_is_not_finite)
+        comparison, reference = trial.comparison, trial.reference
+        if comparison is None or trial.what_is_not_finite is not None:
+            yield from drifts
+            return
+        # Candidates in a row that were just rejected because the events had changed; floods do not count.
         latest = models(self.engine, limit=self.gate.drift_patience)
-        return sum(1 for _ in takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest))
+        drifted = takewhile(lambda row: row.state == "rejected" and rejects_drift(row.decision), latest)
+        n_rejected = len(list(drifted))
+        for check in drifts:
+            if check.ok or reference is None:
+                yield check
+            else:
+                yield attainable(check, comparison, reference, n_rejected, self.gate)
+        yield from compared(comparison, self.gate)
 
     def _drifts(self, evaluation: dict[str, Any], parent: str) -> Iterator[Check]:
-        """Compare with the last period that was learned from; of the first period nobody can tell."""
+        """Compare with the last period that was learned from; the first period has no evaluation."""
         if before := self.periods[model(self.engine, parent).t].evaluation:
             noise_before = before.get("noise", {})
             noise = {name: (error, noise_before.get(name, 0.0)) for name, error in evaluation["noise"].items()}
@@ -159,7 +152,7 @@ class _Update:
         trial: Trial | None,
         evaluation: dict[str, Any] | None,
         decision: Decision,
-        current: Any,
+        parent: str | None,
         seconds: float,
     ) -> Outcome:
         """Write everything, the model first and then all else at once."""
@@ -185,7 +178,7 @@ class _Update:
         row = {
             "id": name,
             "t": self.t,
-            "parent": current and current.model,
+            "parent": parent,
             "state": kind,
             "folder": name,
             "created": now(),
@@ -194,8 +187,15 @@ class _Update:
             "about": about,
         }
         with deciding(self.engine) as (connection, now_in_service):
-            if now_in_service != row["parent"]:
-                return self._overtaken(name, row["parent"], now_in_service)
+            if now_in_service != parent:
+                # The gate compared the candidate with a model that no longer answers. The period stays open, so that
+                # the next update judges the model now in service by these events and learns them from there.
+                self.workspace.models.remove([name])
+                return Outcome(
+                    "skipped",
+                    f"the period stays open: model {now_in_service} was put into service instead of {parent} while the "
+                    f"update ran; the next update starts from it",
+                )
             connection.execute(insert(schema.periods).values(**period))
             connection.execute(insert(schema.models).values(**row))
             if kind == "promoted":
@@ -205,26 +205,13 @@ class _Update:
             reason = decision.reason if self.candidates.has_groups else f"{decision.reason}; {_NO_GROUPS}"
             outcome = Outcome(kind, reason, self.t, name)
             self.conclude(connection, outcome)
-        for sentence in sentences_of(about):
+        sentences = about.get("control", {}).get("sentences", [])
+        for sentence in (*sentences, f"model {name} is {kind}: {outcome.reason}"):
             self.say(sentence)
-        self.say(f"model {name} is {kind}: {outcome.reason}")
-        noise = noise_words(self.workspace.config.privacy.epsilon, has_target=bool(sentences_of(about)))
+        noise = noise_words(self.workspace.config.privacy.epsilon, has_target=bool(sentences))
         if noise is not None and self.candidates.has_groups:
             self.say(noise)
         return outcome
-
-    def _overtaken(self, name: str, parent: str | None, now_in_service: str | None) -> Outcome:
-        """Drop the candidate: somebody has put another model into service since the update began.
-
-        Skipped, not rejected: the gate compared the candidate with a model that no longer answers. The period stays
-        open, so that the next update judges the model now in service by these events and learns them from there.
-        """
-        self.workspace.models.remove([name])
-        return Outcome(
-            "skipped",
-            f"the period stays open: model {now_in_service} was put into service instead of {parent} while the update "
-            f"ran; the next update starts from it",
-        )
 
     def _about(self, trial: Trial | None) -> dict[str, Any]:
         about: dict[str, Any] = {
@@ -246,28 +233,62 @@ class _Update:
             about["fairness"] = f"off: {_NO_GROUPS}"
         if trial is not None:
             about["data"]["n_new_items"] = trial.n_new_items
-            compares = trial.comparison
-            groups = NO_GROUPS if compares is None else compares.groups_after
+            comparison = trial.comparison
+            groups = NO_GROUPS if comparison is None else comparison.groups_after
             about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups)}
-            about |= reported_control(trial.recommender, trial.names, trial.control_step)
-            if trial.before is not None and compares is not None:
-                about["before"] = self._reported(trial.before, compares.groups_before)
-                about["gains"] = compares.gains()
+            about |= _control(trial)
+            if trial.before is not None and comparison is not None:
+                about["before"] = self._reported(trial.before, comparison.groups_before)
+                about["gains"] = comparison.gains()
             if trial.rejected:
                 about["learned_rejected_periods"] = list(trial.rejected)
         return about
 
     def _reported(self, evaluation: Evaluation, groups: GroupMeans) -> dict[str, Any]:
         names, config = names_of(evaluation), self.workspace.config
-        numbers = reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon)
-        return {**numbers, "strata": strata(evaluation)}
+        return reported(evaluation, groups, names, config.advantaged, config.privacy.epsilon)
 
 
 def _hash(events: pa.Table) -> str:
-    """Of who did what when, in order."""
     digest = hashlib.sha256()
     for name in ("user_id", "item_id", "time"):
         for part in events[name].to_pylist():
             digest.update(f"{part}\x1f".encode())
         digest.update(b"\x1e")
     return digest.hexdigest()
+
+
+def _control(trial: Trial) -> dict[str, Any]:
+    """The weights of a candidate and the decisions of the controller that set them; empty without either."""
+    recommender, step = trial.recommender, trial.control_step
+    target, weights, update = recommender.recipe.target, recommender.state.event_weights, recommender.last_update
+    event_weights = {name: weights.get(name, 1.0) for name in names_of(trial.after)}
+    if target is None:
+        return {"event_weights": event_weights} if weights else {}
+    assert update is not None
+    control, fairness_weight = update.control, update.fairness_weight
+    gaps = {} if control is None else dict(control.gaps)
+    if control is None:
+        sentences = ["no model has been measured yet: the next update will be the first to hold the accepted gap"]
+    else:
+        sentences = list(control.reasons)
+        if not gaps:  # groups that are too small are not measured
+            sentences.append("no gap could be measured: too few users of more than one group were tested")
+    if fairness_weight:
+        sentences.append(f"the model learns that by its fairness loss, whose weight is {fairness_weight:.2f} now")
+    if control is not None and step < 1:
+        sentences.append(
+            f"candidates made from the same model were rejected for what they changed: {step:.3g} of the step is taken"
+        )
+    return {
+        "event_weights": event_weights,
+        "control": {
+            "max_disparity": target.gap,
+            "metric": target.metric,
+            "task": target.task,
+            "gaps": {name: {"value": gap.value, "se": gap.se} for name, gap in gaps.items()},
+            "fairness_weight": fairness_weight,
+            "step": step,
+            "sentences": sentences,
+        },
+    }

@@ -1,18 +1,17 @@
-"""Updates as rows: requested by anybody, run by one process at a time, each with how it ended.
+"""Updates as rows: any process requests one, one process at a time runs one, and each row tells its outcome.
 
-Any number of services and machines may look whether an update is due; the database says when, and
-one of them gets the row. What a dead process has left behind is found by the updating lock: a row
-that is running while nobody holds the lock has no process any more.
+Any number of services and machines check whether an update is due; the database decides, and one of them gets the
+row. A row that is running while no process holds the updating lock was left by a dead process.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException
+from typing import Any
 from urllib.request import Request, urlopen
 
 from sqlalchemy import Connection, Engine, and_, func, insert, or_, select, update
@@ -20,24 +19,21 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.errors import FairstreamError, WorkspaceError
 from fairstream.service import schema
-from fairstream.service.database import canonical, now, reachable, writing
-from fairstream.service.records import Update, UpdateState
+from fairstream.service.database import canonical, now, reachable, reading, writing
+from fairstream.service.event_store import last_seq
+from fairstream.service.records import UnknownIdError, Update, UpdateState
 from fairstream.service.registry import newest_first, rejections_in_a_row
 from fairstream.service.settings import Every
 from fairstream.service.workspace import Workspace
 
 _SECOND = 1_000_000
-_TAKEN_UP_WITHIN = 60 * _SECOND
-"""A queued update that no process has begun by then never will be."""
+_TAKEN_UP_WITHIN = 60 * _SECOND  # a queued update that no process has begun by then has failed
 _FIRST_RETRY, _LONGEST_RETRY = 60 * _SECOND, 3600 * _SECOND
 _WEBHOOK_SECONDS = 5.0
 _log = logging.getLogger(__name__)
-_LOCK_SECONDS = 60.0
-"""How long an update waits for a forgetting to end."""
+_LOCK_SECONDS = 60.0  # how long an update waits for a forgetting to end
 _rows = schema.updates
 _newest = select(_rows).order_by(_rows.c.requested.desc(), _rows.c.id.desc())
-_made = select(func.min(schema.audit.c.time))
-_is_open = _rows.c.state.in_(("queued", "running"))
 
 
 class UpdateRunning(WorkspaceError):  # noqa: N818 (a state, reported with 409)
@@ -59,9 +55,9 @@ def request(workspace: Workspace, by: str, *, clock: Callable[[], int] = now) ->
 
 
 def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Callable[[], int] = now) -> Update | None:
-    """Queue an update if the schedule wants one now; of many processes that look at once, one gets it."""
+    """Queue an update if the schedule asks for one now; of many processes one gets it."""
     engine = workspace.engine
-    with reachable(engine), engine.connect() as connection:
+    with reading(engine) as connection:
         is_open, is_due = _open_id(connection) is not None, _is_due(connection, every, clock())
     if is_open:
         fail_dead(workspace, clock=clock)
@@ -76,16 +72,16 @@ def request_if_due(workspace: Workspace, every: Every, by: str, *, clock: Callab
 
 def get(engine: Engine, update_id: str) -> Update:
     """One update."""
-    with reachable(engine), engine.connect() as connection:
+    with reading(engine) as connection:
         row = connection.execute(select(_rows).where(_rows.c.id == update_id)).mappings().first()
     if row is None:
-        raise WorkspaceError(f"there is no update {update_id[:64]!r}; GET /v1/updates shows those there are")
-    return Update.from_row(row)
+        raise UnknownIdError(f"there is no update {update_id[:64]!r}; GET /v1/updates shows those there are")
+    return Update(**row)
 
 
 def listed(engine: Engine, before: str | None = None, limit: int = 50) -> list[Update]:
     """Up to `limit` updates, the newest first; `before` is the id of the last one on the page before."""
-    return [Update.from_row(row) for row in newest_first(engine, _rows, _rows.c.requested, before, limit)]
+    return [Update(**row) for row in newest_first(engine, _rows, _rows.c.requested, before, limit)]
 
 
 def run(
@@ -95,22 +91,13 @@ def run(
     *,
     by: str = "command line",
 ) -> Update:
-    """Run a queued update, or request one and run it; gives its row as it ended.
-
-    Raises
-    ------
-    UpdateRunning
-        If none was named and another one has not ended.
-    WorkspaceError
-        If there is no such update, or it is not queued any more.
-
-    """
+    """Run a queued update, or request one, which raises `UpdateRunning` where another one has not ended."""
     from fairstream.service.updater import update as close_period  # noqa: PLC0415 (loads torch)
 
     queued = request(workspace, by) if update_id is None else get(workspace.engine, update_id)
     with ExitStack() as stack:
         try:
-            stack.enter_context(_locked(workspace))
+            stack.enter_context(workspace.updating(_LOCK_SECONDS))
         except WorkspaceError as error:
             return _failed(workspace, queued, error)
         _begin(workspace.engine, queued)
@@ -118,10 +105,12 @@ def run(
             close_period(
                 workspace,
                 say,
-                lambda connection, done: _finish(connection, queued.id, done.kind, done.reason, done.t, done.model),
+                lambda connection, done: _finish(
+                    connection, queued.id, done.kind, reason=done.reason, t=done.t, model=done.model
+                ),
             )
         except KeyboardInterrupt:
-            with suppress(FairstreamError), reachable(workspace.engine), writing(workspace.engine) as connection:
+            with suppress(FairstreamError), writing(workspace.engine) as connection:
                 _fail_running(connection, now(), "it was interrupted")  # what it has committed stays
             raise
         except (FairstreamError, OSError, MemoryError, SQLAlchemyError) as error:
@@ -130,13 +119,13 @@ def run(
 
 
 def fail_dead(workspace: Workspace, *, clock: Callable[[], int] = now) -> None:
-    """Mark as failed what no process will ever end: left running by one that died, or queued and never begun."""
+    """Mark updates as failed that a dead process has left running, or that no process has begun."""
     engine, latest = workspace.engine, clock() - _TAKEN_UP_WITHIN
     never_begun = and_(_rows.c.state == "queued", _rows.c.requested < latest)
-    with reachable(engine), engine.connect() as connection:
+    with reading(engine) as connection:
         states = set(connection.scalars(select(_rows.c.state).where(or_(_rows.c.state == "running", never_begun))))
     if "queued" in states:
-        with reachable(engine), writing(engine) as connection:
+        with writing(engine) as connection:
             values = {"state": "failed", "reason": "no process has begun it", "finished": clock()}
             connection.execute(update(_rows).where(never_begun).values(values))
     if "running" in states:
@@ -144,21 +133,13 @@ def fail_dead(workspace: Workspace, *, clock: Callable[[], int] = now) -> None:
             _fail_running(connection, clock())
 
 
-def n_in_a_row(engine: Engine, state: UpdateState) -> int:
-    """How many updates in a row were rejected, since the last promotion, or failed, one after the other."""
-    if state == "rejected":
-        return rejections_in_a_row(engine)
-    with reachable(engine), engine.connect() as connection:
-        return _n_failed(connection) if state == "failed" else 0
-
-
 def _warned(workspace: Workspace, done: Update) -> Update:
-    """Log what went wrong, and tell whoever wants to hear of it; that this fails changes nothing."""
+    """Log a rejection or failure, and call the webhook; nothing else depends on it."""
     if done.state not in ("rejected", "failed"):
         return done
     alerts, n = workspace.config.alerts, 1
-    with suppress(FairstreamError):
-        n = n_in_a_row(workspace.engine, done.state)
+    with suppress(FairstreamError), reading(workspace.engine) as connection:
+        n = rejections_in_a_row(workspace.engine) if done.state == "rejected" else _n_failed(connection)
     _log.warning("update %s %s, %d in a row: %s", done.id, done.state, n, done.reason)
     if alerts.webhook is not None and n >= alerts.after:
         message = {"workspace": workspace.folder.resolve().name, **done.model_dump(mode="json"), "in_a_row": n}
@@ -172,11 +153,11 @@ def _warned(workspace: Workspace, done: Update) -> Update:
 
 
 def _failed(workspace: Workspace, queued: Update, error: Exception) -> Update:
-    """Write that it failed, and why; where not even that can be written, say it to the caller alone."""
+    """Store that it failed, and why; if the database fails, too, only the caller learns it."""
     reason = _sentence(error)
     with suppress(FairstreamError), reachable(workspace.engine):
         with writing(workspace.engine) as connection:
-            _finish(connection, queued.id, "failed", reason)
+            _finish(connection, queued.id, "failed", reason=reason)
         return get(workspace.engine, queued.id)
     return queued.model_copy(update={"state": "failed", "reason": reason})
 
@@ -194,42 +175,26 @@ def _sentence(error: Exception) -> str:
 @contextmanager
 def _alone(engine: Engine) -> Iterator[Connection]:
     """A transaction in which nobody else queues an update."""
-    with reachable(engine), writing(engine) as connection:
+    with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.exec_driver_sql("LOCK TABLE updates IN SHARE ROW EXCLUSIVE MODE")
         yield connection
 
 
-@contextmanager
-def _locked(workspace: Workspace) -> Iterator[None]:
-    """The updating lock, waited for while somebody forgets."""
-    deadline = time.monotonic() + _LOCK_SECONDS
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(workspace.updating())
-                break
-            except WorkspaceError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.1)
-        yield
-
-
 def _open_id(connection: Connection) -> str | None:
-    return connection.scalar(select(_rows.c.id).where(_is_open).limit(1))
+    return connection.scalar(select(_rows.c.id).where(_rows.c.state.in_(("queued", "running"))).limit(1))
 
 
 def _queue(connection: Connection, by: str, at: int) -> str:
     update_id = f"u-{secrets.token_hex(8)}"
     values = {"id": update_id, "state": "queued", "requested": at, "requested_by": by[:128]}
-    connection.execute(insert(_rows).values(**values, last_seq=_last_seq(connection)))
+    connection.execute(insert(_rows).values(**values, last_seq=last_seq(connection)))
     return update_id
 
 
 def _begin(engine: Engine, queued: Update) -> None:
-    with reachable(engine), writing(engine) as connection:
-        _fail_running(connection, now())  # whoever holds the lock knows that no other is running
+    with writing(engine) as connection:
+        _fail_running(connection, now())  # the holder of the lock knows that no other is running
         mine = and_(_rows.c.id == queued.id, _rows.c.state == "queued")
         if connection.execute(update(_rows).where(mine).values(state="running", started=now())).rowcount == 0:
             raise WorkspaceError(f"update {queued.id} is not queued any more; request another one")
@@ -240,28 +205,15 @@ def _fail_running(connection: Connection, at: int, reason: str = "the process en
     connection.execute(update(_rows).where(_rows.c.state == "running").values(values))
 
 
-def _finish(
-    connection: Connection,
-    update_id: str,
-    state: UpdateState,
-    reason: str,
-    t: int | None = None,
-    model: str | None = None,
-) -> None:
-    values = {"state": state, "reason": reason, "finished": now(), "t": t, "model": model}
-    connection.execute(update(_rows).where(_rows.c.id == update_id).values(values))
-
-
-def _last_seq(connection: Connection) -> int:
-    return connection.scalar(select(func.max(schema.events.c.seq))) or 0
+def _finish(connection: Connection, update_id: str, state: UpdateState, **values: Any) -> None:
+    connection.execute(update(_rows).where(_rows.c.id == update_id).values(state=state, finished=now(), **values))
 
 
 def _is_due(connection: Connection, every: Every, at: int) -> bool:
-    """By what the database knows alone: the updates before, the periods, and the events that wait."""
     closed = connection.execute(select(func.max(schema.periods.c.last_seq), func.max(schema.periods.c.closed))).one()
     last_closed_seq, last_closed = closed[0] or 0, closed[1]
-    last_seq = _last_seq(connection)
-    if last_seq <= last_closed_seq:
+    latest = last_seq(connection)
+    if latest <= last_closed_seq:
         return False
     before = connection.execute(_newest).first()
     if before is not None and before.state == "failed":
@@ -270,12 +222,13 @@ def _is_due(connection: Connection, every: Every, at: int) -> bool:
         return bool(at - before.finished >= min(longest, _FIRST_RETRY * 2 ** (n_failed - 1)))
     if every.unit == "events":
         tried = before.last_seq if before is not None and before.state == "skipped" else 0
-        return bool(last_seq - max(last_closed_seq, tried) >= every.n)
-    since = before.requested if before is not None else last_closed or connection.scalar(_made)
+        return bool(latest - max(last_closed_seq, tried) >= every.n)
+    made = select(func.min(schema.audit.c.time))
+    since = before.requested if before is not None else last_closed or connection.scalar(made)
     return bool(at - (since or 0) >= every.n * _SECOND)
 
 
 def _n_failed(connection: Connection) -> int:
-    """How many of the newest updates have failed, one after the other; no more than ten are looked at."""
+    """How many of the newest updates have failed in a row, up to ten."""
     states = list(connection.scalars(_newest.with_only_columns(_rows.c.state).limit(10)))
     return next((n for n, state in enumerate(states) if state != "failed"), len(states))

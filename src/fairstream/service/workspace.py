@@ -1,61 +1,59 @@
-"""The workspace: a folder with its configuration, its models, and where its database is.
+"""The workspace: a folder with its configuration, its models, and its database or the address of it.
 
     fairstream.toml     the configuration, to be edited
     database            the address of PostgreSQL, where the workspace is not on SQLite
     secret              what ids of forgotten users are hashed with
     events.sqlite       events, periods, models, the audit record, keys (SQLite)
-    people.sqlite       who belongs to which group, apart from all else (SQLite)
-    people-database     the address of PostgreSQL as the role that owns the schema `people`, where it is another
-    audit-head          number and hash of the audit record's last entry
+    people.sqlite       the groups of users, separate from everything else (SQLite)
+    people-database     the address of PostgreSQL for the role that owns the schema `people`, if it is another one
     models/             a checkpoint for each model; with PostgreSQL a cache of those in the database
 
-Many processes may read a workspace and add events to it; one at a time may update it, and a lock
-sees to that. On SQLite they are on one machine. With PostgreSQL they may be on several, each with a
-folder that holds the same `fairstream.toml`, `database` and `secret`.
-
-The folder and its files are for their owner alone: whenever a workspace is opened their modes are set.
+Many processes may read a workspace and add events to it; a lock lets one at a time update it. With SQLite they are on
+one machine. With PostgreSQL they may be on several, each with a folder that holds the same `fairstream.toml`,
+`database` and `secret`. Only the owner may read the folder and its files.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hmac
 import os
+import secrets
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from fairstream.errors import WorkspaceError
 from fairstream.files import replace_file
-from fairstream.service.audit import UPGRADE, audited, baseline, record
+from fairstream.service.audit import audited, record
 from fairstream.service.database import (
     EVENTS_FILE,
     PEOPLE_FILE,
     connect,
     need_current,
     reachable,
+    reading,
     revision,
     upgrade,
     writing,
 )
 from fairstream.service.model_store import DatabaseModelStore, ModelStore
 from fairstream.service.people import PeopleStore
-from fairstream.service.secret import check_secret, make_secret, store_check
+from fairstream.service.schema import secret_check
 from fairstream.service.settings import FILE, LiveConfig
 
 _DATABASE, _PEOPLE_DATABASE, _SECRET, _LOCK = "database", "people-database", "secret", ".updating"
-_HEAD = "audit-head"
-_PRIVATE = (_DATABASE, _PEOPLE_DATABASE, _SECRET, EVENTS_FILE, PEOPLE_FILE, "models", _HEAD)
-"""What the names of files begin with that are for the owner alone."""
-_UPDATING = 0x75706474
-"""The number of PostgreSQL's lock that whoever updates holds."""
+_UPDATING = 0x75706474  # PostgreSQL's number of the lock for updating
+_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +65,14 @@ class Workspace:
     engine: Engine
     secret: bytes = field(repr=False)
     models: ModelStore
+    for_requests: bool = False
 
     @classmethod
     def create(cls, folder: Path, config: LiveConfig, database: str | None = None) -> Workspace:
-        """Make a workspace in an empty or new folder; nothing that is there is touched."""
+        """Make a workspace in an empty or new folder."""
         engine = connect(folder / EVENTS_FILE, database)
-        with _let_go(engine), _made_or_gone(folder), reachable(engine):
+        with ExitStack() as stack, _created_or_removed(folder), reachable(engine):
+            stack.callback(engine.dispose)
             if database is None:
                 for name in (EVENTS_FILE, PEOPLE_FILE):  # SQLite gives its other files the mode of this one
                     os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -81,44 +81,41 @@ class Workspace:
             upgrade(engine)
             if database is not None:
                 _write_private(folder / _DATABASE, database.encode())
-            secret = make_secret()
+            secret = secrets.token_bytes(_SECRET_BYTES)
             _write_private(folder / _SECRET, secret)
-            with writing(audited(engine, secret, _heads(folder, config))) as connection:
-                store_check(connection, secret)
+            with writing(audited(engine, secret)) as connection:
+                connection.execute(insert(secret_check).values(id=1, digest=_check_value(secret)))
                 record(connection, "init", {"configuration": config.to_dict()})
             config.write(folder)  # last: a folder with this file is a workspace
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path, *, for_requests: bool = False) -> Workspace:
-        """Open a workspace that was made before; `for_requests` limits how long PostgreSQL may take."""
-        config = LiveConfig.read(_need(folder))
-        _make_private(folder)
+        """Open a workspace; `for_requests` limits how long PostgreSQL may take."""
+        config = LiveConfig.read(_require_workspace(folder))
+        with suppress(PermissionError):  # a mounted folder may be another's
+            folder.chmod(0o700)  # nobody else reaches the files, whatever a restored backup gave them
         engine = _engine_of(folder, for_requests=for_requests)
         try:
             need_current(engine)
-            secret = _read(folder / _SECRET)
-            with reachable(engine):
-                check_secret(engine, secret, folder / _SECRET)
+            secret = _read_secret(folder / _SECRET, engine)
             on_sqlite, models = engine.dialect.name == "sqlite", folder / "models"
             store = ModelStore(models) if on_sqlite else DatabaseModelStore(models, engine)
-            return cls(folder, config, audited(engine, secret, _heads(folder, config)), secret, store)
+            return cls(folder, config, audited(engine, secret), secret, store, for_requests)
         except BaseException:
             engine.dispose()
             raise
 
     @classmethod
     def upgrade(cls, folder: Path) -> bool:
-        """Bring the tables of a workspace to what this version wants; says whether they were not so already."""
-        config, secret, engine = LiveConfig.read(_need(folder)), _read(folder / _SECRET), _engine_of(folder)
-        with _let_go(engine), reachable(engine):
+        """Upgrade the tables of a workspace to this version; return whether they have changed."""
+        LiveConfig.read(_require_workspace(folder))  # a mistake in the file is found first
+        engine = _engine_of(folder)
+        with ExitStack() as stack, reachable(engine):
+            stack.callback(engine.dispose)
             before = revision(engine)
-            check_secret(engine, secret, folder / _SECRET)
             upgrade(engine)
-            with writing(audited(engine, secret, _heads(folder, config))) as connection:
-                store_check(connection, secret)
-                if before == "0001":  # from here on the record has a key
-                    record(connection, UPGRADE, baseline(connection))
+            _read_secret(folder / _SECRET, engine)
             return before != revision(engine)
 
     def __enter__(self) -> Self:
@@ -128,45 +125,48 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
         self.engine.dispose()
 
     def people(self) -> PeopleStore:
-        """Open the store of who belongs to which group; a process that answers requests never does."""
         address = self.folder / _PEOPLE_DATABASE
         url = _address(address if address.exists() else self.folder / _DATABASE)
         if url is None and not (self.folder / PEOPLE_FILE).is_file():
             raise WorkspaceError(
                 f"{self.folder / PEOPLE_FILE}, which says who is in which group, is missing; restore it from a backup"
             )
-        return PeopleStore(connect(self.folder / PEOPLE_FILE, url), self.engine, self.secret)
+        engine = connect(self.folder / PEOPLE_FILE, url, for_requests=self.for_requests)
+        return PeopleStore(engine, self.engine, self.secret)
 
     def check_files(self) -> None:
-        """Read every page of a SQLite database and refuse one that is damaged; PostgreSQL has checksums of its own."""
+        """Read every page of a SQLite database; raise if one is damaged. PostgreSQL has checksums."""
         if self.engine.dialect.name != "sqlite":
             return
         for name in (EVENTS_FILE, PEOPLE_FILE):
             with closing(sqlite3.connect(f"file:{quote(str(self.folder / name))}?mode=ro", uri=True)) as connection:
                 try:
-                    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                    finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 except sqlite3.DatabaseError as error:
-                    found = str(error)
-            if found != "ok":
+                    finding = str(error)
+            if finding != "ok":
                 raise WorkspaceError(
-                    f"{self.folder / name} is damaged ({found.splitlines()[-1]}); restore it from a backup"
+                    f"{self.folder / name} is damaged ({finding.splitlines()[-1]}); restore it from a backup"
                 )
 
     @contextmanager
-    def updating(self) -> Iterator[None]:
-        """Be the one that changes models; another that tries meanwhile is refused.
+    def updating(self, wait_seconds: float = 0.0) -> Iterator[None]:
+        """Hold the lock for changing models; raise a `WorkspaceError` while another process holds it.
 
         The lock ends with the block, also when the process is killed.
         """
-        lock = self._file_lock() if self.engine.dialect.name == "sqlite" else self._database_lock()
-        with lock as is_free:
-            if not is_free:
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            with self._file_lock() if self.engine.dialect.name == "sqlite" else self._database_lock() as is_free:
+                if is_free:
+                    yield
+                    return
+            if time.monotonic() >= deadline:
                 raise WorkspaceError(f"{self.folder} is being updated by another process; wait until it has ended")
-            yield
+            time.sleep(0.1)
 
     @contextmanager
     def _file_lock(self) -> Iterator[bool]:
@@ -184,7 +184,7 @@ class Workspace:
 
     @contextmanager
     def _database_lock(self) -> Iterator[bool]:
-        """A lock of PostgreSQL that is held by a connection of its own, so that it excludes other machines too.
+        """A lock of PostgreSQL on a separate connection, which excludes other machines, too.
 
         It is given back before the connection is closed: the server ends a closed connection's lock a moment later.
         """
@@ -207,42 +207,32 @@ def _write_private(path: Path, content: bytes) -> None:
     path.chmod(0o600)
 
 
-def _need(folder: Path) -> Path:
+def _require_workspace(folder: Path) -> Path:
     if not (folder / FILE).is_file():
         raise WorkspaceError(f"{folder} is not a workspace: there is no {FILE}; make one with `fairstream init`")
     return folder
 
 
-def _heads(folder: Path, config: LiveConfig) -> tuple[Path, ...]:
-    """The files that hold the hash of the audit record's last entry."""
-    elsewhere = () if config.audit_head is None else (folder / config.audit_head,)
-    return (folder / _HEAD, *elsewhere)
-
-
-def _make_private(folder: Path) -> None:
-    """Let nobody but the owner read the folder and its files, whatever their modes were."""
-    with suppress(PermissionError):  # a mounted folder may be another's; the files in it are not
-        folder.chmod(0o700)
-    for path in (path for name in _PRIVATE for path in folder.glob(f"{name}*")):
-        try:
-            path.chmod(0o700 if path.is_dir() else 0o600)
-        except FileNotFoundError:  # a file of SQLite that was in use a moment ago
-            continue
-        except OSError as error:
-            if path.stat().st_mode & 0o077:
-                raise WorkspaceError(
-                    f"{path} can be read by others and its mode cannot be set: {error.strerror}; "
-                    f"run as its owner, or chmod it to 600"
-                ) from None
-
-
-def _read(path: Path) -> bytes:
+def _read_secret(path: Path, engine: Engine) -> bytes:
+    """Read the secret and check it against the database, because a wrong one would hash every id differently."""
     try:
-        return path.read_bytes()
+        secret = path.read_bytes()
     except OSError as error:
         raise WorkspaceError(
             f"{path} cannot be read: {error.strerror}; no workspace opens without it, restore it from a backup"
         ) from None
+    with reading(engine) as connection:
+        digest = connection.scalar(select(secret_check.c.digest))
+    if digest is None or not hmac.compare_digest(digest, _check_value(secret)):
+        raise WorkspaceError(
+            f"{path} must hold the secret that this workspace was made with, and holds another one of {len(secret)} "
+            f"bytes; restore it from a backup or copy it from another machine of this workspace"
+        )
+    return secret
+
+
+def _check_value(secret: bytes) -> str:
+    return hmac.digest(secret, b"check value", "sha256").hex()
 
 
 def _address(path: Path) -> str | None:
@@ -254,36 +244,22 @@ def _engine_of(folder: Path, *, for_requests: bool = False) -> Engine:
 
 
 @contextmanager
-def _let_go(engine: Engine) -> Iterator[None]:
+def _created_or_removed(folder: Path) -> Iterator[None]:
+    """Make a folder, or take an empty one; if the block fails, remove what it has made."""
     try:
-        yield
-    finally:
-        engine.dispose()
-
-
-@contextmanager
-def _made_or_gone(folder: Path) -> Iterator[None]:
-    """A new folder, or one that was empty; where the block fails it is so again."""
-    try:
-        was_there = folder.exists()
-        if was_there and any(folder.iterdir()):
+        existed = folder.exists()
+        if existed and any(folder.iterdir()):
             raise WorkspaceError(f"{folder} is not empty; give the name of a folder that does not exist yet")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise WorkspaceError(f"the folder {folder} cannot be made: {error.strerror}") from None
-    mode = folder.stat().st_mode & 0o7777
     try:
-        with suppress(PermissionError):
-            folder.chmod(0o700)
         yield
     except BaseException as error:
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not was_there:
+        if not existed:
             folder.rmdir()
-        else:
-            with suppress(PermissionError):
-                folder.chmod(mode)
         if isinstance(error, OSError):
             raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}") from None
         raise

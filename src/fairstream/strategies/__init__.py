@@ -1,7 +1,7 @@
 """How W_{t−1} becomes W_t."""
 
-from fairstream.strategies.controller import Control, DisparityController, Measured, MeasureGroups, Side
-from fairstream.strategies.restart import RestartByBound, RestartEvery, RestartOnDegradation
+from fairstream.strategies.controller import Control, DisparityController, MaxGap, Measured, MeasureGroups
+from fairstream.strategies.restart import RestartOnDegradation
 from fairstream.strategies.strategy import (
     STRATEGIES,
     FineTune,
@@ -23,18 +23,16 @@ __all__ = [
     "DisparityController",
     "FineTune",
     "Keep",
+    "MaxGap",
     "MeasureGroups",
     "Measured",
     "Memory",
     "Period",
     "Plan",
     "Replay",
-    "RestartByBound",
-    "RestartEvery",
     "RestartOnDegradation",
     "RestartOnNew",
     "Retrain",
-    "Side",
     "SlidingWindow",
     "Strategy",
     "UserQuality",

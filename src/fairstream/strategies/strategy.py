@@ -1,11 +1,11 @@
-"""A strategy decides, period by period, what the next model is trained on and where it starts from."""
+"""Strategies: for each period, what the next model is trained on and where training starts."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,32 +16,31 @@ from fairstream.randomness import Randomness
 from fairstream.registry import Registry
 from fairstream.training import ExtraLoss, TrainingReport
 
-Memory = Mapping[str, Any]
-"""What a strategy remembers from one period to the next: JSON values."""
+Memory = Mapping[str, Any]  # what a strategy remembers from one period to the next: JSON values
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with a new period. Keep, retrain and fine-tune are three plans; see `Strategy`.
+    """What an update does with a new period; see `Strategy`.
 
     Parameters
     ----------
     start
-        "current": continue from the model in service; "fresh": from new weights.
+        "current": continue from the serving model; "fresh": start from new weights.
     events
         Positions (in the history) of the events to learn, ascending; None: learn nothing.
     epochs
-        How many; by default `update_epochs` from the current model, `pretrain_epochs` from a fresh one.
+        How many; by default those of an update from the current model, `pretrain_epochs` from a fresh one.
     shuffle
-        New order and new negatives every epoch; by default only from a fresh model.
+        Whether every epoch has a new order and new negatives; by default only from a fresh model.
     extra_loss
         Added to the loss of every batch.
     memory
-        What the next call of `Strategy.plan` finds in `Period.memory`.
+        The next call of `Strategy.plan` finds it in `Period.memory`.
     name
-        What reports call it.
+        The name in reports.
     reason
-        Why this plan, in one sentence, for the notes of the update.
+        One sentence for the notes of the update.
 
     """
 
@@ -71,10 +70,8 @@ class Plan:
 
     @property
     def step(self) -> str:
-        """The name, or what the plan amounts to."""
-        if self.name:
-            return self.name
-        return "keep" if self.events is None else "retrain" if self.start == "fresh" else "fine-tune"
+        """The name, by default from what the plan does."""
+        return self.name or ("keep" if self.events is None else "retrain" if self.start == "fresh" else "fine-tune")
 
     @classmethod
     def keep(cls) -> Plan:
@@ -92,43 +89,39 @@ class Plan:
         return cls(events=period.new, name="fine-tune")
 
     def remembering(self, **memory: Any) -> Plan:
-        """The same plan with something to remember."""
+        """Return the same plan with this memory."""
         return replace(self, memory=memory)
 
     def because(self, reason: str) -> Plan:
-        """The same plan with the reason for it."""
+        """Return the same plan with this reason."""
         return replace(self, reason=reason)
 
 
 class UserQuality(NamedTuple):
-    """How W_{t−1} did on D_t before learning it, user by user: of the users whom it knew."""
+    """How W_{t−1} did on D_t before learning it, for each user that it knew."""
 
-    users: Rows
-    """(U,) rows, ascending."""
-    values: Floats
-    """(U,) the NDCG of a list for the whole period."""
-    reference: Floats
-    """(U,) that of recent popularity, which says how hard the period was."""
-    groups: Groups
-    """Of all users so far."""
+    users: Rows  # (U,) rows, ascending
+    values: Floats  # (U,) the NDCG of a list for the whole period
+    reference: Floats  # (U,) that of recent popularity, which measures how hard the period was
+    groups: Groups  # of all users so far
 
 
 @dataclass(frozen=True, eq=False)
 class Period:
-    """What a strategy knows when period t has come in."""
+    """What a strategy knows when period t has arrived."""
 
     t: int
     history: History
     """All events, those of the new period included."""
     new: Positions
-    """The events that have not been learned yet."""
+    """The events to learn: those of this period, and earlier ones that were only observed."""
     quality: float | None
-    """How W_{t−1} did on D_t before learning it (NDCG of the users it could score), where it was measured."""
+    """Mean NDCG of W_{t−1} on D_t before learning it, over users it could score; None where it was not measured."""
     memory: Memory
-    """What the last plan said to remember."""
+    """The memory of the last plan."""
     randomness: Randomness = field(default_factory=lambda: Randomness(0))
     tested: UserQuality | None = None
-    """The same user by user, where it was measured."""
+    """The same for each user, where it was measured."""
 
     @property
     def all(self) -> Positions:
@@ -136,20 +129,19 @@ class Period:
         return range(len(self.history))
 
     def last(self, n: int) -> Positions:
-        """The events of the last n periods, this one included."""
+        """Return the events of the last n periods, this one included."""
         ends = self.history.ends
         return range(ends[-n - 1] if len(ends) > n else 0, len(self.history))
 
     def sample(self, n: int) -> Positions:
-        """N events drawn at random, without replacement, from those before this period."""
-        n_before = len(self.history) - len(self.new)
+        """Draw n events at random, without replacement, from those before this period."""
         past = np.setdiff1d(np.arange(len(self.history)), np.asarray(self.new, dtype=np.int64), assume_unique=True)
         rng = self.randomness.numpy("replay", self.t)
-        return np.sort(rng.choice(past, size=min(n, n_before), replace=False))
+        return np.sort(rng.choice(past, size=min(n, len(past)), replace=False))
 
 
 class Strategy(ABC):
-    """Makes the plan of each period. Strategies are stateless: what they remember is in the plan.
+    """Plans each update. Strategies are stateless: what they remember is in the plan.
 
     Examples
     --------
@@ -159,25 +151,19 @@ class Strategy(ABC):
 
     """
 
-    needs_quality: bool = False
+    needs_quality: ClassVar[bool] = False
     """Whether `Period.quality` and `Period.tested` must be measured before each update."""
 
     @abstractmethod
     def plan(self, period: Period) -> Plan:
-        """The plan for the period that has just come in."""
+        """Return the plan for the period that has just arrived."""
 
     def after(self, plan: Plan, report: TrainingReport | None) -> Memory:
-        """What to remember once a plan has been carried out: by default what it says.
-
-        `report` tells how training went; None where nothing was trained by gradient descent.
-        """
+        """Return the memory after training, by default the plan's; `report` is None without gradient descent."""
         return plan.memory
 
     def forget(self, memory: Memory, users: Rows) -> Memory:
-        """What is remembered without these users, whose rows the later ones move up to: by default all of it.
-
-        Only a strategy that remembers something about single users has to forget it.
-        """
+        """Return the memory without these users, whose later rows move up; by default it holds no user."""
         return memory
 
 
@@ -195,43 +181,92 @@ class Retrain(Strategy):
         return Plan.retrain(period)
 
 
+@dataclass(frozen=True)
 class FineTune(Strategy):
-    """Fine-tune on the new period alone, every period   (Section 3.2)."""
+    """Fine-tune on the new period alone, every period   (Section 3.2); retrain on everything on a schedule, if any.
+
+    Fine-tuning forgets old distributions exponentially fast, but its learning error does not shrink with the past it
+    has seen. A restart retrains on everything   (Section 3.1).
+
+    Parameters
+    ----------
+    epochs, learning_rate
+        Of each update; by default the model's own, else 10 and the learning rate of training.
+    restart_every
+        Retrain on all data every R-th period; None: never.
+
+    Examples
+    --------
+    >>> FineTune(epochs=3, restart_every=10)
+    FineTune(epochs=3, learning_rate=None, restart_every=10)
+
+    """
+
+    epochs: int | None = None
+    learning_rate: float | None = None
+    restart_every: int | None = None
+
+    def __post_init__(self) -> None:
+        check_update(self)
+        if self.restart_every is not None and self.restart_every < 1:
+            raise ConfigurationError(f"restart_every must be >= 1, got {self.restart_every}")
 
     def plan(self, period: Period) -> Plan:
-        return Plan.fine_tune(period)
+        if self.restart_every is None:
+            return Plan.fine_tune(period)
+        since_restart = int(period.memory.get("since_restart", 0)) + 1
+        reason = f"this is period {since_restart} of {self.restart_every} since the last restart"
+        if since_restart < self.restart_every:
+            return Plan.fine_tune(period).remembering(since_restart=since_restart).because(f"no restart: {reason}")
+        return Plan.retrain(period).remembering(since_restart=0).because(f"restart: {reason}")
+
+
+def check_update(strategy: Any) -> None:
+    """Raise a ConfigurationError unless the epochs and the learning rate of updates are positive, or None."""
+    if strategy.epochs is not None and not (isinstance(strategy.epochs, int) and strategy.epochs >= 1):
+        raise ConfigurationError(f"epochs must be >= 1, got {strategy.epochs!r}")
+    rate = strategy.learning_rate
+    if rate is not None and not (isinstance(rate, float | int) and rate > 0):
+        raise ConfigurationError(f"learning_rate must be > 0, got {strategy.learning_rate!r}")
 
 
 class RestartOnNew(Strategy):
-    """Start from fresh weights with the new events alone: for a world that is another one.
-
-    What was learned before is lost; what users have had is known as before.
-    """
+    """Start from fresh weights with the new events alone, after a complete change of the stream."""
 
     def plan(self, period: Period) -> Plan:
         return Plan(start="fresh", events=period.new, name="restart on new events")
 
 
+@dataclass(frozen=True)
 class SlidingWindow(Strategy):
     """Fine-tune on the last n periods, every period: less forgetting, n times the work."""
 
-    def __init__(self, n_periods: int = 3) -> None:
-        if n_periods < 1:
-            raise ConfigurationError(f"a window has at least one period, got {n_periods}")
-        self.n_periods = n_periods
+    n_periods: int = 3
+    epochs: int | None = None
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        check_update(self)
+        if self.n_periods < 1:
+            raise ConfigurationError(f"a window has at least one period, got {self.n_periods}")
 
     def plan(self, period: Period) -> Plan:
         return Plan(events=period.last(self.n_periods), name="window")
 
 
+@dataclass(frozen=True)
 class Replay(Strategy):
     """Fine-tune on the new period together with a random sample of the past (experience replay)."""
 
-    def __init__(self, share: float = 0.5) -> None:
-        if not share >= 0:
-            raise ConfigurationError(f"the share of replayed events must be 0 or more, got {share}")
-        self.share = share
-        """Past events per new event."""
+    share: float = 0.5
+    """Past events per new event."""
+    epochs: int | None = None
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        check_update(self)
+        if not self.share >= 0:
+            raise ConfigurationError(f"the share of replayed events must be 0 or more, got {self.share}")
 
     def plan(self, period: Period) -> Plan:
         past = period.sample(round(self.share * len(period.new)))
@@ -240,11 +275,8 @@ class Replay(Strategy):
 
 STRATEGIES: Registry[type[Strategy] | Strategy] = Registry("strategy")
 """Strategies by name: objects, or classes that need no arguments."""
-for _name, _strategy in {
-    "keep": Keep,
-    "retrain": Retrain,
-    "fine-tune": FineTune,
-    "window": SlidingWindow,
-    "replay": Replay,
-}.items():
-    STRATEGIES.register(_name, _strategy)
+STRATEGIES.register("keep", Keep)
+STRATEGIES.register("retrain", Retrain)
+STRATEGIES.register("fine-tune", FineTune)
+STRATEGIES.register("window", SlidingWindow)
+STRATEGIES.register("replay", Replay)

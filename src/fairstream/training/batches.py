@@ -19,39 +19,22 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 _INTERACTIONS_AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class Batches:
-    """Interactions in chronological order, of which `size` at a time make a batch.
-
-    The columns may be views of a memory-mapped log: nothing here copies them.
-    """
+class _Cut:
+    """What `Batches` and `Windows` share: rows of `users`, `size` of them in a batch."""
 
     users: Rows
-    items: Rows
     codes: Codes
-    """The group of every user row (not of every interaction)."""
     size: int
-    positions: Positions
-    """Where each interaction is in the history."""
-    n_without_negatives: int = 0
-    """Events left out because their user has too few items left to draw negatives from."""
 
     def __len__(self) -> int:
-        """How many batches there are; the last one may be short."""
         return math.ceil(len(self.users) / self.size)
 
-    @property
-    def positives(self) -> Rows:
-        """The items to learn."""
-        return self.items
-
     def span(self, b: int) -> slice:
-        """Where batch b lies."""
         return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
 
     @cached_property
     def have_two_groups(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each batch has users of two groups or more; one that has not has no disparity."""
+        """Whether each batch has users of two or more groups; others have no disparity."""
         mask = np.empty(len(self), dtype=np.bool_)
         at_once = max(1, _INTERACTIONS_AT_ONCE // self.size)
         for first in range(0, len(self), at_once):
@@ -63,13 +46,29 @@ class Batches:
         return mask
 
 
+@dataclass(frozen=True, eq=False)
+class Batches(_Cut):
+    """Interactions in chronological order; the columns may be views of a memory-mapped log."""
+
+    users: Rows
+    items: Rows
+    codes: Codes  # the group of every user row (not of every interaction)
+    size: int
+    positions: Positions  # the position of each interaction in the history
+    n_without_negatives: int = 0  # events left out because their user has too few items left to draw negatives from
+
+    @property
+    def positives(self) -> Rows:
+        return self.items
+
+
 def cut_batches(
     history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
 ) -> Batches:
     """The events whose user has `n_drawn` items left to draw negatives from, cut into batches."""
     n_before, events = len(events), _with_negatives(history, events, sampler, n_drawn)
     users, items = history.users_at(events), history.items_at(events)
-    if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read beyond the end
+    if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read past the end
         raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
     return Batches(users, items, codes, min(size, len(users)), events, n_before - len(events))
 
@@ -90,45 +89,24 @@ def _with_negatives(history: History, events: Positions, sampler: NegativeSample
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
-    """Windows of users' sequences: what was known at each place, and what came next."""
+class Windows(_Cut):
+    """Windows of users' sequences: at each place the items so far and the next item."""
 
-    history: Rows
-    """(W, L) padded with −1 at the front."""
-    targets: Rows
-    """(W, L) the item that followed each place; −1 where it is not to be learned."""
-    users: Rows
-    """(W,)"""
-    codes: Codes
-    """The group of every user row."""
-    size: int
-    """Windows per batch."""
-    weights: Floats
-    """(W,) how much each target of a window counts; 1 on average over all targets."""
-    n_without_negatives: int = 0
-    """Events left out because their user has too few items left to draw negatives from."""
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.users) / self.size)
+    history: Rows  # (W, L) padded with −1 at the front
+    targets: Rows  # (W, L) the item that followed each place; −1 where it is not to be learned
+    users: Rows  # (W,)
+    codes: Codes  # the group of every user row
+    size: int  # windows per batch
+    weights: Floats  # (W,) the weight of each target of a window; 1 on average over all targets
+    n_without_negatives: int = 0  # events left out because their user has too few items left to draw negatives from
 
     @property
     def positives(self) -> Rows:
-        """The items to learn."""
         return self.targets[self.targets >= 0]
-
-    def span(self, b: int) -> slice:
-        """Where batch b lies."""
-        return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
-
-    @cached_property
-    def have_two_groups(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each batch has users of two groups or more."""
-        groups = [self.codes[self.users[self.span(b)]] for b in range(len(self))]
-        return np.array([len(np.unique(part[part != UNKNOWN])) > 1 for part in groups], dtype=np.bool_)
 
     @cached_property
     def first_target(self) -> Rows:
-        """(batches + 1,) how many targets there are before each batch."""
+        """(batches + 1,) the number of targets before each batch."""
         counts = (self.targets >= 0).sum(axis=1)
         before = np.append(0, np.cumsum(counts))
         return before[[*(self.span(b).start for b in range(len(self))), len(self.users)]]
@@ -148,35 +126,26 @@ def cut_windows(
 ) -> Windows:
     """Windows of `length` that end with the events to learn, as many as `size` events in a batch.
 
-    An event counts (the number of its user's events to learn)^−`activity_exponent` times, and as many
-    times as `user_weights` says for its user.
-
-    A user's first event is predicted from padding alone. The events of users without `n_drawn` items
-    left to draw negatives from are left out.
+    The weight of an event is (the number of its user's events to learn)^−`activity_exponent`, times the user's
+    `user_weights`. A user's first event is predicted from padding alone.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = history.users_at(events)
     learned = np.zeros(len(history), dtype=np.bool_)
     learned[events] = True
     order = np.lexsort((events, users))
-    last = order[np.append(users[order][1:] != users[order][:-1], True)]
-    first = order[np.append(True, users[order][1:] != users[order][:-1])]
-    owner, end, begin = users[last], events[last], events[first]
+    changes = users[order][1:] != users[order][:-1]
+    owner, end = users[order][np.append(changes, True)], events[order][np.append(changes, True)]
+    begin = events[order][np.append(True, changes)]
     items, parts = history.items, []
-    while len(owner):
-        places = history.latest_positions(owner, length + 1, end + 1)  # (U, L + 1), −1 where there is none
+    while len(owner):  # one window per user and round, from the latest events back to the first to learn
+        places, _ = history.latest_positions(owner, length + 1, end + 1)  # (U, L + 1), −1 where there is none
         known, following = places[:, :-1], places[:, 1:]
         is_target = learned[following.clip(0)] & (following >= 0)
-        parts.append(
-            (
-                np.where(known >= 0, items[known.clip(0)], -1),
-                np.where(is_target, items[following.clip(0)], -1),
-                owner,
-                end,
-            )
-        )
-        goes_on = places[:, 0] >= begin
-        owner, end, begin = owner[goes_on], places[goes_on, 0], begin[goes_on]
+        window = np.where(known >= 0, items[known.clip(0)], -1)
+        parts.append((window, np.where(is_target, items[following.clip(0)], -1), owner, end))
+        continues = places[:, 0] >= begin
+        owner, end, begin = owner[continues], places[continues, 0], begin[continues]
     windows, targets, owners, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
     useful = np.flatnonzero((targets >= 0).any(axis=1))
     useful = useful[np.argsort(ends[useful], kind="stable")]

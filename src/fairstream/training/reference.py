@@ -42,63 +42,46 @@ class ReferenceEngine(Engine):
     def _candidates(self, key: int) -> Tensor:
         """(N, 1 + max(n, μ)) each positive and its negatives."""
         if self._drawn is None or self._drawn[0] != key:
-            self._drawn = key, torch.cat([self._items[:, None], self._draw_negatives(key)], dim=1)
+            negatives = self.job.sampler.draw(self.job.batches.users, self.job.objective.n_drawn, key)
+            self._drawn = key, torch.cat([self._items[:, None], negatives], dim=1)
         return self._drawn[1]
 
-    def _draw_negatives(self, key: int) -> Tensor:
-        """(N, max(n, μ))"""
-        job = self.job
-        assert isinstance(job.batches, Batches)
-        return job.sampler.draw(job.batches.users, job.objective.n_drawn, key)
-
     def _context(self, at: slice) -> Context:
-        """What was known before each interaction of a batch."""
-        batches, reads = self.job.batches, self.job.model.reads
-        if not reads.history and not reads.graph:
+        batches = self.job.batches
+        if not self.job.model.history_length:
             return NO_CONTEXT
         assert isinstance(batches, Batches)
-        positions = batches.positions[at]
-        if isinstance(positions, range):
-            positions = torch.arange(positions.start, positions.stop).numpy()
-        return self.job.contexts.at(batches.users[at], positions)
+        return self.job.contexts.at(batches.users[at], np.asarray(batches.positions[at], dtype=np.int64))
 
     def _step(self, candidates: Tensor, b: int) -> Tensor:
         at = self.job.batches.span(b)
         return self._learn(self._users[at], candidates[at], self._groups[at], self._context(at), **self._conditions(b))
 
     def _conditions(self, b: int) -> dict[str, bool]:
-        """What decides how a batch is learned."""
+        """Return what decides how a batch is learned."""
         return {"has_two_groups": self._have_two_groups[b]}
 
     def _learn(self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, **conditions: bool) -> Tensor:
-        """The step on one batch; returns its loss."""
         return descend(self.job, self._loss(users, candidates, groups, context, **conditions))
 
     def _loss(
         self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, *, has_two_groups: bool
     ) -> Tensor:
-        job = self.job
-        scores, among_all = self._scores(users, candidates, context)
-        loss = job.objective(scores, groups, self._signs, has_two_groups=has_two_groups, among_all=among_all)
-        if job.extra_loss is not None:
-            loss = loss + job.extra_loss(job.model, Batch(users, candidates, scores, context))
-        return loss
-
-    def _scores(self, users: Tensor, candidates: Tensor, context: Context) -> tuple[Tensor, AmongAll | None]:
-        """(B, 1 + max(n, μ)) the scores of the candidates, and those of all items where a loss needs them."""
         job, among_all = self.job, None
         if job.objective.needs_all_items:
             everything = job.model.score_range(users, 0, job.sampler.n_items, context)
             scores = everything.gather(1, candidates)
             among_all = AmongAll(everything, candidates[:, 0], everything.new_ones(len(users)))
         else:
-            scores = job.model(users, candidates, context)
+            scores = job.model(users, candidates, context)  # (B, 1 + max(n, μ))
         check_scores(scores, candidates)
-        return scores, among_all
+        loss = job.objective(scores, groups, self._signs, has_two_groups=has_two_groups, among_all=among_all)
+        if job.extra_loss is not None:
+            loss = loss + job.extra_loss(job.model, Batch(users, candidates, scores, context))
+        return loss
 
 
-_WIDTHS = (1, 2, 8)
-"""Windows that need so few places are computed apart from wider ones."""
+_WIDTHS = (1, 2, 8)  # windows with at most this many places are computed separately from wider ones
 
 
 class WindowEngine(Engine):
@@ -138,7 +121,7 @@ class WindowEngine(Engine):
         return descend(job, loss)
 
     def _target_span(self, b: int) -> tuple[int, int]:
-        """Which targets are those of a batch."""
+        """The first target of a batch, and the first after it."""
         begin, end = self._windows.first_target[b : b + 2]
         return int(begin), int(end)
 
@@ -164,7 +147,6 @@ class WindowEngine(Engine):
         return self.job.sampler.draw(self._target_users[begin:end], self.job.objective.n_drawn, key, begin)
 
     def _context(self, b: int) -> Context:
-        """What was known before each target of a batch."""
         at = self._windows.span(b)
         history, is_target = self._history[at], self._targets[at] >= 0
         window, place = torch.nonzero(is_target, as_tuple=True)
@@ -177,7 +159,7 @@ class WindowEngine(Engine):
         model, history = self.job.model, self._history[self._windows.span(b)]
         assert isinstance(model, WindowScorer)
         if not model.ignores_padding:
-            return self._read(b, history, slice(None))[is_target]
+            return model.states(history)[is_target]
         length = history.shape[1]
         widths = [*(width for width in _WIDTHS if width < length), length]
         n_places = ((history >= 0).sum(dim=1) + 1).clamp(max=length)  # a first event is predicted from padding
@@ -187,19 +169,14 @@ class WindowEngine(Engine):
         for at, width in enumerate(widths):
             rows = torch.nonzero(chosen == at).squeeze(1)
             if len(rows):
-                kept = is_target[rows, -width:]
-                states.append(self._read(b, history[rows, -width:], rows)[kept])
-                numbers.append(number[rows, -width:][kept])
+                targets = is_target[rows, -width:]
+                states.append(model.states(history[rows, -width:])[targets])
+                numbers.append(number[rows, -width:][targets])
         return torch.cat(states)[torch.cat(numbers).argsort()]
-
-    def _read(self, b: int, history: Tensor, rows: Tensor | slice) -> Tensor:
-        """(W, L, d) the states of windows, which are these rows of a batch."""
-        assert isinstance(self.job.model, WindowScorer)
-        return self.job.model.states(history)
 
 
 def descend(job: TrainingJob, loss: Tensor) -> Tensor:
-    """One step of the optimizer; returns the loss before it."""
+    """Take one step of the optimizer; return the loss before it."""
     job.optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     job.optimizer.step()

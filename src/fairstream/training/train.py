@@ -4,43 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 from torch import nn
 
+from fairstream.draws import dropout_from
 from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models import Scorer
 from fairstream.randomness import Randomness
+from fairstream.reporting import COMPILING
 from fairstream.training.config import EngineName
 from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.reference import ReferenceEngine, WindowEngine
 
-OnEpoch = Callable[[int, int], None]
-"""Called after each epoch with (epochs done, epochs in all)."""
+OnEpoch = Callable[[int, int], None]  # called after each epoch with (epochs done, epochs in all)
 EngineChoice = Callable[[EngineName, TrainingJob], Callable[[TrainingJob], Engine]]
-"""Which engine, or function that makes one, runs a job."""
+"""Chooses the engine of a job, or a function that creates it."""
 
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """What one training did."""
+    """The report of one training."""
 
     n_interactions: int
     n_batches: int
     n_one_group_batches: int
     """Batches (per epoch) with users of one group only; without group statistics across batches \
 they trained on the recommendation loss alone."""
-    n_without_negatives: int
-    """Interactions left out because their user has too few items left to draw negatives from."""
-    loss: float
-    """Mean loss of the last epoch."""
-    engine: str = "reference"
-    """What ran the steps."""
-    losses: Sequence[float] = field(default=(), compare=False)
-    """Mean loss of each epoch."""
-    fairness_weight: float = 0.0
-    """λ, on average over the steps that had a fairness loss; 0 where none had."""
+    n_without_negatives: int  # interactions left out because their user has too few items left to draw negatives from
+    loss: float  # mean loss of the last epoch
+    engine: str = "reference"  # the engine that took the steps
+    losses: Sequence[float] = field(default=(), compare=False)  # mean loss of each epoch
+    fairness_weight: float = 0.0  # λ, on average over the steps that had a fairness loss; 0 where none had
 
 
 def train(
@@ -56,17 +55,15 @@ def train(
 ) -> TrainingReport:
     """Run the epochs of a job; the result is in the engine until `Engine.finish` is called.
 
-    Unless the job has the same batches every epoch, they are visited in a new order and with new
-    negatives every epoch (the paper's pre-training); otherwise they stay in chronological order
-    and keep the negatives drawn once (its fine-tuning).
+    Every epoch has a new order of batches and new negatives (the paper's pre-training), unless the job has the same
+    batches every epoch (its fine-tuning).
     """
     orders, batches = randomness.numpy("batch order", t), job.batches
-    is_random = draws_at_random(job.model)
     losses: list[float] = []
     for epoch in range(epochs):
         order = np.arange(len(batches)) if job.same_batches_every_epoch else orders.permutation(len(batches))
         key = randomness.key("negatives", t, 0 if job.same_batches_every_epoch else epoch)
-        with randomness.seeded("forward", t, epoch, device=job.model.device, needed=is_random):
+        with _draws(job.model, randomness, t, epoch):
             loss = engine.epoch(order, key)
         losses.append(loss)
         if not math.isfinite(loss):
@@ -76,6 +73,8 @@ def train(
             )
         if on_epoch is not None:
             on_epoch(epoch + 1, epochs)
+    objective, have_two_groups = engine.job.objective, np.unique(engine.job.batches.have_two_groups)
+    is_fair = any(objective.is_fair_on(has_two_groups=bool(has_two)) for has_two in have_two_groups)
     return TrainingReport(
         n_interactions=n_interactions,
         n_batches=len(batches),
@@ -84,20 +83,19 @@ def train(
         loss=losses[-1] if losses else math.nan,
         engine=engine.name,
         losses=tuple(losses),
-        fairness_weight=_mean_weight(engine.job),
+        fairness_weight=objective.lambda_ if is_fair else 0.0,
     )
 
 
-def _mean_weight(job: TrainingJob) -> float:
-    """λ on average over the steps with a fairness loss, or 0."""
-    objective = job.objective
-    is_used = any(objective.is_fair_on(has_two_groups=bool(two)) for two in np.unique(job.batches.have_two_groups))
-    return objective.mean_weight if is_used else 0.0
-
-
-def draws_at_random(model: Scorer) -> bool:
-    """Whether the model draws random numbers when it is called: dropout, or `random_forward = True`."""
-    return any(map(draws_itself, model.modules()))
+def _draws(model: Scorer, randomness: Randomness, *indices: int) -> AbstractContextManager[None]:
+    """Make what the model draws in an epoch depend on the seed; plain dropout on a CPU gets a private generator."""
+    parts = [part for part in model.modules() if draws_itself(part)]
+    if not parts:
+        return nullcontext()
+    dropouts = [part for part in parts if type(part) is nn.Dropout]
+    if model.device.type == "cpu" and len(dropouts) == len(parts):
+        return dropout_from(randomness.torch("forward", *indices), dropouts)
+    return randomness.seeded("forward", *indices, device=model.device)
 
 
 def draws_itself(part: nn.Module) -> bool:
@@ -126,11 +124,21 @@ def choose_engine(name: EngineName, job: TrainingJob) -> type[Engine]:
 
 
 def _fast_engines(job: TrainingJob) -> Sequence[type[Engine]]:
-    """The engines for the device of the model, fastest first."""
-    if job.model.device.type == "cuda":
-        from fairstream.training.cuda import engines  # noqa: PLC0415
+    """Return the engines for the device of the model, fastest first; loading them takes a moment."""
+    if job.model.device.type != "cuda":
+        from fairstream.training.engines.cpu_mf import CpuMF  # noqa: PLC0415
 
-        return engines(job)
-    from fairstream.training.cpu import FusedEngine  # noqa: PLC0415 (loading compiled code takes a moment)
+        return (CpuMF,)
+    from fairstream.training.engines.cuda_graph import CapturedEngine, CapturedWindowEngine  # noqa: PLC0415
 
-    return (FusedEngine,)
+    if find_spec("triton") is None:
+        return CapturedEngine, CapturedWindowEngine
+    _log_compilation()
+    from fairstream.training.engines.cuda_mf import CudaMF  # noqa: PLC0415
+
+    return CudaMF, CapturedEngine, CapturedWindowEngine
+
+
+@cache
+def _log_compilation() -> None:
+    COMPILING.info("Loading CUDA kernels; the first time on a machine they are compiled, which can take a minute.")

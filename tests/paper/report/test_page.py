@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairstream
-from fairstream.pages.format import number
-from fairstream.pages.markup import element, script_data
+from fairstream.pages.rendering import make_environment, script_data
 from fairstream.paper.report import write_report
 from fairstream.paper.report.figures import figures_of
 from fairstream.paper.report.page import page_of
+from fairstream.text import number
 from report_findings import HOSTILE, findings, without_runs
 
 pytestmark = pytest.mark.slow
@@ -194,7 +194,8 @@ def test_text_and_attributes_come_back_as_they_went_in(text: str) -> None:
             seen.append(data)
 
     collector = Collector()
-    collector.feed(element("p", text, title=text))
+    template = make_environment("fairstream.pages").from_string('<p title="{{ text }}">{{ text }}</p>')
+    collector.feed(template.render(text=text))
     collector.close()
     assert seen[0] == text
     assert "".join(seen[1:]) == text

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fairstream.service.api.batching import RequestBatcher
+from fairstream.service.api.batching import ListBatcher
 from fairstream.service.serving import NotReadyError, Serving, ServingModel, popularity_of
 
 USERS = [f"u{row}" for row in range(200)]
@@ -31,7 +31,7 @@ def events(*pairs: tuple[str, str]) -> pa.Table:
     return pa.table({"user_id": users, "item_id": items, "time": list(range(len(pairs)))})
 
 
-def together(batcher: RequestBatcher, requests: list[tuple[str, int]]) -> list[bytes | BaseException]:
+def together(batcher: ListBatcher, requests: list[tuple[str, int]]) -> list[bytes | BaseException]:
     async def ask() -> list[bytes | BaseException]:
         return await asyncio.gather(*(batcher.json(*request) for request in requests), return_exceptions=True)
 
@@ -43,19 +43,34 @@ def test_everybody_gets_their_own_list_of_their_own_length(serving: Serving, mon
     monkeypatch.setattr(serving.current, "make_lists", lambda users, k: (batches.append(len(users)), make(users, k)))
     with ThreadPoolExecutor(2) as threads:
         requests = [(user, 1 + row % 40) for row, user in enumerate(USERS)]
-        answers = together(RequestBatcher(serving, threads), requests)
-    assert answers == [serving.json(user, k) for user, k in requests]
+        answers = together(ListBatcher(serving, threads), requests)
+    assert answers == [serving.current.json(user, k) for user, k in requests]
     assert sum(batches) == len(USERS)
     assert max(batches) > 1
+
+
+def test_one_ranking_serves_short_and_long_lists_of_a_batch(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request misses the cache once, when it arrives: its batch makes lists as long as the longest request."""
+    misses, cached_json = list[str](), serving.current.cached_json
+
+    def counted(user: str, k: int) -> bytes | None:
+        body = cached_json(user, k)
+        misses.extend([user] if body is None else [])
+        return body
+
+    monkeypatch.setattr(serving.current, "cached_json", counted)
+    with ThreadPoolExecutor(1) as threads:
+        together(ListBatcher(serving, threads), [("u0", 1), ("u1", 49)])
+    assert misses == ["u0", "u1"]
 
 
 def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_one_is_made(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rank = serving.current, serving.current._rank
-    best = serving.recommend("nobody", 1).items[0]
+    best = serving.current.recommend("nobody", 1).items[0]
 
-    async def ask(batcher: RequestBatcher) -> bytes:
+    async def ask(batcher: ListBatcher) -> bytes:
         loop, later = asyncio.get_running_loop(), list[Any]()
 
         def overtaken(*arguments: Any) -> Any:
@@ -69,21 +84,21 @@ def test_a_request_after_an_event_gets_a_list_that_knows_of_it_while_an_older_on
         return await asyncio.wrap_future(later[0])
 
     with ThreadPoolExecutor(2) as threads:
-        answer = asyncio.run(ask(RequestBatcher(serving, threads)))
+        answer = asyncio.run(ask(ListBatcher(serving, threads)))
     assert best not in [item["item_id"] for item in json.loads(answer)["items"]]
 
 
 def test_who_waits_is_told_when_nothing_can_answer_or_the_threads_have_ended(serving: Serving) -> None:
     threads = ThreadPoolExecutor(2)
-    for answer in together(RequestBatcher(Serving(), threads), [("u1", 5), ("u2", 5)]):
+    for answer in together(ListBatcher(Serving(), threads), [("u1", 5), ("u2", 5)]):
         assert isinstance(answer, NotReadyError)
     threads.shutdown()
-    for answer in together(RequestBatcher(serving, threads), [("u1", 5), ("u2", 5)]):
+    for answer in together(ListBatcher(serving, threads), [("u1", 5), ("u2", 5)]):
         assert isinstance(answer, RuntimeError)
 
 
 def test_whoever_stops_waiting_keeps_nobody_else_from_a_list(serving: Serving) -> None:
-    async def ask(batcher: RequestBatcher) -> bytes:
+    async def ask(batcher: ListBatcher) -> bytes:
         gone = asyncio.create_task(batcher.json("u1", 5))
         stays = asyncio.create_task(batcher.json("u2", 5))
         await asyncio.sleep(0)
@@ -93,4 +108,4 @@ def test_whoever_stops_waiting_keeps_nobody_else_from_a_list(serving: Serving) -
         return body
 
     with ThreadPoolExecutor(2) as threads:
-        assert asyncio.run(ask(RequestBatcher(serving, threads))) == serving.json("u2", 5)
+        assert asyncio.run(ask(ListBatcher(serving, threads))) == serving.current.json("u2", 5)

@@ -36,9 +36,10 @@ def over_http(client: Running) -> Reader:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["item-item", "mf"])
 def test_an_item_of_ones_own_reveals_no_group(tmp_path: Path, name: str) -> None:
-    options = {} if name == "item-item" else {"pretrain_epochs": 5, "embedding_dim": 16}
+    options = {} if name == "item-item" else {"pretrain_epochs": 5, "model_settings": {"embedding_dim": 16}}
     learning = Learning(model=name, max_disparity=0.001, group_weight=3.0, **options)
     limits = Limits(max_k=1000, max_users=1000, requests_per_second=10_000)
     config = LiveConfig(group="community", learning=learning, gate=OPEN, limits=limits, privacy=Privacy(epsilon="off"))

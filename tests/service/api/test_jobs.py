@@ -8,27 +8,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import update
+from sqlalchemy.exc import SQLAlchemyError
 
 from fairstream.service import schema, updates
 from fairstream.service.api import jobs
-from fairstream.service.api.jobs import Commands, Ended, Forgetter, UpdateRunner, give_way
+from fairstream.service.api.jobs import Forgetter, UpdateRunner, lower_priority
 from fairstream.service.database import now, writing
 from fairstream.service.forgetting import request_forget
 from fairstream.service.workspace import Workspace
-from live_services import PATIENCE_SECONDS
+from live_services import PATIENCE_SECONDS, outage
 
 
 def test_a_process_in_the_background_has_a_lower_priority() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        give_way(process.pid)
+        lower_priority(process.pid)
         priority = os.getpriority(os.PRIO_PROCESS, process.pid)
         process.communicate(b"\n")
     assert priority == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
-    give_way(process.pid)  # has ended: nothing happens
+    lower_priority(process.pid)  # has ended: nothing happens
 
 
 def test_updates_run_in_the_background(
@@ -36,30 +36,52 @@ def test_updates_run_in_the_background(
 ) -> None:
     workspace, pids = new_workspace(), list[int]()
     monkeypatch.setattr(sys, "executable", "/bin/true")  # a process, whatever it does
-    monkeypatch.setattr(jobs, "give_way", pids.append)
-    commands = Commands(workspace.folder)
-    runner = UpdateRunner(workspace, commands)
+    monkeypatch.setattr(jobs, "lower_priority", pids.append)
+    runner = UpdateRunner(workspace)
 
     async def run() -> None:
-        assert (await commands.run("export")).code == 0
-        assert not pids
         await runner.request("test")
-        await runner.stop()
+        await asyncio.gather(*runner._running)
 
     asyncio.run(run())
     assert len(pids) == 1
 
 
-class Recorded(Commands):
+def test_an_update_ends_with_the_service(new_workspace: Callable[..., Workspace], tmp_path: Path) -> None:
+    workspace, pids = new_workspace(), list[int]()
+    endless = tmp_path / "endless"
+    endless.write_text("#!/bin/sh\nexec sleep 1000\n")
+    endless.chmod(0o755)
+
+    async def run() -> None:
+        runner = UpdateRunner(workspace)
+        await runner.request("test")
+        while not pids:
+            await asyncio.sleep(0.01)
+        await runner.stop()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "executable", str(endless))
+        patched.setattr(jobs, "lower_priority", pids.append)
+        asyncio.run(run())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+Started = list[tuple[str, ...]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """Commands that are noted instead of run."""
+    commands: Started = []
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.started: list[tuple[str, ...]] = []
+    async def note(_: Path, *command: str) -> tuple[int, str]:
+        commands.append(command)
+        return 0, ""
 
-    async def start(self, command: str, *arguments: str, **_: Any) -> Ended:
-        self.started.append((command, *arguments))
-        return Ended(0, b"", "")
+    monkeypatch.setattr(jobs, "run_command", note)
+    return commands
 
 
 COMPLETE = ("forget", "--pending")
@@ -67,68 +89,68 @@ COMPLETE = ("forget", "--pending")
 
 @pytest.mark.sqlite_only
 def test_requests_to_forget_that_an_earlier_process_left_are_completed_and_nothing_without_one(
-    new_workspace: Callable[..., Workspace],
+    new_workspace: Callable[..., Workspace], started: Started
 ) -> None:
     workspace = new_workspace()
-    commands = Recorded(workspace.folder)
-
-    async def first_step(forgetter: Forgetter) -> asyncio.Task[None]:
-        """A step that has looked for what an earlier process left."""
-        step = asyncio.create_task(forgetter.step())
-        while not forgetter._has_looked:
-            await asyncio.sleep(0.01)
-        return step
 
     async def run() -> None:
-        idle = Forgetter(workspace, commands)
-        step = await first_step(idle)
-        assert not idle._wanted.is_set()
-        idle.wake()
-        await step
-        assert commands.started == [COMPLETE]
+        idle = Forgetter(workspace)
+        await idle.step()
+        waiting = asyncio.create_task(idle.step())
+        await asyncio.sleep(0)
+        assert not started
         request_forget(workspace, ["u1"], by="test", known=["u1"])
-        busy = Forgetter(workspace, commands)
-        step = await first_step(busy)
-        assert busy._wanted.is_set() or step.done()
-        await step
-        assert commands.started == [COMPLETE] * 2
+        idle.wake()
+        await waiting
+        assert started == [COMPLETE]
+        await Forgetter(workspace).step()
+        assert started == [COMPLETE] * 2
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 @pytest.mark.sqlite_only
-def test_forgetting_starts_no_process_while_an_update_runs(new_workspace: Callable[..., Workspace]) -> None:
+def test_a_request_to_forget_outlives_a_failure(
+    new_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace, codes = new_workspace(), [1, 0]
+    request_forget(workspace, ["u1"], by="test", known=["u1"])
+
+    async def fail_once(*_: object) -> tuple[int, str]:
+        return codes.pop(0), "the lock is taken"
+
+    monkeypatch.setattr(jobs, "run_command", fail_once)
+
+    async def run() -> None:
+        forgetter = Forgetter(workspace)
+        with outage(workspace.engine), pytest.raises(SQLAlchemyError):
+            await forgetter.step()
+        with pytest.raises(RuntimeError, match="lock is taken"):
+            await forgetter.step()
+        await forgetter.step()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+    assert not codes
+
+
+@pytest.mark.sqlite_only
+def test_forgetting_starts_no_process_while_an_update_runs(
+    new_workspace: Callable[..., Workspace], started: Started
+) -> None:
     workspace = new_workspace()
-    commands = Recorded(workspace.folder)
     request_forget(workspace, ["u1"], by="test", known=["u1"])
     running = updates.request(workspace, "test")
     with writing(workspace.engine) as connection:
         connection.execute(update(schema.updates).values(state="running", started=now()))
 
     async def run() -> None:
-        forgetter = Forgetter(workspace, commands)
-        forgetter.wake()
+        forgetter = Forgetter(workspace)
         with workspace.updating():
             for _ in range(2):
                 await forgetter.step()
-            assert not commands.started
+            assert not started
         await forgetter.step()  # its process is gone
-        assert commands.started == [COMPLETE]
+        assert started == [COMPLETE]
 
     asyncio.run(run())
     assert updates.get(workspace.engine, running.id).state == "failed"
-
-
-@pytest.mark.slow
-def test_only_what_nobody_waits_for_runs_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pids: list[int] = []
-    monkeypatch.setattr(jobs, "give_way", pids.append)
-    commands = Commands(tmp_path)
-
-    async def run() -> None:
-        assert (await commands.start("status")).code
-        assert not pids
-        assert (await commands.start("status", in_background=True)).code
-
-    asyncio.run(run())
-    assert len(pids) == 1

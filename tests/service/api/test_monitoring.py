@@ -6,36 +6,17 @@ import asyncio
 import io
 import json
 import logging
+import time
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from fairstream.errors import CheckpointError, DataError, ModelError, WorkspaceError
 from fairstream.service.api.errors import error_from
 from fairstream.service.api.jobs import repeat
-from fairstream.service.api.monitoring import BUCKETS, BufferedHandler, Metrics, interpolated
+from fairstream.service.api.monitoring import LogQueue, Metrics
 from fairstream.service.database import DatabaseUnavailableError
-
-
-@given(seconds=st.lists(st.floats(0, 10), min_size=1), q=st.floats(0.01, 0.99))
-def test_a_quantile_is_at_most_a_bucket_away_from_the_exact_one(seconds: list[float], q: float) -> None:
-    bounds = [*BUCKETS, float("inf")]
-    estimate = interpolated([(bound, sum(each <= bound for each in seconds)) for bound in bounds], q)
-    exact = float(np.quantile(seconds, q, method="inverted_cdf"))
-    place = int(np.searchsorted(BUCKETS, exact))
-    assert estimate is not None
-    assert (0.0, *BUCKETS)[place] - 1e-9 <= estimate <= bounds[min(place, len(BUCKETS) - 1)] + 1e-9
-
-
-def test_a_quantile_lies_inside_its_bucket_and_is_none_before_the_first_request() -> None:
-    metrics = Metrics()
-    assert metrics.quantile("/x", 0.5) is None
-    for _ in range(9):
-        metrics.seconds.labels("/x").observe(0.02)
-    assert metrics.quantile("/x", 0.5) == pytest.approx(0.0175)  # not the bucket's upper bound, 0.025
+from fairstream.service.records import UnknownIdError
 
 
 def test_counters_are_shown_in_prometheus_format() -> None:
@@ -50,23 +31,23 @@ def test_counters_are_shown_in_prometheus_format() -> None:
         'fairstream_events_total{outcome="accepted"} 7.0',
     ):
         assert line in text
-    assert (metrics.count(), metrics.count(min_status=500)) == (1, 0)
 
 
-def test_logs_are_lines_of_json_and_what_is_lost_is_counted() -> None:
+def test_logs_are_lines_of_json_and_lost_lines_are_counted() -> None:
     stream = io.StringIO()
-    handler = BufferedHandler(stream)
-    handler._records = type(handler._records)(maxlen=3)
+    handler = LogQueue(stream, max_waiting=3)
     logger = logging.Logger("test", logging.INFO)
     logger.addHandler(handler)
     for n in range(5):
         logger.info("request", extra={"n": n})
+    handler.listener.start()
+    while handler.queue.qsize():
+        time.sleep(0.001)
     logger.error("model %s\n", "ü", extra={"why": 'a "quote"'})
-    handler.start()
-    handler.close()
+    handler.listener.stop()
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["event"] for line in lines] == ["request", "request", "model ü\n", "log lines lost"]
-    assert (lines[0]["n"], lines[2]["why"], lines[2]["level"], lines[3]["n"]) == (3, 'a "quote"', "error", 3)
+    assert [line["event"] for line in lines] == ["request"] * 3 + ["model ü\n", "log lines lost"]
+    assert (lines[0]["n"], lines[3]["why"], lines[3]["level"], lines[4]["n"]) == (0, 'a "quote"', "error", 2)
 
 
 def test_a_loop_outlives_exceptions_also_the_first_time() -> None:
@@ -93,6 +74,7 @@ def test_a_loop_outlives_exceptions_also_the_first_time() -> None:
         (DataError("event 3: time is missing"), 422, "time is missing"),
         (ModelError("model m1 has weights that are not finite"), 500, "not finite"),
         (CheckpointError("model m1 is damaged"), 500, "m1 is damaged"),
+        (UnknownIdError("there is no model m1"), 404, "no model"),
         (WorkspaceError("model m1 is in service already"), 409, "in service already"),
         (
             DatabaseUnavailableError("the database sqlite:////home/x cannot be used: unable to open"),

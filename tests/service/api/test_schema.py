@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
-from fairstream.service.api.schemas import ARROW, JSON, JSON_LINES
+from fairstream.service.api.schemas import JSON, JSON_LINES
 from fairstream.service.event_store import EventStore
 from fairstream.service.settings import Limits, LiveConfig
 from fairstream.service.workspace import Workspace
@@ -113,7 +113,7 @@ def mutations(seed: int, n: int) -> Iterator[tuple[str, bytes]]:
                 case 3:
                     body[at:at] = source.choice([b"null", b"1e999", b"[[", b'"\\ud800"', b"-0", b"NaN", b"{}"])
             body = body or bytearray(b" ")
-        yield source.choice([JSON, JSON_LINES, ARROW]), bytes(body)
+        yield source.choice([JSON, JSON_LINES]), bytes(body)
 
 
 def test_damaged_bodies_are_refused_or_stored_and_nothing_else(service: tuple[Workspace, Running]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
@@ -34,24 +32,15 @@ PEOPLE = [{"user_id": "u1", "group": "a"}, {"user_id": 2, "group": "b"}]
 EVENT = {"user_id": "u1", "item_id": "i1", "time": 5}
 
 
-def ipc(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue()
-
-
 def test_events_of_every_kind_are_stored_once(new_service: Maker) -> None:
     workspace, client = new_service(with_model=False)
     store = EventStore(workspace)
     lines = b"\n".join(json.dumps({**EVENT, "item_id": f"l{n}"}).encode() for n in range(3))
-    table = pa.table({"user_id": [7, 8], "item_id": ["a", "b"], "time": [1.5, 2.5]})
     sent = [
         ("application/json", json.dumps(EVENT).encode(), 1),
         ("application/json", json.dumps([{**EVENT, "event_id": "e1"}, {**EVENT, "event_id": "e2"}]).encode(), 2),
         ("application/json; charset=utf-8", json.dumps({"events": [{**EVENT, "event_id": "e3"}]}).encode(), 1),
         ("application/x-ndjson", lines, 3),
-        ("application/vnd.apache.arrow.stream", ipc(table), 2),
         ("application/json", b"[]", 0),
     ]
     n = 0
@@ -77,8 +66,6 @@ BAD_BODIES = [
     ("application/json", json.dumps([EVENT, {**EVENT, "time": 1e15}]).encode()),
     ("application/json", json.dumps([EVENT, {**EVENT, "more": 1}]).encode()),
     ("application/x-ndjson", b'{"user_id": "u"}\n'),
-    ("application/vnd.apache.arrow.stream", b"not arrow"),
-    ("application/vnd.apache.arrow.stream", ipc(pa.table({"user_id": ["u"]}))),
 ]
 
 
@@ -120,7 +107,7 @@ def test_answers_are_the_models(shared: Shared) -> None:
     assert items_of(many["answers"][0]) == items_of(alone)
 
 
-def test_the_shortcut_answers_as_the_route_does(shared: Shared) -> None:
+def test_a_plain_request_gets_the_same_list_as_one_with_parameters(shared: Shared) -> None:
     _, client = shared
     counted = 'fairstream_requests_total{method="GET",route="/v1/users/{user_id}/recommendations",status="200"}'
     before = metric(client, counted)
@@ -128,7 +115,7 @@ def test_the_shortcut_answers_as_the_route_does(shared: Shared) -> None:
         for query in ("", "?k=7", "?k=007"):
             path = f"/v1/users/{user}/recommendations"
             first, second = (client.get(path + query, headers=client.keys.read) for _ in range(2))
-            third = client.get(f"{path}?{query[1:]}&x=1", headers=client.keys.read)  # not one for the shortcut
+            third = client.get(f"{path}?{query[1:]}&x=1", headers=client.keys.read)  # not a plain request
             assert first.content == second.content == third.content
             assert second.headers["content-type"] == third.headers["content-type"] == "application/json"
     assert metric(client, counted) == before + 27
@@ -184,9 +171,7 @@ def test_a_withdrawn_item_leaves_every_list_at_once_and_comes_back(shared: Share
     assert client.put(path, json={"available": True}, headers=client.keys.admin).status_code == 200
     assert items_for(client, "u4", 10) == before
     assert client.put(path, json={"available": True}, headers=client.keys.admin).status_code == 200  # changes nothing
-    changes = [json.loads(entry.body) for entry in entries(workspace.engine) if entry.kind == "item"]
-    assert [(change["available"], change["by"]) for change in changes] == [(False, "ingester"), (True, "adminer")]
-    assert {change["item_id"] for change in changes} == {before[0]}
+    assert not [entry for entry in entries(workspace.engine) if entry.kind == "item"]  # stock is no decision
     for body in ({}, {"available": "no"}, {"available": None}, [], {"available": True, "more": 1}):
         assert client.put(path, json=body, headers=client.keys.ingest).status_code == 422, body
 
@@ -222,7 +207,7 @@ def items_of(answer: dict[str, Any]) -> list[str]:
 
 def test_a_person_to_be_forgotten_is_a_stranger_in_the_next_list(new_service: Maker) -> None:
     _, client = new_service()
-    client.app.state.service.follower.stop()  # which would tell the list half a second later
+    client.app.state.service._tasks["follower"].cancel()  # which would tell the list half a second later
     stranger = items_for(client, "nobody", 10)
     assert items_for(client, "u1", 10) != stranger
     answer = client.delete("/v1/users/u1", headers=client.keys.admin)
@@ -337,6 +322,7 @@ def test_lists_go_on_while_the_database_is_away_and_readiness_says_what_is_wrong
     wait_until(lambda: client.get("/readyz").json()["status"] == "ready")
 
 
+@pytest.mark.slow
 def test_readiness_tells_of_a_database_that_hangs_although_every_thread_waits_for_it(
     new_service: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,7 +356,7 @@ def test_readiness_names_a_part_that_has_ended(new_service: Maker) -> None:
     _, client = new_service()
     service = client.app.state.service
     service._tasks["keys"].cancel()
-    service.follower.stop()
+    service._tasks["follower"].cancel()
     wait_until(lambda: len(client.get("/readyz").json()["problems"]) == 2)
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
@@ -433,13 +419,13 @@ def test_a_list_needs_a_key_with_the_scope_whether_it_is_cached_or_not(shared: S
     for user in ("u31", "u32", "u33"):
         path = f"/v1/users/{user}/recommendations"
         for cached in (False, True):
-            assert (serving.cached_json(user, 20) is not None) == cached
+            assert (serving.current.cached_json(user, 20) is not None) == cached
             for headers in (client.keys.ingest, client.keys.attributes):
                 answer = client.get(path, headers=headers)
                 assert (answer.status_code, answer.json()["detail"]) == (403, "This API key lacks the scope 'read'.")
             for headers in ({}, {"Authorization": "Bearer nonsense"}, revoked):
                 assert client.get(path, headers=headers).status_code == 401
-            assert (serving.cached_json(user, 20) is not None) == cached  # nothing was made for who may not read
+            assert (serving.current.cached_json(user, 20) is not None) == cached  # no list was made
             assert client.get(path, headers=client.keys.read).status_code == 200
 
 
@@ -448,7 +434,7 @@ def test_lists_count_towards_the_rate_of_a_key_whether_they_are_cached_or_not(ne
     serving = without_lists(client)
     for cached, headers in ((False, client.keys.read), (True, client.keys.admin)):
         path = "/v1/users/u31/recommendations"
-        assert (serving.cached_json("u31", 20) is not None) == cached
+        assert (serving.current.cached_json("u31", 20) is not None) == cached
         assert client.get(path, headers=headers).status_code == 200
         for user in ("u31", "u32"):
             answer = client.get(f"/v1/users/{user}/recommendations", headers=headers)
@@ -478,6 +464,7 @@ def test_before_anything_can_answer_lists_are_refused_with_a_sentence(
     assert_one_sentence(answer)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_one_list_is_told_and_spoils_no_other(
     new_service: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

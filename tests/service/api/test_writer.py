@@ -1,7 +1,8 @@
-"""The thread that stores events: a receipt for what is on disk, and nothing ends it."""
+"""Storing events: a receipt for what is on disk, and only for that."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import sqlite3
 from collections.abc import Callable
@@ -12,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from fairstream.service import database
+from fairstream.service.api.batching import Writer
 from fairstream.service.api.errors import ApiError
-from fairstream.service.api.writer import Writer
-from fairstream.service.event_store import EventStore, Receipt
+from fairstream.service.event_store import EventsReceipt, EventStore
 from fairstream.service.forgetting import forget
-from fairstream.service.incoming import Batch, batch_from_json
+from fairstream.service.incoming import batch_from_json
 from fairstream.service.workspace import Workspace
 from live_services import PATIENCE_SECONDS, outage
 
@@ -34,10 +35,26 @@ def new_writer(new_workspace: Callable[..., Workspace]) -> Maker:
     return make
 
 
-def batch(workspace: Workspace, *events: dict[str, Any]) -> Batch:
+def batch(workspace: Workspace, *events: dict[str, Any]) -> pa.Table:
     return batch_from_json(
         [{"user_id": "u", "item_id": "i", "time": 1, **event} for event in events], workspace.config.limits
     )
+
+
+def store_all(writer: Writer, batches: list[pa.Table]) -> list[EventsReceipt | BaseException]:
+    """Store batches that wait together, then end the writer."""
+
+    async def ask() -> list[EventsReceipt | BaseException]:
+        results = await asyncio.gather(*map(writer.store, batches), return_exceptions=True)
+        await writer.stop()
+        return results
+
+    return asyncio.run(asyncio.wait_for(ask(), PATIENCE_SECONDS))
+
+
+def status_of(result: EventsReceipt | BaseException) -> int:
+    assert isinstance(result, ApiError)
+    return result.status_code
 
 
 def test_batches_that_wait_together_each_get_their_own_receipt(new_writer: Maker) -> None:
@@ -46,28 +63,30 @@ def test_batches_that_wait_together_each_get_their_own_receipt(new_writer: Maker
         batch(workspace, *({"user_id": f"u{n}", "event_id": str((7 * n + m) % 50)} for m in range(n % 6)))
         for n in range(60)
     ]
-    receipts = [writer.store(each) for each in batches]  # before it runs: they go together
-    writer.start()
     seen: set[str] = set()
-    for each, receipt in zip(batches, receipts, strict=True):
-        ids = set(each.table["event_id"].to_pylist())
-        assert receipt.result(PATIENCE_SECONDS) == (len(ids - seen), len(ids & seen), 0)
+    for each, receipt in zip(batches, store_all(writer, batches), strict=True):
+        ids = set(each["event_id"].to_pylist())
+        assert receipt == EventsReceipt(len(ids - seen), len(ids & seen), 0)
         seen |= ids
-    writer.stop()
     assert sum(map(len, handed_on)) == len(seen) <= store.last_seq()
 
 
 def test_more_than_can_wait_is_refused_and_what_was_accepted_is_stored(new_writer: Maker) -> None:
     writer, store, workspace, _ = new_writer(max_open=300)
     batches = [batch(workspace, {"time": n}) for n in range(400)]
-    receipts = [writer.store(each) for each in batches[:256]]
-    with pytest.raises(ApiError) as refused:
-        writer.store(batches[256])
-    assert refused.value.status_code == 503
-    writer.start()
-    writer.stop()
-    assert all(receipt.result(0) == (1, 0, 0) for receipt in receipts)
-    assert store.n_open() == len(receipts) < 300
+    results = store_all(writer, batches)
+    assert results[:256] == [EventsReceipt(1, 0, 0)] * 256
+    assert {*map(status_of, results[256:])} == {503}
+    assert store.n_open() == 256
+
+
+def test_what_the_limit_on_open_events_has_no_room_for_is_refused(new_writer: Maker) -> None:
+    writer, store, workspace, handed_on = new_writer(max_open=3)
+    batches = [batch(workspace, *({"time": 10 * n + m} for m in range(size))) for n, size in enumerate((2, 2, 1))]
+    first, second, third = store_all(writer, batches)
+    assert first == EventsReceipt(2, 0, 0)
+    assert status_of(second) == status_of(third) == 503
+    assert store.n_open() == sum(map(len, handed_on)) == 2
 
 
 @pytest.mark.parametrize(
@@ -85,48 +104,65 @@ def test_what_the_database_does_not_accept_is_refused_with_its_cause_and_spoils_
     writer, store, workspace, _ = new_writer()
     append_all = store.append_all
 
-    def failing(batches: list[Batch]) -> list[Receipt]:
-        if any("bad" in each.table["item_id"].to_pylist() for each in batches):
+    def failing(batches: list[pa.Table]) -> list[EventsReceipt]:
+        if any("bad" in each["item_id"].to_pylist() for each in batches):
             raise why
         return append_all(batches)
 
     monkeypatch.setattr(store, "append_all", failing)
     good, bad = batch(workspace, {"item_id": "good"}), batch(workspace, {"item_id": "bad"})
-    receipts = [writer.store(each) for each in (good, bad, good)]
-    writer.start()
-    writer.stop()
-    assert receipts[0].result(0).accepted == 1
-    assert receipts[2].result(0).repeated == 1
-    with pytest.raises(ApiError) as refused:
-        receipts[1].result(0)
-    assert refused.value.status_code == status
+    first, refused, third = store_all(writer, [good, bad, good])
+    assert first == EventsReceipt(1, 0, 0)
+    assert third == EventsReceipt(0, 1, 0)
+    assert status_of(refused) == status
 
 
-def test_an_exception_after_the_commit_neither_ends_the_thread_nor_loses_the_receipt(new_writer: Maker) -> None:
+def test_an_exception_after_the_commit_loses_no_receipt(new_writer: Maker) -> None:
     _, store, workspace, _ = new_writer()
 
     def broken(_: pa.Table) -> None:
         raise RuntimeError("the list could not be made")
 
     writer = Writer(store, broken, 1000)
-    writer.start()
-    for n in range(3):
-        assert writer.store(batch(workspace, {"time": n})).result(PATIENCE_SECONDS).accepted == 1
-    assert writer.is_alive
-    writer.stop()
+
+    async def run() -> None:
+        for n in range(3):
+            assert (await writer.store(batch(workspace, {"time": n}))).accepted == 1
+        await writer.stop()
+
+    asyncio.run(run())
 
 
 def test_a_database_that_is_away_is_a_refusal_and_the_writer_goes_on(new_writer: Maker) -> None:
     writer, store, workspace, _ = new_writer()
-    writer.start()
-    with outage(workspace.engine), pytest.raises(ApiError) as refused:
-        writer.store(batch(workspace, {})).result(PATIENCE_SECONDS)
-    assert refused.value.status_code == 503
-    assert writer.problem is refused.value
-    assert writer.store(batch(workspace, {})).result(PATIENCE_SECONDS).accepted == 1
-    assert writer.problem is None
-    writer.stop()
+
+    async def run() -> None:
+        with outage(workspace.engine), pytest.raises(ApiError) as refused:
+            await writer.store(batch(workspace, {}))
+        assert refused.value.status_code == 503
+        assert writer.problem is refused.value
+        assert (await writer.store(batch(workspace, {}))).accepted == 1
+        assert writer.problem is None
+        await writer.stop()
+
+    asyncio.run(run())
     assert store.last_seq() == 1
+
+
+def test_what_was_accepted_is_stored_although_nobody_waits_for_it(new_writer: Maker) -> None:
+    writer, store, workspace, _ = new_writer()
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(writer.store(batch(workspace, {"time": n}))) for n in range(3)]
+        await asyncio.sleep(0)
+        assert writer.seconds_waiting() > 0
+        tasks[1].cancel()
+        await writer.stop()
+        assert writer.seconds_waiting() == 0
+        assert [tasks[0].result().accepted, tasks[2].result().accepted] == [1, 1]
+
+    asyncio.run(run())
+    assert store.last_seq() == 3
 
 
 @pytest.mark.sqlite_only  # of PostgreSQL test_hanging_database.py tells
@@ -138,37 +174,32 @@ def test_batches_that_wait_for_a_locked_database_are_refused_together(
         store, n_waits = EventStore(workspace), 0
         append_all = store.append_all
 
-        def counted(batches: list[Batch]) -> list[Receipt]:
+        def counted(batches: list[pa.Table]) -> list[EventsReceipt]:
             nonlocal n_waits
             n_waits += 1
             return append_all(batches)
 
         monkeypatch.setattr(store, "append_all", counted)
         writer = Writer(store, lambda _: None, 1000)
-        receipts = [writer.store(batch(workspace, {"time": n})) for n in range(20)]
+        batches = [batch(workspace, {"time": n}) for n in range(20)]
         with closing(sqlite3.connect(workspace.folder / "events.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            writer.start()
-            for receipt in receipts:
-                with pytest.raises(ApiError, match="locked"):
-                    receipt.result(PATIENCE_SECONDS)
+            for result in store_all(writer, batches):
+                assert "locked" in str(result)
         assert n_waits == 1
-        assert writer.store(batch(workspace, {})).result(PATIENCE_SECONDS).accepted == 1
-        writer.stop()
+        assert store_all(Writer(store, lambda _: None, 1000), batches[:1]) == [EventsReceipt(1, 0, 0)]
 
 
 def test_only_what_was_stored_is_handed_on(new_writer: Maker) -> None:
     writer, store, workspace, handed_on = new_writer()
     store.append(batch(workspace, {"user_id": "gone", "event_id": "1"}, {"event_id": "2", "item_id": "first"}))
     forget(workspace, ["gone"], by="test")
-    writer.start()
     sent = batch(
         workspace,
         {"user_id": "gone", "event_id": "1"},
         {"event_id": "2", "item_id": "another under the same id"},
         {"event_id": "3", "item_id": "new"},
     )
-    assert writer.store(sent).result(PATIENCE_SECONDS) == (1, 1, 1)
-    writer.stop()
+    assert store_all(writer, [sent]) == [EventsReceipt(1, 1, 1)]
     (events,) = handed_on
     assert (events["user_id"].to_pylist(), events["item_id"].to_pylist()) == (["u"], ["new"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, insert
 
-from fairstream.evaluation.by_group import group_statistics
+from fairstream.evaluation.by_group import panel_scores
 from fairstream.evaluation.resampling import GroupPanel
 from fairstream.service.audit import record
 from fairstream.service.database import writing
@@ -102,7 +102,7 @@ def scores(rng: np.random.Generator, gap: float, level: float, n: int = 240) -> 
     codes = np.array([0] * (2 * n // 3) + [1] * (n // 3), dtype=np.int16)
     means = np.where(codes == 0, level + gap / 3, level - 2 * gap / 3)
     values = np.clip(rng.normal(means, 0.09), 0, 1)[:, None, None]
-    (found,) = group_statistics(GroupPanel(values, codes, n_groups=2), GROUPS[:2], rng, n_resamples=20)
+    (found,) = panel_scores(GroupPanel(values, codes, n_groups=2), GROUPS[:2], rng, n_resamples=20)
     document = found.to_dict()
     document["by_group"][TOO_SMALL] = None
     return document

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fairstream.errors import WorkspaceError
-from fairstream.service.dashboard import Health
+from fairstream.service.dashboard.routes import Health
 from fairstream.service.serving import Answer
 
 
@@ -34,7 +34,7 @@ class Standing:
             raise WorkspaceError(self.problem)
         return Answer([f"item {n}" for n in range(k)], [1 / (n + 1) for n in range(k)], "model", "m")
 
-    async def start_update(self, by: str) -> None:
+    async def request_update(self, by: str) -> None:
         if self.is_updating:
             raise WorkspaceError("an update is running already; wait until it has ended")
         self.started_by.append(by)

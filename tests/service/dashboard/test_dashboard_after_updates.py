@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from streams import named_stream, take_in
 
-from fairstream.service.dashboard.overview import quality_chart, stream_charts, target_of
-from fairstream.service.dashboard.reading import gap_of, read_model, read_overview, scores_of
-from fairstream.service.dashboard.status import status_of
-from fairstream.service.dashboard.templating import render
-from fairstream.service.dashboard.words import checks_of, sentence
+from fairstream.service.dashboard.overview import quality_chart, status_of, stream_charts
+from fairstream.service.dashboard.reading import ModelStory, Overview
+from fairstream.service.dashboard.web import render
+from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.registry import promote
 from fairstream.service.updates import run
 from fairstream.service.workspace import Workspace
+from fairstream.text import sentence
 from live_services import add_model, make_keys, running, wait_until
 
 PERIODS, _ = named_stream()
@@ -37,7 +37,7 @@ def test_the_lists_are_those_of_the_service_and_an_item_that_is_withdrawn_leaves
 
         def shown() -> list[str]:
             page = client.get("/lists", params={"user": "u1"}).text
-            ours = page[page.index("gets now") : page.index("chose lately")]
+            ours = page[page.index("Recommended to") : page.index("Recent choices")]
             return re.findall(r"<li><span>(\w+)</span>", ours)
 
         answer = client.get("/v1/users/u1/recommendations", headers=keys.read).json()
@@ -54,7 +54,7 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     workspace = learned
     take_in(workspace, PERIODS[2])
     assert run(workspace).state == "promoted"
-    assert status_of(read_overview(workspace), "model", None, 2).level == "good"
+    assert status_of(Overview(workspace), "model", None, 2).level == "good"
     flood = PERIODS[3].slice(0, len(PERIODS[3]) // 2)
     flood = flood.set_column(0, "user_id", pa.array(["u1"] * len(flood)))
     take_in(workspace, pa.concat_tables([PERIODS[3], flood]))
@@ -63,9 +63,9 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     assert rejected.model is not None
     take_in(workspace, PERIODS[4].slice(0, 10))
 
-    overview = read_overview(workspace)
+    overview = Overview(workspace)
     assert [period.t for period, _ in overview.evaluated] == [1, 2, 3]
-    assert 0 < overview.events.waiting <= 10
+    assert 0 < overview.n_waiting <= 10
     assert overview.updates[0] == rejected
     status = status_of(overview, "model", None, 2)
     assert (status.level, status.headline, status.candidate) == (
@@ -74,21 +74,20 @@ def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
         rejected.model,
     )
     assert "busiest user" in status.sentences[0]
-    assert all(gap_of(scores) is not None for _, scores in overview.evaluated)
+    assert all(gap_in(score) is not None for _, score in overview.evaluated)
     assert quality_chart(overview).columns[-1].note == "candidate rejected"
     assert [chart.title for chart in stream_charts(overview)][:1] == ["Events"]
 
     for model in overview.candidates.values():
-        story = read_model(workspace, model.id)
-        assert story is not None
-        assert scores_of(model.about["evaluation"]) is not None
-        assert (scores_of(model.about.get("before")) is None) == (model.t == 0)
+        story = ModelStory(workspace, model.id)
+        assert score_in(model.about["evaluation"])
+        assert bool(score_in(model.about.get("before"))) == (model.t > 0)
         assert story.entries[0].kind == "update"
-        page = render("audit.html", story=story, target=target_of(model), name="", group="", made=0, css="")
-        for check in checks_of(model):
+        page = render("audit.html", story=story, name="", group="", made=0, css="")
+        for check in model.decision["checks"]:
             assert html.escape(sentence(check["sentence"])).replace("&#x27;", "&#39;") in page
 
     promote(workspace, rejected.model, by="a person")
-    status = status_of(read_overview(workspace), "model", None, 2)
+    status = status_of(Overview(workspace), "model", None, 2)
     assert status.level == "good"
-    assert "promoted by hand" in status.sentences[0]
+    assert "An admin promoted" in status.sentences[0]

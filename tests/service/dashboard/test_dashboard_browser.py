@@ -10,13 +10,11 @@ import pytest
 from browser import CHROMIUM, Browser, browser
 from fastapi import FastAPI
 from made_up import filled, model_id
-from markupsafe import Markup
 from running import Standing
 
-from fairstream.service.dashboard import routes
-from fairstream.service.dashboard.overview import target_of
-from fairstream.service.dashboard.reading import read_model
-from fairstream.service.dashboard.templating import assets, render
+from fairstream.service.dashboard.reading import ModelStory
+from fairstream.service.dashboard.routes import Dashboard
+from fairstream.service.dashboard.web import assets, render
 from fairstream.service.database import now
 from fairstream.service.keys import make_key
 from fairstream.service.settings import LiveConfig
@@ -79,7 +77,7 @@ def seen(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A browser that has signed in by typing a key into the page."""
     key = make_key(workspace.engine, "admin", "admin")
     app = FastAPI()
-    app.router.routes.extend(routes(workspace, Standing()))
+    app.router.routes.extend(Dashboard(workspace, Standing()).routes())
     with served(app, ws="none") as address, browser(tmp_path_factory.mktemp("profile")) as page:
         page.screen(1280)
         page.go(f"{address}/")
@@ -203,11 +201,9 @@ def test_the_audit_file_stands_alone_and_pages_print(
 ) -> None:
     page.go(f"{address}/")
     assert page.pdf().startswith(b"%PDF")
-    story = read_model(workspace, model_id(9))
-    assert story is not None
-    file, css = tmp_path / "audit.html", next(iter(assets().values())).content.decode()
-    shared = {"name": "shop", "group": "community", "made": now(), "css": Markup(css)}
-    file.write_text(render("audit.html", story=story, target=target_of(story.model), **shared))
+    story, file = ModelStory(workspace, model_id(9)), tmp_path / "audit.html"
+    shared = {"name": "shop", "group": "community", "made": now(), "css": next(iter(assets().values()))}
+    file.write_text(render("audit.html", story=story, **shared))
     for width in (1280, 390):
         page.screen(width)
         page.requests.clear()

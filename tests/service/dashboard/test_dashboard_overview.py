@@ -28,13 +28,13 @@ from sqlalchemy import update
 
 from fairstream.evaluation.by_group import Estimate, GroupScores
 from fairstream.service.audit import record
-from fairstream.service.dashboard.audit_file import audit_json
-from fairstream.service.dashboard.charts import Moment, Series, bar_chart, line_chart
-from fairstream.service.dashboard.overview import gap_chart, quality_chart
-from fairstream.service.dashboard.reading import PERIODS_AT_ONCE, gap_of, read_model, read_overview, scores_of
-from fairstream.service.dashboard.status import status_of
+from fairstream.service.dashboard.charts import Moment, Series, make_chart
+from fairstream.service.dashboard.overview import gap_chart, quality_chart, status_of
+from fairstream.service.dashboard.reading import PERIODS_AT_ONCE, ModelStory, Overview, audit_json
 from fairstream.service.database import writing
+from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.learning import Learning
+from fairstream.service.records import UnknownIdError
 from fairstream.service.schema import models, service
 from fairstream.service.serving import ServedBy
 from fairstream.service.workspace import Workspace
@@ -51,15 +51,15 @@ ESTIMATES = st.builds(
 
 
 def test_everything_is_read(new_workspace: Maker) -> None:
-    overview = read_overview(filled(new_workspace()))
+    overview = Overview(filled(new_workspace()))
     assert overview.service is not None
     assert overview.serving is not None
     assert overview.service.model == overview.serving.id == model_id(N_PERIODS - 1)
     assert [period.t for period in overview.periods] == list(range(N_PERIODS)) == sorted(overview.candidates)
     assert {t for t, model in overview.candidates.items() if model.state == "rejected"} == {5, 9}
     assert [change.t for change in overview.updates] == [11, 10, 9, 8, 7, 6]
-    assert overview.events.waiting == N_WAITING
-    assert overview.events.total == N_WAITING + sum(period.n_events for period in overview.periods)
+    assert overview.n_waiting == N_WAITING
+    assert overview.n_events == N_WAITING + sum(period.n_events for period in overview.periods)
     assert overview.groups == list(GROUPS)
     assert [entry.kind for entry in overview.entries][:2] == ["update", "update"]
     assert overview.earlier is None
@@ -74,7 +74,7 @@ def test_many_periods_are_shown_a_page_at_a_time(new_workspace: Maker) -> None:
     seen: list[int] = []
     before = None
     while before is not None or not seen:
-        overview = read_overview(workspace, before=before)
+        overview = Overview(workspace, before=before)
         assert len(overview.periods) <= PERIODS_AT_ONCE
         assert set(overview.candidates) == {period.t for period in overview.periods}
         seen = [*(period.t for period in overview.periods), *seen]
@@ -86,7 +86,7 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
     workspace = new_workspace()
 
     def status(problem: str | None = None, source: ServedBy | None = "model") -> Any:
-        return status_of(read_overview(workspace), source, problem, alert_after=2)
+        return status_of(Overview(workspace), source, problem, alert_after=2)
 
     assert (status().level, status().headline) == ("neutral", "Waiting for the first events")
     filled(workspace)
@@ -108,7 +108,7 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
         connection.execute(update(models).where(models.c.id == "candidate2").values(state="promoted"))
         connection.execute(update(service).values(model="candidate2"))
     assert status().level == "good"
-    assert "by hand" in status().sentences[0]
+    assert "An admin promoted" in status().sentences[0]
     with writing(workspace.engine) as connection:
         connection.execute(update(service).values(model=model_id(11)))
     assert "taken out of service" in status().sentences[0]
@@ -125,14 +125,14 @@ def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace:
     with writing(workspace.engine) as connection:
         add_period(connection, 0)
         add_update(connection, 0, state="skipped", reason="no group is known yet")
-    status = status_of(read_overview(workspace), "model", None, 2)
+    status = status_of(Overview(workspace), "model", None, 2)
     assert status.level == "warning"
     assert status.sentences == ["The last update was skipped. No group is known yet."]
 
 
 def test_charts_have_dates_every_reported_group_and_the_accepted_gap(new_workspace: Maker) -> None:
     workspace = filled(new_workspace(learning=Learning(model="item-item", max_disparity=0.05)))
-    overview = read_overview(workspace)
+    overview = Overview(workspace)
     quality, gap = quality_chart(overview), gap_chart(overview, workspace.config)
     assert [line.name for line in quality.lines] == [name for name in GROUPS if name != TOO_SMALL] + ["everyone"]
     assert [len(line.points) for line in quality.lines] == [N_PERIODS - 1] * 3
@@ -145,8 +145,8 @@ def test_charts_have_dates_every_reported_group_and_the_accepted_gap(new_workspa
     ]
     assert gap.limit is not None
     assert gap.limit[1] == "accepted"
-    for period, scores in overview.evaluated:
-        largest = gap_of(scores)
+    for period, score in overview.evaluated:
+        largest = gap_in(score)
         assert largest is not None
         assert [value for _, _, value in gap.columns[period.t - 1].readings] == [largest.size]
 
@@ -161,8 +161,8 @@ def test_nothing_is_drawn_outside_its_chart(values: list[float | None], hours: l
     began = datetime(2026, 1, 1, tzinfo=UTC)
     moments = [Moment(t, began + timedelta(hours=hour)) for t, hour in enumerate(hours[: len(values)])]
     bands = [None if value is None else (value / 2, 2 * value) for value in values]
-    line = line_chart("a", "A", moments, [Series("a", "line-0", values, bands)], str)
-    bars = bar_chart("b", "B", moments, values, str)
+    line = make_chart("a", "A", moments, [Series("a", "line-0", values, bands)], str)
+    bars = make_chart("b", "B", moments, [Series("b", "bar", values)], str, is_bars=True)
     n_values = sum(value is not None for value in values)
     assert len(line.lines[0].points) == len(bars.bars) == n_values
     for x, y in line.lines[0].points:
@@ -174,7 +174,7 @@ def test_nothing_is_drawn_outside_its_chart(values: list[float | None], hours: l
     for chart in (line, bars):
         assert len(chart.columns) == len(values)
         assert sum(column.width for column in chart.columns) == pytest.approx(100 if values else 0, abs=0.2)
-        assert chart.described.endswith(".")
+        assert chart.label.endswith(".")
         assert all(label != other for (_, label, _), (_, other, _) in zip(chart.dates, chart.dates[1:], strict=False))
 
 
@@ -183,9 +183,7 @@ def test_a_model_knows_its_family_and_its_record(new_workspace: Maker) -> None:
     with writing(workspace.engine) as connection:
         record(connection, "promote", {"model": model_id(3), "instead_of": model_id(2), "by": "me"})
         record(connection, "other", {"words": f"about {model_id(3)}", "more": [{"deep": model_id(4)}]})
-    story, other = read_model(workspace, model_id(4)), read_model(workspace, model_id(3))
-    assert story is not None
-    assert other is not None
+    story, other = ModelStory(workspace, model_id(4)), ModelStory(workspace, model_id(3))
     assert story.parent is not None
     assert story.parent.id == model_id(3)
     assert {child.id for child in story.children} == {model_id(5), model_id(6)}
@@ -193,7 +191,8 @@ def test_a_model_knows_its_family_and_its_record(new_workspace: Maker) -> None:
     assert [entry.kind for entry in story.entries] == ["update", "update", "update", "other"]
     assert [entry.kind for entry in other.entries] == ["update", "update", "promote"]
     for id_ in ("", "nothing", "x" * 33, "a\0b", "\ud800", "%", "_" * 10):
-        assert read_model(workspace, id_) is None
+        with pytest.raises(UnknownIdError):
+            ModelStory(workspace, id_)
 
 
 def test_the_record_of_odd_names_is_found(new_workspace: Maker) -> None:
@@ -205,8 +204,7 @@ def test_the_record_of_odd_names_is_found(new_workspace: Maker) -> None:
             record(connection, "update", {"id": id_})
         record(connection, "update", {"id": "axb", "other": "100x"})
     for id_ in names:
-        story = read_model(workspace, id_)
-        assert story is not None
+        story = ModelStory(workspace, id_)
         assert [json.loads(entry.body) for entry in story.entries] == [{"id": id_}]
 
 
@@ -224,16 +222,15 @@ def test_scores_come_back_as_they_were_written(
     largest = None if name is None else Estimate(abs(gaps[name].value), None, 0.3, 0.01)
     written = GroupScores(overall, None, groups, gaps, largest, name, None, disparity, None, None, None)
     stored = json.loads(json.dumps({"metrics": {"f1@7": {"mean": 0.9}, "ndcg@7": written.to_dict()}}))
-    read = scores_of(stored)
-    assert read == written
-    if (gap := gap_of(read)) is not None and gap.interval is not None:
+    score = score_in(stored)
+    assert GroupScores.from_dict(score) == written
+    if (gap := gap_in(score)) is not None and gap.interval is not None:
         assert gap.interval[0] >= 0
 
 
 def test_a_small_group_is_null_in_the_audit_file_and_the_record_is_whole(new_workspace: Maker) -> None:
     workspace = filled(new_workspace())
-    story = read_model(workspace, model_id(9))
-    assert story is not None
+    story = ModelStory(workspace, model_id(9))
     document = json.loads(audit_json(story, workspace.config, made=BEGINS))
     assert document["model"]["about"]["evaluation"]["metrics"][METRIC]["by_group"][TOO_SMALL] is None
     assert document["model"]["decision"] == story.model.decision

@@ -23,16 +23,17 @@ from sqlalchemy.exc import OperationalError
 
 from fairstream.service import items, registry, schema
 from fairstream.service.audit import entries
-from fairstream.service.dashboard import routes
-from fairstream.service.dashboard.reading import gap_of, read_overview, scores_of
+from fairstream.service.dashboard.reading import Overview, reason_of
+from fairstream.service.dashboard.routes import Dashboard
 from fairstream.service.dashboard.web import COOKIE, LASTS
-from fairstream.service.dashboard.words import reason_of, score
 from fairstream.service.database import writing
 from fairstream.service.event_store import EventStore
+from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key, revoke_key
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
+from fairstream.text import number
 
 pytestmark = pytest.mark.sqlite_only
 Maker = Callable[..., Workspace]
@@ -73,7 +74,7 @@ class Client:
 
     def __init__(self, workspace: Workspace, standing: Standing | None = None, *, https: bool = False) -> None:
         app = FastAPI()
-        app.router.routes.extend(routes(workspace, standing or Standing()))
+        app.router.routes.extend(Dashboard(workspace, standing or Standing()).routes())
         self._client = AsyncClient(
             transport=ASGITransport(app), base_url=f"http{'s' if https else ''}://fairstream.test"
         )
@@ -130,6 +131,7 @@ def test_without_a_key_every_page_asks_for_one(shop: Workspace) -> None:
         assert answer.content == b""
 
 
+@pytest.mark.slow
 def test_a_session_works_on_every_process_and_ends_when_its_key_is_revoked(shop: Workspace) -> None:
     first, key = Client(shop), make_key(shop.engine, "mine", "read")
     answer = sign_in(first, f" {key}\n")
@@ -253,14 +255,14 @@ def test_every_answer_is_guarded_and_no_page_has_a_script(shop: Workspace) -> No
 
 
 def test_the_pages_hold_what_was_read(shop: Workspace) -> None:
-    client, overview = signed_in(shop), read_overview(shop)
+    client, overview = signed_in(shop), Overview(shop)
     first = "".join(Reader(client.get("/").text).texts)
     assert "Everything is up to date" in first
     for period, scores in overview.evaluated:
-        gap = gap_of(scores)
+        gap = gap_in(scores)
         assert gap is not None
-        for value in (scores.mean, gap.value, *(gap.interval or ()), *scores.by_group.values()):
-            assert value is None or score(value) in first
+        for value in (scores["mean"], gap.value, *(gap.interval or ()), *scores["by_group"].values()):
+            assert value is None or number(value, 3) in first
         assert f"{period.n_events:,}" in first
     for words in ("4,711", "2.1 ms", "19.3 ms", "too few people to report"):
         assert words in first
@@ -268,8 +270,8 @@ def test_the_pages_hold_what_was_read(shop: Workspace) -> None:
     for model in overview.candidates.values():
         assert model.id in models
         assert reason_of(model)[1:] in models
-        scores = scores_of(model.about["evaluation"])
-        assert scores is None or score(scores.mean) in models
+        scores = score_in(model.about["evaluation"])
+        assert not scores or number(scores["mean"], 3) in models
     changes = "".join(Reader(client.get("/updates").text).texts)
     assert all(f"eason of update {t}" in changes for t in range(N_PERIODS))
 
@@ -313,12 +315,12 @@ def test_one_list_can_be_looked_at_and_a_history_by_admins_alone(shop: Workspace
     assert "The model in service cannot be used" in broken.get("/").text
 
 
-def test_an_item_is_withdrawn_and_given_back(shop: Workspace) -> None:
+def test_an_item_is_withdrawn_and_restored(shop: Workspace) -> None:
     admin = signed_in(shop, "admin")
     item = "a <b>thing</b> & more"
     assert admin.press("/items", {"item": item}).headers["location"] == "/lists"
     page = admin.get("/lists").text
-    assert f"Item {html.escape(item)} is out of every list." in page
+    assert f"Item {html.escape(item)} has been withdrawn." in page
     assert [row.item_id for row in items.listed(shop.engine, available=False)] == [item]
     admin.press("/items", {"item": item, "available": "yes"})
     assert items.listed(shop.engine, available=False) == []
@@ -445,7 +447,7 @@ def test_without_groups_quality_is_shown_and_no_gap(new_workspace: Maker) -> Non
         add_period(connection, 0)
         add_period(connection, 1, evaluation={"metrics": {METRIC: {"mean": 0.2, "by_group": {}}}, "n_tested_users": 50})
     page = signed_in(workspace).get("/").text
-    assert "No groups are known, so they are not compared." in page
+    assert "There are no groups to compare." in page
     assert "chart-quality" in page
     assert "chart-gap" not in page
 

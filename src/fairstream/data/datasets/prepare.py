@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,43 +19,33 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from fairstream._version import __version__
-from fairstream.data.datasets import open_dataset
-from fairstream.data.datasets.published import PUBLISHED, difference_from_paper
-from fairstream.data.datasets.raw import Dataset
-from fairstream.data.datasets.sources import Source, data_home, find_source
+from fairstream.data.datasets.sources import Source, data_home, difference_from_paper, find_source
+from fairstream.data.events import open_events, read_events
 from fairstream.data.log import EventLog
-from fairstream.data.readers import read_events
+from fairstream.data.reading import Columns
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.files import new_folder, sibling_tempdir
+from fairstream.files import new_folder
 
 _MANIFEST = "source.json"
 _FILES = ("interactions.parquet", "users.parquet", _MANIFEST)
 _REQUIRED = {"from", "size", "sha256", "checksum", "terms"}
+_COUNTS = ("n_events", "n_users", "n_items")
 _TIMEOUT_S = 30
-_LARGEST = 1 << 30
-"""Bytes; no file of these data sets is nearly as large, so an archive with a larger one is something else."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared data set, and where it came from."""
+    """A prepared data set."""
 
     source: Source
     folder: Path
-    about: Mapping[str, Any]
-    """The content of `source.json`."""
-    is_new: bool
-    """False where it existed already and was left alone."""
-
-    @property
-    def is_in_paper(self) -> bool:
-        """Whether the paper gives counts of this data set."""
-        return any(known.name == self.source.name for known in PUBLISHED)
+    about: Mapping[str, Any]  # the content of `source.json`
+    is_new: bool  # False: it existed already and was left alone
 
     @property
     def difference(self) -> str | None:
         """A sentence with both counts, where those of the paper are others."""
-        return difference_from_paper(self.source.name, **self.about["counts"])
+        return difference_from_paper(self.source.name, *(self.about["counts"][name] for name in _COUNTS))
 
 
 def get_dataset(
@@ -68,51 +58,54 @@ def get_dataset(
     force: bool = False,
     progressbar: Any = None,
 ) -> Prepared:
-    """Download the data set `name`, check it, and prepare it in the folder `to`/`name`.
+    """Download the data set `name`, check it, and prepare it in the folder `to`/`name` (by default in `data_home()`).
 
-    Parameters
-    ----------
-    name
-        One of `SOURCES`.
-    to
-        The folder to make the folder `name` in; by default `data_home()`.
-    url
-        Another address of the same file.
-    sha256
-        The checksum that the file must have; by default the published one, if there is one.
-    archive
-        A file that was downloaded before, in place of an address.
-    force
-        Replace what was prepared before; otherwise it is left alone.
-    progressbar
-        An object with the interface of tqdm (`total`, `update`, `reset`, `close`), as pooch takes it.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be downloaded, has another checksum, or does not hold the data set.
-    ConfigurationError
-        If the options contradict each other.
+    `url` is another address of the same file, `archive` a file that was downloaded before. The checksum is the
+    published one, if there is one, unless `sha256` is given. With `force`, a prepared folder is replaced. `progressbar`
+    has the interface of tqdm (`total`, `update`, `reset`, `close`), as pooch takes it.
     """
     source = find_source(name)
-    _check_options(url, sha256, archive)
+    if url is not None and archive is not None:
+        raise ConfigurationError("a data set comes from an address or from a file; give --url or --from, not both")
+    if sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
+        raise ConfigurationError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
+    if archive is not None and not archive.is_file():
+        raise DataError(f"there is no file {archive} to prepare; give the archive as it is published")
     folder = (data_home() if to is None else to) / name
     if not force and (about := _read_manifest(folder)) is not None:
-        _check_same(folder, about["sha256"], sha256)
+        if sha256 is not None and sha256.lower() != about["sha256"]:
+            raise DataError(
+                f"{folder} must come from a file with the sha256 {sha256.lower()}, but exists already "
+                f"from one with {about['sha256']}; replace it with --force"
+            )
         return Prepared(source, folder, about, is_new=False)
     _check_replaceable(folder, force=force)
-    with _cleaned_up(folder), sibling_tempdir(folder, "tmp") as working:
+    with tempfile.TemporaryDirectory() as working:
+        origin = url or source.url
         if archive is None:
-            archive, origin = working / source.file_name, url or source.url
+            archive = Path(working) / source.file_name
             _download(source, origin, archive, progressbar)
         else:
             origin = archive.name
         hashes = _checked(archive, source, sha256)
-        dataset = _open(archive, source, working / "raw")
-        log = read_events(dataset.events)
-        about = _about(source, origin, hashes, log)
+        events, users = _open(archive, source, Path(working) / "raw")
+        log = read_events(events)
+    about = {
+        "fairstream": __version__,
+        "name": name,
+        "home": source.url,
+        "from": origin,
+        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
+        **hashes,
+        "counts": dict(zip(_COUNTS, (len(log), log.n_users, log.n_items), strict=True)),
+        "notes": log.notes,
+        "terms": source.terms,
+    }
+    try:
         with new_folder(folder, replacing=True) as being_written:
-            _write(being_written, log, dataset.users, about)
+            _write(being_written, log, users, about)
+    except OSError as error:
+        raise DataError(f"{folder} could not be written: {error.strerror or error}") from None
     return Prepared(source, folder, about, is_new=True)
 
 
@@ -144,41 +137,27 @@ def _checked(path: Path, source: Source, sha256: str | None) -> dict[str, Any]:
     return {"size": size, **hashes, "checksum": checksum}
 
 
-def _open(archive: Path, source: Source, raw: Path) -> Dataset:
-    """Extract the known members of an archive, or copy the file, to where `open_dataset` reads it."""
+def _open(archive: Path, source: Source, raw: Path) -> tuple[pa.Table, pa.Table]:
+    """Extract the known members of an archive, or copy the file, to where the reader finds it, and read it."""
     raw.mkdir()
+    path = raw / source.file_name
     try:
-        if not source.members:
-            (raw / source.file_name).symlink_to(archive.resolve())
-            return open_dataset(raw / source.file_name)
-        with zipfile.ZipFile(archive) as opened:
-            if too_large := [name for name in source.members if opened.getinfo(name).file_size > _LARGEST]:
-                raise DataError(f"{too_large[0]} must have at most {_LARGEST:,} bytes; is this the published archive?")
-            paths = [Path(opened.extract(member, raw)) for member in source.members]
-        return open_dataset(paths[0].parent)
+        if source.members:
+            with zipfile.ZipFile(archive) as opened:
+                opened.extractall(raw, source.members)
+            path = (raw / source.members[0]).parent
+        else:
+            path.symlink_to(archive.resolve())
+        events, users = open_events(path, None, Columns())
+        if users is None:
+            raise DataError(f"{path.name} must have the columns of the published file")
+        return events.read(), users.read()
     except KeyError as error:
         raise DataError(f"{archive.name} must hold {', '.join(source.members)}: {error.args[0]}") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise DataError(f"{archive.name} cannot be read as a zip archive: {error}") from None
     except DataError as error:  # the user does not know the temporary folder
         raise DataError(str(error).replace(str(raw), archive.name)) from None
-
-
-def _check_options(url: str | None, sha256: str | None, archive: Path | None) -> None:
-    if url is not None and archive is not None:
-        raise ConfigurationError("a data set comes from an address or from a file; give --url or --from, not both")
-    if sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
-        raise ConfigurationError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
-    if archive is not None and not archive.is_file():
-        raise DataError(f"there is no file {archive} to prepare; give the archive as it is published")
-
-
-def _check_same(folder: Path, stored: str, given: str | None) -> None:
-    if given is not None and given.lower() != stored:
-        raise DataError(
-            f"{folder} must come from a file with the sha256 {given.lower()}, but exists already "
-            f"from one with {stored}; replace it with --force"
-        )
 
 
 def _check_replaceable(folder: Path, *, force: bool) -> None:
@@ -193,36 +172,6 @@ def _check_replaceable(folder: Path, *, force: bool) -> None:
             f"{folder} exists already and is not what `fairstream data get` wrote; "
             f"choose another with --data, or replace it with --force"
         )
-
-
-@contextmanager
-def _cleaned_up(folder: Path) -> Iterator[None]:
-    """Remove the parent folders that were made, should the block fail; turn an OSError into a DataError."""
-    missing = [above for above in folder.parents if not above.exists()]
-    try:
-        yield
-    except BaseException as error:
-        for above in missing:
-            with suppress(OSError):
-                above.rmdir()
-        if isinstance(error, OSError):
-            at = f" ({error.filename})" if error.filename else ""
-            raise DataError(f"{folder} could not be written: {error.strerror or error}{at}") from None
-        raise
-
-
-def _about(source: Source, origin: str, hashes: Mapping[str, Any], log: EventLog) -> dict[str, Any]:
-    return {
-        "fairstream": __version__,
-        "name": source.name,
-        "home": source.url,
-        "from": origin,
-        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
-        **hashes,
-        "counts": {"n_events": len(log), "n_users": log.n_users, "n_items": log.n_items},
-        "notes": log.notes,
-        "terms": source.terms,
-    }
 
 
 def _write(folder: Path, log: EventLog, users: pa.Table, about: dict[str, Any]) -> None:
@@ -240,10 +189,8 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a complete prepared folder; None for anything else."""
     try:
         about: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
-        is_complete = set(about["files"]) == set(_FILES) - {_MANIFEST} and all(
-            (folder / name).stat().st_size == size for name, size in about["files"].items()
-        )
-        has_all = set(about) >= _REQUIRED and set(about["counts"]) == {"n_events", "n_users", "n_items"}
-        return about if is_complete and has_all else None
+        sizes = {name: (folder / name).stat().st_size for name in _FILES if name != _MANIFEST}
+        has_all = set(about) >= _REQUIRED and set(about["counts"]) == set(_COUNTS)
+        return about if has_all and about["files"] == sizes else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

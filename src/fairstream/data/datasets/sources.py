@@ -1,4 +1,4 @@
-"""The paper's data sets: where they are published, and where they are kept on this machine."""
+"""The data sets that can be fetched: where they are published, what the paper says of them, where they are stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairstream.data.inputs import find_file
+from fairstream.data.log import EventLog
+from fairstream.data.reading import find_file
 from fairstream.errors import DataError
 
 _MOVIELENS = "https://files.grouplens.org/datasets/movielens"
@@ -26,19 +27,17 @@ class Source:
 
     name: str
     url: str
-    md5: str | None
-    """The published checksum, if there is one."""
-    terms: str
-    """The terms of use, in a sentence."""
-    group: str
-    """The users' column that makes the groups."""
+    md5: str | None  # the published checksum, if there is one
+    terms: str  # the terms of use, in a sentence
+    group: str  # the users' column that makes the groups
     advantaged: str
-    members: tuple[str, ...] = ()
-    """The files to extract from a zip archive; empty: the file is the data."""
+    members: tuple[str, ...] = ()  # the files to extract from a zip archive; empty: the file is the data
+    counts: tuple[int, ...] = ()
+    """Events, users and items in the paper, by which the data set is recognised; empty: the paper does not use it."""
+    pretrain_ratio: float = 0.6  # the paper's share of pre-training data
 
     @property
     def file_name(self) -> str:
-        """The last part of the address."""
         return self.url.rpartition("/")[2]
 
 
@@ -53,6 +52,7 @@ SOURCES = {
             "gender",
             "M",
             ("ml-1m/ratings.dat", "ml-1m/users.dat"),
+            (836_478, 6_039, 3_628),
         ),
         Source(
             "movielens-100k",
@@ -70,20 +70,48 @@ SOURCES = {
             _MODCLOTH_TERMS,
             "body_shape",
             "Small",
+            (),
+            (83_147, 37_142, 1_014),
+            0.7,
         ),
     )
 }
 
+PUBLISHED = [source for source in SOURCES.values() if source.counts]  # the data sets of the paper
+
 
 def find_source(name: str) -> Source:
-    """Return the data set of this name; raise DataError where there is none.
-
-    >>> find_source("modcloth").file_name
-    'df_modcloth.csv'
-    """
+    """Return the data set of this name; raise DataError where there is none."""
     if name not in SOURCES:
         raise DataError(f"the data sets that can be fetched are {', '.join(SOURCES)}, got {name!r}")
     return SOURCES[name]
+
+
+def recognise(log: EventLog) -> Source | None:
+    """Return the paper's data set that this log is, if it is one."""
+    counts = (len(log), log.n_users, log.n_items)
+    return next((source for source in PUBLISHED if source.counts == counts), None)
+
+
+def nearest(*counts: int) -> Source | None:
+    """Return the paper's data set that these counts are near to: each at most a fifth away from the paper's.
+
+    >>> nearest(800_000, 6_000, 3_600).name
+    'movielens-1m'
+    """
+    for source in PUBLISHED:
+        if all(abs(n - paper) <= paper / 5 for n, paper in zip(counts, source.counts, strict=True)):
+            return source
+    return None
+
+
+def difference_from_paper(name: str, *counts: int) -> str | None:
+    """Return both counts in a sentence, where the paper has counts of the data set and they differ."""
+    source = next((source for source in PUBLISHED if source.name == name), None)
+    if source is None or source.counts == counts:
+        return None
+    paper, here = ("{:,} events, {:,} users and {:,} items".format(*part) for part in (source.counts, counts))
+    return f"the paper's {name} has {paper}, but this has {here}: it is not the data of the paper"
 
 
 def data_home() -> Path:
@@ -91,22 +119,12 @@ def data_home() -> Path:
     if named := os.environ.get("FAIRSTREAM_DATA"):
         return Path(named)
     given = Path(os.environ.get("XDG_DATA_HOME", ""))
-    base = (
-        given if given.is_absolute() else Path.home() / ".local" / "share"
-    )  # the specification ignores a relative one
-    return base / "fairstream"
+    # The XDG specification ignores a relative path.
+    return (given if given.is_absolute() else Path.home() / ".local" / "share") / "fairstream"
 
 
 def locate(name: str, folder: Path | None = None) -> Path:
-    """Return the folder of a prepared data set: in `folder`, by default in `data_home()`.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     (Path(folder) / "modcloth").mkdir()
-    ...     (Path(folder) / "modcloth" / "interactions.csv").touch()
-    ...     locate("modcloth", Path(folder)) == Path(folder) / "modcloth"
-    True
-    """
+    """Return the folder of a prepared data set: in `folder`, by default in `data_home()`."""
     find_source(name)
     place = data_home() if folder is None else folder
     if find_file(place / name, "interactions") is None:

@@ -1,7 +1,7 @@
-"""A stream of events made from a known truth, in which a disparity really opens up.
+"""A stream of events drawn from a known truth, in which a disparity grows.
 
 Each user u has a taste θ_u(t), each item i a position x_i on the unit sphere and a popularity
-b_i; in period t the user chooses among the items that are there and that it has not had yet with
+b_i; in period t the user chooses among the present items that it has not had yet with
 
     P(i | u, t) ∝ exp(sharpness · ⟨θ_u(t), x_i⟩ + w_g · b_i).
 
@@ -47,7 +47,7 @@ class SyntheticConfig(Configuration):
     disadvantaged_share: float = Field(0.3, gt=0, lt=1)
     """Share of the users that belongs to the smaller, disadvantaged group."""
     disparity: float = Field(0.6, ge=0, le=1)
-    """How differently the groups are served by the world: 0 means alike in taste, drift and love of the popular."""
+    """How differently the groups are served by the world: 0 means equal in taste, drift and love of the popular."""
     drift: float = Field(0.25, ge=0, le=1.5)
     """Angle (radians) by which a taste turns from one period to the next."""
     new_user_share: float = Field(0.2, ge=0, lt=1)
@@ -62,7 +62,7 @@ class SyntheticConfig(Configuration):
 
 @dataclass(frozen=True, eq=False)
 class SyntheticStream:
-    """The events, and the truth that made them."""
+    """The events, and the truth behind them."""
 
     config: SyntheticConfig
     user_group: Integers
@@ -70,7 +70,7 @@ class SyntheticStream:
     user_arrival: Integers
     """(n_users,) the period in which each user can first act."""
     item_arrival: Integers
-    """(n_items,) the period in which each item is first there."""
+    """(n_items,) the period in which each item arrives."""
     user_taste: Floats
     """(n_periods + 1, n_users, d) θ_u(t)."""
     item_position: Floats
@@ -81,7 +81,7 @@ class SyntheticStream:
     """user_id, item_id, time; the whole part of a time is its period."""
 
     def preference(self, t: int) -> Floats:
-        """(n_users, n_items) the true log-preference in period t, −∞ for items not there yet."""
+        """(n_users, n_items) the true log-preference in period t, −∞ for items that have not arrived."""
         appeal = _appeal(self.config, self.user_group, self.item_popularity)
         return _preference(self.config, self.user_taste[t], self.item_position, appeal, self.item_arrival <= t)
 
@@ -113,7 +113,9 @@ def synthetic_stream(**knobs: Any) -> SyntheticStream:
 
     had = np.zeros((config.n_users, config.n_items), dtype=np.bool_)
     parts = []
-    for t, n_events in enumerate(_events_per_period(config)):
+    first = round(config.pretrain_ratio * config.n_events)
+    edges = np.linspace(first, config.n_events, config.n_periods + 1).round().astype(int)
+    for t, n_events in enumerate([first, *np.diff(edges).tolist()]):
         score = _preference(config, taste[t], position, appeal, item_arrival <= t)
         score[had] = -np.inf
         left = np.isfinite(score).sum(axis=1)
@@ -179,10 +181,10 @@ def _appeal(config: SyntheticConfig, group: Integers, popularity: Floats) -> Flo
 
 
 def _preference(
-    config: SyntheticConfig, taste: Floats, position: Floats, appeal: Floats, there: np.ndarray[Any, Any]
+    config: SyntheticConfig, taste: Floats, position: Floats, appeal: Floats, is_present: np.ndarray[Any, Any]
 ) -> Floats:
     score: Floats = config.sharpness * (taste @ position.T) + appeal
-    score[:, ~there] = -np.inf
+    score[:, ~is_present] = -np.inf
     return score
 
 
@@ -190,12 +192,6 @@ def _arrivals(rng: np.random.Generator, n: int, share: float, n_periods: int) ->
     late = rng.random(n) < share
     late[:2] = False
     return np.where(late, rng.integers(1, n_periods + 1, n), 0)
-
-
-def _events_per_period(config: SyntheticConfig) -> list[int]:
-    first = round(config.pretrain_ratio * config.n_events)
-    edges = np.linspace(first, config.n_events, config.n_periods + 1).round().astype(int)
-    return [first, *np.diff(edges).tolist()]
 
 
 def _share_out(rng: np.random.Generator, n_events: int, weight: Floats, left: Integers) -> Integers:

@@ -1,55 +1,30 @@
-"""How numbers and names are written, and what each question and figure of the paper shows."""
+"""Names, captions and verdicts: the words of the report."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from fairstream.pages.format import NOT_GIVEN, NOT_RUN, number
-from fairstream.paper.findings import Claim, Place, Point
+from fairstream.paper.findings import Claim, Findings, Place, Point, Verdict
+from fairstream.paper.settings import DATASETS, METRICS
+from fairstream.text import MISSING, counted, percent, sentence
+
+NOT_GIVEN = "not given"  # the paper has no such number
+NOT_RUN = "not run"  # the store has no runs for the number
 
 _DATASETS = {"movielens-1m": "MovieLens-1M", "movielens-100k": "MovieLens-100K", "modcloth": "ModCloth"}
-_AXES = {"period": "period", "lambda": "λ", "epochs": "epochs", "tau": "τ", "mu": "μ"}
+AXES = {"period": "period", "lambda": "λ", "epochs": "epochs", "tau": "τ", "mu": "μ"}  # the paper's symbols
 
 
 def dataset_name(dataset: str) -> str:
-    """The data set as its makers write it."""
+    """Return the proper name of a data set."""
     return _DATASETS.get(dataset, dataset)
 
 
-def axis_name(x_name: str) -> str:
-    """The paper's symbol, where it has one."""
-    return _AXES.get(x_name, x_name)
-
-
 def quantity(place: Place) -> str:
-    """What the number measures: the metric itself, or the size of its disparity."""
+    """Return what a number measures: the metric, or the size of its disparity."""
     return f"|PD| of {place.metric}" if place.y_name == "abs_pd" else place.metric
-
-
-def panel_name(place: Place) -> str:
-    """What a number was measured on.
-
-    >>> panel_name(Place("fig:params", "R", "modcloth", "MF", "F1@20", "FADE", "tau", 3.0, "performance"))
-    'ModCloth · MF · Task-R'
-    """
-    return f"{dataset_name(place.dataset)} · {place.model} · Task-{place.task}"
-
-
-def claim_value(claim: Claim, value: float) -> str:
-    """A claim's value in its unit: percent and factors as a text gives them, all else with four decimals."""
-    if claim.unit:
-        return f"{value:,.2f} {claim.unit}".replace("-", "−")
-    return number(value)
-
-
-def agreement(point: Point) -> str:
-    """One word for whether a point agrees, or why that cannot be said."""
-    if point.shortened is not None and point.ours is not None:
-        return f"shortened: {point.shortened}"
-    if point.agrees is None:
-        return NOT_RUN if point.ours is None else NOT_GIVEN
-    return "agrees" if point.agrees else "differs"
 
 
 QUESTIONS = {
@@ -57,23 +32,14 @@ QUESTIONS = {
     "RQ2": "What do the fairness loss and the fine-tuning of FADE contribute?",
     "RQ3": "Does FADE do better than other fairness-aware methods?",
     "RQ4": "How much time does FADE take?",
-    "RQ5": "How good is Differentiable Hit beside other soft ranking metrics?",
+    "RQ5": "How good is Differentiable Hit compared with other soft ranking metrics?",
     "RQ6": "How much depends on the hyperparameters?",
 }
-SHORT = {
-    "RQ1": "New data",
-    "RQ2": "Fairness loss, fine-tuning",
-    "RQ3": "Competitors",
-    "RQ4": "Time",
-    "RQ5": "Soft ranking",
-    "RQ6": "Hyperparameters",
-}
-"""What each question is about, for a list of contents."""
 
 
 @dataclass(frozen=True)
 class Caption:
-    """A figure of the paper: where it belongs, and what it shows."""
+    """A figure of the paper: its question, its title, and how to read it."""
 
     label: str
     question: str
@@ -86,10 +52,6 @@ _GROUPS = (
 )
 _TRADEOFF = "Means over the periods. Better is to the right (performance) and down (|PD|)."
 _LOWER = "Lower is fairer."
-
-
-def _parameter(label: str, title: str, task: Literal["R", "N"]) -> Caption:
-    return Caption(f"appenfig:trunc-param-{label}-task{task}", "RQ6", f"{title}, Task-{task}", _GROUPS)
 
 
 _CAPTIONS = (
@@ -107,7 +69,7 @@ _CAPTIONS = (
         "appenfig:full-trend-perf-taskR",
         "RQ2",
         "Performance over all periods, Task-R",
-        "The periods after the sixth show how long fine-tuning goes on well.",
+        "The periods after the sixth show how long fine-tuning works well.",
     ),
     *(
         Caption(
@@ -120,7 +82,7 @@ _CAPTIONS = (
     Caption("fig:scaling", "RQ6", "The weight λ of the fairness loss, MovieLens, MF", _GROUPS),
     Caption("fig:params", "RQ6", "Epochs of an update and temperature τ, MovieLens, MF", _GROUPS),
     *(
-        _parameter(label, title, task)
+        Caption(f"appenfig:trunc-param-{label}-task{task}", "RQ6", f"{title}, Task-{task}", _GROUPS)
         for label, title in (
             ("lambda", "The weight λ of the fairness loss"),
             ("tepoch", "Epochs of an update"),
@@ -130,30 +92,67 @@ _CAPTIONS = (
         for task in ("R", "N")
     ),
 )
-_BY_LABEL = {caption.label: caption for caption in _CAPTIONS}
+CAPTIONS = {caption.label: caption for caption in _CAPTIONS}
 
 TRADEOFFS = ("fig:trunc-tradeoff-taskR", "appenfig:trunc-tradeoff-taskN")
 """The figures that RQ1, RQ2 and RQ3 all look at."""
 
 
-def caption_of(label: str) -> Caption:
-    """What is known of a figure; one that the paper does not have belongs to no question."""
-    return _BY_LABEL.get(label, Caption(label, "", label, "The paper has no figure of this label."))
-
-
 def rank(label: str) -> int:
-    """Where a figure stands on the page; unknown ones come last."""
-    order = list(_BY_LABEL)
-    return order.index(label) if label in _BY_LABEL else len(order)
+    """Return the position of a figure on the page."""
+    return list(CAPTIONS).index(label)
 
 
-def panel_rank(place: Place) -> tuple[int, str, str, int, str, str]:
-    """Panels as in the paper: MovieLens before ModCloth, MF before NCF, NDCG before F1, performance before |PD|."""
+def panel_rank(place: Place) -> tuple[int, str, int, str, str]:
+    """Order panels as the paper does: MovieLens before ModCloth, MF before NCF, NDCG before F1, quality before |PD|."""
     return (
-        ("movielens-1m", "modcloth").index(place.dataset) if place.dataset in ("movielens-1m", "modcloth") else 2,
-        place.dataset,
+        DATASETS.index(place.dataset),
         place.model,
-        ("NDCG@20", "F1@20").index(place.metric) if place.metric in ("NDCG@20", "F1@20") else 2,
+        METRICS.index(place.metric),
         place.x_name,
         "" if place.y_name == "performance" else place.y_name,
     )
+
+
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "holds": ("✓", "hold"),
+    "holds in part": ("◐", "hold in part"),
+    "cannot be told": ("?", "cannot be told"),
+    "does not hold": ("✗", "do not hold"),
+    "not tested": ("○", "not tested"),
+}
+"""The icon of each verdict, and its plural."""
+
+
+def agreeing(points: Iterable[Point]) -> tuple[int, int]:
+    """Return how many points agree, and how many were compared."""
+    verdicts = [point.agrees for point in points if point.agrees is not None]
+    return sum(verdicts), len(verdicts)
+
+
+def counts_of(claims: Sequence[Claim]) -> str:
+    """Return how many claims got which verdict.
+
+    >>> counts_of([Claim("RQ1", "…", 1.0, 1.0, None, "%", "holds", "…")])
+    'of 1 claim, 1 holds'
+    """
+    counts = Counter(claim.verdict for claim in claims)
+    if not counts:
+        return "no claims were judged"
+    words = [f"{n} {kind if n == 1 else plural}" for kind, (_, plural) in VERDICTS.items() if (n := counts[kind])]
+    return f"of {counted(len(claims), 'claim')}, {', '.join(words)}"
+
+
+def in_short(findings: Findings) -> str:
+    """Return the summary as one sentence: agreement, if the protocol allows it, and verdicts."""
+    agree, compared = agreeing(findings.points)
+    claims = counts_of(findings.claims)
+    if findings.protocol != "paper" or not compared:
+        return sentence(claims)
+    numbers = f"Of {counted(compared, 'number')} compared with the paper's, {agree:,} ({share(agree, compared)}) agree"
+    return f"{numbers}; {claims}."
+
+
+def share(part: int, whole: int) -> str:
+    """Return a share in percent."""
+    return percent(part / whole) if whole else MISSING

@@ -7,8 +7,8 @@ import hashlib
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 from fastapi import Request, Security
@@ -20,12 +20,9 @@ from fairstream.service.api.errors import ApiError, error_from
 from fairstream.service.api.limits import Bucket
 from fairstream.service.schema import keys
 
-KEY = "fairstream.key"
-"""Where a request's ASGI scope has its key."""
-POLL_SECONDS = 1.0
-"""How long a revoked key may still be used while the database can be reached."""
-_STALE_SECONDS = 0.2
-"""A key that is not known is looked for in the database unless that was done as recently as this."""
+KEY = "fairstream.key"  # the place of a request's key in its ASGI scope
+POLL_SECONDS = 1.0  # how long a revoked key may still be used while the database can be reached
+_STALE_SECONDS = 0.2  # the age of the keys from which on the database is asked for an unknown one
 _WRONG_KEYS, _WRONG_KEYS_PER_SECOND, _MAX_PEERS = 10, 1.0, 10_000
 _FORMAT = re.compile(rb"Bearer +(fs_[A-Za-z0-9_-]{43}) *", re.IGNORECASE)
 _MISSING = "Missing API key: send `Authorization: Bearer fs_…`; `fairstream keys add` makes one."
@@ -44,8 +41,8 @@ class CachedKey(NamedTuple):
 class KeyCache:
     """All valid keys, in memory.
 
-    They are read again every second, so that revocations apply soon; while the database is away the
-    last ones known stay valid. Requests with unknown keys share one look at the database.
+    They are read every second, so that revocations apply soon; without the database the last ones stay
+    valid. Requests with unknown keys share one read of the database.
     """
 
     def __init__(self, engine: Engine, requests_per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,7 +51,7 @@ class KeyCache:
         self._keys: dict[bytes, CachedKey] = {}
         self._read = float("-inf")
         self._reading: asyncio.Task[None] | None = None
-        self._peers: OrderedDict[str, Bucket] = OrderedDict()
+        self._bucket_of = lru_cache(_MAX_PEERS)(lambda _peer: Bucket(_WRONG_KEYS_PER_SECOND, _WRONG_KEYS))
 
     def read(self) -> None:
         """Read the valid keys; each keeps its rate limit."""
@@ -68,7 +65,7 @@ class KeyCache:
         self._keys, self._read = valid, self._clock()
 
     async def authenticate(self, scope: Scope) -> CachedKey:
-        """The key of a request; 401 without a known one, 429 where it is used too often."""
+        """Return the key of a request; raise 401 without a known one, 429 if it is used too often."""
         digest = _digest(scope)
         key = self._keys.get(digest) or await self._find(digest, scope)
         if (wait := key.bucket.take()) > 0:
@@ -77,7 +74,7 @@ class KeyCache:
         return key
 
     async def _find(self, digest: bytes, scope: Scope) -> CachedKey:
-        """Look in the database for a key that may be new; an address that sends many wrong ones has to wait."""
+        """Look up a key that may be new in the database; an address that sends many wrong ones has to wait."""
         peer = (scope.get("client") or ("unknown",))[0]
         if (wait := self._bucket_of(peer).take()) > 0:
             sentence = f"Too many requests with unknown API keys from this address; try again in {wait} s."
@@ -94,20 +91,11 @@ class KeyCache:
             raise _unauthorized(_UNKNOWN)
         return key
 
-    def _bucket_of(self, peer: str) -> Bucket:
-        bucket = self._peers.pop(peer, None) or Bucket(_WRONG_KEYS_PER_SECOND, _WRONG_KEYS)
-        self._peers[peer] = bucket
-        if len(self._peers) > _MAX_PEERS:
-            self._peers.popitem(last=False)
-        return bucket
-
 
 def _digest(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
-        if name == b"authorization":
-            if (found := _FORMAT.fullmatch(value)) is None:
-                break
-            return hashlib.sha256(found[1]).digest()
+        if name == b"authorization" and (match := _FORMAT.fullmatch(value)) is not None:
+            return hashlib.sha256(match[1]).digest()
     raise _unauthorized(_MISSING)
 
 
@@ -135,7 +123,7 @@ _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="An API ke
 async def authorize(
     request: Request, required: SecurityScopes, _: Annotated[object, Security(_bearer)] = None
 ) -> CachedKey:
-    """The key of a request if it has the scope that the route requires; `admin` may do everything."""
+    """Return the key of a request if it has the scope that the route requires; `admin` may do everything."""
     key: CachedKey = request.scope[KEY]
     if key.scope not in (*required.scopes, "admin"):
         raise ApiError(403, f"This API key lacks the scope {required.scopes[0]!r}.")

@@ -1,86 +1,180 @@
-"""Lists for the commonest request: cached ones at once, missing ones in batches of concurrent requests."""
+"""Requests that wait together are handled together, in a thread: lists, and events to store."""
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from itertools import accumulate, compress
+from typing import Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
 
 from fairstream.errors import FairstreamError
+from fairstream.service.api.errors import ApiError, cause_of, error_from
+from fairstream.service.database import DatabaseDownError
+from fairstream.service.event_store import EventsReceipt, EventStore
 from fairstream.service.serving import Serving
 
-_BATCH_SIZE = 64
+Q = TypeVar("Q")
+A = TypeVar("A")
+_OPEN_CACHE_SECONDS = 1.0  # how long the number of open events is remembered; the writer adds what it stores meanwhile
+_log = logging.getLogger("fairstream.api")
 
 
-class _Request(NamedTuple):
-    user_id: str
-    k: int
-    body: asyncio.Future[bytes]
+class _Waiting(NamedTuple, Generic[Q, A]):
+    request: Q
+    answer: asyncio.Future[A]
+    since: float
 
 
-class RequestBatcher:
-    """Answers from the cache, and has a thread make missing lists for all waiting requests in one batch.
+class Batcher(ABC, Generic[Q, A]):
+    """While one batch is handled, requests add up, and the next batch has them all.
 
-    While the thread is busy requests add up, and the next batch has them all: sixteen lists take little longer than
-    one. A request never joins a batch that is being made already: that may not know of its user's last event.
-
-    Parameters
-    ----------
-    serving
-        What answers.
-    threads
-        Where lists are made, one batch at a time.
-
+    A request never joins a batch that has begun: that may not know what the request depends on.
     """
 
-    def __init__(self, serving: Serving, threads: Executor) -> None:
-        self._serving, self._threads = serving, threads
-        self._waiting: list[_Request] = []
+    max_batch: int
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._waiting: list[_Waiting[Q, A]] = []
+        self._batch: list[_Waiting[Q, A]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def json(self, user_id: str, k: int) -> bytes:
-        """A user's k best items as JSON; raises what making the list raises."""
-        body = self._serving.cached_json(user_id, k)
-        if body is not None:
-            return body
-        request = _Request(user_id, k, asyncio.get_running_loop().create_future())
-        self._waiting.append(request)
-        if self._task is None:
-            self._task = asyncio.create_task(self._make_batches())
-        return await request.body
+    @abstractmethod
+    def handle(self, requests: list[Q]) -> list[A | Exception]:
+        """Return an answer or an exception for each request; runs in a thread, one batch at a time."""
 
-    async def _make_batches(self) -> None:
-        loop, results = asyncio.get_running_loop(), list[bytes | Exception]()
+    async def ask(self, request: Q) -> A:
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(request, answer, time.monotonic()))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        return await answer
+
+    def n_waiting(self) -> int:
+        """Return the number of requests outside of the batch that is being handled."""
+        return len(self._waiting)
+
+    def seconds_waiting(self) -> float:
+        """Return how long the oldest unanswered request has waited; 0 if there is none."""
+        return max((time.monotonic() - each.since for each in (*self._batch, *self._waiting)), default=0.0)
+
+    async def finish(self) -> None:
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                requests, self._waiting = self._waiting[:_BATCH_SIZE], self._waiting[_BATCH_SIZE:]
+                self._batch, self._waiting = self._waiting[: self.max_batch], self._waiting[self.max_batch :]
+                requests = [each.request for each in self._batch]
                 try:
-                    results = await loop.run_in_executor(self._threads, self._make_batch, requests)
-                except Exception as error:  # the threads have ended
+                    results = await loop.run_in_executor(self._threads, self.handle, requests)
+                except Exception as error:
                     results = [error] * len(requests)
-                for request, result in zip(requests, results, strict=True):
-                    if request.body.done():  # whoever waited has gone
+                for each, result in zip(self._batch, results, strict=True):
+                    if each.answer.done():  # the client has gone
                         continue
-                    if isinstance(result, bytes):
-                        request.body.set_result(result)
+                    if isinstance(result, Exception):
+                        each.answer.set_exception(result)
                     else:
-                        request.body.set_exception(result)
+                        each.answer.set_result(result)
+                self._batch = []
         finally:
             self._task = None
 
-    def _make_batch(self, requests: list[_Request]) -> list[bytes | Exception]:
-        """The answers, or why there is none; what is wrong with one list spoils no other."""
-        try:
-            current = self._serving.current
-            with suppress(FairstreamError):
-                current.make_lists([request.user_id for request in requests], max(request.k for request in requests))
-        except Exception as error:
-            return [error] * len(requests)
-        results: list[bytes | Exception] = []
-        for request in requests:
+
+class ListBatcher(Batcher[tuple[str, int], bytes]):
+    """Lists as JSON: from the cache, or computed together. Sixteen lists take little longer than one."""
+
+    max_batch = 64
+
+    def __init__(self, serving: Serving, threads: Executor) -> None:
+        super().__init__(threads)
+        self._serving = serving
+
+    async def json(self, user_id: str, k: int) -> bytes:
+        return self._serving.current.cached_json(user_id, k) or await self.ask((user_id, k))
+
+    def handle(self, requests: list[tuple[str, int]]) -> list[bytes | Exception]:
+        """Compute lists; a failure of one list spoils no other."""
+        current = self._serving.current
+        with suppress(FairstreamError):
+            current.make_lists([user_id for user_id, _ in requests], max(k for _, k in requests))
+        bodies: list[bytes | Exception] = []
+        for user_id, k in requests:
             try:
-                results.append(current.json(request.user_id, request.k))
+                bodies.append(current.json(user_id, k))
             except Exception as error:
-                results.append(error)
-        return results
+                bodies.append(error)
+        return bodies
+
+
+class Writer(Batcher[pa.Table, EventsReceipt]):
+    """Stores batches; a receipt is given when its events are on disk, and only then.
+
+    `stored` is called with the events that were stored; whatever it raises, they stay stored and acknowledged.
+    """
+
+    max_batch = 256
+
+    def __init__(self, store: EventStore, stored: Callable[[pa.Table], None], max_open_events: int) -> None:
+        super().__init__(ThreadPoolExecutor(1, "writer"))
+        self._store, self._stored, self._max_open = store, stored, max_open_events
+        self._n_open, self._counted = 0, float("-inf")
+        self.problem: ApiError | None = None  # why the last transaction failed, if it did
+
+    async def store(self, batch: pa.Table) -> EventsReceipt:
+        """Store a batch; refused where too many wait already."""
+        if self.n_waiting() >= self.max_batch:
+            raise ApiError(503, "Events come in faster than they can be stored; try again in 1 s.", retry_after=1)
+        return await self.ask(batch)
+
+    async def stop(self) -> None:
+        """Store what was accepted, then end."""
+        await self.finish()
+        self._threads.shutdown()
+
+    def handle(self, requests: list[pa.Table]) -> list[EventsReceipt | Exception]:
+        try:
+            receipts = self._append(requests)
+        except Exception as error:  # nothing of it was stored
+            if len(requests) > 1 and not isinstance(error, DatabaseDownError):
+                # One that the database does not accept spoils it for no other.
+                return [self.handle([batch])[0] for batch in requests]
+            self.problem = error_from(error)
+            _log.error("events not stored", extra={"why": cause_of(error)})
+            return [self.problem] * len(requests)
+        self.problem = None
+        return receipts
+
+    def _append(self, batches: list[pa.Table]) -> list[EventsReceipt | Exception]:
+        """Store the batches that the limit on open events has room for."""
+        if time.monotonic() - self._counted > _OPEN_CACHE_SECONDS:
+            self._n_open, self._counted = self._store.n_open(), time.monotonic()
+        has_room = [n_open <= self._max_open for n_open in accumulate(map(len, batches), initial=self._n_open)][1:]
+        receipts = iter(self._store_all([*compress(batches, has_room)]))
+        sentence = f"{self._max_open} events wait for the next update already; try again when one has run."
+        return [next(receipts) if fits else ApiError(503, sentence, retry_after=60) for fits in has_room]
+
+    def _store_all(self, batches: list[pa.Table]) -> list[EventsReceipt]:
+        if not batches:
+            return []
+        before = self._store.last_seq()
+        receipts = self._store.append_all(batches)
+        self._n_open += sum(receipt.accepted for receipt in receipts)
+        try:
+            # Where not everything that was sent was stored, only the database knows what was.
+            is_whole = not any(receipt.repeated or receipt.forgotten for receipt in receipts)
+            if len(events := pa.concat_tables(batches) if is_whole else self._store.read(before)):
+                self._stored(events)
+        except Exception as error:  # the follower reads them from the database in a moment
+            _log.error("stored events not handed on", extra={"why": cause_of(error)})
+        return receipts

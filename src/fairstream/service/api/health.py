@@ -17,16 +17,15 @@ from fairstream.service import registry, schema
 from fairstream.service.api.auth import Reader
 from fairstream.service.api.errors import problems
 from fairstream.service.api.service import RunningService, Service
+from fairstream.service.event_store import closed_periods
 from fairstream.service.gaps import gap_in, score_in
-from fairstream.service.periods import closed_periods
-from fairstream.service.records import FINISHED, Period
+from fairstream.service.records import FINISHED
 
 router = APIRouter(tags=["health"])
-PUBLIC = frozenset(("/healthz", "/readyz", "/v1/openapi.json"))
-"""Paths that need no key."""
+PUBLIC = frozenset(("/healthz", "/readyz", "/v1/openapi.json"))  # paths that need no key
 
 
-class Health(BaseModel):
+class Liveness(BaseModel):
     """The process is alive."""
 
     status: Literal["alive"] = "alive"
@@ -35,25 +34,26 @@ class Health(BaseModel):
 class Readiness(BaseModel):
     """Whether the service can answer, with which model, and what is wrong."""
 
-    status: Literal["ready", "degraded", "unavailable"]
-    """Degraded: it answers, but something is wrong."""
+    status: Literal["ready", "degraded", "unavailable"]  # degraded: it answers, but something is wrong
     model: str | None
     problems: list[str]
 
 
 @router.get("/healthz", operation_id="healthz")
 @router.head("/healthz", include_in_schema=False)
-async def healthz() -> Health:
+async def healthz() -> Liveness:
     """The process is alive."""
-    return Health()
+    return Liveness()
 
 
 @router.get(
-    "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "No list can be made."}}
+    "/readyz",
+    operation_id="readyz",
+    responses={503: {"model": Readiness, "description": "The service cannot make lists."}},
 )
 @router.head("/readyz", include_in_schema=False)
 async def readyz(service: RunningService, response: Response) -> Readiness:
-    """200 as long as lists can be made; `problems` says what else is wrong."""
+    """Return 200 as long as the service can make lists; `problems` lists what else is wrong."""
     status, problems = service.serving.status(), service.problems()
     if not status.ready:
         response.status_code = 503
@@ -69,57 +69,50 @@ async def readyz(service: RunningService, response: Response) -> Readiness:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
 )
 def metrics(service: RunningService, _: Reader) -> Response:
-    """Numbers in Prometheus's format."""
+    """Return metrics in Prometheus's format."""
     families = [*_of_process(service)]
     try:
-        families += _of_workspace(service)
+        families += [*_of_workspace(service), _gauge("database_up", "The database can be read.", 1)]
     except (FairstreamError, SQLAlchemyError):  # the other numbers are wanted most when the database is away
-        families.append(GaugeMetricFamily("fairstream_database_up", "The database can be read.", value=0))
+        families.append(_gauge("database_up", "The database can be read.", 0))
     return Response(service.metrics.text(families), media_type=CONTENT_TYPE_LATEST)
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"fairstream_{name}", about, value=value)
 
 
 def _of_process(service: Service) -> Iterator[Metric]:
     status = service.serving.status()
-    yield GaugeMetricFamily("fairstream_ready", "Lists can be made.", value=status.ready)
-    yield GaugeMetricFamily("fairstream_problems", "Problems that /readyz names.", value=len(service.problems()))
-    yield GaugeMetricFamily("fairstream_batches_waiting", "Batches to be stored.", value=service.writer.n_waiting)
-    yield GaugeMetricFamily(
-        "fairstream_events_behind", "Stored events that lists do not know of yet.", value=status.events_behind
-    )
+    yield _gauge("ready", "The service can make lists.", status.ready)
+    yield _gauge("problems", "Problems that /readyz names.", len(service.problems()))
+    yield _gauge("batches_waiting", "Batches to be stored.", service.writer.n_waiting())
+    yield _gauge("events_behind", "Stored events that lists do not know of yet.", status.events_behind)
     if status.model is not None:
         yield InfoMetricFamily("fairstream_model", "The model that answers.", value={"id": status.model})
 
 
 def _of_workspace(service: Service) -> Iterator[Metric]:
-    """What the database says, whichever process has done it."""
+    """Yield what the database says, whichever process has done it."""
     engine, rows = service.workspace.engine, schema.updates.c
-    yield GaugeMetricFamily("fairstream_open_events", "Events for the next update.", value=service.store.n_open())
+    yield _gauge("open_events", "Events for the next update.", service.store.n_open())
     with engine.connect() as connection:
-        counts = connection.execute(select(rows.state, func.count()).group_by(rows.state)).all()
+        query = select(rows.state, func.count().label("n")).group_by(rows.state)
+        counts = {row.state: row.n for row in connection.execute(query)}
     family = CounterMetricFamily("fairstream_updates", "Updates that have ended.", labels=("state",))
-    for state, n in counts:
-        if state in FINISHED:
-            family.add_metric((state,), n)
+    for state in counts.keys() & FINISHED:
+        family.add_metric((state,), counts.pop(state))
     yield family
-    running = sum(n for state, n in counts if state not in FINISHED)
-    yield GaugeMetricFamily("fairstream_updates_running", "Updates queued or running.", value=running)
-    in_a_row = registry.rejections_in_a_row(engine)
-    yield GaugeMetricFamily("fairstream_rejected_in_a_row", "Rejections since the last promotion.", value=in_a_row)
+    yield _gauge("updates_running", "Updates queued or running.", sum(counts.values()))
+    yield _gauge("rejected_in_a_row", "Rejections since the last promotion.", registry.rejections_in_a_row(engine))
     if (current := registry.in_service(engine)) is not None:
-        since = current.since / 1e6
-        yield GaugeMetricFamily("fairstream_promoted_seconds", "Time of the last promotion.", value=since)
+        yield _gauge("promoted_seconds", "Time of the last promotion.", current.since / 1e6)
     for period in closed_periods(engine, limit=1):
-        yield from _of_period(period)
-    yield GaugeMetricFamily("fairstream_database_up", "The database can be read.", value=1)
-
-
-def _of_period(period: Period) -> Iterator[Metric]:
-    """How the model in service did on the last period."""
-    ndcg = score_in(period.evaluation)
-    if ndcg.get("mean") is not None:
-        yield GaugeMetricFamily("fairstream_ndcg", "NDCG on the last closed period.", value=ndcg["mean"])
-    if (gap := gap_in(ndcg)) is not None:
-        yield GaugeMetricFamily("fairstream_largest_gap", "The largest gap of a group on it.", value=gap.value)
-        if gap.margin is not None:
-            what = "Half of the 95 % interval of the largest gap, privacy noise included."
-            yield GaugeMetricFamily("fairstream_largest_gap_margin", what, value=gap.margin)
+        score = score_in(period.evaluation)
+        if score.get("mean") is not None:
+            yield _gauge("ndcg", "NDCG on the last closed period.", score["mean"])
+        if (gap := gap_in(score)) is not None:
+            yield _gauge("largest_gap", "The largest gap of a group on it.", gap.value)
+            if gap.margin is not None:
+                about = "Half of the 95 % interval of the largest gap, privacy noise included."
+                yield _gauge("largest_gap_margin", about, gap.margin)

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
 import os
-import sys
-import threading
+import queue
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairstream.service.api.auth import KEY
-from fairstream.service.api.errors import ApiError, error_from
+from fairstream.service.api.errors import cause_of, error_from
 
-ROUTE = "fairstream.route"
-"""Where a request's ASGI scope names its route, if no route of FastAPI has answered it."""
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-"""Where several workers share their counters, by prometheus-client's convention."""
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's name of the folder in which workers share counters
+LIST_ROUTE = "/v1/users/{user_id}/recommendations"
 _LOGGERS = ("fairstream", "uvicorn")
-_FLUSH_SECONDS = 0.1
 _MAX_WAITING = 100_000
-_CLIENT_GONE = 499
-"""The client left before there was an answer; the number is nginx's."""
+_RECENT = 1_000
+_CLIENT_GONE = 499  # the client left before there was an answer; the number is nginx's
 _PROBES = ("/healthz", "/readyz")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -43,7 +41,7 @@ _requests = logging.getLogger("fairstream.requests")
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as an object: time, level, event, and the fields given as `extra`."""
+    """Formats a record as an object: time, level, event, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
@@ -52,145 +50,83 @@ class JsonFormatter(logging.Formatter):
         return _encode(line)
 
 
-class BufferedHandler(logging.Handler):
-    """Writes records in batches from a thread of its own: whoever reads them slowly delays no request."""
+class LogQueue(logging.handlers.QueueHandler):
+    """Passes records to a thread that writes them, so that a slow reader of the log delays no request.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        super().__init__()
-        self.setFormatter(JsonFormatter())
-        self._stream = stream
-        self._records: deque[logging.LogRecord] = deque(maxlen=_MAX_WAITING)
-        self._n_emitted = self._n_written = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+    A full queue drops records; a count of them follows the next record that fits.
+    """
 
-    def handle(self, record: logging.LogRecord) -> bool:
-        self._n_emitted += 1
-        self._records.append(record)
-        return True
+    def __init__(self, stream: TextIO | None = None, max_waiting: int = _MAX_WAITING) -> None:
+        super().__init__(queue.Queue(max_waiting))
+        writer = logging.StreamHandler(stream)
+        writer.setFormatter(JsonFormatter())
+        writer.handleError = lambda record: None  # type: ignore[method-assign]  # nobody reads the stream any more
+        self.listener = logging.handlers.QueueListener(self.queue, writer)
+        self._n_lost = 0
 
-    def start(self) -> None:
-        self._thread.start()
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # the writer formats it: the queue does not leave the process
 
-    def close(self) -> None:
-        for name in _LOGGERS:
-            logging.getLogger(name).removeHandler(self)
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        super().close()
-
-    def _run(self) -> None:
-        while not self._stop.wait(_FLUSH_SECONDS):
-            self.flush()
-        self.flush()
-
-    def flush(self) -> None:
-        records: list[logging.LogRecord] = []
-        while self._records:
-            records.append(self._records.popleft())
-        self._n_written += len(records)
-        if (n_lost := self._n_emitted - self._n_written - len(self._records)) > 0:
-            self._n_written += n_lost
-            records.append(logging.makeLogRecord({"msg": "log lines lost", "levelname": "WARNING", "n": n_lost}))
-        if records:
-            stream = self._stream or sys.stderr
-            try:
-                stream.write("\n".join(map(self.format, records)) + "\n")
-                stream.flush()
-            except (OSError, ValueError):  # nobody reads any more; the service goes on
-                pass
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            super().enqueue(record)
+            if self._n_lost:
+                lost = {"msg": "log lines lost", "levelname": "WARNING", "n": self._n_lost}
+                super().enqueue(logging.makeLogRecord(lost))
+                self._n_lost = 0
+        except queue.Full:
+            self._n_lost += 1
 
 
-def start_logging(level: str = "info", stream: TextIO | None = None) -> BufferedHandler:
-    """Send what fairstream and uvicorn log to standard error; close the handler to end that."""
-    handler = BufferedHandler(stream)
-    for name in _LOGGERS:
-        logger = logging.getLogger(name)
+@contextmanager
+def json_logs(level: str) -> Iterator[None]:
+    """Send the logs of fairstream and uvicorn to standard error."""
+    handler = LogQueue()
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level.upper() if name == "fairstream" else logging.WARNING)
-    handler.start()
-    return handler
+        logger.setLevel(level.upper() if logger.name == "fairstream" else logging.WARNING)
+    handler.listener.start()
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.listener.stop()
 
 
-class _Measured(Collector):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
+class _Measured(list[Metric]):
     def collect(self) -> Iterable[Metric]:
-        return self._families
+        return self
 
 
 class Metrics:
     """The counters of this process, or of all workers where they share a folder."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self.requests = Counter(
-            "fairstream_requests", "Requests.", ("method", "route", "status"), registry=self._registry
-        )
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter("fairstream_requests", "Requests.", ("method", "route", "status"), registry=registry)
         self.seconds = Histogram(
-            "fairstream_request_seconds", "Duration of requests.", ("route",), buckets=BUCKETS, registry=self._registry
+            "fairstream_request_seconds", "Duration of requests.", ("route",), buckets=BUCKETS, registry=registry
         )
-        self.events = Counter("fairstream_events", "Events received over HTTP.", ("outcome",), registry=self._registry)
-        self.lists = Counter(
-            "fairstream_recommendations", "Lists by where they come from.", ("source",), registry=self._registry
-        )
+        self.events = Counter("fairstream_events", "Events received over HTTP.", ("outcome",), registry=registry)
+        self.lists = Counter("fairstream_recommendations", "Lists by their source.", ("source",), registry=registry)
+        self.n_requests = self.n_errors = 0
+        self.list_seconds: deque[float] = deque(maxlen=_RECENT)  # of the latest requests for a list, in this process
 
     def text(self, measured: Iterable[Metric]) -> bytes:
-        """In Prometheus's format, with what was measured just now."""
         registry = self._registry
         if MULTIPROCESS in os.environ:
             MultiProcessCollector(registry := CollectorRegistry())  # type: ignore[no-untyped-call]
-        now = CollectorRegistry(auto_describe=False)
-        now.register(_Measured(measured))
-        ProcessCollector(registry=now)
-        return generate_latest(registry) + generate_latest(now)
-
-    def count(self, *, min_status: int = 0) -> int:
-        """How many requests of this process were answered, with at least this status."""
-        samples = (sample for family in self.requests.collect() for sample in family.samples)
-        return int(
-            sum(
-                sample.value
-                for sample in samples
-                if sample.name.endswith("_total") and int(sample.labels["status"]) >= min_status
-            )
-        )
-
-    def quantile(self, route: str, q: float) -> float | None:
-        """Of the durations of a route in this process, interpolated within its bucket; None before the first."""
-        counts = [
-            (float(sample.labels["le"]), sample.value)
-            for family in self.seconds.collect()
-            for sample in family.samples
-            if sample.name.endswith("_bucket") and sample.labels["route"] == route
-        ]
-        return interpolated(counts, q)
-
-
-def interpolated(cumulative: list[tuple[float, float]], q: float) -> float | None:
-    """The q-quantile of a histogram given as (upper bound, how many are at most that), bounds rising to infinity.
-
-    >>> interpolated([(1.0, 0), (2.0, 10), (float("inf"), 10)], 0.5)
-    1.5
-    """
-    if not cumulative or not cumulative[-1][1]:
-        return None
-    rank, low, below = q * cumulative[-1][1], 0.0, 0.0
-    for high, within in cumulative:
-        if within >= rank and within > below:
-            return low if high == float("inf") else low + (high - low) * (rank - below) / (within - below)
-        low, below = (low if high == float("inf") else high), within
-    return low
+        process = ProcessCollector(registry=None).collect()
+        return generate_latest(registry) + generate_latest(_Measured((*measured, *process)))
 
 
 class RequestLogging:
-    """The outermost middleware: every request is counted, timed and logged, and none ends in a traceback."""
+    """The outermost middleware: counts, times and logs every request, and answers every exception."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
-        self._children: dict[tuple[str, str, int], tuple[Any, Any]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -198,46 +134,47 @@ class RequestLogging:
             return
         begin, status = time.perf_counter(), 0
 
-        async def noted(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_and_note)
         except ClientDisconnect:
             status = status or _CLIENT_GONE
         except Exception as error:
-            if not isinstance(error, ApiError):
+            answer = error_from(error)
+            if answer.status_code == 500:
                 # Files and lines without what was in the variables: those may name users.
                 frames = traceback.extract_tb(error.__traceback__)[-6:]
                 where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
                 _log.error("unexpected error", extra={"kind": type(error).__name__, "where": where})
+            elif answer.status_code > 500:
+                _log.error("request failed", extra={"why": cause_of(error)})
             if not status:
-                await error_from(error).response()(scope, receive, noted)
+                await JSONResponse({"detail": answer.detail}, answer.status_code, answer.headers)(
+                    scope, receive, send_and_note
+                )
         self._note(scope, status, time.perf_counter() - begin)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        # The route as it is declared, because a path names users; methods are anything that a client likes to write.
-        route = str(scope.get(ROUTE) or getattr(scope.get("route"), "path_format", "other"))
+        # The route as declared, because a path names users; a client may send any method.
+        route = str(getattr(scope.get("route"), "path_format", "other"))
         method: str = scope["method"] if scope["method"] in _METHODS else "other"
-        children = self._children.get((method, route, status))
-        if children is None:
-            children = self._metrics.requests.labels(method, route, status), self._metrics.seconds.labels(route)
-            self._children[method, route, status] = children
-        children[0].inc()
-        children[1].observe(seconds)
+        metrics = self._metrics
+        metrics.requests.labels(method, route, status).inc()
+        metrics.seconds.labels(route).observe(seconds)
+        metrics.n_requests += 1
+        metrics.n_errors += status >= 500
+        if route == LIST_ROUTE:
+            metrics.list_seconds.append(seconds)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         if _requests.isEnabledFor(level):
             key = scope.get(KEY)
-            extra = {
-                "method": method,
-                "route": route,
-                "status": status,
-                "milliseconds": round(seconds * 1000, 3),
-                "key": None if key is None else key.name,
-            }
+            extra = {"method": method, "route": route, "status": status, "milliseconds": round(seconds * 1000, 3)}
+            extra["key"] = None if key is None else key.name
             if status in (400, 401, 403, 429):
                 extra["peer"] = (scope.get("client") or (None,))[0]
             _requests.log(level, "request", extra=extra)

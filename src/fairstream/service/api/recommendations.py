@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from typing import Annotated, Literal, Self, TypeVar
+import re
+from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Query, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from fairstream.service.api.auth import KEY, Reader
 from fairstream.service.api.errors import ApiError, problems
-from fairstream.service.api.monitoring import ROUTE
 from fairstream.service.api.schemas import Id, UserId
-from fairstream.service.api.service import RECOMMENDATIONS, RunningService, Service
-from fairstream.service.fields import MAX_LENGTH
+from fairstream.service.api.service import RunningService, Service
+from fairstream.service.incoming import MAX_LENGTH
 from fairstream.service.serving import Answer
 
-T = TypeVar("T")
 _DEFAULT_K = 20
-_PREFIX, _SUFFIX = "/v1/users/", "/recommendations"
+_PLAIN_K = re.compile(rb"(?:k=([0-9]{1,6}))?")
 _POPULARITY = b'"source":"popularity"'
 router = APIRouter(tags=["recommend"])
 
 
-class Item(BaseModel):
-    """One place of a list."""
+class RecommendedItem(BaseModel):
+    """An item of a list, with its score."""
 
     item_id: str
     score: float
@@ -37,17 +34,14 @@ class Item(BaseModel):
 class Recommendations(BaseModel):
     """The best items, best first."""
 
-    user_id: str | None
-    """None: an anonymous session."""
-    model: str | None
-    """None: there is no model yet, and popularity answers."""
-    source: Literal["model", "popularity"]
-    """"popularity" where the model has nothing to say."""
-    items: list[Item]
+    user_id: str | None  # None: an anonymous session
+    model: str | None  # None: there is no model yet, and lists are by popularity
+    source: Literal["model", "popularity"]  # "popularity" if the model cannot score the user
+    items: list[RecommendedItem]
 
 
 class ManyRecommendations(BaseModel):
-    """A list for each user or session, in their order, all of one model."""
+    """A list for each user or session, in the order of the request, all of one model."""
 
     model: str | None
     answers: list[Recommendations]
@@ -61,10 +55,8 @@ class Question(BaseModel):
     users: list[Id] | None = None
     histories: list[list[Id]] | None = None
     k: int | None = Field(None, ge=1, strict=True)
-    exclude: list[Id] = []
-    """Items that must not be in the lists."""
-    only: list[Id] | None = None
-    """The only items that may be in the lists."""
+    exclude: list[Id] = []  # items that must not be in the lists
+    only: list[Id] | None = None  # the only items that may be in the lists
 
     @model_validator(mode="after")
     def _users_or_histories(self) -> Self:
@@ -73,12 +65,29 @@ class Question(BaseModel):
         return self
 
 
-@router.get(
-    "/v1/users/{user_id:path}/recommendations",
-    response_model=Recommendations,
-    operation_id="recommend",
-    responses=problems(404, 422),
-)
+class ListRoute(APIRoute):
+    """Answers a GET with no parameter but k without FastAPI's parsing, which costs more than a cached list.
+
+    The declared function answers every other request and describes errors.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service: Service = scope["app"].state.service
+        user_id, query = scope["path_params"]["user_id"], _PLAIN_K.fullmatch(scope["query_string"])
+        may_read = scope["method"] == "GET" and scope[KEY].scope in ("read", "admin")
+        k = _DEFAULT_K if query is None or query[1] is None else int(query[1])
+        if query and may_read and 1 <= len(user_id) <= MAX_LENGTH and 1 <= k <= service.limits.max_k:
+            await (await _list(service, user_id, k))(scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)
+
+
+async def _list(service: Service, user_id: str, k: int) -> Response:
+    body = await service.lists.json(user_id, k)
+    service.metrics.lists.labels("popularity" if _POPULARITY in body else "model").inc()
+    return Response(body, media_type="application/json")
+
+
 async def recommend(
     service: RunningService,
     _: Reader,
@@ -87,44 +96,51 @@ async def recommend(
     exclude: Annotated[list[str], Query(description="Items to leave out; repeat it for several.")] = [],  # noqa: B006
     only: Annotated[list[str] | None, Query(description="The only items allowed; repeat it for several.")] = None,
 ) -> Response:
-    """A user's best items, without what the user has had; unknown users get what is popular."""
+    """Recommend the best items to a user, without those the user has had; unknown users get popular items."""
     k = _checked_k(service, k)
     if not exclude and only is None:
-        body = await service.lists.json(user_id, k)
-        _count(service, _POPULARITY in body)
-        return Response(body, media_type="application/json")
-    answer = await _computed(service, partial(service.serving.recommend, user_id, k, exclude, only))
-    _count(service, answer.source == "popularity")
+        return await _list(service, user_id, k)
+    model, loop = service.serving.current, asyncio.get_running_loop()
+    answer = await loop.run_in_executor(service.list_threads, model.recommend, user_id, k, exclude, only)
+    service.metrics.lists.labels(answer.source).inc()
     return Response(_written(user_id, answer).model_dump_json(), media_type="application/json")
+
+
+router.add_api_route(
+    "/v1/users/{user_id:path}/recommendations",
+    recommend,
+    response_model=Recommendations,
+    operation_id="recommend",
+    responses=problems(404, 422),
+    route_class_override=ListRoute,
+)
 
 
 @router.post("/v1/recommendations", operation_id="recommend_many", responses=problems(400, 413, 422))
 async def recommend_many(service: RunningService, _: Reader, question: Question) -> ManyRecommendations:
-    """The same for several users or anonymous sessions at once."""
+    """Recommend to several users or anonymous sessions at once."""
     k, limit = _checked_k(service, question.k), service.limits.max_users
     if len(question.users or question.histories or []) > limit:
         raise ApiError(422, f"At most {limit} lists may be requested at once.")
-    return await _computed(service, partial(_many, service, question, k))
+    return await asyncio.get_running_loop().run_in_executor(service.list_threads, _many, service, question, k)
 
 
 def _many(service: Service, question: Question, k: int) -> ManyRecommendations:
     current = service.serving.current
     if question.users and question.only is None:
         current.make_lists(question.users, k + len(question.exclude))
-    answers = [
-        *(_written(user, current.recommend(user, k, question.exclude, question.only)) for user in question.users or ()),
-        *(
-            _written(None, current.recommend_session(items, k, question.exclude, question.only))
-            for items in question.histories or ()
-        ),
-    ]
+    filters = (question.exclude, question.only)
+    answers = [_written(user, current.recommend(user, k, *filters)) for user in question.users or ()]
+    answers += [_written(None, current.recommend_session(items, k, *filters)) for items in question.histories or ()]
     for answer in answers:
-        _count(service, answer.source == "popularity")
+        service.metrics.lists.labels(answer.source).inc()
     return ManyRecommendations(model=current.id, answers=answers)
 
 
 def _written(user_id: str | None, answer: Answer) -> Recommendations:
-    items = [Item(item_id=item, score=score) for item, score in zip(answer.items, answer.scores, strict=True)]
+    items = [
+        RecommendedItem(item_id=item, score=score) for item, score in zip(answer.items, answer.scores, strict=True)
+    ]
     return Recommendations(user_id=user_id, model=answer.model, source=answer.source, items=items)
 
 
@@ -135,54 +151,3 @@ def _checked_k(service: Service, k: int | None) -> int:
     if k > max_k:
         raise ApiError(422, f"k must be at most {max_k}.")
     return k
-
-
-async def _computed(service: Service, make: Callable[[], T]) -> T:
-    """What takes some milliseconds, done in a thread."""
-    return await asyncio.get_running_loop().run_in_executor(service.list_threads, make)
-
-
-def _count(service: Service, is_popularity: bool) -> None:
-    service.metrics.lists.labels("popularity" if is_popularity else "model").inc()
-
-
-class ListShortcut:
-    """Middleware: answers the commonest request before routing, which costs more than a list; others are passed on.
-
-    That is a list for a user, with a key that may read, and with nothing but k to it. The bytes are those of the route,
-    which answers whatever is refused or goes wrong, too.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-        labels = service.metrics.lists.labels
-        self._by_model, self._by_popularity = labels("model"), labels("popularity")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        question = self._question(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
-        body = None
-        if question is not None:
-            with suppress(Exception):  # the route says what is wrong
-                body = await self._service.lists.json(*question)
-        if body is None:
-            await self._app(scope, receive, send)
-            return
-        scope[ROUTE] = RECOMMENDATIONS
-        (self._by_popularity if _POPULARITY in body else self._by_model).inc()
-        headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    def _question(self, scope: Scope) -> tuple[str, int] | None:
-        """Whose list of how many items is requested; None where the route has to look."""
-        path: str = scope["path"]
-        if not (path.startswith(_PREFIX) and path.endswith(_SUFFIX)) or scope[KEY].scope not in ("read", "admin"):
-            return None
-        user_id, query, max_k = path[len(_PREFIX) : -len(_SUFFIX)], scope["query_string"], self._service.limits.max_k
-        k = min(_DEFAULT_K, max_k)
-        if query:
-            if not (query.startswith(b"k=") and query[2:].isdigit() and len(query) < 8):
-                return None
-            if not 1 <= (k := int(query[2:])) <= max_k:
-                return None
-        return (user_id, k) if 1 <= len(user_id) <= MAX_LENGTH else None

@@ -1,5 +1,1 @@
-"""Pages that show what the service does and why, and the few buttons that change it."""
-
-from fairstream.service.dashboard.routes import Health, Running, routes
-
-__all__ = ["Health", "Running", "routes"]
+"""The dashboard: what the service does and why, and the buttons that change it."""

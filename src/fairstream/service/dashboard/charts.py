@@ -1,50 +1,45 @@
-"""Charts as geometry: where lines, bars, dates and numbers go, in percent of the space. The template draws them as SVG.
+"""Charts as geometry, in percent of their space; the template draws them as SVG.
 
-Drawn on the server: a page needs no script, looks the same in print, and takes its colours from the style sheet.
+The server draws them because the content security policy allows no script; so they print and take their colours from
+the style sheet. Vega would need JavaScript in the browser, or hundreds of milliseconds for each chart on the server.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
-_LEFT, _RIGHT = 12.0, 2.0
-"""Room at both sides: for the numbers of the grid, and so that the last point is not cut."""
+_LEFT, _RIGHT = 12.0, 2.0  # space for the labels of the grid, and for the last point
 _N_GRID, _N_DATES = 4, 6
+_MAX_BAR = 6.0
 _STEPS = (1, 2, 2.5, 5, 10)
 
 Value = float | None
-Band = tuple[float, float] | None
+Write = Callable[[float], str]
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One line, or the bars: a value for each period."""
 
     name: str
-    style: str
-    """Class of the style sheet."""
+    style: str  # a class of the style sheet
     values: Sequence[Value]
-    bands: Sequence[Band] = ()
-    """The 95 % interval of each value."""
+    bands: Sequence[tuple[float, float] | None] = ()  # the 95 % interval of each value
 
 
-@dataclass(frozen=True)
-class Moment:
-    """A period on the time axis: when its events happened, and what to say of it."""
+class Moment(NamedTuple):
+    """A period on the time axis."""
 
     t: int
     time: datetime
-    note: str = ""
-    """Shown with the numbers where somebody points at it."""
+    note: str = ""  # shown with the numbers on hover
 
 
-@dataclass(frozen=True)
-class Line:
-    """A series as it is drawn."""
+class Line(NamedTuple):
+    """The geometry of a series."""
 
     name: str
     style: str
@@ -53,227 +48,164 @@ class Line:
     points: list[tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Column:
-    """The strip of the chart that belongs to a period, and what it says when pointed at."""
+class Column(NamedTuple):
+    """The strip of a period, and its text on hover."""
 
     x: float
     left: float
     width: float
     title: str
     note: str
-    readings: list[tuple[str, str, str]]
-    """Style, name and number."""
+    readings: list[tuple[str, str, str]]  # style, name and number
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart, ready to be drawn."""
+class Chart(NamedTuple):
+    """The geometry of a chart."""
 
     id: str
     title: str
-    described: str
-    """What it shows, in a sentence, for whoever cannot see it."""
+    label: str  # the chart in a sentence, for readers who cannot see it
     grid: list[tuple[float, str]]
-    dates: list[tuple[float, str, str]]
-    """Place, label, and how the label is anchored."""
+    dates: list[tuple[float, str, str]]  # position, label, and anchor of the label
     lines: list[Line]
     columns: list[Column]
-    bars: list[tuple[float, float, float]] = field(default_factory=list)
-    """Left, width and top."""
-    limit: tuple[float, str] | None = None
-    """A level drawn across, and its name."""
+    bars: list[tuple[float, float, float]]  # left, width and top
+    limit: tuple[float, str] | None  # the height and the name of a horizontal line
 
 
-def line_chart(
+def make_chart(
     id_: str,
     title: str,
     moments: Sequence[Moment],
     series: Sequence[Series],
-    write: Callable[[float], str],
+    write: Write,
     *,
+    is_bars: bool = False,
     from_zero: bool = False,
     limit: tuple[float, str] | None = None,
 ) -> Chart:
-    """Lines over time, each with its interval where it has one."""
-    inside = [value for line in series for value in line.values if value is not None]
-    inside += [end for line in series for band in line.bands if band is not None for end in band]
-    inside += [limit[0]] if limit else []
-    grid = _grid(min([0.0, *inside] if from_zero else inside, default=0.0), max(inside, default=1.0))
-    xs = _places(moments)
+    """Return lines over time with their intervals, or one bar for each period."""
+    ends = [value for line in series for value in line.values if value is not None]
+    ends += [end for line in series for band in line.bands if band is not None for end in band]
+    ends += [limit[0]] if limit else []
+    grid = _grid(min([0.0, *ends] if from_zero or is_bars else ends, default=0.0), max(ends, default=1.0))
+    xs = _positions(moments, is_bars=is_bars)
 
     def height(value: float) -> float:
         return round(100 * (grid[-1] - value) / (grid[-1] - grid[0]), 2)
 
     lines = []
     for line in series:
-        at = [None if value is None else (x, height(value)) for x, value in zip(xs, line.values, strict=True)]
+        points = [None if value is None else (x, height(value)) for x, value in zip(xs, line.values, strict=True)]
         bands = [band and (x, height(band[0]), height(band[1])) for x, band in zip(xs, line.bands, strict=False)]
-        lines.append(Line(line.name, line.style, _path(at), _area(bands), [point for point in at if point]))
+        lines.append(Line(line.name, line.style, _path(points), _area(bands), [point for point in points if point]))
+    width = round(min(0.7 * (100 - _LEFT) / max(len(moments), 1), _MAX_BAR), 2)
+    bars = [(round(x - width / 2, 2), width, y) for line in lines for x, y in line.points] if is_bars else []
     return Chart(
         id_,
         title,
-        _described(title, moments, series, write),
-        _labels(grid, height, write),
+        _label(title, moments, series, write),
+        _grid_labels(grid, height, write),
         _dates(moments, xs),
-        lines,
-        _columns(moments, xs, series, write),
-        limit=(height(limit[0]), limit[1]) if limit else None,
-    )
-
-
-def bar_chart(
-    id_: str, title: str, moments: Sequence[Moment], values: Sequence[Value], write: Callable[[float], str]
-) -> Chart:
-    """One bar for each period."""
-    series = [Series(title, "bar", values)]
-    grid = _grid(0.0, max((value for value in values if value is not None), default=1.0))
-    # Bars side by side, as wide as the space allows: their order is the time's, their distance is not.
-    step = (100 - _LEFT) / max(len(values), 1)
-    xs = [round(_LEFT + (place + 0.5) * step, 2) for place in range(len(values))]
-    width = round(min(0.7 * step, 6.0), 2)
-
-    def height(value: float) -> float:
-        return round(100 - 100 * value / grid[-1], 2)
-
-    bars = [
-        (round(x - width / 2, 2), width, height(value))
-        for x, value in zip(xs, values, strict=True)
-        if value is not None
-    ]
-    return Chart(
-        id_,
-        title,
-        _described(title, moments, series, write),
-        _labels(grid, height, write),
-        _dates(moments, xs),
-        [],
+        [] if is_bars else lines,
         _columns(moments, xs, series, write),
         bars,
+        (height(limit[0]), limit[1]) if limit else None,
     )
 
 
 def sparkline(values: Sequence[Value]) -> str:
-    """The path of a small line without axes, in a box of 100 by 100."""
-    there = [value for value in values if value is not None]
-    if len(there) < 2:
+    """Return the path of a small line without axes, in a box of 100 by 100."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
         return ""
-    low, span = min(there), max(there) - min(there) or 1.0
-    step = 100 / (len(values) - 1)
-    return _path(
-        [
-            None if value is None else (round(place * step, 2), round(90 - 80 * (value - low) / span, 2))
-            for place, value in enumerate(values)
-        ]
-    )
+    low, span = min(known), max(known) - min(known) or 1.0
+    points = ((100 * place / (len(values) - 1), value) for place, value in enumerate(values))
+    return _path([None if y is None else (round(x, 2), round(90 - 80 * (y - low) / span, 2)) for x, y in points])
 
 
 def _grid(low: float, high: float) -> list[float]:
-    """Levels at round numbers, around everything that is drawn.
+    """Return levels at round numbers around everything that is drawn.
 
     >>> _grid(0.12, 0.19)
     [0.12, 0.14, 0.16, 0.18, 0.2]
     """
-    span = high - low or abs(high) or 1.0
+    span = high - low or abs(high)
+    span = span if span > 1e-9 else 1.0  # levels have 12 decimals
     size = 10.0 ** math.floor(math.log10(span / _N_GRID))
     step = next(size * times for times in _STEPS if span / (size * times) <= _N_GRID)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(level * step, 12) for level in range(first, max(last, first + 1) + 1)]
 
 
-def _places(moments: Sequence[Moment]) -> list[float]:
-    """Where each period is on the time axis."""
-    if not moments:
-        return []
+def _positions(moments: Sequence[Moment], *, is_bars: bool) -> list[float]:
+    """Return where the periods stand: bars side by side in the order of time, lines at the distances of time."""
+    if is_bars:
+        return [round(_LEFT + (100 - _LEFT) * (place + 0.5) / len(moments), 2) for place in range(len(moments))]
     seconds = [moment.time.timestamp() for moment in moments]
-    first, span = min(seconds), max(seconds) - min(seconds)
+    first, span = min(seconds, default=0.0), max(seconds, default=0.0) - min(seconds, default=0.0)
     if not span:
         return [50.0] * len(moments)
     return [round(_LEFT + (100 - _LEFT - _RIGHT) * (at - first) / span, 2) for at in seconds]
 
 
-def _labels(
-    grid: Sequence[float], height: Callable[[float], float], write: Callable[[float], str]
-) -> list[tuple[float, str]]:
-    """Each level and its number, with no more digits than tell them apart."""
-    written = [write(level) for level in grid]
-    while all("." in label and label.endswith("0") for label in written):
-        written = [label[:-1].removesuffix(".") for label in written]
-    return list(zip(map(height, grid), written, strict=True))
+def _grid_labels(grid: Sequence[float], height: Callable[[float], float], write: Write) -> list[tuple[float, str]]:
+    """Return each level and its number, with as few digits as tell them apart."""
+    labels = [write(level) for level in grid]
+    while all("." in label and label.endswith("0") for label in labels):
+        labels = [label[:-1].removesuffix(".") for label in labels]
+    return list(zip(map(height, grid), labels, strict=True))
 
 
 def _dates(moments: Sequence[Moment], xs: Sequence[float]) -> list[tuple[float, str, str]]:
-    """A few dates that do not touch each other."""
-    if not moments:
-        return []
-    first, last = min(m.time for m in moments), max(m.time for m in moments)
-    days = (last - first).total_seconds() / 86_400
+    """Return a few dates that do not touch each other."""
+    times = [moment.time for moment in moments]
+    days = (max(times) - min(times)).total_seconds() / 86_400 if times else 0.0
     form = "%b %Y" if days > 400 else "%-d %b" if days > 2 else "%H:%M"
     labels: list[tuple[float, str, str]] = []
-    for x, moment in zip(xs, moments, strict=True):
-        label, is_last = moment.time.strftime(form), x > 92
-        apart = 100 / _N_DATES * (1.5 if is_last else 1)  # at the edge the label lies on one side of its place
-        if not labels or (x - labels[-1][0] >= apart and label != labels[-1][1]):
+    for x, time in zip(xs, times, strict=True):
+        label, is_last = time.strftime(form), x > 92
+        distance = 100 / _N_DATES * (1.5 if is_last else 1)  # at the edge the whole label lies on one side
+        if not labels or (x - labels[-1][0] >= distance and label != labels[-1][1]):
             labels.append((x, label, "end" if is_last else "middle"))
     return labels
 
 
-def _columns(
-    moments: Sequence[Moment], xs: Sequence[float], series: Sequence[Series], write: Callable[[float], str]
-) -> list[Column]:
-    """What each strip says; strips meet half-way between two periods."""
+def _columns(moments: Sequence[Moment], xs: Sequence[float], series: Sequence[Series], write: Write) -> list[Column]:
+    """Return the strips, which meet half-way between two periods."""
     order = sorted(range(len(xs)), key=lambda place: xs[place])
     ends = [0.0, *((xs[one] + xs[other]) / 2 for one, other in pairwise(order)), 100.0]
     columns = []
-    for rank, place in enumerate(order):
-        moment, left = moments[place], ends[rank]
+    for place, (left, right) in zip(order, pairwise(ends), strict=False):
+        moment, readings = moments[place], list[tuple[str, str, str]]()
+        for line in series:
+            if (value := line.values[place]) is not None:
+                band = line.bands[place] if line.bands else None
+                margin = f" ± {write(band[1] - value)}" if band else ""
+                readings.append((line.style, line.name, write(value) + margin))
         title = f"{moment.time:%-d %b} · period {moment.t}"
-        readings = [
-            (line.style, line.name, write(value) + _margin(line, place, write))
-            for line in series
-            if (value := line.values[place]) is not None
-        ]
-        width = round(ends[rank + 1] - left, 2)
-        columns.append(Column(xs[place], round(left, 2), width, title, moment.note, readings))
+        columns.append(Column(xs[place], round(left, 2), round(right - left, 2), title, moment.note, readings))
     return columns
 
 
-def _margin(line: Series, place: int, write: Callable[[float], str]) -> str:
-    """How far the interval goes beyond the value, where there is one."""
-    value, band = line.values[place], line.bands[place] if line.bands else None
-    return "" if value is None or band is None else f" ± {write(band[1] - value)}"
-
-
 def _path(points: Sequence[tuple[float, float] | None]) -> str:
-    """A line through the points, broken where one is missing."""
-    parts, is_on = [], False
-    for point in points:
-        if point is not None:
-            parts.append(f"{'L' if is_on else 'M'}{point[0]} {point[1]}")
-        is_on = point is not None
-    return "".join(parts)
+    """Return a line through the points, broken where one is missing."""
+    runs = (list(run) for is_missing, run in groupby(points, lambda point: point is None) if not is_missing)
+    return "".join("M" + "L".join(f"{point[0]} {point[1]}" for point in run if point) for run in runs)
 
 
 def _area(bands: Sequence[tuple[float, float, float] | None]) -> str:
-    """The space between the low and the high ends, broken where they are missing."""
-    parts, run = [], list[tuple[float, float, float]]()
-    for band in (*bands, None):
-        if band is not None:
-            run.append(band)
-        elif run:
-            there = "L".join(f"{x} {low}" for x, low, _ in run)
-            back = "L".join(f"{x} {high}" for x, _, high in reversed(run))
-            parts.append(f"M{there}L{back}Z")
-            run = []
-    return "".join(parts)
+    """Return the space between the low and the high ends, broken where they are missing."""
+    runs = ([band for band in run if band] for _, run in groupby(bands, lambda band: band is None))
+    ends = ([(x, low) for x, low, _ in run] + [(x, high) for x, _, high in reversed(run)] for run in runs)
+    return "".join(_path(corners) + "Z" for corners in ends if corners)
 
 
-def _described(title: str, moments: Sequence[Moment], series: Sequence[Series], write: Callable[[float], str]) -> str:
+def _label(title: str, moments: Sequence[Moment], series: Sequence[Series], write: Write) -> str:
     parts = []
     for line in series:
-        there = [(moment, value) for moment, value in zip(moments, line.values, strict=True) if value is not None]
-        if there:
-            (first, begins), (last, ends) = there[0], there[-1]
-            name = f"{line.name} " if line.name != title else ""
-            parts.append(f"{name}{write(begins)} on {first.time:%-d %b %Y}, {write(ends)} on {last.time:%-d %b %Y}")
+        known = [(moment, value) for moment, value in zip(moments, line.values, strict=True) if value is not None]
+        if known:
+            ends = (f"{write(value)} on {moment.time:%-d %b %Y}" for moment, value in (known[0], known[-1]))
+            parts.append((f"{line.name} " if line.name != title else "") + ", ".join(ends))
     return f"{title}: {'; '.join(parts) or 'nothing to report'}."

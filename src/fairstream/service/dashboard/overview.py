@@ -1,149 +1,151 @@
-"""The charts and numbers of the first page."""
+"""The first page: status and charts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Literal, NamedTuple
 
-from fairstream.service.dashboard.charts import Chart, Moment, Series, bar_chart, line_chart
-from fairstream.service.dashboard.reading import Overview, gap_of
-from fairstream.service.dashboard.words import count, percent, score
-from fairstream.service.gaps import with_margin
-from fairstream.service.records import Model, Period, from_microseconds
+from fairstream.service.dashboard.charts import Chart, Moment, Series, make_chart
+from fairstream.service.dashboard.reading import Overview, is_manual, reason_of
+from fairstream.service.gaps import gap_in
+from fairstream.service.records import FINISHED, Model, Period, from_microseconds
+from fairstream.service.serving import ServedBy
 from fairstream.service.settings import LiveConfig
+from fairstream.text import count, number, percent, sentence
 
-_Z = 1.96
 _NOT_PROMOTED = {"rejected": "candidate rejected", "failed": "update failed"}
+_score = partial(number, digits=3)
 
 
-@dataclass(frozen=True)
-class Target:
-    """What an update measured of the accepted gap, and what it did."""
+class Status(NamedTuple):
+    """The banner."""
 
-    model: Model
-    max_disparity: float
+    level: Literal["good", "warning", "bad", "neutral"]
+    headline: str
     sentences: list[str]
-    groups: list[dict[str, Any]]
+    candidate: str | None = None  # the model that was not promoted; an admin may promote it
+    can_roll_back: bool = False
+
+
+def status_of(overview: Overview, source: ServedBy | None, problem: str | None, alert_after: int) -> Status:
+    """Return the worst problem, of the workspace or of this process, or that all is well.
+
+    `source` and `problem` describe this process; `alert_after` rejections in a row are an alert.
+    """
+    serving = overview.serving
+    if problem is not None and serving is not None:
+        headlines = {None: "The model is being loaded", "model": "The service has a problem"}
+        return Status(
+            "warning" if source is None else "bad",
+            headlines.get(source, "The model in service cannot be used"),
+            [sentence(problem)],
+            can_roll_back=source not in headlines and serving.parent is not None,
+        )
+    state, reasons, candidate = _last_outcome(overview)
+    if serving is None:
+        if not overview.n_events:
+            return Status("neutral", "Waiting for the first events", ["Send events, then run an update."])
+        why = [f"The last update was {state}. {reason}" for reason in reasons[:1]] if state else []
+        return Status("warning", "Popular items are shown: there is no model yet", why, candidate)
+    if state == "failed":
+        return Status("bad", "The last update failed", reasons)
+    if state == "rejected" and candidate != serving.id:
+        n = overview.n_rejected
+        headline = "The last update was rejected" if n < 2 else f"The last {n} updates were rejected"
+        return Status("bad" if n >= alert_after else "warning", headline, reasons, candidate)
+    return Status("good", "Everything is up to date", _why_good(overview, serving, state, reasons))
+
+
+def _why_good(overview: Overview, serving: Model, state: str | None, reasons: list[str]) -> list[str]:
+    newest = overview.newest
+    if state == "skipped":
+        return [f"The last update was skipped. {reason}" for reason in reasons]
+    if newest is not None and newest.id != serving.id and newest.state == "promoted":
+        return [f"The newer model {newest.id} was taken out of service."]
+    if is_manual(serving):
+        return [f"An admin promoted model {serving.id} after the gate had rejected it."]
+    return [f"The last update was promoted. {' '.join(reasons)}"]
+
+
+def _last_outcome(overview: Overview) -> tuple[str | None, list[str], str | None]:
+    """Return state, reasons and candidate of the last finished update; models of old versions have no update."""
+    newest = overview.newest
+    last = next((update for update in overview.updates if update.state in FINISHED), None)
+    if last is not None and last.model is None and (newest is None or last.requested >= newest.created):
+        return last.state, [sentence(last.reason or "no reason was recorded")], None
+    if newest is None:
+        return None, [], None
+    # The state of the model, not of its update: an admin may have promoted it since.
+    return newest.state, [sentence(part) for part in reason_of(newest).split("; ")], newest.id
 
 
 def quality_chart(overview: Overview) -> Chart:
-    """How good the lists of everyone and of each group were."""
+    """Return the quality of the lists of everyone and of each group."""
+    evaluated = overview.evaluated
     series = [
         Series(
             name,
             f"line-{place % 6}",
-            [scores.by_group.get(name) for _, scores in overview.evaluated],
-            [_band(period, name) for period, _ in overview.evaluated],
+            [score["by_group"].get(name) for _, score in evaluated],
+            [_band(period, name) for period, _ in evaluated],
         )
         for place, name in enumerate(overview.groups)
     ]
     series = [line for line in series if any(value is not None for value in line.values)]
-    everyone = Series("everyone", "line-all", [scores.mean for _, scores in overview.evaluated])
-    return line_chart("chart-quality", "Quality of the lists", _evaluated(overview), [*series, everyone], score)
+    everyone = Series("everyone", "line-all", [score["mean"] for _, score in evaluated])
+    moments = [_moment(overview, period) for period, _ in evaluated]
+    return make_chart("chart-quality", "Quality of the lists", moments, [*series, everyone], _score)
 
 
 def gap_chart(overview: Overview, config: LiveConfig) -> Chart:
-    """The largest gap between a group and everyone else."""
-    gaps = [gap_of(scores) for _, scores in overview.evaluated]
-    line = Series(
-        "largest gap",
-        "line-0",
-        [gap.value if gap else None for gap in gaps],
-        [gap.interval if gap else None for gap in gaps],
-    )
+    """Return the largest gap between a group and everyone else."""
+    gaps = [gap_in(score) for _, score in overview.evaluated]
+    values, bands = [gap.value if gap else None for gap in gaps], [gap.interval if gap else None for gap in gaps]
     accepted = config.learning.max_disparity
     limit = None if accepted is None else (accepted, "accepted")
-    moments = _evaluated(overview)
-    return line_chart("chart-gap", "Largest gap between groups", moments, [line], score, from_zero=True, limit=limit)
+    moments = [_moment(overview, period) for period, _ in overview.evaluated]
+    series = [Series("largest gap", "line-0", values, bands)]
+    title = "Largest gap between groups"
+    return make_chart("chart-gap", title, moments, series, _score, from_zero=True, limit=limit)
 
 
 def stream_charts(overview: Overview) -> list[Chart]:
-    """What came in, period by period; the first one holds all that was there before, and would dwarf the others."""
+    """Return the incoming events by period, without the first, which holds all earlier events and would dwarf them."""
     periods = [period for period in overview.periods if period.t] or overview.periods
     moments = [_moment(overview, period) for period in periods]
-    drawn: list[tuple[str, str, Callable[[Period], float | None], Callable[[float], str]]] = [
-        ("chart-events", "Events", lambda period: period.n_events, count),
-        ("chart-newcomers", "People new to the model", newcomers, percent),
-        ("chart-items", "New items", lambda period: _data(overview, period).get("n_new_items"), count),
-        ("chart-late", "Late events", late, percent),
+    drawn: list[tuple[str, str, list[float | None], Callable[[float], str]]] = [
+        ("chart-events", "Events", [period.n_events for period in periods], count),
+        ("chart-newcomers", "People new to the model", [newcomers(period) for period in periods], percent),
+        ("chart-items", "New items", [overview.data_of(period).get("n_new_items") for period in periods], count),
+        ("chart-late", "Late events", [late(period) for period in periods], percent),
     ]
-    charts = []
-    for id_, title, value, write in drawn:
-        values = [value(period) for period in periods]
-        if any(values):
-            charts.append(bar_chart(id_, title, moments, values, write))
-    return charts
+    return [
+        make_chart(id_, title, moments, [Series(title, "bar", values)], write, is_bars=True)
+        for id_, title, values, write in drawn
+        if any(values)
+    ]
 
 
 def newcomers(period: Period) -> float | None:
-    """The share of evaluated people whom the model did not know."""
+    """Return the share of tested people whom the model did not know."""
     evaluation = period.evaluation or {}
     tested, cold = evaluation.get("n_tested_users"), evaluation.get("n_cold_users")
     return cold / tested if tested and cold is not None else None
 
 
 def late(period: Period) -> float | None:
-    """The share of events dated before the end of the period before."""
+    """Return the share of events dated before the end of the previous period."""
     return period.n_late / period.n_events if period.n_events else None
 
 
-def target_of(model: Model | None) -> Target | None:
-    """The accepted gap when a model was made; None where none was named."""
-    control = model.about.get("control") if model else None
-    if model is None or not control:
-        return None
-    weights = model.about.get("event_weights") or {}
-    groups = [
-        {
-            "name": name,
-            "weight": weight,
-            "gap": _gap_words(gap := control["gaps"].get(name)),
-            "verdict": _verdict(control, gap),
-        }
-        for name, weight in weights.items()
-    ]
-    return Target(model, control["max_disparity"], list(control["sentences"]), groups)
-
-
-def _gap_words(gap: dict[str, float] | None) -> str:
-    """How far a group is behind or ahead, with its margin; where it may be chance, neither."""
-    if gap is None:
-        return "–"
-    size, margin = abs(gap["value"]), _Z * gap["se"]
-    side = ", may be chance" if size <= margin else " behind" if gap["value"] > 0 else " ahead"
-    return f"{with_margin(size, (size - margin, size + margin))}{side}"
-
-
-def _band(period: Period, name: str) -> tuple[float, float] | None:
-    """The interval of a group's mean."""
-    level = ((period.evaluation or {}).get("levels") or {}).get(name)
-    return None if level is None else (level[1][0], level[1][1])
-
-
-def _verdict(control: dict[str, Any], gap: dict[str, float] | None) -> tuple[str, str]:
-    """What a gap and its standard error say of what is accepted, with its colour."""
-    if gap is None:
-        return "quiet", "not measured"
-    low, high = gap["value"] - gap["se"], gap["value"] + gap["se"]
-    if low > control["max_disparity"]:
-        return "warning", "more than accepted"
-    if high < control["max_disparity"]:
-        return "good", "within what is accepted"
-    return "quiet", "too close to tell"
-
-
-def _evaluated(overview: Overview) -> list[Moment]:
-    return [_moment(overview, period) for period, _ in overview.evaluated]
-
-
 def _moment(overview: Overview, period: Period) -> Moment:
-    """When the period's events happened: by their own clock, which is another than the update's after an import."""
+    """Return the time of the period's events, which an import may have stored much later."""
     candidate = overview.candidates.get(period.t)
     happened = min(from_microseconds(min(period.split_time, 2**52)), period.closed)
     return Moment(period.t, happened, _NOT_PROMOTED.get(candidate.state, "") if candidate else "")
 
 
-def _data(overview: Overview, period: Period) -> dict[str, Any]:
-    candidate = overview.candidates.get(period.t)
-    return (candidate.about.get("data") or {}) if candidate else {}
+def _band(period: Period, name: str) -> tuple[float, float] | None:
+    level = ((period.evaluation or {}).get("levels") or {}).get(name)
+    return None if level is None else (level[1][0], level[1][1])

@@ -1,182 +1,132 @@
-"""What the pages show, read from the database."""
+"""The data of the pages, read from the database, and the audit report as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, func, select
 
-from fairstream.evaluation.by_group import GroupScores
 from fairstream.service import schema
 from fairstream.service.audit import Entry
-from fairstream.service.event_store import EventStore
-from fairstream.service.gaps import Gap, gap_in, score_in
-from fairstream.service.periods import closed_periods
-from fairstream.service.records import Model, Period, Update, from_microseconds
-from fairstream.service.registry import InService, in_service, model, rejections_in_a_row
+from fairstream.service.event_store import EventStore, closed_periods
+from fairstream.service.gaps import score_in
+from fairstream.service.records import Model, Period, UnknownIdError, Update, from_microseconds
+from fairstream.service.registry import in_service, model, rejections_in_a_row
 from fairstream.service.registry import models as models_listed
+from fairstream.service.settings import LiveConfig
 from fairstream.service.updates import listed
 from fairstream.service.workspace import Workspace
 
 PERIODS_AT_ONCE = 60
 _LATEST_UPDATES, _LATEST_ENTRIES = 6, 12
-_LONGEST_ID = 32
+_MAX_ID_LENGTH = 32
+_RELATIVE = {"id", "t", "state"}  # what an audit report says of parents and children
 
 
-@dataclass(frozen=True)
-class Events:
-    """What came in."""
-
-    total: int
-    waiting: int
-    """Events of no closed period yet; at most so many."""
-    latest: datetime | None
-    """The time of the one that arrived last."""
+def iso(time: datetime | int) -> str:
+    """Format a time as ISO 8601."""
+    at: datetime = from_microseconds(time).astimezone(UTC)
+    return at.isoformat().replace("+00:00", "Z")
 
 
-@dataclass(frozen=True)
+def reason_of(model: Model) -> str:
+    """Return the reason for the decision of the gate."""
+    return str(model.decision.get("reason") or "no reason was recorded")
+
+
+def is_manual(model: Model) -> bool:
+    """Return whether an admin promoted the model after the gate had rejected it."""
+    return model.state == "promoted" and not all(check.get("ok") for check in model.decision.get("checks") or ())
+
+
 class Overview:
-    """The first page: the latest periods, or those before one of them."""
+    """The data of the first page: the latest periods, oldest first, or those before period `before`."""
 
-    service: InService | None
-    serving: Model | None
-    """The model in service."""
-    newest: Model | None
-    """The candidate of the last update that made one."""
-    periods: list[Period]
-    """The oldest first."""
-    candidates: dict[int, Model]
-    """The last candidate of each of these periods."""
-    updates: list[Update]
-    """The newest first."""
-    n_rejected: int
-    """Candidates rejected in a row since the last promotion."""
-    events: Events
-    entries: list[Entry]
-    """The latest of the audit record, the newest first."""
-    earlier: int | None
-    """The first period shown, where there are periods before it."""
-    is_latest: bool
+    def __init__(self, workspace: Workspace, *, before: int | None = None) -> None:
+        engine, models, audit = workspace.engine, schema.models, schema.audit
+        self.service = in_service(engine)
+        self.serving = model(engine, self.service.model) if self.service else None
+        self.newest = next(iter(models_listed(engine, limit=1)), None)  # the last candidate
+        periods = closed_periods(engine, before=before, limit=PERIODS_AT_ONCE + 1)
+        self.periods = periods[-PERIODS_AT_ONCE:]
+        self.is_latest = before is None
+        self.earlier = self.periods[0].t if len(periods) > PERIODS_AT_ONCE else None
+        """The first period shown, if there are earlier ones."""
+        self.updates = listed(engine, limit=_LATEST_UPDATES)
+        self.n_rejected = rejections_in_a_row(engine)  # candidates rejected in a row since the last promotion
+        self.n_waiting = EventStore(workspace).n_open()
+        with engine.connect() as connection:
+            shown = [period.t for period in self.periods]
+            self.candidates = {each.t: each for each in reversed(_models(connection, models.c.t.in_(shown)))}
+            n_closed = connection.scalar(select(func.sum(schema.periods.c.n_events))) or 0
+            latest = select(schema.events.c.time).order_by(schema.events.c.seq.desc()).limit(1)
+            self.n_events = int(n_closed) + self.n_waiting
+            self.latest_event = from_microseconds(connection.scalar(latest))
+            self.entries = _entries(connection, select(audit).order_by(audit.c.seq.desc()).limit(_LATEST_ENTRIES))
 
     @property
-    def evaluated(self) -> list[tuple[Period, GroupScores]]:
-        """Periods that found a model in service to evaluate."""
-        return [(period, scores) for period in self.periods if (scores := scores_of(period.evaluation))]
+    def evaluated(self) -> list[tuple[Period, Mapping[str, Any]]]:
+        """Periods that tested a model in service, with its NDCG."""
+        return [(period, score) for period in self.periods if (score := score_in(period.evaluation))]
 
     @property
     def groups(self) -> list[str]:
-        """Every group of any period, in the order of the latest one that has it."""
-        return list(dict.fromkeys(name for _, scores in reversed(self.evaluated) for name in scores.by_group))
+        """Every group of any period, in the order of the latest period that has it."""
+        return list(dict.fromkeys(name for _, score in reversed(self.evaluated) for name in score.get("by_group", {})))
 
     @property
     def running(self) -> Update | None:
-        """The update that has not ended."""
         return next((update for update in self.updates if update.state in ("queued", "running")), None)
 
+    def data_of(self, period: Period) -> dict[str, Any]:
+        candidate = self.candidates.get(period.t)
+        return (candidate.about.get("data") or {}) if candidate else {}
 
-@dataclass(frozen=True)
+
 class ModelStory:
-    """One model, where it comes from, what came of it, and its entries of the audit record."""
+    """One model, its parent, its children, and its entries of the audit log."""
 
-    model: Model
-    service: InService | None
-    period: Period | None
-    parent: Model | None
-    children: list[Model]
-    entries: list[Entry]
-
-    @property
-    def is_serving(self) -> bool:
-        return self.service is not None and self.service.model == self.model.id
-
-
-def scores_of(evaluation: Mapping[str, Any] | None) -> GroupScores | None:
-    """NDCG of everyone and of the groups, from what is stored of an evaluation."""
-    stored = score_in(evaluation)
-    return GroupScores.from_dict(stored) if stored else None
-
-
-def gap_of(scores: GroupScores | None) -> Gap | None:
-    """The largest gap with its interval."""
-    return None if scores is None else gap_in(scores.to_dict())
-
-
-def read_overview(workspace: Workspace, *, before: int | None = None) -> Overview:
-    """The latest periods, or those before period `before`."""
-    engine, models = workspace.engine, schema.models
-    service, newest = in_service(engine), models_listed(engine, limit=1)
-    periods = closed_periods(engine, before=before, limit=PERIODS_AT_ONCE + 1)
-    shown = periods[-PERIODS_AT_ONCE:]
-    with engine.connect() as connection:
-        candidates = _models(connection, models.c.t.between(shown[0].t, shown[-1].t)) if shown else []
-        return Overview(
-            service=service,
-            serving=model(engine, service.model) if service else None,
-            newest=newest[0] if newest else None,
-            periods=shown,
-            candidates={candidate.t: candidate for candidate in reversed(candidates)},
-            updates=listed(engine, limit=_LATEST_UPDATES),
-            n_rejected=rejections_in_a_row(engine),
-            events=_events(workspace, connection),
-            entries=_entries(connection),
-            earlier=shown[0].t if len(periods) > PERIODS_AT_ONCE else None,
-            is_latest=before is None,
-        )
-
-
-def read_model(workspace: Workspace, model_id: str) -> ModelStory | None:
-    """The model of this id; None where there is none."""
-    if len(model_id) > _LONGEST_ID or not model_id.isprintable():  # some of these no database would take
-        return None
-    models, periods = schema.models, schema.periods
-    with workspace.engine.connect() as connection:
-        if not (found := _models(connection, models.c.id == model_id)):
-            return None
-        period = connection.execute(select(periods).where(periods.c.t == found[0].t)).mappings().first()
-        parents = _models(connection, models.c.id == found[0].parent) if found[0].parent else []
-        return ModelStory(
-            model=found[0],
-            service=in_service(workspace.engine),
-            period=Period.from_row(period) if period else None,
-            parent=parents[0] if parents else None,
-            children=_models(connection, models.c.parent == model_id),
-            entries=list(_entries_about(connection, model_id)),
-        )
+    def __init__(self, workspace: Workspace, model_id: str) -> None:
+        if len(model_id) > _MAX_ID_LENGTH or not model_id.isprintable():  # PostgreSQL refuses some of them
+            raise UnknownIdError("there is no such model")
+        engine, models, audit = workspace.engine, schema.models, schema.audit
+        self.model, self.service = model(engine, model_id), in_service(engine)
+        self.is_serving = self.service is not None and self.service.model == model_id
+        text = json.dumps(model_id, ensure_ascii=False)
+        entries = select(audit).where(audit.c.body.contains(text, autoescape=True)).order_by(audit.c.seq)
+        with engine.connect() as connection:
+            self.period = next(iter(closed_periods(engine, after=self.model.t - 1, before=self.model.t + 1)), None)
+            self.parent = next(iter(_models(connection, models.c.id == self.model.parent)), None)
+            self.children = _models(connection, models.c.parent == model_id)
+            # SQLite ignores case.
+            self.entries = [entry for entry in _entries(connection, entries) if text in entry.body]
 
 
 def _models(connection: Connection, which: Any) -> list[Model]:
-    wanted = select(schema.models).where(which).order_by(schema.models.c.created.desc())
-    return [Model.from_row(row) for row in connection.execute(wanted).mappings()]
+    query = select(schema.models).where(which).order_by(schema.models.c.created.desc())
+    return [Model(**row) for row in connection.execute(query).mappings()]
 
 
-def _events(workspace: Workspace, connection: Connection) -> Events:
-    closed = connection.scalar(select(func.sum(schema.periods.c.n_events))) or 0
-    waiting = EventStore(workspace).n_open()
-    latest = connection.scalar(select(schema.events.c.time).order_by(schema.events.c.seq.desc()).limit(1))
-    return Events(int(closed) + waiting, waiting, from_microseconds(latest))
+def _entries(connection: Connection, query: Select[Any]) -> list[Entry]:
+    return [Entry(**row) for row in connection.execute(query).mappings()]
 
 
-def _entries(connection: Connection) -> list[Entry]:
-    wanted = select(schema.audit).order_by(schema.audit.c.seq.desc()).limit(_LATEST_ENTRIES)
-    return [Entry(**row) for row in connection.execute(wanted).mappings()]
-
-
-def _entries_about(connection: Connection, model_id: str) -> Iterator[Entry]:
-    """Entries that name the model: the database finds those that may, a closer look those that do."""
-    audit, written = schema.audit, json.dumps(model_id, ensure_ascii=False)
-    wanted = select(audit).where(audit.c.body.contains(written, autoescape=True)).order_by(audit.c.seq)
-    for row in connection.execute(wanted).mappings():
-        if _names(json.loads(row["body"]), model_id):
-            yield Entry(**row)
-
-
-def _names(value: Any, model_id: str) -> bool:
-    if isinstance(value, dict):
-        return any(_names(inner, model_id) for inner in value.values())
-    if isinstance(value, list):
-        return any(_names(inner, model_id) for inner in value)
-    return bool(value == model_id)
+def audit_json(story: ModelStory, config: LiveConfig, *, made: int) -> str:
+    """Return the audit report of a model as JSON; a group that is too small to report is null."""
+    document = {
+        "written": iso(made),
+        "group": config.group,
+        "metric": f"ndcg@{config.gate.k}",
+        "model": story.model.model_dump(mode="json"),
+        "in_service_since": iso(story.service.since) if story.service and story.is_serving else None,
+        "period": story.period.model_dump(mode="json") if story.period else None,
+        "parent": story.parent.model_dump(include=_RELATIVE) if story.parent else None,
+        "children": [child.model_dump(include=_RELATIVE) for child in story.children],
+        # As recorded, so that the hash of each entry can be checked.
+        "record": [{**asdict(entry), "time_utc": iso(entry.time)} for entry in story.entries],
+    }
+    return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"

@@ -1,24 +1,34 @@
-"""HTTP as the pages need it: guarded answers, signed sessions, small forms."""
+"""HTTP for the pages: templates and assets, security headers, signed sessions, small forms."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import mimetypes
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache, partial
+from typing import Any
 from urllib.parse import parse_qs, quote
 
+from jinja2 import Environment
+from markupsafe import Markup
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairstream.service.dashboard.templating import assets
-from fairstream.service.fields import MAX_LENGTH
+from fairstream.pages.rendering import make_environment, read_asset
+from fairstream.service import gaps
+from fairstream.service.dashboard import reading
+from fairstream.service.incoming import MAX_LENGTH
+from fairstream.service.records import from_microseconds
+from fairstream.text import MISSING, between, number, signed
 
 COOKIE = "fairstream_session"
-LASTS = 12 * 60 * 60
-"""Seconds from signing in to the end of a session."""
-_NO_FILE = '<!doctype html><html lang="en"><title>Not found</title><p>There is no such file.</p></html>'
+LASTS = 12 * 60 * 60  # seconds from signing in to the end of a session
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -30,13 +40,76 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_FOR_EVER = "public, max-age=31536000, immutable"
-_LONGEST_FORM = 4096
+_NO_FILE = '<!doctype html><html lang="en"><title>Not found</title><p>There is no such file.</p></html>'
+_IMMUTABLE = "public, max-age=31536000, immutable"
+_MAX_FORM = 4096
 _OWN_PATH = re.compile(r"/(models(/[\w.-]{1,64})?|updates|lists)", re.ASCII)
 
 
+def when(time: datetime | int) -> Markup:
+    """Format a time, or microseconds since 1970, for people and for programs.
+
+    >>> print(when(1_763_000_000_000_000))
+    <time datetime="2025-11-13T02:13:20Z">13 Nov 2025, 02:13 UTC</time>
+    """
+    at: datetime = from_microseconds(time).astimezone(UTC)
+    return Markup('<time datetime="{}">{}</time>').format(reading.iso(time), f"{at:%-d %b %Y, %H:%M} UTC")
+
+
+def options(configuration: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every option with its exact value."""
+    for name, value in configuration.items():
+        if isinstance(value, Mapping):
+            yield from options(value, f"{prefix}{name}.")
+        else:
+            exact = value if isinstance(value, str) else json.dumps(value)
+            yield f"{prefix}{name}", MISSING if value is None else exact
+
+
+def pretty(document: str) -> str:
+    """Return JSON for people."""
+    return json.dumps(json.loads(document), ensure_ascii=False, indent=1, sort_keys=True)
+
+
+_PACKAGE = "fairstream.service.dashboard"
+_FILTERS = (
+    *(when, options, pretty, reading.reason_of, reading.is_manual),
+    *(gaps.score_in, gaps.gap_in, gaps.level_of, gaps.noise_words, gaps.why_no_gap, gaps.with_margin),
+)
+
+
+def render(template: str, **context: Any) -> str:
+    """Return a page."""
+    return _environment().get_template(template).render(context)
+
+
+@cache
+def assets() -> dict[str, str]:
+    """Return the style sheet and the icon by name; a name holds a hash, so browsers keep the file."""
+    return {
+        f"{stem}.{hashlib.sha256(content.encode()).hexdigest()[:16]}.{suffix}": content
+        for stem, suffix, content in (
+            ("style", "css", read_asset("style.css")),
+            ("icon", "svg", read_asset("icon.svg", _PACKAGE)),
+        )
+    }
+
+
+@cache
+def _environment() -> Environment:
+    environment = make_environment(_PACKAGE, *_FILTERS)
+    # Three decimals, as the noise of the groups' numbers allows.
+    environment.filters.update(
+        score=partial(number, digits=3), change=partial(signed, digits=3), interval=partial(between, digits=3)
+    )
+    style, icon = (f"/assets/{name}" for name in assets())
+    environment.filters["from_json"] = json.loads
+    environment.globals.update(style=style, icon=icon)
+    return environment
+
+
 class Sessions:
-    """Starlette's signed cookie; over HTTPS it is never sent over anything else."""
+    """Starlette's signed cookie; a cookie set over HTTPS is sent over HTTPS only."""
 
     def __init__(self, app: ASGIApp, secret: str) -> None:
         self._by_scheme = {
@@ -51,7 +124,7 @@ class Sessions:
 
 
 class PageRoute(Route):
-    """A route that requests are logged and counted by."""
+    """A route that logs and metrics can name."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)
@@ -59,62 +132,63 @@ class PageRoute(Route):
 
 
 def asset_response(request: Request) -> Response:
-    """The style sheet or the icon, kept by browsers for ever."""
-    asset = assets().get(request.path_params["name"])
-    if asset is None:
+    """Send the style sheet or the icon; browsers keep them."""
+    name = request.path_params["name"]
+    if name not in assets():
         return HTMLResponse(_NO_FILE, 404, HEADERS)
-    return Response(asset.content, media_type=asset.media_type, headers={**HEADERS, "Cache-Control": _FOR_EVER})
+    headers = {**HEADERS, "Cache-Control": _IMMUTABLE}
+    return Response(assets()[name], media_type=mimetypes.guess_type(name)[0], headers=headers)
 
 
 def html(page: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A page."""
+    """Send a page."""
     return Response(page, status, {**HEADERS, **(headers or {})}, "text/html; charset=utf-8")
 
 
 def redirect(to: str) -> Response:
-    """To a page, to be fetched by GET."""
+    """Redirect to a page, which the browser fetches by GET."""
     return RedirectResponse(to, status_code=303, headers=HEADERS)
 
 
 def to_login(request: Request) -> Response:
-    """To where a key is asked for; afterwards back to this page."""
+    """Redirect to the login, and from there back to this page."""
     to = local_path(request.url.path) if request.method == "GET" else "/"
     return redirect("/login" if to == "/" else f"/login?to={quote(to, safe='')}")
 
 
 def download(name: str, content: str, media_type: str) -> Response:
-    """A file to keep."""
+    """Send a file to save."""
     headers = {**HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
 
 
 def local_path(to: str | None) -> str:
-    """Only the dashboard's own pages are gone to after signing in."""
+    """Return the path if it is a page of the dashboard, else the overview: no redirect leaves the site."""
     return to if to and _OWN_PATH.fullmatch(to) else "/"
 
 
 def whole_number(text: str | None) -> int | None:
-    """A small whole number of a query; None for anything else."""
+    """Parse a small whole number; None for anything else."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def plain_text(text: str | None) -> str:
-    """An id of a query or a form as a database takes it; empty for anything else."""
+    """Return an id that a database accepts; empty for anything else."""
     stripped = (text or "").strip()
     return stripped if stripped.isprintable() and len(stripped) <= MAX_LENGTH else ""
 
 
 def is_foreign(request: Request) -> bool:
-    """Whether another site sent the form, as far as the browser tells."""
+    """Return whether the browser says that another site sent the form."""
     return request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
 
 
 async def read_form(request: Request) -> dict[str, str] | None:
-    """The few fields of a small form; None where it is none."""
+    """Read the fields of a small form; None if it is malformed."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > _LONGEST_FORM:
+        if len(body) > _MAX_FORM:
             return None
     try:
         fields = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")

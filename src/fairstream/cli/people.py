@@ -1,0 +1,161 @@
+"""`fairstream recommend`, `forget` and `export`: commands that take ids of users."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from fairstream.cli.console import Json, Output, print_error
+from fairstream.cli.options import IdsFile, ListLength, UserIds, WorkspaceFolder
+from fairstream.cli.workspaces import opened, who
+from fairstream.errors import ConfigurationError
+from fairstream.service import forgetting
+from fairstream.service.api.follower import Follower
+from fairstream.service.event_store import EventStore
+from fairstream.service.forgetting import Forgotten
+from fairstream.service.forgetting import export as export_person
+from fairstream.service.serving import Serving
+from fairstream.text import number
+
+NOT_PROVED, UNKNOWN = 3, 4
+
+
+def recommend(
+    folder: WorkspaceFolder,
+    users: UserIds = None,
+    ids: IdsFile = None,
+    k: ListLength = 20,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ITEM", help="Item that must not be in the lists. Repeatable.", show_default=False),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ITEM", help="Only these items may be in the lists. Repeatable.", show_default=False),
+    ] = None,
+    *,
+    output: Output,
+) -> None:
+    """Recommend to users what the HTTP service would: by the model in service and all events stored since.
+
+    Unknown users, and everybody as long as there is no model, get what is popular.
+    """
+    people = _read_ids(users, ids)
+    if not people:
+        raise ConfigurationError("give ids of users, or --ids FILE with ids")
+    with opened(folder) as workspace:
+        serving = Serving()
+        Follower(workspace, EventStore(workspace), serving).poll()
+        problem = serving.status().problem
+        answers = {user: serving.current.recommend(user, k, exclude or (), only or None) for user in people}
+    if problem is not None:
+        print_error(f"note: {problem}")
+    documents = []
+    for user, answer in answers.items():
+        by = "what is popular" if answer.source == "popularity" else f"model {answer.model}"
+        pairs = list(zip(answer.items, answer.scores, strict=True))
+        lines = (f"{rank:4}  {item}  {number(score)}" for rank, (item, score) in enumerate(pairs, start=1))
+        output.print(f"{user}, by {by}:", *lines)
+        items = [{"item_id": item, "score": score} for item, score in pairs]
+        documents.append({"user_id": user, "model": answer.model, "source": answer.source, "items": items})
+    output.write({"answers": documents})
+
+
+def forget(
+    folder: WorkspaceFolder,
+    users: UserIds = None,
+    ids: IdsFile = None,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="Complete what was requested over HTTP or was cut short.")
+    ] = False,
+    *,
+    output: Output,
+) -> None:
+    """Remove people from the events, the attributes and every model, and check that it is so.
+
+    Any number of people is one pass. What was sent of them before does not come back with a replay; what they do
+    from now on is that of a new person. Exits with 3 where something could not be removed for good yet (it stays
+    pending), with 4 where an id is unknown.
+    """
+    people = _read_ids(users, ids)
+    if bool(people) == pending:
+        raise ConfigurationError("give ids of users, or --ids FILE with ids, or --pending alone")
+    with opened(folder) as workspace:
+        if people:
+            done = forgetting.forget(workspace, people, by=who())
+        else:
+            with workspace.updating():
+                done = forgetting.complete_forgetting(workspace)
+        on_postgres = workspace.engine.dialect.name == "postgresql"
+    for user_id in done.unknown:
+        print_error(f"{user_id} is unknown: no event, no attribute and no model is theirs; nothing was done")
+    for problem in done.problems:
+        print_error(f"not removed for good yet: {problem}; run `fairstream forget DIR --pending`")
+    output.print(*_sentences(done, on_postgres=on_postgres))
+    output.write(asdict(done))
+    if done.problems:
+        raise typer.Exit(NOT_PROVED)
+    if done.unknown:
+        raise typer.Exit(UNKNOWN)
+
+
+def export(
+    folder: WorkspaceFolder,
+    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Id of the user.", show_default=False)] = None,
+    ids: IdsFile = None,
+    json: Json = "-",
+) -> None:
+    """Write everything that the workspace stores about a person, as JSON; exit with 4 if it stores nothing."""
+    output = Output(json)
+    people = _read_ids([] if user is None else [user], ids)
+    if len(people) != 1:
+        raise ConfigurationError(f"export is of one person, got {len(people)} ids; give one, or --ids FILE with one")
+    with opened(folder) as workspace:
+        document = export_person(workspace, people[0])
+    if document is None:
+        print_error("this user is unknown: no event, no attribute and no model is theirs")
+        raise typer.Exit(UNKNOWN)
+    output.write(document)
+
+
+def _sentences(done: Forgotten, *, on_postgres: bool) -> list[str]:
+    if not done.n_users:
+        return [] if done.unknown else ["Nothing is pending."]
+    lines = [
+        f"Forgot {done.n_users} user(s): removed {done.n_events} events and {done.n_attributes} attribute(s), "
+        f"rewrote {len(done.models)} model(s).",
+        *(
+            f"Model {model} was damaged, so that nobody can tell whom it knows: its files were removed."
+            for model in done.damaged
+        ),
+    ]
+    if not done.problems:
+        lines.append("Checked: no table and no model of the workspace knows them.")
+        if on_postgres:
+            lines.append("Deleted rows in PostgreSQL's own files, log and backups are the server's to expire.")
+    return lines
+
+
+def _read_ids(users: Sequence[str] | None, file: str | None) -> list[str]:
+    """Return the ids given as arguments and those in the file of `--ids`, or on standard input."""
+    ids = list(users or [])
+    if file is None:
+        return ids
+    where = "standard input" if file == "-" else file
+    try:
+        text = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{where} cannot be read: {error}") from None
+    if not text.startswith("["):
+        lines = (line.removesuffix("\r") for line in text.split("\n"))  # other ends of lines may be part of an id
+        return ids + [line for line in lines if line]
+    try:
+        return ids + TypeAdapter(list[str]).validate_json(text)
+    except ValidationError:
+        raise ConfigurationError(f"{where} begins with [ and must then be a JSON list of ids in quotes") from None

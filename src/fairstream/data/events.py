@@ -1,0 +1,373 @@
+"""Events: from tables of raw events to an `EventLog`, with the groups of its users and the features of its items."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairstream.data.datasets import MODCLOTH_COLUMNS, open_dataset, split_modcloth
+from fairstream.data.features import ItemFeatures
+from fairstream.data.groups import UNKNOWN, Groups, GroupValues, group_parts, only_two_valued, read_more_groups
+from fairstream.data.log import EventLog
+from fairstream.data.reading import (
+    TIME_UNITS,
+    Columns,
+    Repeats,
+    Source,
+    combined,
+    first_sentence,
+    is_address,
+    is_glob,
+    is_text,
+    open_source,
+)
+from fairstream.data.storage import is_log
+from fairstream.data.vocabulary import Vocabulary
+from fairstream.errors import DataError
+from fairstream.reporting import report
+
+_EVENTS_TABLE, _USERS_TABLE = "the events table", "the users table"
+
+
+def read_events(
+    source: Any,
+    *,
+    users: Any = None,
+    items: Any = None,
+    group: str | Sequence[str] | None = None,
+    advantaged: object = None,
+    user_column: str | None = None,
+    item_column: str | None = None,
+    time_column: str | None = None,
+    rating_column: str | None = None,
+    rating_above: float = 2.0,
+    time_unit: str | None = None,
+    repeats: Repeats = "first",
+) -> EventLog:
+    """Read events, and the groups of their users, into an `EventLog`.
+
+    Parameters
+    ----------
+    source
+        A table (pandas, Polars, also lazy, DuckDB, Arrow), columns by name, an iterable of tables or of
+        dictionaries; a Parquet, CSV, TSV, JSON Lines or Arrow file, text also compressed; a folder of
+        such files as parts of one table, a glob, a list of paths, an address (s3://…) where fsspec is
+        installed; a folder with `interactions` and `users` files, a folder that `ingest` or
+        `EventLog.save` wrote, the raw MovieLens-1M or -100K folder, the raw ModCloth file, or "synthetic".
+    users
+        A table or file, as for `source`, with a user column and the group column; without it, the group
+        column is looked for among the events.
+    items
+        A table or file with an item column and others that describe the items, for models that read
+        features: strings (each word is a feature), lists of strings (each element), integers and
+        booleans (categories).
+    group
+        The column that makes the groups; several ("gender,age", or a list) make their
+        intersections. Without it, the only column of `users` with two values.
+    advantaged
+        The value of the advantaged group; without it, of two groups the larger one, and of more none.
+    user_column, item_column, time_column, rating_column
+        Names of the columns; usual names are recognised.
+    rating_above
+        Where there are ratings, only events with a rating above this are kept (the paper: 2).
+    time_unit
+        Unit of times that are numbers ("s", "ms", "us" or "ns" since 1970); they then become
+        timestamps. Without it they stay numbers, and periods by the calendar guess the unit.
+    repeats
+        Of the events of one user with one item, "first" keeps the first alone, "all" keeps all: models
+        learn and read each of them, while tests and recommendations are about items that are new to
+        the user.
+
+    Returns
+    -------
+    EventLog
+        The events in chronological order; `EventLog.notes` says what was left out or moved.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be read, a column is missing, an event lacks a user, item or time, or `items`
+        holds columns of another kind, or rows of one item that differ; if `users` names none of the users.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> events = pa.table({"user": ["a", "b", "a"], "item": [5, 5, 9], "time": [1, 2, 3]})
+    >>> people = pa.table({"user": ["a", "b"], "gender": ["F", "M"]})
+    >>> log = read_events(events, users=people, group="gender", advantaged="M")
+    >>> len(log), log.n_users, log.n_items, log.groups.names
+    (3, 2, 2, ('M', 'F'))
+    """
+    columns = Columns(user_column, item_column, time_column, rating_column, rating_above, time_unit, repeats)
+    if is_log(source):
+        log = _reopen(source, columns, users=users, items=items, group=group, advantaged=advantaged)
+    else:
+        events, people = open_events(source, users, columns)
+        values = read_group_values(people, group, advantaged, columns)
+        parser = EventParser(events.like, columns, group if people is None else None)
+        table = events.read(parser.used)
+        log = parser.log(table)
+        if parser.group:
+            values = GroupValues.from_table(table, parser.group, columns, what=_EVENTS_TABLE)
+        log = describe(log, values, advantaged, items, columns, in_events=people is None)
+    report(log.notes)
+    return log
+
+
+def open_events(source: Any, users: Any, columns: Columns) -> tuple[Source, Source | None]:
+    """Open the events, and the users that are given or that belong to the data set."""
+    own_users = None
+    is_path = isinstance(source, str | Path) and not is_address(source) and not is_glob(source)
+    if is_path and not Path(source).is_file():
+        source, own_users = open_dataset(source)
+    events = open_source(source, "the events", columns)
+    if isinstance(source, str | Path) and set(events.like.column_names) >= MODCLOTH_COLUMNS:
+        table, own_users = split_modcloth(events)
+        events = open_source(table, "the events")
+    users = own_users if users is None else users
+    return events, None if users is None else open_source(users, "the users", columns)
+
+
+def read_group_values(
+    people: Source | None, group: str | Sequence[str] | None, advantaged: object, columns: Columns
+) -> GroupValues | None:
+    """Return the group values of a users table; None without one."""
+    if people is None:
+        if group is None and advantaged is not None:
+            raise DataError("advantaged says which group is meant, but there are no groups; give group=COLUMN too")
+        return None
+    names = None
+    if group is not None:
+        names = group_parts(people.like, group, what=_USERS_TABLE)
+        names += [columns.find("user", people.like, what=_USERS_TABLE)]
+    table = people.read(names)
+    group = only_two_valued(table, columns, what=_USERS_TABLE) if group is None else group
+    return GroupValues.from_table(table, group, columns, what=_USERS_TABLE)
+
+
+def describe(
+    log: EventLog, values: GroupValues | None, advantaged: object, items: Any, columns: Columns, *, in_events: bool
+) -> EventLog:
+    """Return the log with the groups of its users and the features of its items."""
+    if items is not None:
+        log = log.with_features(ItemFeatures.read(items, columns))
+    if values is None:
+        return log
+    ids = log.user_ids.ids
+    return log.with_groups(values.groups(ids, advantaged), 0 if in_events else values.n_unmatched(ids))
+
+
+def _reopen(
+    folder: Any, columns: Columns, *, users: Any, items: Any, group: str | Sequence[str] | None, advantaged: object
+) -> EventLog:
+    """Open a stored log: how its events were read cannot change, its groups and features can."""
+    log = EventLog.open(folder)
+    of_tables = Columns(user=columns.user if users is not None else None, item=None if items is None else columns.item)
+    if columns not in (Columns(), of_tables, replace(log.columns, time_zone=None)):
+        raise DataError(
+            f"{folder} holds a log, whose columns, ratings, repeats and time unit are fixed; omit those options"
+        )
+    if users is None:
+        attribute = group if group is None or isinstance(group, str) else ",".join(group)
+        if attribute is not None and (log.groups is None or attribute != log.groups.attribute):
+            stored = "no groups" if log.groups is None else f"the groups of {log.groups.attribute!r}"
+            raise DataError(f"{folder} holds a log with {stored}; for other groups, give a users table too")
+        if advantaged is not None:
+            log = replace(log, groups=log.require_groups().declared(advantaged))
+        return describe(log, None, None, items, columns, in_events=False)
+    values = read_group_values(open_source(users, "the users", columns), group, advantaged, columns)
+    return describe(log, values, advantaged, items, columns, in_events=False)
+
+
+def read_more_events(
+    source: Any,
+    groups: Groups,
+    columns: Columns,
+    *,
+    users: Any = None,
+    items: Any = None,
+    last_time: np.generic | None = None,
+) -> EventLog:
+    """Read events as `read_events` does, in the `groups` and `columns` of earlier ones; without events, `items` alone.
+
+    The result has no groups where the tables lack their column. With `last_time`, the time of the latest known event, a
+    note counts the events that are older, and another kind of time is an error.
+    """
+    notes: tuple[str, ...] = ()
+    table = None
+    if source is None:
+        features, nothing = ItemFeatures.read(items, columns), np.empty(0, np.int64)
+        return EventLog(nothing, nothing, nothing, Vocabulary(), Vocabulary(), None, columns, features.notes, features)
+    if is_log(source):
+        log = EventLog.open(source)
+        people = None if users is None else open_source(users, "the users", columns)
+    else:
+        events, people = open_events(source, users, columns)
+        parser = EventParser(events.like, columns)
+        used = {*parser.used, *(_group_columns(events.like, groups) if people is None else ())}
+        table = events.read(used)
+        log = parser.log(table)
+        if unused := [name for name in events.like.column_names if name not in used]:
+            notes += (f"columns of the events that are not used: {', '.join(unused)}",)
+    if people is not None:
+        user = columns.find_optional("user", people.like, what=_USERS_TABLE)
+        table = people.read([*_group_columns(people.like, groups), *([user] if user else [])] or None)
+    if table is not None:
+        more = read_more_groups(log.user_ids.ids, table, columns, groups)
+        if more is not None and not groups.is_empty:
+            log = log.with_groups(more)
+        notes += _notes_on_groups(groups, more, has_users=users is not None)
+    if last_time is not None:
+        notes += log.notes_after(last_time)
+    if {log.columns.time_zone, columns.time_zone} == {True, False}:
+        has = "have a time zone" if log.columns.time_zone else "have no time zone"
+        notes += (f"these times {has}, unlike the earlier ones: those without one are taken to be UTC",)
+    if items is not None:
+        log = replace(log, features=ItemFeatures.read(items, columns))
+    return replace(log, notes=log.notes + notes)
+
+
+def _notes_on_groups(groups: Groups, more: Groups | None, *, has_users: bool) -> tuple[str, ...]:
+    if groups.is_empty:
+        return ("there were no groups from the first fit on: users have no effect",) if has_users else ()
+    if more is None:
+        return (f"the tables have no column {groups.attribute!r}: users who are new are in no group",)
+    if has_users and (more.codes == UNKNOWN).all():
+        return (f"the users table has a {groups.attribute} for none of the {len(more.codes)} users of these events",)
+    return ()
+
+
+def _group_columns(like: pa.Table, groups: Groups) -> list[str]:
+    return [name for name in like.column_names if name in {*groups.attribute.split(","), groups.attribute}]
+
+
+class EventParser:
+    """Parses tables of raw events: keeps those whose rating counts, and converts and checks their columns.
+
+    What is missing is counted over all tables, and reported by `notes`.
+    """
+
+    def __init__(self, like: pa.Table, columns: Columns, group: str | Sequence[str] | None = None) -> None:
+        """`like` has the columns of all tables to be parsed; `group` names those of them that make the groups."""
+        self.names = {role: columns.find(role, like, what=_EVENTS_TABLE) for role in ("user", "item", "time")}
+        self.rating = columns.find_optional("rating", like, what=_EVENTS_TABLE)
+        self.group = [] if group is None else group_parts(like, group, what=_EVENTS_TABLE)
+        self._columns = columns
+        self._n_events = self._n_kept = self._n_unrated = 0
+        self._time_zone: bool | None = None
+        self._n_missing = dict.fromkeys(self.names, 0)
+
+    @property
+    def used(self) -> set[str]:
+        return {*self.names.values(), *self.group, *(() if self.rating is None else (self.rating,))}
+
+    def log(self, events: pa.Table) -> EventLog:
+        """Return the log of one table with all events, without groups."""
+        parsed = self.parse(events)
+        notes = self.notes()
+        log = EventLog.from_columns(*parsed, self._columns.repeats)
+        return replace(log, columns=self.columns, notes=notes + log.notes)
+
+    def parse(self, events: pa.Table) -> tuple[pa.Array, pa.Array, np.ndarray[Any, Any]]:
+        """Return the ids of the users, those of the items, and the times."""
+        events = self.keep_rated(events)
+        for role, name in self.names.items():
+            self._n_missing[role] += events[name].null_count
+        if any(self._n_missing.values()):
+            events = events.slice(0, 0)  # there will be no log; the missing values are still counted
+        user, item, time = (events[name] for name in self.names.values())
+        times = _times(self.to_times(time), self.names["time"], self._columns.time_unit)
+        return combined(user), combined(item), times
+
+    def keep_rated(self, events: pa.Table) -> pa.Table:
+        """Return the events whose rating is high enough; all of them without ratings."""
+        self._n_events += len(events)
+        if self.rating is not None:
+            ratings = events[self.rating]
+            try:
+                ratings = ratings.cast(pa.float64())
+            except pa.ArrowException:
+                name, kind = self.rating, ratings.type
+                raise DataError(f"ratings must be numbers, but {name!r} holds {kind}; convert it first") from None
+            self._n_unrated += pc.sum(pc.is_null(ratings, nan_is_null=True)).as_py() or 0
+            events = events.filter(pc.greater(ratings, self._columns.rating_above))
+        self._n_kept += len(events)
+        return events
+
+    def to_times(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return times that are text as timestamps or numbers; others stay as they are."""
+        column = _from_text(column, self.names["time"])
+        if len(column) and pa.types.is_timestamp(column.type):
+            has_zone = column.type.tz is not None
+            if self._time_zone not in (None, has_zone):
+                raise DataError(
+                    f"all times need a time zone or none, but {self.names['time']!r} holds both; convert it first"
+                )
+            self._time_zone = has_zone
+        return column
+
+    @property
+    def columns(self) -> Columns:
+        """How the events were read, for those that come later."""
+        return replace(self._columns, time_zone=self._time_zone)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what was left out; raise DataError where an event lacks a user, an item or a time."""
+        n, n_kept, rated = self._n_events, self._n_kept, f"{self.rating} > {self._columns.rating_above:g}"
+        if self.rating is not None and n > 0 == n_kept:
+            raise DataError(f"none of the {n} events has {rated}; lower rating_above")
+        for role, name in self.names.items():
+            if missing := self._n_missing[role]:
+                needed = "an item" if role == "item" else f"a {role}"
+                raise DataError(f"every event needs {needed}, but {missing} of {n_kept} are missing in {name!r}")
+        unrated = f" ({self._n_unrated} have no rating)" if self._n_unrated else ""
+        return () if self.rating is None else (f"{n_kept} of {n} events have {rated} and are kept{unrated}",)
+
+
+def _from_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Return times that are written as text as timestamps, or as the numbers that they are; others stay."""
+    if not is_text(column.type) or len(column) == 0:
+        return column
+    failure = ""
+    stamps = (pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
+    for kind in (pa.int64(), *stamps):
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid as error:
+            shown = re.search(r"string: '(.*?)' as", str(error))
+            failure = f", {shown[1]!r} for one" if shown else ""
+    raise DataError(
+        f"times that are text must be ISO 8601, all with a time zone or all without, such as 2024-05-01T12:30:00Z, but "
+        f"{name!r} holds others{failure}; convert it first"
+    )
+
+
+def _times(column: pa.ChunkedArray, name: str, unit: str | None) -> np.ndarray[Any, Any]:
+    """Return integers, floats or timestamps as a NumPy array that sorts; numbers of known unit as timestamps."""
+    kind, test = column.type, pa.types
+    if len(column) == 0:
+        return np.empty(0)
+    if not (test.is_date(kind) or test.is_timestamp(kind) or test.is_integer(kind) or test.is_floating(kind)):
+        raise DataError(f"times must be integers, floats or timestamps, but {name!r} holds {kind}; convert it first")
+    target = pa.int64() if test.is_integer(kind) else pa.float64() if test.is_floating(kind) else pa.timestamp("us")
+    try:
+        column = pc.cast(column, options=pc.CastOptions(target, allow_time_truncate=True))
+    except pa.ArrowInvalid as error:
+        raise DataError(f"the times in {name!r} are out of range: {first_sentence(error)}") from None
+    times: np.ndarray[Any, Any] = column.to_numpy()
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        raise DataError(f"every event needs a time, but {name!r} holds NaN or infinity")
+    if unit is None or times.dtype.kind == "M":
+        return times
+    if (np.abs(times.astype(np.float64)) * TIME_UNITS[unit] >= 2**63).any():
+        raise DataError(f"the times in {name!r} are out of range for time_unit={unit!r}")
+    if times.dtype.kind == "f":
+        return np.floor(times * TIME_UNITS[unit]).astype(np.int64).astype("datetime64[us]")
+    return times.astype(f"datetime64[{unit}]").astype("datetime64[us]")

@@ -1,0 +1,214 @@
+"""Hyperparameters of models: small frozen objects that build the model and are saved with its checkpoints."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import torch
+
+from fairstream.configuration import Configuration
+from fairstream.errors import ConfigurationError
+from fairstream.models.scorer import ModelFactory, Scorer, make_model
+from fairstream.registry import Registry
+
+FEATURE_BUCKETS = 4096  # rows that the features of items share, by their hash, in a custom model that reads features
+
+
+class ModelConfig(Configuration):
+    """Hyperparameters of a model. The built-in ones are in `fairstream.models`.
+
+    A subclass names its fields, with their ranges and defaults, and the `Scorer` class that it builds. The class
+    takes (n_users, n_items) and the fields as keywords. A field `feature_buckets` declares that the model reads
+    features of items; the class gets it only where items have features.
+
+    Examples
+    --------
+    >>> from fairstream.models import SASRec
+    >>> SASRec(length=200, blocks=4).with_options(dropout=0.3)
+    SASRec(length=200, blocks=4, dropout=0.3)
+
+    """
+
+    scorer: ClassVar[type[Scorer]]
+    """The class of the model."""
+
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
+        """Return a freshly initialised model."""
+        unused = () if with_features else ("feature_buckets",)
+        settings = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
+        return self.scorer(n_users, n_items, **settings)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the model reads features of items."""
+        return "feature_buckets" in type(self).model_fields
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every hyperparameter by name, as JSON holds it."""
+        return self.model_dump(mode="json")
+
+    @property
+    def registered_name(self) -> str | None:
+        """The name in the registry; None: it has none."""
+        return MODELS.name_of(type(self))
+
+    @property
+    def name(self) -> str:
+        """The registered name, or that of the class."""
+        return self.registered_name or type(self).__name__
+
+    @classmethod
+    def _unknown(cls, name: str) -> str:
+        return _unknown_setting(name, MODELS.name_of(cls) or cls.__name__, cls.model_fields)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Training settings that suit the model better than the paper's."""
+        return self.scorer.defaults
+
+
+@dataclass(frozen=True)
+class CustomModel:
+    """A `Scorer` class, or any function (n_users, n_items) → `Scorer`, with the settings that it takes as keywords."""
+
+    factory: Callable[..., Scorer]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = [keyword.name for keyword in self._keywords]
+        if any(keyword.kind is keyword.VAR_KEYWORD for keyword in self._keywords):
+            return
+        for name in self.settings:
+            if name not in known:
+                raise ConfigurationError(_unknown_setting(name, self.name, known))
+
+    @cached_property
+    def _keywords(self) -> list[inspect.Parameter]:
+        """What the factory takes besides the numbers of users and items."""
+        parameters = list(inspect.signature(self.factory).parameters.values())
+        return [p for at, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY or at > 1]
+
+    @property
+    def all_settings(self) -> dict[str, Any]:
+        """The settings, and the defaults of those that were not given."""
+        defaults = {p.name: p.default for p in self._keywords if p.default is not p.empty}
+        return {**defaults, **self.settings}
+
+    @property
+    def registered_name(self) -> str | None:
+        """The name in the registry; None: it has none."""
+        return MODELS.name_of(self.factory)
+
+    @property
+    def name(self) -> str:
+        """The registered name, or that of the class or function."""
+        factory = self.factory.func if isinstance(self.factory, partial) else self.factory
+        return self.registered_name or str(getattr(factory, "__name__", type(factory).__name__))
+
+    @cached_property
+    def scorer(self) -> type[Scorer]:
+        """The class of the model: the factory itself, or what it makes for one user and one item."""
+        kind = self.factory.func if isinstance(self.factory, partial) else self.factory
+        if isinstance(kind, type):
+            return kind
+        with torch.random.fork_rng(devices=[]):  # the caller's own draws stay the same
+            return type(self.factory(1, 1))
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Training settings that suit the model better than the paper's."""
+        return getattr(self.scorer, "defaults", {})
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the factory takes `feature_buckets`."""
+        return "feature_buckets" in inspect.signature(self.factory).parameters
+
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
+        """Return a freshly initialised model; raises ModelError where the factory makes no `Scorer`."""
+        settings = {name: value for name, value in self.settings.items() if name != "feature_buckets"}
+        bound = self.factory.keywords if isinstance(self.factory, partial) else {}
+        if with_features and self.reads_features and "feature_buckets" not in bound:
+            settings["feature_buckets"] = self.settings.get("feature_buckets", FEATURE_BUCKETS)
+        return make_model(partial(self.factory, **settings), n_users, n_items)
+
+
+Model = ModelConfig | CustomModel
+MODELS: Registry[type[ModelConfig] | Callable[..., Scorer]] = Registry("model")
+"""Models by name: `ModelConfig` classes, `Scorer` classes, or functions (n_users, n_items) → `Scorer`."""
+
+
+def resolve_model(
+    model: str | Model | type[ModelConfig] | ModelFactory, settings: Mapping[str, Any] | None = None
+) -> Model:
+    """Return the object behind a name, a class or a function.
+
+    Parameters
+    ----------
+    model
+        A registered name, a model's configuration, its class, a `Scorer` class or a function that makes one.
+    settings
+        Hyperparameters by name; those of a part after a dot (`sequence.length`).
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such model, or a setting is unknown or out of range.
+
+    Examples
+    --------
+    >>> resolve_model("item-item", {"ridge": 500})
+    ItemItem(ridge=500.0)
+    >>> resolve_model("blend", {"sequence.length": 200}).sequence.length
+    200
+
+    """
+    if not isinstance(settings, Mapping | None):
+        raise ConfigurationError(
+            f"the settings of a model are values by name, such as {{'embedding_dim': 8}} (--set embedding_dim=8 on the "
+            f"command line), got {settings!r}"
+        )
+    given = _nested(settings or {})
+    if isinstance(model, ModelConfig):
+        return model.with_options(**_merged(model.model_dump(), given)) if given else model
+    if isinstance(model, CustomModel):
+        return CustomModel(model.factory, {**model.settings, **given}) if given else model
+    part = MODELS[model] if isinstance(model, str) else model
+    if isinstance(part, type) and issubclass(part, ModelConfig):
+        return part(**given)
+    if not callable(part):
+        raise ConfigurationError(
+            f"model must be a name, one of fairstream.models, or a Scorer class or function, got {part!r}"
+        )
+    factory: Callable[..., Any] = part
+    return CustomModel(factory, given)
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"sequence.length": 3} → {"sequence": {"length": 3}}."""
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        first, _, rest = name.partition(".")
+        if rest:
+            part = nested.get(first, {})
+            if not isinstance(part, Mapping):
+                raise ConfigurationError(f"{first} is a part of the model and {name} its setting; give one of them")
+            nested[first] = _merged(part, _nested({rest: value}))
+        else:
+            nested[first] = value
+    return nested
+
+
+def _unknown_setting(name: str, model: str, known: Iterable[str]) -> str:
+    settings = ", ".join(sorted(known))
+    return f"{name} is not a setting of {model}; " + (f"its settings are {settings}" if settings else "it has none")
+
+
+def _merged(known: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    both = {name: _merged(known[name], new) for name, new in changed.items() if isinstance(known.get(name), dict)}
+    return {**known, **changed, **both}

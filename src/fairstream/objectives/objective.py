@@ -1,0 +1,114 @@
+"""L = L_rec + λ L_fair. Home of the fairness weight λ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from fairstream.errors import ModelError
+from fairstream.objectives.fairness import DisparityLoss, FairnessLoss
+from fairstream.objectives.recommendation import Loss, against_all_others, bpr_loss
+
+
+class AmongAll(NamedTuple):
+    """Each interaction among all items, or among a weighted sample of them that stands for all."""
+
+    scores: Tensor  # (B, C)
+    positives: Tensor  # (B,) the column of the positive
+    weights: Tensor  # (B,) the weight of each interaction; 1 on average
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss of one batch (Algorithm 1).
+
+    The negatives of L_rec (n of them) and of L_fair (μ) are the first n and the first μ of one
+    shared draw of max(n, μ).
+    """
+
+    lambda_: float
+    n: int
+    mu: int
+    loss: Loss = bpr_loss
+    fairness: FairnessLoss = field(default_factory=DisparityLoss)
+
+    def start(self, n_groups: int, device: torch.device) -> Self:
+        """Return the loss of one training, whose fairness loss may have state that lives across its batches."""
+        start = getattr(self.fairness, "start", None)
+        return self if not self.is_fair or start is None else replace(self, fairness=start(n_groups, device))
+
+    @property
+    def n_drawn(self) -> int:
+        """Negatives to draw for each interaction."""
+        for_loss = 0 if _ranks_all_items(self.loss) else self.n
+        is_used = self.is_fair or for_loss > 0  # the draws of a sampled loss do not depend on λ
+        return max(for_loss, self.mu if is_used and not self._is_fairness_among_all else 0)
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether there is a fairness loss; with λ = 0 it is not computed."""
+        return self.lambda_ > 0
+
+    def is_fair_on(self, *, has_two_groups: bool) -> bool:
+        return self.is_fair and (has_two_groups or not getattr(self.fairness, "needs_two_groups", True))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the recommendation loss takes weights of the interactions."""
+        return _ranks_all_items(self.loss)
+
+    @property
+    def needs_all_items(self) -> bool:
+        """Whether the positive is ranked among all items."""
+        return _ranks_all_items(self.loss) or (self.is_fair and self._is_fairness_among_all)
+
+    @property
+    def _is_fairness_among_all(self) -> bool:
+        follows = getattr(self.fairness, "candidates", "sampled") == "as-loss"
+        return _ranks_all_items(self.loss if follows else self.fairness)
+
+    def __call__(
+        self,
+        scores: Tensor,
+        groups: Tensor,
+        signs: Tensor,
+        *,
+        has_two_groups: bool,
+        among_all: AmongAll | None = None,
+    ) -> Tensor:
+        """Compute the loss of B interactions.
+
+        scores (B, 1 + n_drawn) with the positive in column 0, groups (B,) of codes, signs (G,): +1 for a group that is
+        ahead, −1 for one that is behind. A batch without users of two groups trains on L_rec alone, unless the
+        fairness loss needs no two groups. `among_all` holds the scores of all items, where a loss needs them.
+        """
+        l_rec = self.recommendation(scores, among_all)
+        if not self.is_fair_on(has_two_groups=has_two_groups):
+            return l_rec
+        return l_rec + self.lambda_ * self.fairness_of(scores, groups, signs, among_all)
+
+    def recommendation(self, scores: Tensor, among_all: AmongAll | None) -> Tensor:
+        if _ranks_all_items(self.loss):
+            assert among_all is not None
+            l_rec = self.loss(*among_all)
+        else:
+            l_rec = self.loss(scores[:, : 1 + self.n])
+        if l_rec.dim() != 0:
+            raise ModelError(f"a loss must return one number, got a tensor of shape {tuple(l_rec.shape)}")
+        return l_rec
+
+    def fairness_of(self, scores: Tensor, groups: Tensor, signs: Tensor, among_all: AmongAll | None = None) -> Tensor:
+        return self.fairness(self.fairness_scores(scores, among_all), groups, signs)
+
+    def fairness_scores(self, scores: Tensor, among_all: AmongAll | None) -> Tensor:
+        if not self._is_fairness_among_all:
+            return scores[:, : 1 + self.mu]
+        assert among_all is not None
+        return against_all_others(among_all.scores, among_all.positives)
+
+
+def _ranks_all_items(part: object) -> bool:
+    return getattr(part, "candidates", "sampled") == "all"

@@ -1,0 +1,254 @@
+"""How a recommender learns, resolved once: model, training, fairness, target and strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from fairstream.errors import ConfigurationError
+from fairstream.models import (
+    ClosedFormScorer,
+    Model,
+    ModelConfig,
+    ModelFactory,
+    Scorer,
+    resolve_model,
+    takes_weights,
+)
+from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Objective
+from fairstream.registry import CUSTOM
+from fairstream.strategies import STRATEGIES, MaxGap, Strategy
+from fairstream.training import EngineChoice, Training, choose_engine
+
+DEFAULT_UPDATE_EPOCHS = 10  # epochs of an update, where neither the strategy nor the model says how many (the paper's)
+AS_SAVED: Any = "as saved"  # stands for what a checkpoint holds
+
+
+@dataclass(frozen=True)
+class GroupWeight:
+    """Let an event of every group but the advantaged one count `weight` times.
+
+    It acts on models computed in closed form, on the blend, and on sequence models with the softmax loss. Users whom a
+    rare item could identify count once.
+
+    Examples
+    --------
+    >>> GroupWeight(2.0).weight
+    2.0
+    """
+
+    weight: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.weight, float | int) and self.weight > 0):
+            raise ConfigurationError(f"a group weight must be > 0, got {self.weight!r}")
+
+
+Fairness = str | FairnessLoss | GroupWeight | tuple[Any, ...] | None
+"""A fairness loss, group weights, or both in a tuple."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Everything that decides how a recommender learns. `resolve` makes it; nothing else interprets options."""
+
+    model: Model
+    training: Training  # with every setting filled in
+    objective: Objective  # the recommendation loss, the fairness loss and its weight λ
+    strategy: Strategy
+    update_epochs: int
+    update_learning_rate: float
+    fairness: FairnessLoss | None = None
+    n_fairness_negatives: int = 4  # μ, negative items per interaction in the fairness loss, whenever there is one
+    group_weight: float = 1.0
+    target: MaxGap | None = None
+    engine_choice: EngineChoice = choose_engine  # what runs the steps of gradient descent
+
+    @classmethod
+    def resolve(
+        cls,
+        model: str | Model | type[ModelConfig] | ModelFactory = "blend",
+        *,
+        fairness: Fairness = None,
+        target: MaxGap | None = None,
+        strategy: str | Strategy = "fine-tune",
+        training: Training | None = None,
+        fairness_weight: float | None = None,
+        n_fairness_negatives: int | None = None,
+        update_epochs: int | None = None,
+        update_learning_rate: float | None = None,
+    ) -> Recipe:
+        """Resolve the options of a recommender, which are those of `FairRecommender`, or raise ConfigurationError.
+
+        `fairness_weight` and `n_fairness_negatives` are λ and μ; by default the attributes `weight` and `n_negatives`
+        of the fairness loss, else 0.5 and 4. `update_epochs` and `update_learning_rate` count where the strategy does
+        not say; by default the model's own.
+        """
+        model = resolve_model(model)
+        given = training or Training()
+        if not isinstance(given, Training):
+            raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
+        settings = given.over(model.defaults)
+        if target is not None and not isinstance(target, MaxGap):
+            raise ConfigurationError(f"target must be fairstream.MaxGap(…) or None, got {target!r}")
+        loss, group_weight = _resolve_fairness(fairness)
+        plan = _resolve_strategy(strategy)
+        is_weighted = target is not None or group_weight != 1
+        if is_weighted and issubclass(model.scorer, ClosedFormScorer) and not takes_weights(model.scorer):
+            raise ConfigurationError(
+                f"group weights need a model whose learn takes weights, and that of {model.scorer.__name__} does not; "
+                f"add `weights` to it (see ClosedFormScorer.learn), or leave them out"
+            )
+        own = model.defaults
+        weight = getattr(loss, "weight", 0.5) if fairness_weight is None else fairness_weight
+        n_negatives = n_fairness_negatives or int(getattr(loss, "n_negatives", 4))
+        return cls(
+            model,
+            settings,
+            _objective(settings, loss, 0.0 if loss is None or target is not None else weight, n_negatives),
+            plan,
+            getattr(plan, "epochs", None) or update_epochs or own.get("update_epochs", DEFAULT_UPDATE_EPOCHS),
+            getattr(plan, "learning_rate", None)
+            or update_learning_rate
+            or own.get("update_learning_rate")
+            or settings.learning_rate,
+            loss,
+            n_negatives,
+            group_weight,
+            target,
+        )
+
+    @property
+    def has_lever(self) -> bool:
+        """Whether anything is done for fairness: a fairness loss, group weights or a target."""
+        return self.objective.is_fair or self.group_weight != 1 or self.target is not None
+
+    def without_lever(self) -> Recipe:
+        """The same with nothing done for fairness."""
+        objective = _objective(self.training, None, 0.0, self.training.n_negatives)
+        return replace(self, objective=objective, fairness=None, group_weight=1.0, target=None)
+
+    @property
+    def fairness_name(self) -> str:
+        return "none" if self.fairness is None else _name_of_fairness(self.fairness) or type(self.fairness).__name__
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether a model takes over something from the one before it, as the blend does its weights."""
+        return self.model.scorer.calibrate_from is not Scorer.calibrate_from
+
+    @property
+    def fairness_option(self) -> Fairness:
+        """The parameter `fairness` that gives the fairness loss and the group weight."""
+        parts = tuple(
+            part for part in (self.fairness, GroupWeight(self.group_weight)) if part not in (None, GroupWeight(1.0))
+        )
+        return parts if len(parts) > 1 else parts[0] if parts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as JSON; "custom" stands for an object that no registry knows."""
+        fairness: Any = None
+        if self.fairness is not None:
+            name = _name_of_fairness(self.fairness)
+            fairness = {"name": name or CUSTOM, "options": _options(self.fairness) if name else {}}
+        strategy = STRATEGIES.name_of(self.strategy) or STRATEGIES.name_of(type(self.strategy))
+        settings, loss = self.training.model_dump(exclude={"threads", "loss"}), self.training.loss
+        return {
+            "model": {"name": self.model.registered_name or CUSTOM, "settings": self.model.settings},
+            "training": {**settings, "loss": loss if isinstance(loss, str) else LOSSES.name_of(loss) or CUSTOM},
+            "fairness": fairness,
+            "group_weight": self.group_weight,
+            "target": None if self.target is None else asdict(self.target),
+            "strategy": {"name": strategy or CUSTOM, "options": _options(self.strategy) if strategy else {}},
+            "update_epochs": self.update_epochs,
+            "update_learning_rate": self.update_learning_rate,
+        }
+
+
+def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's options of a recipe that `Recipe.to_json` wrote to `path`, with those that change from now on.
+
+    An option given as `AS_SAVED` stays as it was. A ConfigurationError says which object was saved as "custom" and is
+    missing, or what cannot change.
+    """
+    options = {name: value for name, value in given.items() if value is not AS_SAVED}
+    model, fairness, strategy = saved["model"], saved["fairness"], saved["strategy"]
+    for name, part in (("model", model), ("fairness", fairness), ("strategy", strategy)):
+        if part is not None and part["name"] == CUSTOM and name not in options:
+            raise ConfigurationError(f"{path} was saved with a custom {name}; pass it again as {name}=")
+    training: Training | None = options.pop("training", None)
+    settings = {**saved["training"], **(training.given if training else {})}
+    if settings["loss"] == CUSTOM:
+        raise ConfigurationError(f"{path} was saved with a custom loss; pass it again as training=Training(loss=…)")
+    own = resolve_model(options["model"]) if "model" in options else resolve_model(model["name"], model["settings"])
+    if own.name != model["name"] != CUSTOM:
+        raise ConfigurationError(f"{path} was saved with the model {model['name']}: do not pass a model")
+    if "fairness" not in options:
+        losses = () if fairness is None else (FAIRNESS_LOSSES[fairness["name"]](**fairness["options"]),)
+        weight = saved["group_weight"]
+        options["fairness"] = losses if weight == 1 else (*losses, GroupWeight(weight))
+    for what, before, now in (
+        ("optimizer", saved["training"]["optimizer"], settings["optimizer"]),
+        ("model", model["settings"], own.settings),
+        ("group weight", saved["group_weight"], _resolve_fairness(options["fairness"])[1]),
+    ):
+        if before != now:
+            raise ConfigurationError(
+                f"the {what} of a checkpoint cannot change: {path} was saved with {before!r}, got {now!r}; fit a new "
+                f"recommender"
+            )
+    options = {"model": own, **options, "training": Training(**settings)}
+    if "target" not in options and saved["target"] is not None:
+        options["target"] = MaxGap(**saved["target"])
+    if "strategy" not in options:
+        options["strategy"] = _resolve_strategy(strategy["name"], strategy["options"])
+    return options
+
+
+def _objective(settings: Training, fairness: FairnessLoss | None, weight: float, n_negatives: int) -> Objective:
+    loss = LOSSES[settings.loss] if isinstance(settings.loss, str) else settings.loss
+    return Objective(
+        lambda_=weight,
+        n=settings.n_negatives,
+        mu=n_negatives if weight != 0 else settings.n_negatives,  # draw no more than are used
+        loss=loss,
+        fairness=fairness or DisparityLoss(),
+    )
+
+
+def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
+    """The fairness loss, and how many times the events of the groups behind count."""
+    parts = fairness if isinstance(fairness, tuple) else () if fairness is None else (fairness,)
+    weights = [part.weight for part in parts if isinstance(part, GroupWeight)]
+    losses = [part for part in parts if not isinstance(part, GroupWeight)]
+    if len(weights) > 1 or len(losses) > 1 or not all(isinstance(loss, str) or callable(loss) for loss in losses):
+        raise ConfigurationError(
+            f"fairness must be a name, fairstream.DisparityLoss(…), fairstream.GroupWeight(…), a function of (scores, "
+            f"groups, signs), or a tuple of one loss and one GroupWeight, got {fairness!r}"
+        )
+    loss = losses[0] if losses else None
+    return FAIRNESS_LOSSES[loss]() if isinstance(loss, str) else loss, weights[0] if weights else 1.0
+
+
+def _resolve_strategy(strategy: Any, options: Mapping[str, Any] | None = None) -> Strategy:
+    part = STRATEGIES[strategy] if isinstance(strategy, str) else strategy
+    part = part(**options or {}) if isinstance(part, type) else part
+    if not isinstance(part, Strategy):
+        raise ConfigurationError(
+            f"strategy must be a name, fairstream.FineTune(…) or another Strategy, got {strategy!r}"
+        )
+    return part
+
+
+def _name_of_fairness(fairness: FairnessLoss) -> str | None:
+    registered = (name for name, make in FAIRNESS_LOSSES.items() if getattr(make, "loss", None) is fairness)
+    return getattr(fairness, "name", None) or next(registered, None)
+
+
+def _options(part: object) -> dict[str, Any]:
+    """The fields of a dataclass that its constructor takes, as JSON holds them."""
+    if not is_dataclass(part):
+        return {}
+    options = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+    return {name: value for name, value in options.items() if isinstance(value, str | float | int)}

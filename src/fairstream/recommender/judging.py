@@ -1,0 +1,79 @@
+"""Evaluation of the serving model on new events before an update learns them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from fairstream.evaluation import Evaluation, Evaluator, Metric, resolve_metrics
+from fairstream.models import ContextBuilder, RecentPopularityScorer
+from fairstream.recommender.state import NewEvents, State
+from fairstream.strategies import MaxGap, Measured, MeasureGroups, UserQuality
+
+
+class Judgement(NamedTuple):
+    """How W_{t−1} did on D_t before learning it, as far as the strategy and the controller ask."""
+
+    quality: float | None = None  # mean NDCG of the users whom the model knew
+    users: UserQuality | None = None  # NDCG of each of these users, for the strategy
+    measured: Measured | None = None  # the groups' means, for the controller
+
+
+UNJUDGED = Judgement()
+
+
+def judge_users(evaluator: Evaluator, state: State, events: NewEvents, known: Evaluation | None) -> Judgement:
+    """NDCG of the users whom the model knew; newcomers get the fallback, which says nothing about the model."""
+    evaluator = replace(evaluator, metrics=("ndcg",), n_resamples=0, min_group_size=1)
+    tested = evaluate_state(evaluator, state, events) if known is None else known
+    reference = evaluate_state(evaluator.plain, state, events, is_popularity=True)
+    # Values of other metrics may share a name.
+    warm = [replace(one.tested, values={}, totals={}).where(~one.tested.is_cold) for one in (tested, reference)]
+    groups = events.groups
+    (main,) = evaluator.scores(warm[:1], groups.n_groups_among(len(groups.codes)))[0].values()
+    values, baseline = (part.values_of(evaluator.resolved_metrics[0]) for part in warm)
+    return Judgement(main.mean, UserQuality(warm[0].users, values, baseline, groups))
+
+
+def measure_gaps(
+    evaluator: Evaluator,
+    state: State,
+    events: NewEvents,
+    target: MaxGap,
+    known: Evaluation | None,
+    metrics: Mapping[str, Metric],
+    by: MeasureGroups | None,
+) -> Measured:
+    """Measure the groups' means on the task and by the metric of a target; `by` replaces `Measured.of`."""
+    custom = {target.metric: metrics[target.metric]} if target.metric in metrics else (target.metric,)
+    (metric,) = resolve_metrics(custom, 20, evaluator.named_metrics)
+    # A list is no longer than the catalogue.
+    name = f"{metric.name.rpartition('@')[0]}@{min(metric.k, state.history.n_items)}"
+    evaluator = replace(evaluator.plain, metrics={name: metric.metric}, k=1, n_resamples=0)
+    (metric,) = evaluator.resolved_metrics
+    by_event, baseline = target.task == "event", None
+    if known is None or metric.name not in known.metrics:
+        known = evaluate_state(evaluator, state, events, by_event=by_event)
+    if target.max_group_loss is not None:
+        popularity = evaluate_state(evaluator, state, events, by_event=by_event, is_popularity=True)
+        baseline = popularity.tested.values_of(metric)
+    results, names = known.tested, events.groups.names
+    values = results.values_of(metric)
+    if by is not None:
+        return by(results.users, values, results.codes, names, baseline)
+    return Measured.of(values, results.codes, names, evaluator.min_group_size, baseline)
+
+
+def evaluate_state(
+    evaluator: Evaluator, state: State, events: NewEvents, *, by_event: bool = False, is_popularity: bool = False
+) -> Evaluation:
+    """Evaluate the model of a state on new events, or recent popularity in its place."""
+    model, contexts = state.model, state.contexts
+    if is_popularity:
+        n_items, device = evaluator.n_rankable(state.history), state.model.device
+        model = RecentPopularityScorer.of(state.history, n_items).eval().to(device)
+        contexts = ContextBuilder(0, state.history, None, device)
+    return evaluator.evaluate(
+        model, events.users, events.items, history=state.history, contexts=contexts, t=state.t, by_event=by_event
+    )

@@ -1,1 +1,0 @@
-"""The Triton kernels. Only this package and its parent import Triton."""
