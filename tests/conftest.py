@@ -38,6 +38,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let the modules be collected at exit: nanobind, which DuckDB is built with, prints what is left over."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Make slow tests of those parameters that a test marked `few` leaves to them."""

@@ -221,7 +221,7 @@ def test_twice_the_events_take_twice_the_memory(case: str, tmp_path: Path) -> No
     check_memory(prepare, n, tmp_path)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES)
 def test_four_times_the_events_do_not_take_nine_times_the_time(case: str, tmp_path: Path) -> None:
     prepare, n = CASES[case]
@@ -231,6 +231,7 @@ def test_four_times_the_events_do_not_take_nine_times_the_time(case: str, tmp_pa
 # ── in the number of items ───────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["popularity", "mf"])  # by histories, and by vectors
 def test_twice_the_items_take_twice_the_memory_to_compare(model: str, tmp_path: Path) -> None:
     def compare(n: int, folder: Path) -> Work:

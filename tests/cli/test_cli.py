@@ -191,6 +191,7 @@ def test_the_tables_show_both_tasks_and_every_period(command: Command, data: Pat
         assert re.findall(r"^ +(\d) ", table, flags=re.MULTILINE) == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path) -> None:
     outcome = command("run", data / "csv", "--json=result.json", *FAST)
     document = json.loads((outcome.folder / "result.json").read_text())
@@ -213,6 +214,7 @@ def test_the_tables_show_the_numbers_of_the_result(command: Command, data: Path)
     assert "users without a group" not in outcome.out  # there are none
 
 
+@pytest.mark.slow
 def test_popularity_stands_beside_every_run_and_is_named_where_it_is_not_beaten(command: Command, data: Path) -> None:
     arguments = ("run", data / "csv", "--task=next", "--n-resamples=50")
     outcome = command(*arguments, "--json=result.json", *FAST)

@@ -52,6 +52,7 @@ def stamps(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
 
 
+@pytest.mark.slow
 def test_a_store_of_seeds_is_resumed_and_exports_what_python_gives(
     command: Command, data: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_items_are_described_by_a_file(command: Command, data: Path, tmp_path: P
     assert command("sweep", *arguments, *SET, "--grid=method=FADE", f"--set=model={name}", "--workers=1").exit_code == 0
 
 
+@pytest.mark.slow
 def test_json_on_standard_output_is_all_there_is(command: Command, data: Path, tmp_path: Path) -> None:
     outcome = command("run", data, *READING, *OPTIONS, "--json=-")
     assert outcome.exit_code == 0

@@ -87,6 +87,7 @@ def events_of(log: fs.EventLog) -> list[tuple[str, str, int]]:
     return list(zip(*ids, times.tolist(), strict=True))
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", FILES)
 def test_all_readers_give_the_same_events(name: str, tmp_path: Path) -> None:
     source = FILES[name](tmp_path)

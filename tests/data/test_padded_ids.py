@@ -68,6 +68,7 @@ def test_the_ids_are_numbers_or_what_is_written(tmp_path_factory: pytest.TempPat
     assert log.user_ids.ids.to_pylist() == ([int(name) for name in spelled] if are_plain else spelled)
 
 
+@pytest.mark.slow
 def test_one_padded_id_is_found_wherever_it_stands(tmp_path: Path) -> None:
     """Blocks of the file begin anywhere, in the middle of an id too."""
     for place in (0, N - 1, int(np.random.default_rng(0).integers(N))):

@@ -86,6 +86,7 @@ def test_the_larger_group_is_the_one_that_was_larger_when_training_began() -> No
 # ── what it is equal to ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("task", ["event", "next"])
 def test_without_a_lever_it_is_a_plain_run(task: Any) -> None:
@@ -130,6 +131,7 @@ def test_the_events_that_a_recommender_knows_are_its_past(frontier: fs.Frontier)
     assert rec.state is state
 
 
+@pytest.mark.slow
 def test_repeated_events_belong_to_the_past_that_a_recommender_knows() -> None:
     log = read(STREAM.events.take(np.repeat(np.arange(3000), 2)), repeats="all")
     own = recommender("item-item").fit(log).frontier(levels=[1, 3], **QUICK)
@@ -146,6 +148,7 @@ def test_every_level_starts_from_the_pretraining_without_a_lever() -> None:
     assert levels[0].scores.by_group == levels[1].scores.by_group
 
 
+@pytest.mark.slow
 def test_it_is_the_same_every_time(frontier: fs.Frontier) -> None:
     assert as_json(recommender().frontier(LOG, levels=[8, 1, 3, 3], **QUICK)) == as_json(frontier)
 
@@ -215,6 +218,7 @@ def test_the_other_lever_and_an_accepted_disparity_are_off(frontier: fs.Frontier
     assert given.setting == {"group_weight": 1.0, "fairness_weight": 0.0}
 
 
+@pytest.mark.slow
 def test_what_an_accepted_disparity_may_cost_is_off_too(frontier: fs.Frontier) -> None:
     held = recommender(max_disparity=0.9, max_group_loss=0.05)
     given = held.frontier(LOG, levels=[1, 3, 8], **QUICK)

@@ -77,6 +77,7 @@ def test_a_copy_of_a_run_file_alone_lacks_the_seconds_and_nothing_else(run: Run,
     assert Record.read(tmp_path / "whole.parquet").document == as_json(run.document())
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(source: Source, path: Path, run: Run) -> None:
     config = small("FADE", n_resamples=20)
     assert alone(source, config) == stored(run).content() == path.read_bytes()

@@ -116,6 +116,7 @@ def test_runs_under_repaired_protocols_keep_their_ids() -> None:
     assert ids == json.loads(GOLDEN.read_text())["ids"]["repaired"]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in RUNS])
 def test_each_method_of_the_paper_gives_what_it_gave(name: str) -> None:
     golden = json.loads(GOLDEN.read_text())["numbers"][name]

@@ -238,6 +238,7 @@ def test_a_model_with_tied_weights_is_saved_too(tmp_path: Path) -> None:
     assert_same(untouched, through_a_file(untouched, tmp_path, Tied))
 
 
+@pytest.mark.slow
 def test_a_restarted_model_is_made_again_as_it_was_started(tmp_path: Path) -> None:
     (_, second, third), users = parts()
     untouched = fitted(Lucky, restart_every=2)

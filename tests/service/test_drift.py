@@ -108,6 +108,7 @@ def test_a_model_that_starts_afresh_still_knows_what_users_have_had(learned: Wor
     assert isinstance(recommender.recipe.strategy, FineTune)  # starting afresh was for once
 
 
+@pytest.mark.slow
 def test_a_poisoned_period_is_rejected_and_left_out_when_the_next_is_as_before(learned: Workspace) -> None:
     before = in_service(learned.engine)
     take_in(learned, at_random(PERIODS[2], 1))

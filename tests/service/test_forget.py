@@ -130,6 +130,7 @@ def test_events_dated_ahead_of_the_clock_do_not_come_back(learned: Workspace) ->
     assert is_nowhere(learned, "zz-4711@example.com")
 
 
+@pytest.mark.slow
 def test_an_unknown_id_is_said_to_be_unknown_and_nothing_is_written(learned: Workspace, tmp_path: Path) -> None:
     before = every_cell(learned)
     said = cli("forget", learned.folder, "nosuchuser")

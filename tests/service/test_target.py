@@ -98,6 +98,7 @@ def held_for(workspace: Workspace, *checks: Check) -> None:
         connection.execute(insert(schema.models).values(**row | {"decision": Decision(checks).to_dict()}))
 
 
+@pytest.mark.slow
 def test_every_update_says_what_it_did_and_why(copied: Callable[[], Workspace]) -> None:
     workspace = copied()
     first, second = (period.control for period in full_periods(workspace.engine))

@@ -160,6 +160,7 @@ def test_groups_are_those_that_were_declared() -> None:
             LiveConfig(**options)
 
 
+@pytest.mark.slow
 def test_shuffled_labels_of_one_group_are_held_and_the_next_period_is_fine(learned: Workspace) -> None:
     events, rng = PERIODS[2], np.random.default_rng(0)
     theirs = pc.is_in(events["user_id"], MINORITY).to_numpy()

@@ -81,6 +81,7 @@ def test_lists_are_those_of_the_service(learned: Workspace, tmp_path: Path) -> N
     assert "give ids of users" in str(cli("recommend", learned.folder).exception)
 
 
+@pytest.mark.slow
 def test_ids_come_from_standard_input_where_arguments_would_be_seen(learned: Workspace) -> None:
     by_argument = document("export", learned.folder, PERSON)
     assert document("export", learned.folder, "--ids", "-", stdin=json.dumps([PERSON])) == by_argument

@@ -75,6 +75,7 @@ def test_without_a_change_there_are_as_few_restarts_as_the_confidence_says() -> 
     assert n_alarmed <= 0.05 * n_worlds + 2 * math.sqrt(0.05 * 0.95 * n_worlds)
 
 
+@pytest.mark.slow
 def test_a_loss_of_quality_restarts_within_two_periods() -> None:
     n_soon = 0
     for seed in range(20):

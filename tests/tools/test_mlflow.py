@@ -35,6 +35,7 @@ def users_of(stream: fs.SyntheticStream) -> list[int]:
     return stream.users["user_id"][:5].to_pylist()
 
 
+@pytest.mark.slow
 def test_a_logged_recommender_comes_back_and_goes_on_learning(
     rec: fs.FairRecommender, stream: Any, mlflow: Any
 ) -> None:
@@ -56,6 +57,7 @@ def test_versions_of_a_registered_recommender(rec: fs.FairRecommender, stream: A
     assert flavour.load_model("models:/shop/2").recommend(users_of(stream)) == rec.recommend(users_of(stream))
 
 
+@pytest.mark.slow
 def test_mlflow_itself_asks_for_lists(rec: fs.FairRecommender, stream: Any, mlflow: Any, tmp_path: Path) -> None:
     flavour.save_model(rec, tmp_path / "model", with_groups=False, metadata={"shop": "north"})
     model = mlflow.pyfunc.load_model(str(tmp_path / "model"))

@@ -341,6 +341,7 @@ def test_two_groups_together_feel_the_fairness_loss(codes: list[int]) -> None:
     assert not torch.equal(weights(fair), weights(unfair))
 
 
+@pytest.mark.slow
 def test_the_fairness_loss_pulls_the_advantaged_group_down() -> None:
     data = Interactions()
     below = []
@@ -372,6 +373,7 @@ def test_the_reported_loss_is_the_mean_over_the_batches_of_the_last_epoch() -> N
     assert loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", ["row", "dense"])
 def test_training_lowers_the_loss(optimizer: str) -> None:

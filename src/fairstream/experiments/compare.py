@@ -208,7 +208,7 @@ def compare(
     >>> from fairstream import compare, read_events, run, synthetic_stream
     >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
     >>> log = read_events(stream.events, users=stream.users)
-    >>> options = dict(model="mf", pretrain_epochs=1, update_epochs=1, n_periods=3, device="cpu")
+    >>> options = dict(model="mf", pretrain_epochs=1, update_epochs=1, n_periods=2, device="cpu")
     >>> runs = [run(log, method, **options) for method in ("finetune", "fade")]
     >>> for finished in runs:
     ...     results = list(finished)

@@ -23,6 +23,7 @@ from live_services import add_model, make_keys, running, wait_until
 PERIODS, _ = named_stream()
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite_only
 def test_the_lists_are_those_of_the_service_and_an_item_that_is_withdrawn_leaves_them(
     new_workspace: Callable[..., Workspace],
@@ -50,6 +51,7 @@ def test_the_lists_are_those_of_the_service_and_an_item_that_is_withdrawn_leaves
         assert client.delete("/models").status_code == 405
 
 
+@pytest.mark.slow
 def test_the_pages_tell_what_updates_did(learned: Workspace) -> None:
     workspace = learned
     take_in(workspace, PERIODS[2])
