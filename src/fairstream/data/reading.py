@@ -177,13 +177,19 @@ def open_source(source: Any, what: str, columns: Columns | None = None) -> Sourc
         return opened[0]
 
     def blocks(names: list[str] | None, in_memory: bool) -> Iterator[pa.Table]:
-        for part in chain(opened, parts):
-            yield from part.tables(names, in_memory=in_memory)
+        for table in chain.from_iterable(part.tables(names, in_memory=in_memory) for part in chain(opened, parts)):
+            missing = [name for name in names or () if name not in table.column_names]  # a part may lack a column
+            yield pa.table({**_columns_of(table), **{name: pa.nulls(len(table)) for name in missing}})
 
-    fields: dict[str, pa.Field] = {}  # the columns of all parts, each in its first type
-    for part in opened:
-        fields = {**{field.name: field for field in part.like.schema}, **fields}
-    return Source(what, pa.schema(list(fields.values())).empty_table(), blocks)
+    return Source(what, _first_types(part.like.schema for part in opened).empty_table(), blocks)
+
+
+def _first_types(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return the columns of all schemas, each in its first type."""
+    fields: dict[str, pa.Field] = {}
+    for field in chain.from_iterable(schemas):
+        fields.setdefault(field.name, field)
+    return pa.schema(list(fields.values()))
 
 
 def _open_parts(source: Any, what: str, columns: Columns) -> Iterator[Source]:
@@ -264,14 +270,14 @@ def _open_columns(columns: Mapping[str, Any], what: str) -> Source:
     def blocks(names: list[str] | None, _: bool) -> Iterator[pa.Table]:
         with read_errors(what):
             chosen = columns if names is None else names
-            yield pa.table({name: _to_arrow(columns[name], None if names is None else name) for name in chosen})
+            yield pa.table({name: to_arrow(columns[name], None if names is None else name) for name in chosen})
 
     with read_errors(what):
-        like = pa.table({name: _to_arrow(column[:100])[:0] for name, column in columns.items()})
+        like = pa.table({name: to_arrow(column[:100])[:0] for name, column in columns.items()})
     return Source(what, decoded(like, what), blocks)
 
 
-def _to_arrow(values: Any, name: str | None = None) -> Any:
+def to_arrow(values: Any, name: str | None = None) -> Any:
     """Return one column; values without a common type become text or, if the column has a `name`, an error."""
     dtype = getattr(values, "dtype", None)
     if str(getattr(getattr(dtype, "categories", None), "dtype", dtype)).startswith(("interval", "period")):
@@ -507,7 +513,7 @@ class _Csv(_TextFile):
         """Open the columns as text; None: all columns, in the types of the first block."""
         return pyarrow.csv.open_csv(
             self.open(),
-            read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES if names else _SNIFFED_BYTES),
+            read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES),  # the header must fit into a block
             parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(names or (), pa.string()), include_columns=names, **EMPTY_IS_MISSING
@@ -581,12 +587,16 @@ class _JsonLines(_TextFile):
     def __init__(self, file: DataFile, what: str, columns: Columns) -> None:
         super().__init__(file, what, columns)
         # Any line can have a further field, so the columns are known after all lines only.
-        self.schema = concat([block.slice(0, 0) for block in self._blocks(None)] or [pa.table({})], what).schema
+        self._schemas = list(dict.fromkeys(block.schema for block in self._blocks(None)))
+        self.schema = _first_types(self._schemas)
 
     def tables(self, names: list[str], _: bool) -> Iterator[pa.Table]:
+        # Only the types of the named columns must fit together.
+        chosen = [[field for field in schema if field.name in names] for schema in self._schemas]
+        types = concat([pa.schema(fields).empty_table() for fields in chosen] or [pa.table({})], self.what).schema
         for block in self._blocks(names):
-            columns = {name: pa.nulls(len(block)) for name in names} | dict(zip(block.column_names, block, strict=True))
-            yield pa.table({name: columns[name].cast(self.schema.field(name).type) for name in names})
+            columns = {name: pa.nulls(len(block)) for name in names} | _columns_of(block)
+            yield pa.table({name: columns[name].cast(types.field(name).type) for name in names})
 
     def _blocks(self, names: list[str] | None) -> Iterator[pa.Table]:
         with self.open() as stream:
@@ -661,7 +671,7 @@ def first_sentence(error: Exception) -> str:
 def decoded(table: pa.Table, what: str) -> pa.Table:
     """Return the same table with dictionaries and string views as plain strings."""
     _check_distinct(table.column_names, what)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns = _columns_of(table)
     for name, column in columns.items():
         if pa.types.is_dictionary(column.type):
             parts = [_plain_strings(part.dictionary).take(part.indices) for part in column.chunks]
@@ -671,9 +681,13 @@ def decoded(table: pa.Table, what: str) -> pa.Table:
     return pa.table(columns)
 
 
+def _columns_of(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
 def _check_distinct(names: Sequence[str], what: str) -> None:
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
         raise DataError(f"{what} have the column {repeated!r} more than once; keep one of them")
 
 
@@ -687,6 +701,5 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def combined(column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array."""
-    chunk = column.combine_chunks()
-    return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)
+    """Return the column as one array; strings as large strings, because others cannot hold 2 GB."""
+    return (column.cast(pa.large_string()) if pa.types.is_string(column.type) else column).combine_chunks()
