@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fairstream.data.events import EventParser, describe, open_events, read_group_values
 from fairstream.data.groups import GroupValues, check_users, intersection
+from fairstream.data.history import append_run
 from fairstream.data.log import EventLog, is_chronological, notes_on_order, require_events
 from fairstream.data.reading import MAX_ROWS, Columns, Repeats, Source, combined, concat, first_sentence, is_text
 from fairstream.data.storage import check_new, writing_to
@@ -121,14 +122,14 @@ def _sort(
     events: Source, parser: EventParser, database: duckdb.DuckDBPyConnection, work: Path
 ) -> tuple[EventLog, GroupValues | None]:
     """Return the log without groups, and the group values that are columns of the events."""
-    user, pairs, n_rows, n_missing = parser.names["user"], pa.table({}), 0, 0
+    user, n_rows, n_missing = parser.names["user"], 0, 0
+    runs: tuple[pa.Table, ...] = ()  # the distinct (user, value) pairs of groups that are columns of the events
     kind, latest, is_sorted = np.dtype(np.int64), None, True
     for table in events.tables(parser.used):
         if parser.group:
             n_rows, n_missing = n_rows + len(table), n_missing + table[user].null_count
             values = intersection([table[name] for name in parser.group])
-            more = concat([pairs, pa.table({"user": table[user], "value": values})], "the events")
-            pairs = more.group_by(["user", "value"], use_threads=False).aggregate([])
+            runs = append_run(runs, _distinct(pa.table({"user": table[user], "value": values})), _distinct)
         user_ids, item_ids, times = parser.parse(table)
         if len(times) == 0:
             continue
@@ -146,7 +147,12 @@ def _sort(
     if not parser.group:
         return log, None
     check_users(n_missing, n_rows, user)
+    pairs = concat(runs, "the events")
     return log, GroupValues.from_pairs(",".join(parser.group), combined(pairs["user"]), pairs["value"])
+
+
+def _distinct(*pairs: pa.Table) -> pa.Table:
+    return concat(pairs, "the events").group_by(["user", "value"], use_threads=False).aggregate([])
 
 
 def _insert(database: duckdb.DuckDBPyConnection, columns: dict[str, Any]) -> None:
