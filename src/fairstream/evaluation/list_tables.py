@@ -37,7 +37,7 @@ class TruthTable:
         notes: tuple[str, ...] = ()
         rating = columns.find_optional("rating", table, what=what)
         if rating is not None and rating_above is not None:
-            events = table.filter(pc.greater(table[rating].cast(pa.float64()), rating_above))
+            events = table.filter(pc.greater(_floats(table, rating, what=what), rating_above))
             notes += (f"{len(events)} of {len(table)} rows of the truth have {rating} > {rating_above:g} and count",)
         elif rating is not None:
             notes += (f"every row of the truth counts, whatever its {rating}; rating_above keeps only high ones",)
@@ -155,14 +155,17 @@ def _order_column(table: pa.Table, rank: str | None, score: str | None, *, what:
 
 def _numbers(table: pa.Table, name: str, *, what: str) -> Floats:
     """The column as numbers; a missing one is an error, because it has no place in a list."""
-    try:
-        column = table[name].cast(pa.float64())
-    except pa.ArrowException:
-        raise DataError(f"{what}: {name!r} must hold numbers, but holds {table[name].type}; convert it first") from None
-    numbers: Floats = column.to_numpy()
+    numbers: Floats = _floats(table, name, what=what).to_numpy()
     if missing := int(np.isnan(numbers).sum()):
         raise DataError(f"{what}: every row needs a number in {name!r}, but {missing} of {len(table)} have none")
     return numbers
+
+
+def _floats(table: pa.Table, name: str, *, what: str) -> pa.ChunkedArray:
+    try:
+        return table[name].cast(pa.float64())
+    except pa.ArrowException:
+        raise DataError(f"{what}: {name!r} must hold numbers, but holds {table[name].type}; convert it first") from None
 
 
 def _check_distinct(keys: Rows, truth: TruthTable, *, what: str) -> None:
