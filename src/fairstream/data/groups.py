@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairstream.data.reading import Columns, column_list, combined
+from fairstream.data.reading import Columns, column_list, combined, to_arrow
 from fairstream.data.vocabulary import Rows, id_column, same_kind
 from fairstream.errors import DataError
 
@@ -204,7 +204,8 @@ class Groups:
         if other is None or self.is_empty:
             return ()
         notes, known = [], rows < len(self.codes)
-        pairs = zip(self.labels()[rows[known]], other.labels()[known], strict=True)
+        before = replace(self, codes=self.codes[rows[known]])  # a few users: the labels of all take long
+        pairs = zip(before.labels(), other.labels()[known], strict=True)
         if n := sum(None not in pair and pair[0] != pair[1] for pair in pairs):
             notes.append(f"{n} known user(s) came with another {self.attribute} than before: the earlier one is kept")
         if new := sorted({name for name in other.labels() if name is not None} - set(self.names)):
@@ -408,13 +409,13 @@ def _written_out(value: Any) -> str | None:
 def _labels(values: Any) -> pa.Array:
     """Return the values as strings, null where unknown; tuples and intervals are written out."""
     try:
-        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else to_arrow(values, "groups")
         if isinstance(array.type, pa.BaseExtensionType) or pa.types.is_nested(array.type):
             array = pa.array([_written_out(value) for value in array.to_pylist()], pa.string())
         if pa.types.is_floating(array.type):
             array = pc.if_else(pc.is_nan(array), None, array)
         return pc.cast(array, pa.string())
-    except (pa.ArrowException, TypeError):
+    except (pa.ArrowException, TypeError, ValueError):
         raise DataError(
             "the values of a group must be strings, numbers, booleans, tuples or intervals; convert the column first"
         ) from None

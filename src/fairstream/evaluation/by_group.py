@@ -224,7 +224,7 @@ def group_statistics(
     values
         One finite number for each user: a list, or an array or column of NumPy, pandas, Polars or Arrow.
     groups
-        Each user's group: as many labels of any kind. Users with None count overall and in no group.
+        Each user's group: as many strings, numbers, booleans or tuples. Users with None count overall and in no group.
     advantaged
         The group from which the disparity counts; without it, of two groups the larger one, and of more none.
     min_group_size
