@@ -49,7 +49,7 @@ def ingest(
 ) -> EventLog:
     """Read events that do not fit into memory into a new folder, and open the log there.
 
-    The log is what `read_events` would make of the same source and options. Needs DuckDB:
+    The log equals that of `read_events` for the same source and options. Needs DuckDB:
     `pip install 'fairstream[ingest]'`.
 
     Parameters
@@ -121,7 +121,7 @@ def _connect_duckdb(memory_limit: str, folder: Path) -> duckdb.DuckDBPyConnectio
 def _sort(
     events: Source, parser: EventParser, database: duckdb.DuckDBPyConnection, work: Path
 ) -> tuple[EventLog, GroupValues | None]:
-    """Return the log without groups, and the group values that are columns of the events."""
+    """Return the log without groups, and the group values if they are columns of the events."""
     user, n_rows, n_missing = parser.names["user"], 0, 0
     runs: tuple[pa.Table, ...] = ()  # the distinct (user, value) pairs of groups that are columns of the events
     kind, latest, is_sorted = np.dtype(np.int64), None, True
@@ -156,7 +156,7 @@ def _distinct(*pairs: pa.Table) -> pa.Table:
 
 
 def _insert(database: duckdb.DuckDBPyConnection, columns: dict[str, Any]) -> None:
-    """Add events to the table `arrived`, whose types become wider if they have to."""
+    """Add events to the table `arrived`; widen its types if necessary."""
     batch = pa.table(columns)
     database.register("batch", batch)
     database.execute("CREATE TABLE IF NOT EXISTS arrived AS SELECT * FROM batch LIMIT 0")
@@ -203,7 +203,7 @@ def _number(
 
 
 def _write_columns(events: duckdb.DuckDBPyRelation, work: Path) -> list[np.ndarray[Any, Any]]:
-    """Write the columns to files, and return arrays over those."""
+    """Write the columns to files, and return them as memory-mapped arrays."""
     paths = [work / name for name in events.columns]
     types: list[np.dtype[Any]] = []
     for batch in events.to_arrow_reader(MAX_ROWS):

@@ -73,7 +73,7 @@ class Columns:
     repeats: Repeats = "first"
     time_zone: bool | None = None  # whether the times of earlier events had a time zone; None: no events were read
     text_ids: tuple[str, ...] = ()
-    """The roles, user and item, whose earlier ids were text: in a text file, digits are text too."""
+    """The roles (user, item) whose earlier ids were text; a text file's digits are then text too."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text_ids", tuple(self.text_ids))  # JSON has lists
@@ -129,8 +129,8 @@ def to_table(
 
     A source is a frame (pandas, Polars, also lazy, DuckDB, Arrow), columns by name, an iterable of frames or of rows
     (dictionaries), a file, a folder of files, a glob, an address that fsspec can open, or a list of those. `what` names
-    it in messages. Of all columns (`names` None), one that Arrow has no type for becomes text. `columns` says which ids
-    of earlier tables were text.
+    it in messages. Where all columns are read (`names` is None), one without a common type becomes text. `columns` says
+    which ids of earlier tables were text.
 
     >>> to_table(({"user": name, "n": n} for n, name in enumerate("ab")), what="the users").to_pydict()
     {'user': ['a', 'b'], 'n': [0, 1]}
@@ -171,7 +171,7 @@ class Source:
 def open_source(source: Any, what: str, columns: Columns | None = None) -> Source:
     """Open a source of `to_table`."""
     parts = _open_parts(source, what, columns or Columns())
-    # Of a stream only the first part is known beforehand; it names the columns of all.
+    # A stream has the columns of its first part: the other parts do not exist yet.
     opened = list(islice(parts, 1)) if isinstance(source, Iterator) else list(parts)
     if len(opened) == 1 and not isinstance(source, Iterator):
         return opened[0]
@@ -248,7 +248,7 @@ def _integers_as_text(table: pa.Table, names: Collection[str]) -> pa.Table:
 
 def _open_stream(frame: Any, what: str) -> Source:
     with read_errors(what):
-        # A connection of DuckDB has one open result: a query is read at once, so that others can follow.
+        # A DuckDB connection has one open result: read a query completely, so that others can follow.
         is_stream = hasattr(frame, "__arrow_c_stream__") and "duckdb" not in type(frame).__module__
         reader = pa.RecordBatchReader.from_stream(frame) if is_stream else pa.table(frame).to_reader()
         like = decoded(reader.schema.empty_table(), what)
@@ -299,7 +299,7 @@ def _plain(value: Any) -> Any:
 
 
 def _open_iterable(source: Iterable[Any], what: str, columns: Columns) -> Iterator[Source]:
-    """The parts of each element; neighbouring rows become one frame."""
+    """Yield the parts of each element; consecutive rows become one frame."""
     is_empty = True
     for is_row, elements in groupby(source, lambda element: isinstance(element, Mapping)):
         is_empty = False
@@ -314,12 +314,12 @@ def _open_iterable(source: Iterable[Any], what: str, columns: Columns) -> Iterat
 
 
 def _is_frame(source: Any) -> bool:
-    """Whether Arrow can take over the columns of an object."""
+    """Return whether an object offers its columns to Arrow."""
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
 def _is_lazy(source: Any) -> bool:
-    """Whether it is a Polars query that has not been run."""
+    """Return whether an object is a Polars query that has not run."""
     return type(source).__name__ == "LazyFrame" and callable(getattr(source, "collect", None))
 
 
@@ -339,7 +339,7 @@ class DataFile:
 
     name: str  # its path or address
     values: tuple[tuple[str, str], ...] = ()
-    """Columns that its folders give the same value in all rows: `country=NO/part-0.parquet`."""
+    """Columns with one value for all rows, from the names of the folders: `country=NO/part-0.parquet`."""
 
     @property
     def compression(self) -> str:
@@ -363,7 +363,7 @@ class DataFile:
         return None if is_address(self.name) else Path(self.name)
 
     def with_values(self, table: pa.Table, names: Collection[str] | None = None) -> pa.Table:
-        """Return the table with the columns that the folders' names give, of those in `names`."""
+        """Return the table with the columns from the names of the folders; None: all, else those in `names`."""
         for name, value in self.values:
             if name not in table.column_names and (names is None or name in names):
                 is_number = re.fullmatch(r"0|-?[1-9]\d{0,17}", value) is not None
@@ -429,7 +429,7 @@ def find_files(source: str | Path, what: str) -> list[DataFile]:
             for file in sorted(map(PurePosixPath, system.find(str(match)))):
                 parts = file.relative_to(match).parts
                 data = DataFile(full_name(str(file)), _folder_values(parts))
-                if data.kind is not None and not any(part[0] in "._" for part in parts):  # these names are not data
+                if data.kind is not None and not any(part[0] in "._" for part in parts):  # hidden, or _SUCCESS
                     files.append(data)
     if not files:
         raise DataError(f"{what}: no file matches {name} and ends in {SUFFIXES}")
@@ -527,7 +527,7 @@ class _Csv(_TextFile):
             yield pa.Table.from_batches([batch])
 
     def _types(self, names: list[str], read: Callable[[list[str]], Iterable[pa.Table]]) -> dict[str, pa.DataType]:
-        """Compare one type after the other with all rows of the columns that are left."""
+        """Try one type after another on all rows of the columns that have none yet."""
         columns, like = self._columns, self.schema.empty_table()
         roles = [role for role in columns.text_ids if getattr(columns, role) in (None, *like.column_names)]
         texts = [columns.find_optional(role, like, what=self.what) for role in roles]
@@ -547,7 +547,7 @@ class _Csv(_TextFile):
         if pa.types.is_null(kind):
             return column.null_count == len(column)
         try:
-            self._cast(column[:100], kind)  # mostly enough to see that it does not
+            self._cast(column[:100], kind)  # most misfits show here
             self._cast(column, kind)
         except pa.ArrowInvalid:
             return False
@@ -576,7 +576,7 @@ def sniff_csv(text: str) -> tuple[str, str]:
     (';', ',')
     """
     header = re.sub(r'"[^"]*"', "", text.partition("\n")[0])
-    separator = max(",;\t|", key=header.count)  # of equals the first
+    separator = max(",;\t|", key=header.count)  # a tie goes to the first
     has_comma, has_point = (re.search(rf"(^|;)-?\d+{mark}\d+(;|\r?$)", text, re.MULTILINE) for mark in (",", r"\."))
     return separator, "," if separator == ";" and has_comma and not has_point else "."
 
@@ -615,11 +615,11 @@ class _JsonLines(_TextFile):
         try:
             table = pyarrow.json.read_json(pa.BufferReader(lines), **options)
             texts = [(field.name, pa.string()) for field in table.schema if pa.types.is_temporal(field.type)]
-            if texts:  # Arrow makes timestamps of what looks like one; other blocks may hold other text
+            if texts:  # Arrow turns text that looks like a time into timestamps; other blocks may hold other text
                 options["parse_options"] = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts))
                 table = pyarrow.json.read_json(pa.BufferReader(lines), **options)
             return table if names is None else table.select([name for name in names if name in table.column_names])
-        except pa.ArrowException:  # such as a column of mixed types, which may be one that is not needed
+        except pa.ArrowException:  # such as mixed types, perhaps in a column that nobody needs
             return self._of_rows([_parse_json(line) for line in lines.splitlines() if line.strip()], names)
 
     def _of_rows(self, rows: list[Any], names: list[str] | None) -> pa.Table:
@@ -638,7 +638,7 @@ def _parse_json(text: bytes) -> Any:
 
 @contextmanager
 def read_errors(what: str, name: str | Path | None = None, kind: str = "") -> Iterator[None]:
-    """Turn failures to read a frame, or the file `name` as `kind`, in the block into a DataError."""
+    """Turn a failure to read a frame, or the file `name` as `kind`, into a DataError."""
     subject = f"{what} cannot be read as an Arrow table" if name is None else f"{what}: {name} cannot be read as {kind}"
     try:
         yield
