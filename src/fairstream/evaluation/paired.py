@@ -1,4 +1,4 @@
-"""Contenders compared on the same bootstrap draws of users and seeds, so that what they share cancels."""
+"""Contenders compared on the same bootstrap draws of users and seeds, so that common noise cancels."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _bias(gaps: Array, standard_errors: Array) -> Array:
 
 
 def _widening(n: int) -> float:
-    """√(n / (n − 1)) t / z: a handful of seeds differ less among themselves than seeds do.
+    """√(n / (n − 1)) t / z: a sample of a few seeds varies less than seeds in general.
 
     >>> round(_widening(5), 2)
     1.58
