@@ -192,9 +192,9 @@ class GroupPanel:
         # Each of two groups is the other's rest: the moments of one are those of both.
         is_pair, cut, n_moments = len(groups) == 2, self._columns.shape[1], 4 * self.values.shape[2]
         last = moments[largest : largest + 1] if others and not is_pair else moments[:0]
-        # For each user that a group draws, the compiled loop adds the user's moments in that group (`by_group`), then
-        # (`columns`) the user's values and tests and, with more than two groups, the moments in the largest group.
-        columns, by_group = np.hstack([self._columns[rows], *last]), moments[others]
+        # For each user that a group draws, the compiled loop adds the user's moments in that group, then (`columns`)
+        # the user's values and tests and, with more than two groups, the moments in the largest group.
+        columns, drawing = np.hstack([self._columns[rows], *last]), np.array(others, np.int64)
 
         def permutations(size: int) -> tuple[Array, ...]:
             tables = np.repeat(self._observed[None], size, axis=0)
@@ -202,7 +202,7 @@ class GroupPanel:
             if others:
                 sums = np.zeros((size, len(others), n_moments + columns.shape[1]))
                 for at, n_drawn in zip(blocks, sizes, strict=True):
-                    parallel_ranges(size, partial(permute, _key(rng), at, n_drawn, by_group, columns, sums))
+                    parallel_ranges(size, partial(permute, _key(rng), at, drawing, n_drawn, moments, columns, sums))
                 sums, own_sums = sums[..., n_moments:], sums[..., :n_moments]
                 tables[:, others] = sums[..., :cut]
                 tables[:, largest] = pooled_sums - tables[:, others].sum(axis=1)
@@ -412,14 +412,14 @@ def draw(key: int, weights: Array, begin: int, end: int) -> None:
 
 @njit
 def permute(
-    key: int, members: Ints, sizes: Ints, by_group: Array, columns: Array, sums: Array, begin: int, end: int
+    key: int, members: Ints, codes: Ints, sizes: Ints, moments: Array, columns: Array, sums: Array, begin: int, end: int
 ) -> None:
     """Add to rows `begin` … `end` of `sums` (n, groups, D + C) the columns of the members that each group draws.
 
-    These are `by_group` (groups, users, D) and `columns` (users, C). The first steps of a Fisher–Yates
+    These are `moments[codes[g]]` (users, D) of group g and `columns` (users, C). The first steps of a Fisher–Yates
     shuffle order the members: group g draws `sizes[g]` of them, and nobody is in two groups.
     """
-    n, cut = len(members), by_group.shape[2]
+    n, cut = len(members), moments.shape[2]
     for r in range(begin, end):
         order, place = members.copy(), 0
         for g in range(len(sizes)):
@@ -427,7 +427,7 @@ def permute(
             for _ in range(sizes[g]):
                 other = place + _below(key, r * n + place, n - place)
                 order[place], order[other] = order[other], order[place]
-                first, second = by_group[g, order[place]], columns[order[place]]
+                first, second = moments[codes[g], order[place]], columns[order[place]]
                 for c in range(cut):
                     total[c] += first[c]
                 for c in range(len(second)):
