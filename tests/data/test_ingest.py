@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 import fairstream
 from fairstream import ConfigurationError, DataError, EventLog, ingest, read_events
+from fairstream.data.reading import concat
 from support import make_recommender
 
 NOON = dt.datetime(2024, 5, 1, 12)
@@ -32,6 +34,24 @@ TIMES: dict[str, Callable[[int], Any]] = {
     "moments": lambda n: NOON + dt.timedelta(seconds=n),
     "days": lambda n: (NOON + dt.timedelta(days=n)).date(),
 }
+
+
+def test_the_groups_of_many_parts_cost_about_as_much_as_those_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_rows = 0
+
+    def counted(tables: Any, what: str) -> pa.Table:
+        nonlocal n_rows
+        n_rows += sum(map(len, tables))
+        return concat(tables, what)
+
+    monkeypatch.setattr(import_module("fairstream.data.ingest"), "concat", counted)
+    parts = [{"user": [2 * n, 2 * n + 1], "item": [n, n], "time": [n, n], "side": ["a", "b"]} for n in range(100)]
+    log = ingest(map(pa.table, parts), tmp_path / "log", group="side")
+    assert log.groups is not None
+    assert log.groups.codes.tolist() == [0, 1] * 100
+    assert n_rows < 200 * 10  # n log n; to group all pairs again with each part takes 10,100
 
 
 @st.composite

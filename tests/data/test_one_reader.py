@@ -17,7 +17,7 @@ import pytest
 
 import fairstream as fs
 from fairstream.data import Columns
-from fairstream.data.reading import to_table
+from fairstream.data.reading import combined, to_table
 from fairstream.service.incoming import batches_from_file
 from fairstream.service.settings import Limits
 from raw_layouts import write_1m
@@ -44,6 +44,18 @@ def write_parts(folder: Path) -> Path:
     write("parts/0.csv", ROWS + "7,1,1\n12,1,2\n")(folder)
     write("parts/1.csv", ROWS + "007,1,3\n12,2,1.5\n")(folder)
     return folder / "parts"
+
+
+def write_unlike_parts(folder: Path) -> Path:
+    write("parts/0.csv", ROWS[:-1] + ",rating\n7,1,1,5\n12,1,2,4\n")(folder)
+    write("parts/1.csv", ROWS + "7,2,3\n")(folder)
+    return folder / "parts"
+
+
+def write_unlike_blocks(folder: Path) -> Path:
+    """JSON Lines of more than one block, with an unused field that changes its type."""
+    events = ({"user": n, "item": n % 7, "time": n, "p": 1 if n < 90_000 else {"a": 1}} for n in range(100_000))
+    return write("e.jsonl", "\n".join(map(json.dumps, events)))(folder)
 
 
 FILES: dict[str, Callable[[Path], Any]] = {
@@ -73,6 +85,11 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "Parquet": lambda folder: pyarrow.parquet.write_table(TABLE, folder / "e.parquet") or folder / "e.parquet",
     "Feather": lambda folder: pyarrow.feather.write_feather(TABLE, folder / "e.feather") or folder / "e.feather",
     "folder of parts": write_parts,
+    "parts with other columns": write_unlike_parts,
+    "JSON, another field of two types": write_unlike_blocks,
+    "long header": write(
+        "e.csv", ",".join([ROWS[:-1], *(f"column {n}" for n in range(9_999))]) + "\n7,1,1" + "," * 9_999
+    ),
     "glob": lambda folder: str(write_parts(folder) / "*.csv"),
     "address": lambda folder: f"file://{write('e.csv.gz', gzip.compress((ROWS + '7,1,1').encode()))(folder)}",
     "MovieLens with ::": movielens,
@@ -133,6 +150,25 @@ def test_a_log_whose_items_have_no_features_can_be_opened(tmp_path: Path) -> Non
     log = fs.read_events({"user": [1], "item": [2], "time": [3]}, items=pa.table({"item": [2], "kind": [None]}))
     log.save(tmp_path / "log")
     assert fs.read_events(tmp_path / "log").fingerprint() == log.fingerprint()
+
+
+def test_a_column_of_text_can_exceed_2_gb() -> None:
+    # Arrow's strings have 32-bit offsets, its large strings have 64 bits.
+    assert combined(pa.chunked_array([["a"], ["b"]])).type == pa.large_string()
+
+
+def test_a_part_without_a_column_has_no_values_in_it(tmp_path: Path) -> None:
+    first = pa.table({"user_id": [1, 2], "item_id": [5, 5], "timestamp": [1, 2], "group": ["F", "M"]})
+    second = pa.table({"user_id": [3, 4], "item_id": [5, 5], "timestamp": [3, 4]})
+    log = fs.read_events([first, second], group="group")
+    ingested = fs.ingest([first, second], tmp_path / "log", group="group")
+    assert log.groups is not None
+    assert log.groups.codes.tolist() == [0, 1, -1, -1]
+    assert ingested.fingerprint() == log.fingerprint()
+    parts = [first, second.drop_columns(["user_id"])]
+    for read in (lambda: fs.read_events(parts), lambda: fs.ingest(parts, tmp_path / "other")):
+        with pytest.raises(fs.DataError, match="every event needs a user, but 2 of 4 are missing in 'user_id'"):
+            read()
 
 
 def test_times_with_and_without_a_zone_do_not_mix(tmp_path: Path) -> None:

@@ -47,6 +47,16 @@ def test_labels_need_not_be_text_and_a_missing_one_counts_overall_only() -> None
     assert (scores.mean, scores.by_group) == (0.6, {"18": 0.5, "65": 0.5})
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [([("F", 18), ("M", 18)], ["F,18", "M,18"]), (np.array(["F", "M", np.nan], object), ["F", "M"])],
+    ids=["tuples of several types", "NaN among strings"],
+)
+def test_labels_can_be_tuples_and_can_be_missing(labels: Any, names: list[str]) -> None:
+    scores = group_statistics(range(len(labels)), labels, min_group_size=1, n_resamples=0, advantaged=labels[0])
+    assert sorted(scores.by_group) == names
+
+
 @given(st.lists(st.tuples(st.floats(-5, 5), st.sampled_from("abc")), min_size=6), st.randoms())
 def test_the_order_of_users_changes_no_interval(users: list[tuple[float, str]], random: Any) -> None:
     users += [(0.5, name) for name in "abc"]

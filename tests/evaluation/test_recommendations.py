@@ -350,6 +350,12 @@ def test_frames_and_files_of_other_libraries_are_read_alike(tmp_path: Path) -> N
     assert evaluate(named, renamed, k=5, **columns, **QUICK)["ndcg@5"] == expected["ndcg@5"]
 
 
+def test_ratings_of_the_truth_must_be_numbers() -> None:
+    truth = pa.table({"user": [1], "item": [5], "rating": ["good"]})
+    with pytest.raises(DataError, match="the truth: 'rating' must hold numbers, but holds string"):
+        evaluate(pa.table({"user": [1], "item": [5], "rank": [1]}), truth, rating_above=2.0, **QUICK)
+
+
 def test_rows_of_the_truth_count_by_their_rating_where_that_is_asked_for() -> None:
     lists = pa.table({"user": [1, 1], "item": [5, 6], "rank": [1, 2]})
     truth = pa.table({"user": [1, 1, 1], "item": [5, 6, 6], "rating": [1.0, 5.0, 5.0]})

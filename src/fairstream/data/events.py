@@ -62,8 +62,8 @@ def read_events(
         installed; a folder with `interactions` and `users` files, a folder that `ingest` or
         `EventLog.save` wrote, the raw MovieLens-1M or -100K folder, the raw ModCloth file, or "synthetic".
     users
-        A table or file, as for `source`, with a user column and the group column; without it, the group
-        column is looked for among the events.
+        A table or file, as for `source`, with a user column and the group column; without it, the group is
+        a column of the events.
     items
         A table or file with an item column and others that describe the items, for models that read
         features: strings (each word is a feature), lists of strings (each element), integers and
@@ -72,18 +72,17 @@ def read_events(
         The column that makes the groups; several ("gender,age", or a list) make their
         intersections. Without it, the only column of `users` with two values.
     advantaged
-        The value of the advantaged group; without it, of two groups the larger one, and of more none.
+        The value of the advantaged group; by default the larger of two groups, and none of three or more.
     user_column, item_column, time_column, rating_column
-        Names of the columns; usual names are recognised.
+        Names of the columns; by default the usual names.
     rating_above
-        Where there are ratings, only events with a rating above this are kept (the paper: 2).
+        If there are ratings, keep only events with a rating above this (the paper: 2).
     time_unit
         Unit of times that are numbers ("s", "ms", "us" or "ns" since 1970); they then become
         timestamps. Without it they stay numbers, and periods by the calendar guess the unit.
     repeats
-        Of the events of one user with one item, "first" keeps the first alone, "all" keeps all: models
-        learn and read each of them, while tests and recommendations are about items that are new to
-        the user.
+        "first" keeps the first event of each (user, item) pair, "all" keeps every event. Models then train
+        on all of them; tests and recommendations still cover only items that are new to the user.
 
     Returns
     -------
@@ -93,8 +92,8 @@ def read_events(
     Raises
     ------
     DataError
-        If the source cannot be read, a column is missing, an event lacks a user, item or time, or `items`
-        holds columns of another kind, or rows of one item that differ; if `users` names none of the users.
+        If the source cannot be read, a column is missing, an event lacks a user, item or time, no column of
+        `items` describes items, two rows of an item differ, or `users` names none of the users.
 
     Examples
     --------
@@ -122,7 +121,7 @@ def read_events(
 
 
 def open_events(source: Any, users: Any, columns: Columns) -> tuple[Source, Source | None]:
-    """Open the events, and the users that are given or that belong to the data set."""
+    """Open the events, and the given users or those of the data set."""
     own_users = None
     is_path = isinstance(source, str | Path) and not is_address(source) and not is_glob(source)
     if is_path and not Path(source).is_file():
@@ -167,7 +166,7 @@ def describe(
 def _reopen(
     folder: Any, columns: Columns, *, users: Any, items: Any, group: str | Sequence[str] | None, advantaged: object
 ) -> EventLog:
-    """Open a stored log: how its events were read cannot change, its groups and features can."""
+    """Open a stored log; only its groups and features can change."""
     log = EventLog.open(folder)
     of_tables = Columns(user=columns.user if users is not None else None, item=None if items is None else columns.item)
     if columns not in (Columns(), of_tables, replace(log.columns, time_zone=None)):
@@ -195,10 +194,10 @@ def read_more_events(
     items: Any = None,
     last_time: np.generic | None = None,
 ) -> EventLog:
-    """Read events as `read_events` does, in the `groups` and `columns` of earlier ones; without events, `items` alone.
+    """Read later events with the `groups` and `columns` of the earlier ones; without a source, read only `items`.
 
-    The result has no groups where the tables lack their column. With `last_time`, the time of the latest known event, a
-    note counts the events that are older, and another kind of time is an error.
+    The result has no groups if the tables lack their column. With `last_time`, the time of the latest known event, a
+    note counts the older events, and another kind of time is an error.
     """
     notes: tuple[str, ...] = ()
     table = None
@@ -249,13 +248,13 @@ def _group_columns(like: pa.Table, groups: Groups) -> list[str]:
 
 
 class EventParser:
-    """Parses tables of raw events: keeps those whose rating counts, and converts and checks their columns.
+    """Parses tables of raw events: keeps events with a high enough rating, converts and checks their columns.
 
-    What is missing is counted over all tables, and reported by `notes`.
+    It counts missing values over all tables, and `notes` reports them.
     """
 
     def __init__(self, like: pa.Table, columns: Columns, group: str | Sequence[str] | None = None) -> None:
-        """`like` has the columns of all tables to be parsed; `group` names those of them that make the groups."""
+        """`like` has the columns of all tables to parse; `group` names those that make the groups."""
         self.names = {role: columns.find(role, like, what=_EVENTS_TABLE) for role in ("user", "item", "time")}
         self.rating = columns.find_optional("rating", like, what=_EVENTS_TABLE)
         self.group = [] if group is None else group_parts(like, group, what=_EVENTS_TABLE)
@@ -281,7 +280,7 @@ class EventParser:
         for role, name in self.names.items():
             self._n_missing[role] += events[name].null_count
         if any(self._n_missing.values()):
-            events = events.slice(0, 0)  # there will be no log; the missing values are still counted
+            events = events.slice(0, 0)  # `notes` will raise; count the missing values until then
         user, item, time = (events[name] for name in self.names.values())
         times = _times(self.to_times(time), self.names["time"], self._columns.time_unit)
         return combined(user), combined(item), times
@@ -302,7 +301,7 @@ class EventParser:
         return events
 
     def to_times(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return times that are text as timestamps or numbers; others stay as they are."""
+        """Parse times in text; raise DataError if tables differ in having a time zone."""
         column = _from_text(column, self.names["time"])
         if len(column) and pa.types.is_timestamp(column.type):
             has_zone = column.type.tz is not None
@@ -315,7 +314,7 @@ class EventParser:
 
     @property
     def columns(self) -> Columns:
-        """How the events were read, for those that come later."""
+        """How to read later events."""
         return replace(self._columns, time_zone=self._time_zone)
 
     def notes(self) -> tuple[str, ...]:
@@ -332,7 +331,7 @@ class EventParser:
 
 
 def _from_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Return times that are written as text as timestamps, or as the numbers that they are; others stay."""
+    """Parse times in text as integers or timestamps; return other columns unchanged."""
     if not is_text(column.type) or len(column) == 0:
         return column
     failure = ""
@@ -350,7 +349,7 @@ def _from_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 
 
 def _times(column: pa.ChunkedArray, name: str, unit: str | None) -> np.ndarray[Any, Any]:
-    """Return integers, floats or timestamps as a NumPy array that sorts; numbers of known unit as timestamps."""
+    """Return times as a NumPy array of integers, floats or timestamps; numbers with a unit become timestamps."""
     kind, test = column.type, pa.types
     if len(column) == 0:
         return np.empty(0)

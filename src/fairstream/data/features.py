@@ -26,7 +26,7 @@ class ItemFeatures:
     """The features of items, by their ids.
 
     A feature is a column and a value: each word of a string, each element of a list of strings, an
-    integer or a boolean. It is known by a hash that is the same everywhere and always.
+    integer or a boolean. Its hash depends on nothing else, so that checkpoints can store it.
 
     >>> films = pa.table({"item": [5, 9], "title": ["Alien", "Alien 3"], "genres": [["Horror"], None]})
     >>> features = ItemFeatures.read(films, Columns())
@@ -68,12 +68,12 @@ class ItemFeatures:
         return cls(ids, codes[first], tuple(notes))
 
     def of(self, item_ids: Vocabulary) -> Codes:
-        """The features of the items of a vocabulary; an item that is not described has none."""
+        """Return the features of the items of a vocabulary; an item that is not described has none."""
         codes = self.replacing(np.empty((0, 0), np.int64), item_ids.lookup(self.ids.ids), len(item_ids))
         return codes[:, (codes >= 0).any(axis=0)]
 
     def replacing(self, before: Codes, rows: Rows, n_items: int) -> Codes:
-        """The features of `n_items` items: those before, replaced by these for `rows` (−1: none of the items)."""
+        """Return `before` for `n_items` items, with these features in the `rows` of their items (−1: unknown)."""
         codes = resized(before, n_items, self.codes.shape[1])
         codes[rows[rows >= 0]] = -1
         codes[rows[rows >= 0], : self.codes.shape[1]] = self.codes[rows >= 0]
@@ -81,7 +81,7 @@ class ItemFeatures:
 
 
 def resized(codes: Codes, n_items: int, n_features: int = 0) -> Codes:
-    """A copy with rows for more items and columns for at least `n_features`."""
+    """Return a copy with `n_items` rows and at least `n_features` columns."""
     larger = np.full((n_items, max(n_features, codes.shape[1])), -1, dtype=np.int64)
     larger[: len(codes), : codes.shape[1]] = codes
     return larger
@@ -94,7 +94,7 @@ def notes_on_undescribed(codes: Codes) -> tuple[str, ...]:
 
 
 def _hash_features(values: pa.Array, name: str) -> tuple[Rows, Rows] | None:
-    """Return the row and the hash of each feature of a column; None for a type that makes none, such as a price."""
+    """Return the row and the hash of each feature of a column; None for a type without features, such as floats."""
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
         rows, texts = np.arange(len(values)), values.cast(pa.large_string())
     else:
@@ -118,13 +118,14 @@ def _hash(column: str, value: str) -> int:
 def _codes(columns: list[tuple[Rows, Rows]], n_rows: int) -> tuple[Codes, int]:
     """Return the features of each row, each feature once, and how many rows have more than fit."""
     rows, hashes = (np.concatenate(parts).astype(np.int64) for parts in zip(*columns, strict=True))
-    order = np.lexsort((hashes, rows))  # stable: of equal features the first comes first
+    # Drop repeated features of a row, then restore the order of the columns, because only the first features fit.
+    order = np.lexsort((hashes, rows))  # stable: the first of equal features stays first
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (np.diff(rows[order]) != 0) | (np.diff(hashes[order]) != 0)
     chosen = np.sort(order[is_first])
     chosen = chosen[np.argsort(rows[chosen], kind="stable")]
     rows, hashes = rows[chosen], hashes[chosen]
-    place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+    place = np.arange(len(rows)) - np.searchsorted(rows, rows)  # of each feature in its row
     counts = np.bincount(rows, minlength=n_rows)
     fits = place < MAX_FEATURES
     codes = np.full((n_rows, min(MAX_FEATURES, int(counts.max(initial=0)))), -1, dtype=np.int64)

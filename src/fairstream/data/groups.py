@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairstream.data.reading import Columns, column_list, combined
+from fairstream.data.reading import Columns, column_list, combined, to_arrow
 from fairstream.data.vocabulary import Rows, id_column, same_kind
 from fairstream.errors import DataError
 
@@ -40,21 +40,21 @@ class Groups:
 
     attribute: str
     names: tuple[str, ...]
-    """The advantaged group first, then the others in the order in which users of them appear.
+    """The advantaged group first, then the others in the order of their first users.
 
-    With rows in the order of appearance too, the groups known at any time are the first names.
+    Rows are in order of appearance too, so the groups known at any time are the first names.
     """
     codes: Codes
     """One code per user row."""
     choice: Literal["declared", "larger"] = "declared"
-    """How code 0 was chosen: declared by the caller, or the larger group. Of three groups or more the larger one
-    counts for nothing: see `has_advantaged`."""
+    """How code 0 was chosen: declared by the caller, or the larger group. Among three or more groups the larger one
+    means nothing: see `has_advantaged`."""
     n_compared: int | None = None
     """The number of groups with users when the larger one was chosen; None: all of them."""
 
     @classmethod
     def none(cls, n_users: int) -> Groups:
-        """Return no groups: every user is of unknown group, and nothing is compared.
+        """Return no groups: the group of every user is unknown, and nothing is compared.
 
         >>> Groups.none(2).codes.tolist()
         [-1, -1]
@@ -68,9 +68,9 @@ class Groups:
 
     @property
     def has_advantaged(self) -> bool:
-        """Whether the caller named the better-served group, or there are only two, of which the larger one is taken.
+        """Whether the caller named the advantaged group, or there are only two and the larger one counts.
 
-        Of three groups or more the larger one may well be the worst served, so none is guessed.
+        The largest of three or more groups may well be the worst served, so none is guessed.
 
         >>> [Groups.from_values("age", ages).has_advantaged for ages in ([18, 18, 30], [18, 18, 30, 65])]
         [True, False]
@@ -80,14 +80,14 @@ class Groups:
 
     @property
     def advantaged(self) -> tuple[str, ...]:
-        """The name of the advantaged group, as a tuple; empty where none is known."""
+        """The name of the advantaged group, as a tuple; empty if it is unknown."""
         return self.names[:1] if self.has_advantaged else ()
 
     @classmethod
     def from_values(cls, attribute: str, values: Any, *, possible: Any = None, advantaged: object = None) -> Groups:
         """Make groups from the value of each user row (null: unknown); `possible` values may have no user yet.
 
-        Without a value `advantaged`, the larger one of two groups is, as in the paper, and of more none.
+        By default the larger of two groups is advantaged, as in the paper, and none of three or more.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Groups:
         return cls(attribute, names, _encoded(labels, names)).declared(advantaged)
 
     def declared(self, advantaged: object) -> Groups:
-        """Return the same groups with this one in front; without one, the larger one."""
+        """Return the same groups with this one in front; None: the larger one."""
         if advantaged is None:
             return replace(self, choice="larger").as_of(len(self.codes))
         label = _labels([advantaged])[0].as_py()
@@ -115,7 +115,7 @@ class Groups:
         return replace(self, choice="declared").with_advantaged(label)
 
     def as_of(self, n_users: int) -> Groups:
-        """Return the same groups, with the larger one decided on the first `n_users` rows alone."""
+        """Return the same groups, with the larger one by the first `n_users` rows only."""
         if self.choice == "declared":
             return self
         codes = self.codes[:n_users]
@@ -139,7 +139,7 @@ class Groups:
         return replace(self, names=tuple(self.names[code] for code in order), codes=place[self.codes])
 
     def _by_appearance(self) -> list[int]:
-        """Return the codes in the order in which their first users appear; those without users come last."""
+        """Return the codes in the order of their first users; codes without users come last."""
         seen, at = np.unique(self.codes, return_index=True)
         appearance = {int(code): int(row) for code, row in zip(seen, at, strict=True)}
         return sorted(range(len(self.names)), key=lambda code: appearance.get(code, len(self.codes)))
@@ -188,9 +188,9 @@ class Groups:
         return replace(self, codes=codes)
 
     def without(self, row: int | Rows) -> Groups:
-        """Return the groups without these user rows; a group without users comes after those with users.
+        """Return the groups without these user rows; groups without users come last.
 
-        The advantaged group keeps its code 0 even then.
+        The advantaged group keeps the code 0 even without users.
         """
         codes = np.delete(self.codes, row)
         if self.is_empty:
@@ -200,11 +200,12 @@ class Groups:
         return replace(self, codes=codes)._renumbered(order)
 
     def notes_on_merge(self, rows: np.ndarray[Any, Any], other: Groups | None) -> tuple[str, ...]:
-        """Return a sentence where `merge` with the same arguments ignores changed groups or makes new ones."""
+        """Return a sentence if `merge` with the same arguments ignores changed groups or makes new ones."""
         if other is None or self.is_empty:
             return ()
         notes, known = [], rows < len(self.codes)
-        pairs = zip(self.labels()[rows[known]], other.labels()[known], strict=True)
+        before = replace(self, codes=self.codes[rows[known]])  # a few users: the labels of all take long
+        pairs = zip(before.labels(), other.labels()[known], strict=True)
         if n := sum(None not in pair and pair[0] != pair[1] for pair in pairs):
             notes.append(f"{n} known user(s) came with another {self.attribute} than before: the earlier one is kept")
         if new := sorted({name for name in other.labels() if name is not None} - set(self.names)):
@@ -227,7 +228,7 @@ class Groups:
         place = np.array([*(names.index(name) for name in other.names), UNKNOWN], dtype=np.int16)
         fresh = codes[rows] == UNKNOWN
         rows, brought = rows[fresh], place[other.codes[fresh]]
-        # Groups with users keep their codes; only groups that get their first users now are put in order.
+        # Groups with users keep their codes; only groups that get their first users now need an order.
         n_settled = max(ADVANTAGED + 1, self.n_groups_among(len(self.codes)))
         newcomers = replace(self, names=names, codes=brought[np.argsort(rows)], n_compared=None)
         late = [code for code in newcomers._by_appearance() if code >= n_settled]
@@ -337,7 +338,7 @@ def group_parts(table: pa.Table, group: str | Sequence[str], *, what: str) -> li
 
 
 def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
-    """Return the only column with two values, where no column was named."""
+    """Return the only column with two values; raise DataError if there is not exactly one."""
     user = columns.find("user", table, what=what)
     two_valued = [name for name in table.column_names if name != user and n_values(table[name]) == 2]
     if len(two_valued) != 1:
@@ -349,7 +350,7 @@ def only_two_valued(table: pa.Table, columns: Columns, *, what: str) -> str:
 
 
 def n_values(column: pa.ChunkedArray) -> int:
-    """Return the number of distinct values; 0 for a type that makes groups only where it is named."""
+    """Return the number of distinct values; 0 for a type that must be named to make groups."""
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         return 0
     if isinstance(column.type, pa.BaseExtensionType):
@@ -408,13 +409,13 @@ def _written_out(value: Any) -> str | None:
 def _labels(values: Any) -> pa.Array:
     """Return the values as strings, null where unknown; tuples and intervals are written out."""
     try:
-        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else to_arrow(values, "groups")
         if isinstance(array.type, pa.BaseExtensionType) or pa.types.is_nested(array.type):
             array = pa.array([_written_out(value) for value in array.to_pylist()], pa.string())
         if pa.types.is_floating(array.type):
             array = pc.if_else(pc.is_nan(array), None, array)
         return pc.cast(array, pa.string())
-    except (pa.ArrowException, TypeError):
+    except (pa.ArrowException, TypeError, ValueError):
         raise DataError(
             "the values of a group must be strings, numbers, booleans, tuples or intervals; convert the column first"
         ) from None

@@ -1,4 +1,4 @@
-"""The interactions up to a moment, and what follows from them."""
+"""The interactions up to a point in time, by position and by user."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Run = TypeVar("Run", bound=Sized)
 HALF_LIFE = 0.1  # of recent popularity, as a share of all events
 _EVENTS_AT_ONCE = 1 << 20
 _SIZE_RATIO = 4
-_ITEM_BITS = 0xFFFF_FFFF
+_ITEM_BITS = 0xFFFF_FFFF  # the lower half of a key: an item, or a place in a run
 _NOTHING: Rows = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class SeenItems:
-    """For each user row a sorted list of item rows: memory grows with the pairs alone.
+    """For each user row a sorted list of item rows; memory depends only on the number of pairs.
 
     >>> seen = SeenItems.from_pairs(np.array([1, 0, 1]), np.array([7, 3, 2]))
     >>> seen.lists(np.array([1, 0, 5]))
@@ -41,13 +41,13 @@ class SeenItems:
         return cls((keys,) if len(keys) else (), _n_rows(items))
 
     def union(self, other: SeenItems) -> SeenItems:
-        """Both together, at a cost that follows `other`."""
+        """Return the pairs of both; the cost depends on the size of `other`."""
         new = other.keys
         new = new[~self._hold(new)] if self.runs else new
         return SeenItems(append_run(self.runs, new, merged), max(self.n_items, other.n_items))
 
     def below(self, n_items: int) -> SeenItems:
-        """Only the pairs whose item row is one of the first `n_items`."""
+        """Return the pairs with one of the first `n_items` items."""
         if self.n_items <= n_items:
             return self
         runs = (run[(run & _ITEM_BITS) < n_items] for run in self.runs)
@@ -61,7 +61,7 @@ class SeenItems:
         return is_member
 
     def _hold(self, keys: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether each of the sorted keys is in some run."""
+        """Return whether each of the sorted keys is in any run."""
         is_member = np.zeros(len(keys), dtype=np.bool_)
         for run in self.runs:
             _mark(run, keys, is_member)
@@ -121,9 +121,9 @@ class _Run:
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """The events up to a moment, in the order in which they came in, and nothing after it.
+    """The events up to a point in time, in order of arrival.
 
-    Immutable: `after` returns the longer history, at a cost that follows the new events.
+    Immutable: `after` returns a longer history, at a cost that depends on the number of new events.
 
     >>> history = History.of(np.array([0, 1]), np.array([0, 1])).after(np.array([0]), np.array([2]))
     >>> history.n_users, history.n_items, history.n_items_before
@@ -138,9 +138,9 @@ class History:
     n_users: int
     n_items: int
     n_items_before: int = 0
-    """Items that were known before the last events came in; later rows are new."""
+    """The number of items known before the last events; later rows are new."""
     ends: tuple[int, ...] = ()
-    """How many events there were at the end of each period."""
+    """The number of events at the end of each period."""
 
     @classmethod
     def of(
@@ -166,9 +166,9 @@ class History:
         return cls((), SeenItems((), 0), 0, 0)
 
     def after(self, users: Rows, items: Rows, *, ends_period: bool = True, n_items: int = 0) -> History:
-        """The history followed by these events, which end a period or belong to one that is still open.
+        """Return the history with these events at its end; they end a period or belong to an open one.
 
-        At least `n_items` items are known then: there can be some without events.
+        At least `n_items` items are known afterwards, some perhaps without events.
         """
         n_events = len(self) + len(users)
         longer = History(
@@ -179,16 +179,16 @@ class History:
             self.n_items,
             (*self.ends, n_events) if ends_period else self.ends,
         )
-        if "_decayed" in vars(self) and longer._n_decayed == self._n_decayed:  # only the observed events have changed
+        if "_decayed" in vars(self) and longer._n_decayed == self._n_decayed:  # only observed events were added
             observed = np.bincount(items, minlength=longer.n_items)
             observed[: self.n_items] += self._observed
             vars(longer).update(_decayed=self._decayed, _observed=observed)
         return longer
 
     def keep(self, positions: Rows, gone: Rows) -> History:
-        """The history of the events at these positions, without the users `gone`, who have none of them.
+        """Return the events at these positions, without the users `gone` (sorted rows), who have none of them.
 
-        Later users move up to their rows. All items and periods stay known.
+        The rows of later users move up. All items and periods stay known.
         """
         users = self.users_at(positions)
         return History.of(
@@ -201,7 +201,7 @@ class History:
         )
 
     def subset(self, positions: Positions) -> History:
-        """The history of the events at these positions alone; all users and items stay known."""
+        """Return only the events at these positions; all users and items stay known."""
         if len(positions) == len(self):
             return self
         return History.of(
@@ -216,7 +216,7 @@ class History:
         return sum(map(len, self.runs))
 
     def index(self) -> None:
-        """Sort the events by user now, so that copies of this history need not."""
+        """Sort the events by user now, so that copies of this history do not have to."""
         for run in self.runs:
             _ = run.by_user
 
@@ -295,13 +295,13 @@ class History:
         return runs
 
     def first_interactions(self, positions: Positions) -> Positions:
-        """Those of the positions at which a user has an item for the first time."""
+        """Return the positions at which a user has an item for the first time."""
         if len(self) == len(self.seen):  # no user has several events with one item
             return positions
         chosen, users = np.asarray(positions, dtype=np.int64), self.users
-        is_asked = np.zeros(self.n_users, dtype=np.bool_)
-        is_asked[users[chosen]] = True
-        places = np.flatnonzero(is_asked[users])  # an update asks about few users: only their events are sorted
+        has_chosen = np.zeros(self.n_users, dtype=np.bool_)
+        has_chosen[users[chosen]] = True
+        places = np.flatnonzero(has_chosen[users])  # an update has few users: sort only their events
         _, earliest = np.unique((users[places] << 32) | self.items_at(places), return_index=True)
         is_first = np.zeros(len(self), dtype=np.bool_)
         is_first[places[earliest]] = True
@@ -309,7 +309,8 @@ class History:
 
     def users_with_rare_items(self, is_counted: np.ndarray[Any, np.dtype[np.bool_]], n_users: int) -> Rows:
         """The users who have had an item that fewer than `n_users` of the users `is_counted` (n_users,) have had."""
-        users, items = self.seen.users, self.seen.items
+        keys = self.seen.keys  # merged once for both
+        users, items = keys >> 32, keys & _ITEM_BITS
         counts = np.bincount(items, is_counted[users], minlength=self.n_items)
         return np.unique(users[counts[items] < n_users])
 
@@ -317,8 +318,8 @@ class History:
     def recent_popularity(self) -> Floats:
         """Σ 2^(−age / h) over each item's events: age in events, half-life h a tenth of all events.
 
-        Observed events, those after the end of the last period, count 1 each, so that one more event costs no pass
-        over all events. Whenever they are another 1 % of the log, the sums begin again with their decay.
+        Observed events, those after the end of the last period, count 1 each, so that a new event needs no pass over
+        all events. Each time they have grown by 1 % of the log, the sums are computed again with their decay.
         """
         decayed, counts = self._decayed, np.zeros(self.n_items)
         counts[: len(decayed)] = decayed
@@ -327,7 +328,7 @@ class History:
 
     @property
     def _n_decayed(self) -> int:
-        """How many events count with their decay: a function of the history alone, whatever was asked before."""
+        """The number of events that count with their decay: it depends on the history, not on earlier calls."""
         n = self.ends[-1] if self.ends else len(self)
         while n + n // 100 + 1 <= len(self):
             n += n // 100 + 1
@@ -356,7 +357,7 @@ class History:
             for start in range(0, len(run), _EVENTS_AT_ONCE):
                 at = slice(start, min(start + _EVENTS_AT_ONCE, start + n))
                 items = run.items[at]
-                age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)
+                age = np.arange(n - 1, n - 1 - len(items), -1, dtype=np.float64)  # the last event that counts has 0
                 decay = np.exp2(-age / half_life)
                 np.add.at(popularity, items, decay if weights is None else decay * weights[run.users[at]])
                 n -= len(items)
@@ -387,9 +388,9 @@ def merged(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> np.ndar
 
 @njit
 def _mark(run: Any, keys: Any, is_member: Any) -> None:
-    """Mark the sorted keys that are in the run; the search continues from each in steps that double.
+    """Mark the sorted keys that are in the run, by galloping: from one key to the next in steps that double.
 
-    What a user has had lies close together: most steps stay in memory that is at hand.
+    A user's items lie close together, so most steps stay in the cache.
     """
     at = 0
     for n in range(len(keys)):
@@ -420,7 +421,7 @@ def sorted_lists(runs: Sequence[tuple[Rows, Rows, Rows]], users: Rows) -> tuple[
 
 
 def count_entries(runs: Sequence[tuple[Rows, Rows, Rows]], users: Rows) -> Rows:
-    """The number of entries of each of `users` in all runs; see `sorted_lists`."""
+    """Return the number of entries of each of `users` in all runs; see `sorted_lists`."""
     counts = np.zeros(len(users), dtype=np.int64)
     for keys, _, limit in runs:
         _count_below(keys, users, limit, counts)
@@ -453,7 +454,7 @@ def _sort_each(bounds: Any, entries: Any) -> None:
 
 @njit
 def _fill_latest(by_user: Any, first: int, users: Any, limit: Any, latest: Any, counts: Any) -> None:
-    """Fill each row of `latest` from behind with what one run has, behind `counts` events of later runs."""
+    """Fill each row of `latest` from its end with the events of one run, in front of `counts` events of later runs."""
     length = latest.shape[1]
     for b in range(len(users)):
         begin = np.searchsorted(by_user, users[b] << 32)
@@ -463,7 +464,7 @@ def _fill_latest(by_user: Any, first: int, users: Any, limit: Any, latest: Any, 
             if at == begin:
                 break
             at -= 1
-            latest[b, place] = first + (by_user[at] & 0xFFFFFFFF)
+            latest[b, place] = first + (by_user[at] & _ITEM_BITS)
         counts[b] += end - begin
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fairstream.data.events import EventParser, describe, open_events, read_group_values
 from fairstream.data.groups import GroupValues, check_users, intersection
+from fairstream.data.history import append_run
 from fairstream.data.log import EventLog, is_chronological, notes_on_order, require_events
 from fairstream.data.reading import MAX_ROWS, Columns, Repeats, Source, combined, concat, first_sentence, is_text
 from fairstream.data.storage import check_new, writing_to
@@ -48,7 +49,7 @@ def ingest(
 ) -> EventLog:
     """Read events that do not fit into memory into a new folder, and open the log there.
 
-    The log is what `read_events` would make of the same source and options. Needs DuckDB:
+    The log equals that of `read_events` for the same source and options. Needs DuckDB:
     `pip install 'fairstream[ingest]'`.
 
     Parameters
@@ -120,15 +121,15 @@ def _connect_duckdb(memory_limit: str, folder: Path) -> duckdb.DuckDBPyConnectio
 def _sort(
     events: Source, parser: EventParser, database: duckdb.DuckDBPyConnection, work: Path
 ) -> tuple[EventLog, GroupValues | None]:
-    """Return the log without groups, and the group values that are columns of the events."""
-    user, pairs, n_rows, n_missing = parser.names["user"], pa.table({}), 0, 0
+    """Return the log without groups, and the group values if they are columns of the events."""
+    user, n_rows, n_missing = parser.names["user"], 0, 0
+    runs: tuple[pa.Table, ...] = ()  # the distinct (user, value) pairs of groups that are columns of the events
     kind, latest, is_sorted = np.dtype(np.int64), None, True
     for table in events.tables(parser.used):
         if parser.group:
             n_rows, n_missing = n_rows + len(table), n_missing + table[user].null_count
             values = intersection([table[name] for name in parser.group])
-            more = concat([pairs, pa.table({"user": table[user], "value": values})], "the events")
-            pairs = more.group_by(["user", "value"], use_threads=False).aggregate([])
+            runs = append_run(runs, _distinct(pa.table({"user": table[user], "value": values})), _distinct)
         user_ids, item_ids, times = parser.parse(table)
         if len(times) == 0:
             continue
@@ -146,11 +147,16 @@ def _sort(
     if not parser.group:
         return log, None
     check_users(n_missing, n_rows, user)
+    pairs = concat(runs, "the events")
     return log, GroupValues.from_pairs(",".join(parser.group), combined(pairs["user"]), pairs["value"])
 
 
+def _distinct(*pairs: pa.Table) -> pa.Table:
+    return concat(pairs, "the events").group_by(["user", "value"], use_threads=False).aggregate([])
+
+
 def _insert(database: duckdb.DuckDBPyConnection, columns: dict[str, Any]) -> None:
-    """Add events to the table `arrived`, whose types become wider if they have to."""
+    """Add events to the table `arrived`; widen its types if necessary."""
     batch = pa.table(columns)
     database.register("batch", batch)
     database.execute("CREATE TABLE IF NOT EXISTS arrived AS SELECT * FROM batch LIMIT 0")
@@ -197,7 +203,7 @@ def _number(
 
 
 def _write_columns(events: duckdb.DuckDBPyRelation, work: Path) -> list[np.ndarray[Any, Any]]:
-    """Write the columns to files, and return arrays over those."""
+    """Write the columns to files, and return them as memory-mapped arrays."""
     paths = [work / name for name in events.columns]
     types: list[np.dtype[Any]] = []
     for batch in events.to_arrow_reader(MAX_ROWS):

@@ -1,4 +1,4 @@
-"""The event log: who, what, when, and which group."""
+"""The event log: users, items, times and groups."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class EventLog(Tabular):
     notes: tuple[str, ...] = ()
     """What reading did to the events: one sentence for each thing left out, moved or assumed."""
     features: ItemFeatures | None = None
-    """What describes the items; items without events can be among those described."""
+    """The features of the items, also of items without events."""
 
     @classmethod
     def from_columns(
         cls, user_ids: Any, item_ids: Any, times: np.ndarray[Any, Any], repeats: Repeats = "first"
     ) -> EventLog:
-        """Order the events, number the ids, and of repeated pairs keep the first event or all."""
+        """Sort the events, number the ids, and keep the first event of a repeated pair or all of them."""
         require_events(len(times))
         was_sorted = is_chronological(times)
         if not was_sorted:
@@ -111,7 +111,7 @@ class EventLog(Tabular):
 
     @classmethod
     def open(cls, folder: str | Path) -> EventLog:
-        """Open a log that was saved. Its columns stay in their files; only what is used is read into memory."""
+        """Open a saved log. Its columns stay in their files; pages that are used are read into memory."""
         stored = StoredLog(Path(folder))
         with stored.checked():
             users, items, times = (stored.column(name) for name in ("users", "items", "times"))
@@ -199,7 +199,7 @@ class EventLog(Tabular):
         return self.times[-1]
 
     def notes_after(self, last_time: np.generic) -> tuple[str, ...]:
-        """Return what is unusual about these events as an update of a log that ended at `last_time`.
+        """Return notes on these events as an update of a log that ended at `last_time`.
 
         >>> from fairstream import read_events
         >>> log = read_events(pa.table({"user": [1, 2], "item": [1, 2], "time": [3, 9]}))
@@ -232,9 +232,9 @@ class EventLog(Tabular):
         return int(self.items[:n_events].max(initial=-1)) + 1
 
     def with_groups(self, groups: Groups, n_unmatched: int = 0) -> EventLog:
-        """Return the log with its users in these groups, and a note on those who are in none.
+        """Return the log with the groups of its users, and a note on users without one.
 
-        `n_unmatched` of them are not in the table that the groups come from.
+        `n_unmatched` of those are not in the users table.
         """
         notes = [note for note in self.notes if not note.endswith(_IN_NO_GROUP)]
         if n_unknown := int((groups.codes == UNKNOWN).sum()):
@@ -243,7 +243,7 @@ class EventLog(Tabular):
         return replace(self, groups=groups, notes=tuple(notes))
 
     def with_features(self, features: ItemFeatures) -> EventLog:
-        """Return the log with its items described, and a note on those that are not."""
+        """Return the log with the features of its items, and a note on items without any."""
         notes = tuple(note for note in self.notes if note not in self._notes_on_features())
         ids, described_ids = same_kind(self.item_ids.ids, features.ids.ids)
         features = replace(features, ids=Vocabulary.of_distinct(described_ids))
@@ -256,7 +256,7 @@ class EventLog(Tabular):
         return (*self.features.notes, *notes_on_undescribed(self.features.of(self.item_ids)))
 
     def require_groups(self) -> Groups:
-        """Return the groups; raise DataError where there are none, or users of one alone."""
+        """Return the groups; raise DataError unless at least two have users."""
         if self.groups is None:
             raise DataError(
                 "the log has no groups, so no disparity can be computed; "
@@ -272,7 +272,7 @@ class EventLog(Tabular):
         return self.groups
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of the events, their order, who is in which group, and what describes the items."""
+        """Return a SHA-256 of the events, their order, the groups of the users and the features of the items."""
         return self._fingerprint
 
     @cached_property
@@ -286,7 +286,7 @@ class EventLog(Tabular):
             digest.update(b"]")
         columns = [self.users, self.items, self.times]
         if self.groups is not None:
-            # By name, not by code: the same data whichever group is the advantaged one.
+            # By name, not by code: the advantaged group is no part of the data.
             order = sorted(self.groups.names)
             place = np.array([*(order.index(name) for name in self.groups.names), -1], dtype=np.int16)
             digest.update(repr((self.groups.attribute, order)).encode())
@@ -312,7 +312,7 @@ def is_chronological(times: np.ndarray[Any, Any]) -> bool:
 
 
 def notes_on_order(*, was_sorted: bool, n_repeated: int, repeats: Repeats = "first") -> tuple[str, ...]:
-    """Return what ordering the events has done to them."""
+    """Return notes on sorted events and repeated pairs."""
     notes = [] if was_sorted else ["the events were not in chronological order and have been sorted by time"]
     if n_repeated and repeats == "first":
         left_out = f"{n_repeated} repeated (user, item) pair(s) left out"

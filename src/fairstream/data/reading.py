@@ -73,7 +73,7 @@ class Columns:
     repeats: Repeats = "first"
     time_zone: bool | None = None  # whether the times of earlier events had a time zone; None: no events were read
     text_ids: tuple[str, ...] = ()
-    """The roles, user and item, whose earlier ids were text: in a text file, digits are text too."""
+    """The roles (user, item) whose earlier ids were text; a text file's digits are then text too."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text_ids", tuple(self.text_ids))  # JSON has lists
@@ -129,8 +129,8 @@ def to_table(
 
     A source is a frame (pandas, Polars, also lazy, DuckDB, Arrow), columns by name, an iterable of frames or of rows
     (dictionaries), a file, a folder of files, a glob, an address that fsspec can open, or a list of those. `what` names
-    it in messages. Of all columns (`names` None), one that Arrow has no type for becomes text. `columns` says which ids
-    of earlier tables were text.
+    it in messages. Where all columns are read (`names` is None), one without a common type becomes text. `columns` says
+    which ids of earlier tables were text.
 
     >>> to_table(({"user": name, "n": n} for n, name in enumerate("ab")), what="the users").to_pydict()
     {'user': ['a', 'b'], 'n': [0, 1]}
@@ -171,19 +171,25 @@ class Source:
 def open_source(source: Any, what: str, columns: Columns | None = None) -> Source:
     """Open a source of `to_table`."""
     parts = _open_parts(source, what, columns or Columns())
-    # Of a stream only the first part is known beforehand; it names the columns of all.
+    # A stream has the columns of its first part: the other parts do not exist yet.
     opened = list(islice(parts, 1)) if isinstance(source, Iterator) else list(parts)
     if len(opened) == 1 and not isinstance(source, Iterator):
         return opened[0]
 
     def blocks(names: list[str] | None, in_memory: bool) -> Iterator[pa.Table]:
-        for part in chain(opened, parts):
-            yield from part.tables(names, in_memory=in_memory)
+        for table in chain.from_iterable(part.tables(names, in_memory=in_memory) for part in chain(opened, parts)):
+            missing = [name for name in names or () if name not in table.column_names]  # a part may lack a column
+            yield pa.table({**_columns_of(table), **{name: pa.nulls(len(table)) for name in missing}})
 
-    fields: dict[str, pa.Field] = {}  # the columns of all parts, each in its first type
-    for part in opened:
-        fields = {**{field.name: field for field in part.like.schema}, **fields}
-    return Source(what, pa.schema(list(fields.values())).empty_table(), blocks)
+    return Source(what, _first_types(part.like.schema for part in opened).empty_table(), blocks)
+
+
+def _first_types(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return the columns of all schemas, each in its first type."""
+    fields: dict[str, pa.Field] = {}
+    for field in chain.from_iterable(schemas):
+        fields.setdefault(field.name, field)
+    return pa.schema(list(fields.values()))
 
 
 def _open_parts(source: Any, what: str, columns: Columns) -> Iterator[Source]:
@@ -242,7 +248,7 @@ def _integers_as_text(table: pa.Table, names: Collection[str]) -> pa.Table:
 
 def _open_stream(frame: Any, what: str) -> Source:
     with read_errors(what):
-        # A connection of DuckDB has one open result: a query is read at once, so that others can follow.
+        # A DuckDB connection has one open result: read a query completely, so that others can follow.
         is_stream = hasattr(frame, "__arrow_c_stream__") and "duckdb" not in type(frame).__module__
         reader = pa.RecordBatchReader.from_stream(frame) if is_stream else pa.table(frame).to_reader()
         like = decoded(reader.schema.empty_table(), what)
@@ -264,14 +270,14 @@ def _open_columns(columns: Mapping[str, Any], what: str) -> Source:
     def blocks(names: list[str] | None, _: bool) -> Iterator[pa.Table]:
         with read_errors(what):
             chosen = columns if names is None else names
-            yield pa.table({name: _to_arrow(columns[name], None if names is None else name) for name in chosen})
+            yield pa.table({name: to_arrow(columns[name], None if names is None else name) for name in chosen})
 
     with read_errors(what):
-        like = pa.table({name: _to_arrow(column[:100])[:0] for name, column in columns.items()})
+        like = pa.table({name: to_arrow(column[:100])[:0] for name, column in columns.items()})
     return Source(what, decoded(like, what), blocks)
 
 
-def _to_arrow(values: Any, name: str | None = None) -> Any:
+def to_arrow(values: Any, name: str | None = None) -> Any:
     """Return one column; values without a common type become text or, if the column has a `name`, an error."""
     dtype = getattr(values, "dtype", None)
     if str(getattr(getattr(dtype, "categories", None), "dtype", dtype)).startswith(("interval", "period")):
@@ -293,7 +299,7 @@ def _plain(value: Any) -> Any:
 
 
 def _open_iterable(source: Iterable[Any], what: str, columns: Columns) -> Iterator[Source]:
-    """The parts of each element; neighbouring rows become one frame."""
+    """Yield the parts of each element; consecutive rows become one frame."""
     is_empty = True
     for is_row, elements in groupby(source, lambda element: isinstance(element, Mapping)):
         is_empty = False
@@ -308,12 +314,12 @@ def _open_iterable(source: Iterable[Any], what: str, columns: Columns) -> Iterat
 
 
 def _is_frame(source: Any) -> bool:
-    """Whether Arrow can take over the columns of an object."""
+    """Return whether an object offers its columns to Arrow."""
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
 def _is_lazy(source: Any) -> bool:
-    """Whether it is a Polars query that has not been run."""
+    """Return whether an object is a Polars query that has not run."""
     return type(source).__name__ == "LazyFrame" and callable(getattr(source, "collect", None))
 
 
@@ -333,7 +339,7 @@ class DataFile:
 
     name: str  # its path or address
     values: tuple[tuple[str, str], ...] = ()
-    """Columns that its folders give the same value in all rows: `country=NO/part-0.parquet`."""
+    """Columns with one value for all rows, from the names of the folders: `country=NO/part-0.parquet`."""
 
     @property
     def compression(self) -> str:
@@ -357,7 +363,7 @@ class DataFile:
         return None if is_address(self.name) else Path(self.name)
 
     def with_values(self, table: pa.Table, names: Collection[str] | None = None) -> pa.Table:
-        """Return the table with the columns that the folders' names give, of those in `names`."""
+        """Return the table with the columns from the names of the folders; None: all, else those in `names`."""
         for name, value in self.values:
             if name not in table.column_names and (names is None or name in names):
                 is_number = re.fullmatch(r"0|-?[1-9]\d{0,17}", value) is not None
@@ -423,7 +429,7 @@ def find_files(source: str | Path, what: str) -> list[DataFile]:
             for file in sorted(map(PurePosixPath, system.find(str(match)))):
                 parts = file.relative_to(match).parts
                 data = DataFile(full_name(str(file)), _folder_values(parts))
-                if data.kind is not None and not any(part[0] in "._" for part in parts):  # these names are not data
+                if data.kind is not None and not any(part[0] in "._" for part in parts):  # hidden, or _SUCCESS
                     files.append(data)
     if not files:
         raise DataError(f"{what}: no file matches {name} and ends in {SUFFIXES}")
@@ -507,7 +513,7 @@ class _Csv(_TextFile):
         """Open the columns as text; None: all columns, in the types of the first block."""
         return pyarrow.csv.open_csv(
             self.open(),
-            read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES if names else _SNIFFED_BYTES),
+            read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES),  # the header must fit into a block
             parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(names or (), pa.string()), include_columns=names, **EMPTY_IS_MISSING
@@ -521,7 +527,7 @@ class _Csv(_TextFile):
             yield pa.Table.from_batches([batch])
 
     def _types(self, names: list[str], read: Callable[[list[str]], Iterable[pa.Table]]) -> dict[str, pa.DataType]:
-        """Compare one type after the other with all rows of the columns that are left."""
+        """Try one type after another on all rows of the columns that have none yet."""
         columns, like = self._columns, self.schema.empty_table()
         roles = [role for role in columns.text_ids if getattr(columns, role) in (None, *like.column_names)]
         texts = [columns.find_optional(role, like, what=self.what) for role in roles]
@@ -541,7 +547,7 @@ class _Csv(_TextFile):
         if pa.types.is_null(kind):
             return column.null_count == len(column)
         try:
-            self._cast(column[:100], kind)  # mostly enough to see that it does not
+            self._cast(column[:100], kind)  # most misfits show here
             self._cast(column, kind)
         except pa.ArrowInvalid:
             return False
@@ -570,7 +576,7 @@ def sniff_csv(text: str) -> tuple[str, str]:
     (';', ',')
     """
     header = re.sub(r'"[^"]*"', "", text.partition("\n")[0])
-    separator = max(",;\t|", key=header.count)  # of equals the first
+    separator = max(",;\t|", key=header.count)  # a tie goes to the first
     has_comma, has_point = (re.search(rf"(^|;)-?\d+{mark}\d+(;|\r?$)", text, re.MULTILINE) for mark in (",", r"\."))
     return separator, "," if separator == ";" and has_comma and not has_point else "."
 
@@ -581,12 +587,16 @@ class _JsonLines(_TextFile):
     def __init__(self, file: DataFile, what: str, columns: Columns) -> None:
         super().__init__(file, what, columns)
         # Any line can have a further field, so the columns are known after all lines only.
-        self.schema = concat([block.slice(0, 0) for block in self._blocks(None)] or [pa.table({})], what).schema
+        self._schemas = list(dict.fromkeys(block.schema for block in self._blocks(None)))
+        self.schema = _first_types(self._schemas)
 
     def tables(self, names: list[str], _: bool) -> Iterator[pa.Table]:
+        # Only the types of the named columns must fit together.
+        chosen = [[field for field in schema if field.name in names] for schema in self._schemas]
+        types = concat([pa.schema(fields).empty_table() for fields in chosen] or [pa.table({})], self.what).schema
         for block in self._blocks(names):
-            columns = {name: pa.nulls(len(block)) for name in names} | dict(zip(block.column_names, block, strict=True))
-            yield pa.table({name: columns[name].cast(self.schema.field(name).type) for name in names})
+            columns = {name: pa.nulls(len(block)) for name in names} | _columns_of(block)
+            yield pa.table({name: columns[name].cast(types.field(name).type) for name in names})
 
     def _blocks(self, names: list[str] | None) -> Iterator[pa.Table]:
         with self.open() as stream:
@@ -605,11 +615,11 @@ class _JsonLines(_TextFile):
         try:
             table = pyarrow.json.read_json(pa.BufferReader(lines), **options)
             texts = [(field.name, pa.string()) for field in table.schema if pa.types.is_temporal(field.type)]
-            if texts:  # Arrow makes timestamps of what looks like one; other blocks may hold other text
+            if texts:  # Arrow turns text that looks like a time into timestamps; other blocks may hold other text
                 options["parse_options"] = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts))
                 table = pyarrow.json.read_json(pa.BufferReader(lines), **options)
             return table if names is None else table.select([name for name in names if name in table.column_names])
-        except pa.ArrowException:  # such as a column of mixed types, which may be one that is not needed
+        except pa.ArrowException:  # such as mixed types, perhaps in a column that nobody needs
             return self._of_rows([_parse_json(line) for line in lines.splitlines() if line.strip()], names)
 
     def _of_rows(self, rows: list[Any], names: list[str] | None) -> pa.Table:
@@ -628,7 +638,7 @@ def _parse_json(text: bytes) -> Any:
 
 @contextmanager
 def read_errors(what: str, name: str | Path | None = None, kind: str = "") -> Iterator[None]:
-    """Turn failures to read a frame, or the file `name` as `kind`, in the block into a DataError."""
+    """Turn a failure to read a frame, or the file `name` as `kind`, into a DataError."""
     subject = f"{what} cannot be read as an Arrow table" if name is None else f"{what}: {name} cannot be read as {kind}"
     try:
         yield
@@ -661,7 +671,7 @@ def first_sentence(error: Exception) -> str:
 def decoded(table: pa.Table, what: str) -> pa.Table:
     """Return the same table with dictionaries and string views as plain strings."""
     _check_distinct(table.column_names, what)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns = _columns_of(table)
     for name, column in columns.items():
         if pa.types.is_dictionary(column.type):
             parts = [_plain_strings(part.dictionary).take(part.indices) for part in column.chunks]
@@ -671,9 +681,13 @@ def decoded(table: pa.Table, what: str) -> pa.Table:
     return pa.table(columns)
 
 
+def _columns_of(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
 def _check_distinct(names: Sequence[str], what: str) -> None:
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
         raise DataError(f"{what} have the column {repeated!r} more than once; keep one of them")
 
 
@@ -687,6 +701,5 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def combined(column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array."""
-    chunk = column.combine_chunks()
-    return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)
+    """Return the column as one array; strings as large strings, because others cannot hold 2 GB."""
+    return (column.cast(pa.large_string()) if pa.types.is_string(column.type) else column).combine_chunks()

@@ -36,7 +36,7 @@ def check_new(folder: Path) -> None:
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a DataError."""
+    """Turn an OSError into a DataError."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ class StoredLog:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Turn a failure to read the folder in the block into a DataError."""
+        """Turn a failure to read the folder into a DataError."""
         try:
             yield
         except FileNotFoundError as error:

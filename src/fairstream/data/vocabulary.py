@@ -22,9 +22,9 @@ _RECENT_SHARE = 4  # recent ids are merged into the shared index once they excee
 class Vocabulary:
     """An append-only mapping from ids (integers or strings) to dense rows 0, 1, 2 …
 
-    The row of an id never changes, so the ids known at any moment are a prefix of those known
-    later. Copies share what they have in common: a copy can be extended in one thread while the
-    original is read in others. Repeated ids count once.
+    The row of an id never changes, so the ids known at any time are a prefix of those known
+    later. Copies share memory: one thread can extend a copy while others read the original.
+    Repeated ids count once.
 
     >>> films = Vocabulary()
     >>> films.extend(["Alien", "Brazil", "Alien"]).tolist()
@@ -45,7 +45,7 @@ class Vocabulary:
 
     @classmethod
     def of_distinct(cls, ids: pa.Array) -> Vocabulary:
-        """Return the vocabulary of the `ids` of another one, without a look at each."""
+        """Return the vocabulary of distinct `ids`, without a check."""
         vocabulary = cls()
         vocabulary._parts = (ids,) if len(ids) else ()
         return vocabulary
@@ -66,19 +66,19 @@ class Vocabulary:
         return self._parts[0]
 
     def copy(self) -> Vocabulary:
-        """Return the same rows, to be extended independently."""
+        """Return a copy that can be extended independently."""
         copy = Vocabulary()
         copy._parts, copy._index, copy._recent = self._parts, self._index, dict(self._recent)
         return copy
 
     def without(self, row: int | Rows) -> Vocabulary:
-        """The other ids; those of later rows move up."""
+        """Return the other ids; later rows move up."""
         others = np.delete(np.arange(len(self)), row)
-        # Arrow's take makes new memory: the old id is not in it.
+        # Arrow's take copies: the removed ids stay nowhere in the new memory.
         return Vocabulary.of_distinct(self.ids.take(pa.array(others)))
 
     def indexed(self) -> Vocabulary:
-        """Build the index that lookups need now rather than at the first of them; return the vocabulary itself."""
+        """Build the index now instead of at the first lookup; return the vocabulary itself."""
         self._built_index()
         return self
 
@@ -102,17 +102,17 @@ class Vocabulary:
             rows[is_new] = np.arange(len(self), len(self) + len(newcomers))
             if self._index is not None:
                 self._recent.update(zip(newcomers.to_pylist(), rows[is_new].tolist(), strict=True))
-                if _RECENT_SHARE * len(self._recent) > len(self._index):  # a copy has to copy these: not too many
+                if _RECENT_SHARE * len(self._recent) > len(self._index):  # bound them: each copy copies them
                     self._index, self._recent = self._index | self._recent, {}
             self._parts = (*self._parts, newcomers)
         return rows[encoded.indices.to_numpy(zero_copy_only=False)]
 
     def _lookup(self, values: pa.Array) -> Rows:
-        asked, index = values.to_pylist(), self._built_index()
-        rows = np.fromiter(map(index.get, asked, repeat(-1)), np.int64, len(asked))
+        ids, index = values.to_pylist(), self._built_index()
+        rows = np.fromiter(map(index.get, ids, repeat(-1)), np.int64, len(ids))
         if self._recent:
             missing = np.flatnonzero(rows < 0)
-            recent = map(self._recent.get, map(asked.__getitem__, missing.tolist()), repeat(-1))
+            recent = map(self._recent.get, map(ids.__getitem__, missing.tolist()), repeat(-1))
             rows[missing] = np.fromiter(recent, np.int64, len(missing))
         return rows
 
@@ -164,7 +164,7 @@ def id_column(ids: Any) -> pa.Array:
 def same_kind(ids: pa.Array, others: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return integers as text if the other ids are digits in text; other ids unchanged.
 
-    Two tables of one source can differ in this: the ids of a CSV file are text where one of them is written 007.
+    Two tables of one source can differ in this: the ids of a CSV file are text if one of them is 007.
 
     >>> [part.to_pylist() for part in same_kind(pa.array([10, 7]), pa.array(["007", "10"], pa.large_string()))]
     [['10', '7'], ['007', '10']]
@@ -177,7 +177,7 @@ def same_kind(ids: pa.Array, others: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _whole(ids: pa.Array) -> pa.Array:
-    """Return floats, as which integers arrive from a column that once had gaps, as the integers that they are."""
+    """Return whole floats as integers: a column of integers with gaps becomes one of floats in pandas."""
     numbers = ids.cast(pa.float64()).to_numpy(zero_copy_only=False)
     if np.isnan(numbers).any():
         raise DataError(f"ids must not be missing, but {int(np.isnan(numbers).sum())} of {len(ids)} are NaN")

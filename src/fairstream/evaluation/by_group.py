@@ -26,7 +26,7 @@ _PRIOR_USERS = 8.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its uncertainty (None where that was not computed).
+    """A number and its uncertainty (None: not computed).
 
     >>> change = Estimate(0.02, (-0.01, 0.05))
     >>> change.low, change.excludes_zero
@@ -37,16 +37,16 @@ class Estimate:
     interval: tuple[float, float] | None = None
     """The 95 % confidence interval over users."""
     p_value: float | None = None
-    """Of the permutation test of the null hypothesis that the groups' means are equal
-    (over several periods: among users who were tested equally often)."""
+    """The permutation test's, of the null hypothesis that the groups' means are equal
+    (over several periods: among users with the same number of tests)."""
     null_mean: float | None = None
     """The average size of the number under that null hypothesis."""
 
     @classmethod
     def of_draws(cls, value: Any, draws: Array) -> Self:
-        """Return a number with its percentile interval, shifted so that the draws' median lies on the number.
+        """Return a number with its percentile interval, shifted so that the median of the draws is the number.
 
-        The size of a gap is biased upwards in every draw, because noise cannot make it negative.
+        Without the shift, the interval of the size of a gap would be too high: noise cannot make a size negative.
         """
         tail = (1 - CONFIDENCE) / 2
         low, middle, high = np.nanquantile(draws, [tail, 0.5, 1 - tail]) - value
@@ -93,9 +93,9 @@ class GroupScores:
     interval: tuple[float, float] | None = None
     """The 95 % confidence interval of `mean`; that of PD is `disparity.interval`."""
     by_group: Mapping[str, float | None] = field(default_factory=dict)
-    """Each group's mean, in the order of the codes; None where too few of its users were tested."""
+    """Each group's mean, in the order of the codes; None: too few of its users were tested."""
     gaps: Mapping[str, Estimate] = field(default_factory=dict)
-    """Of each compared group: its mean minus that of the users of all other compared groups."""
+    """The mean of each compared group minus the mean over the users of all other compared groups."""
     largest_gap: Estimate | None = None
     """The size of the largest gap; its p-value allows for the comparison of several groups."""
     largest_gap_group: str | None = None
@@ -105,7 +105,7 @@ class GroupScores:
     disparity: Estimate | None = None
     """PD: the advantaged group's gap, for two groups Perf(a = 0) − Perf(a = 1)   (Section 2).
 
-    None where none of three or more groups was declared to be the advantaged one.
+    None if there are three or more groups and none was declared advantaged.
     """
     abs_performance_disparity: float | None = None
     """The size of PD; over several periods the mean of each period's, as in the paper. Noise makes it larger."""
@@ -125,9 +125,7 @@ class GroupScores:
 
     @property
     def gap(self) -> Estimate | None:
-        """How far the worst-served group (`furthest_behind_group`) is behind the rest; the p-value allows for the
-        comparison of several groups.
-        """
+        """The gap of the worst-served group, from 0 upwards, with the p-value of `furthest_behind`."""
         test, group = self.furthest_behind, self.furthest_behind_group
         if test is None or group is None:
             return None
@@ -145,14 +143,14 @@ class GroupScores:
         return None if self.disparity is None else self.disparity.p_value
 
     def note_on_advantaged(self, metric: str) -> str | None:
-        """Return a sentence where the group that counts as advantaged is behind the rest by more than chance."""
+        """Return a sentence if the advantaged group is behind the rest by more than chance."""
         gap = self.disparity
         if gap is None or gap.p_value is None or gap.may_be_chance or gap.value >= 0:
             return None
         return (
             f"{self.advantaged} counts as advantaged, but is {number(-gap.value)} behind the rest in {metric} "
             f"(p = {gap.p_value:.3f}), and a fairness loss would take from it; name another group with advantaged=, or "
-            f"use max_disparity, which finds out who is behind"
+            f"set target=MaxGap(…) (on the command line: --max-disparity), which finds the group that is behind"
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -175,7 +173,7 @@ class GroupScores:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> GroupScores:
-        """Return what `to_dict` wrote; what is missing is None.
+        """Read the result of `to_dict`; missing values are None.
 
         >>> GroupScores.from_dict({"mean": 0.2, "largest_gap": {"group": "F", "value": 0.1}}).largest_gap_group
         'F'
@@ -224,9 +222,9 @@ def group_statistics(
     values
         One finite number for each user: a list, or an array or column of NumPy, pandas, Polars or Arrow.
     groups
-        Each user's group: as many labels of any kind. Users with None count overall and in no group.
+        Each user's group: as many strings, numbers, booleans or tuples. Users with None count overall and in no group.
     advantaged
-        The group from which the disparity counts; without it, of two groups the larger one, and of more none.
+        The group whose gap is the disparity; by default the larger of two groups, and none of three or more.
     min_group_size
         Groups with fewer users are not compared.
     n_resamples
@@ -243,7 +241,7 @@ def group_statistics(
     Raises
     ------
     DataError
-        If a value is not a finite number, there is not one label for each value, or there are fewer than two groups.
+        If a value is not a finite number, values and groups differ in number, or there are fewer than two groups.
     ConfigurationError
         If an option is out of range.
 
@@ -276,7 +274,7 @@ def group_statistics(
 
 
 def check_resampling(min_group_size: int, n_resamples: int) -> None:
-    """Raise a `ConfigurationError` where an option of the statistics is out of range."""
+    """Raise a `ConfigurationError` if an option of the statistics is out of range."""
     if min_group_size < 1 or n_resamples < 0:
         raise ConfigurationError(
             f"min_group_size must be >= 1 and n_resamples >= 0, got {min_group_size} and {n_resamples}"
@@ -395,15 +393,15 @@ def score_interval(side: Side, pooled: Side, is_share: Mask) -> tuple[Array, Arr
     """The 95 % confidence interval of each mean (…, G, M).
 
     Metrics between 0 and 1: Wilson's score interval with the effective sample size n / φ, where
-    φ is the variance over that of a 0/1 metric with this mean. Others: mean ± t SE.
+    φ is the variance divided by that of a 0/1 metric with this mean. Others: mean ± t SE.
     """
     n, mean = side.n_users, side.mean
     t = student_t(n - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         own = np.nan_to_num(side.variance / (mean * (1 - mean)), nan=0.0, posinf=0.0)
-        # Where the group's own values vary more than the pooled ones, these may not narrow its interval.
+        # If the group's own values vary more than the pooled ones, the pooled ones must not narrow its interval.
         dispersion = np.maximum(side.dispersion(pooled, _PRIOR_USERS), own)
-        k = t**2 * dispersion / n
+        k = t**2 * dispersion / n  # Wilson's z² / n with the effective sample size
         centre, half = (mean + k / 2) / (1 + k), np.sqrt(k * mean * (1 - mean) + k**2 / 4) / (1 + k)
         plain = t * np.sqrt(side.variance / n)
     use = is_share & np.isfinite(k)
@@ -430,7 +428,8 @@ def student_t(degrees_of_freedom: Any) -> Any:
 
 def _p_value(size: Array, null: Array) -> Array:
     """(1 + how many permutations reach the size) / (1 + permutations): valid, and never 0."""
-    less = null < size - 1e-9 * np.maximum(1.0, size)  # a permutation without a gap is not less
+    # The tolerance is for rounding: a permutation with the same groups as the data must reach the size.
+    less = null < size - 1e-9 * np.maximum(1.0, size)
     return (1.0 + (~less).sum(axis=0)) / (1.0 + len(null))
 
 

@@ -26,9 +26,9 @@ from fairstream.randomness import Randomness
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """Evaluates models as of the moment, over all known items, with the uncertainty of the results.
+    """Evaluates models over all items known at the time, with the uncertainty of the results.
 
-    Another protocol is a subclass: see the methods from `named_metrics` to `n_rankable`, and from `_tested` on.
+    A subclass is another protocol: see the methods from `named_metrics` to `n_rankable`, and from `_tested` on.
     """
 
     k: int
@@ -51,13 +51,13 @@ class Evaluator:
 
     @cached_property
     def stored_metrics(self) -> list[MetricAtK]:
-        """The metrics that the hits and a name do not determine, so that results must store their values."""
+        """The metrics whose values results must store, because the hits and the name do not determine them."""
         named = self.named_metrics
         return [metric for metric in self.resolved_metrics if metric != built_in(metric.name, named)]
 
     @property
     def named_metrics(self) -> Mapping[str, Metric]:
-        """The default metrics, whose names precede registered ones."""
+        """The default metrics; they take precedence over registered ones."""
         return DEFAULT_METRICS
 
     @property

@@ -1,4 +1,4 @@
-"""Readers of two tables: the lists of any recommender, and what the users did afterwards."""
+"""Readers of two tables: the lists of any recommender, and the users' later events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TruthTable:
         notes: tuple[str, ...] = ()
         rating = columns.find_optional("rating", table, what=what)
         if rating is not None and rating_above is not None:
-            events = table.filter(pc.greater(table[rating].cast(pa.float64()), rating_above))
+            events = table.filter(pc.greater(_floats(table, rating, what=what), rating_above))
             notes += (f"{len(events)} of {len(table)} rows of the truth have {rating} > {rating_above:g} and count",)
         elif rating is not None:
             notes += (f"every row of the truth counts, whatever its {rating}; rating_above keeps only high ones",)
@@ -74,7 +74,7 @@ class ReadLists:
         *,
         what: str,
     ) -> ReadLists:
-        """Read the first `depth` items of each list; of items with one rank or score, a relevant one comes last."""
+        """Read the first `depth` items of each list; a relevant item comes after others of the same rank or score."""
         table = to_table(source, what=what)
         name, sign = _order_column(table, rank, score, what=what)
         known = truth.users.copy()
@@ -97,7 +97,7 @@ class ReadLists:
         order = order[is_tested[order]]
         user_rows, order_by, is_hit = user_rows[order], order_by[order], is_hit[order]
         lengths = np.bincount(user_rows, minlength=n_users)
-        place = np.arange(len(user_rows)) - (np.cumsum(lengths) - lengths)[user_rows]
+        place = np.arange(len(user_rows)) - (np.cumsum(lengths) - lengths)[user_rows]  # of each row in its list
         is_above = place < depth
         at = (user_rows[is_above], place[is_above])
         lists = Lists(
@@ -154,15 +154,18 @@ def _order_column(table: pa.Table, rank: str | None, score: str | None, *, what:
 
 
 def _numbers(table: pa.Table, name: str, *, what: str) -> Floats:
-    """The column as numbers; a missing one is an error, because it has no place in a list."""
-    try:
-        column = table[name].cast(pa.float64())
-    except pa.ArrowException:
-        raise DataError(f"{what}: {name!r} must hold numbers, but holds {table[name].type}; convert it first") from None
-    numbers: Floats = column.to_numpy()
+    """Return the column as numbers; a missing number is an error, because its row has no place in a list."""
+    numbers: Floats = _floats(table, name, what=what).to_numpy()
     if missing := int(np.isnan(numbers).sum()):
         raise DataError(f"{what}: every row needs a number in {name!r}, but {missing} of {len(table)} have none")
     return numbers
+
+
+def _floats(table: pa.Table, name: str, *, what: str) -> pa.ChunkedArray:
+    try:
+        return table[name].cast(pa.float64())
+    except pa.ArrowException:
+        raise DataError(f"{what}: {name!r} must hold numbers, but holds {table[name].type}; convert it first") from None
 
 
 def _check_distinct(keys: Rows, truth: TruthTable, *, what: str) -> None:

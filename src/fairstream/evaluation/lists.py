@@ -67,8 +67,8 @@ class ItemLists:
         return ItemLists(n_before[self.bounds], self.items[mask])
 
     def among(self, allowed: Rows) -> ItemLists:
-        """The items that are among `allowed`, sorted item rows, as places in it."""
-        place = np.searchsorted(allowed, self.items).clip(max=len(allowed) - 1)
+        """The items that are in `allowed` (sorted item rows), as places in `allowed`."""
+        place = np.searchsorted(allowed, self.items).clip(max=len(allowed) - 1)  # an item beyond the last is not equal
         part = self.only(allowed[place] == self.items)
         return ItemLists(part.bounds, np.searchsorted(allowed, part.items))
 
@@ -116,7 +116,7 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class TrainingHistory:
-    """The history that the model was trained on, and the same with what was observed since."""
+    """The history that the model was trained on, and the same with the events observed since."""
 
     history: History
     observed: History
@@ -141,7 +141,7 @@ class Truth:
     n_items: int
     """The number of known items."""
     known: TrainingHistory | None = None
-    """None: tables of lists do not say what was known when the lists were made."""
+    """The events before the test; None for tables of lists, which do not contain them."""
     before: Rows | None = None
     """(U,) in the task `event`, the position of each event among those observed so far."""
 
@@ -171,10 +171,10 @@ class Truth:
         return self.past.popularity
 
     def where(self, mask: Mask) -> Truth:
-        """The part of the users that the mask (U,) selects."""
+        """The truth of the users that the mask (U,) selects."""
         before = None if self.before is None else self.before[mask]
         return Truth(self.users[mask], self.positives.where(mask), self.n_items, self.known, before)
 
     def only(self, mask: Mask) -> Truth:
-        """With only the positives that the mask over `positives.items` selects."""
+        """The truth with only the positives that the mask over `positives.items` selects."""
         return replace(self, positives=self.positives.only(mask))

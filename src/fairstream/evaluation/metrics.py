@@ -129,7 +129,7 @@ class MetricAtK:
 
 
 def built_in(name: str, named: Mapping[str, Metric] = DEFAULT_METRICS) -> MetricAtK | None:
-    """The metric that stored hits give under the name NAME@K; None: only stored values can.
+    """Return the built-in metric with the name NAME@K; None: the hits alone do not determine it.
 
     >>> built_in("ndcg@5").metric is true_ndcg, built_in("my_metric@5")
     (True, None)

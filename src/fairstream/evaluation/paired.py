@@ -1,4 +1,4 @@
-"""Contenders compared on the same bootstrap draws of users and seeds, so that what they share cancels."""
+"""Contenders compared on the same bootstrap draws of users and seeds, so that common noise cancels."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ class Paired:
         self._drawn = panel.bootstrapped(rng, n_resamples)
         self._n_seeds = n_seeds
         self._seeds = rng.integers(0, n_seeds, size=(n_resamples, n_seeds))
+        self._averaged: dict[str, tuple[Array, Array]] = {}  # every pair of contenders reads the same draws
 
     def of(self, statistic: str) -> tuple[Array, Array]:
         """(…, C) as observed and (R, …, C) as drawn."""
-        observed, drawn = (self._by_seed(getattr(part, statistic)) for part in (self.observed, self._drawn))
-        by_users = drawn.mean(axis=-1)
-        chosen = self._seeds.reshape(len(drawn), *(1,) * (drawn.ndim - 2), self._n_seeds)
-        by_seeds = np.take_along_axis(drawn, chosen, axis=-1).mean(axis=-1) - by_users
-        return observed.mean(axis=-1), by_users + _widening(self._n_seeds) * by_seeds
+        if statistic not in self._averaged:
+            observed, drawn = (self._by_seed(getattr(part, statistic)) for part in (self.observed, self._drawn))
+            by_users = drawn.mean(axis=-1)
+            chosen = self._seeds.reshape(len(drawn), *(1,) * (drawn.ndim - 2), self._n_seeds)
+            by_seeds = np.take_along_axis(drawn, chosen, axis=-1).mean(axis=-1) - by_users
+            self._averaged[statistic] = observed.mean(axis=-1), by_users + _widening(self._n_seeds) * by_seeds
+        return self._averaged[statistic]
 
     def interval(
         self, statistic: str, contender: int, minus: int | None = None, *, group: int | None = None
@@ -84,7 +87,7 @@ def _bias(gaps: Array, standard_errors: Array) -> Array:
 
 
 def _widening(n: int) -> float:
-    """√(n / (n − 1)) t / z: a handful of seeds differ less among themselves than seeds do.
+    """√(n / (n − 1)) t / z: a sample of a few seeds varies less than seeds in general.
 
     >>> round(_widening(5), 2)
     1.58

@@ -17,9 +17,9 @@ from fairstream.models import ContextBuilder, Scorer
 def best_items(
     model: Scorer, users: Rows, history: History, *, contexts: ContextBuilder, k: int, allowed: Rows | None = None
 ) -> tuple[Floats, Rows]:
-    """(U, k) scores and rows of the items of `history`, best first; −∞ and −1 behind the end of a short list.
+    """(U, k) scores and rows of the items of `history`, best first; −∞ and −1 after the end of a short list.
 
-    Items that the user has had are left out, and so are all but the `allowed` ones, sorted item rows.
+    Items that the user has had are left out. With `allowed` (sorted item rows), only these are ranked.
     """
     nothing = ItemLists(np.zeros(len(users) + 1, np.int64), np.empty(0, np.int64))
     with evaluating(model):

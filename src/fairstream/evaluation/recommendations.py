@@ -1,4 +1,4 @@
-"""Evaluation of lists that any recommender has made: quality by group, uncertainty, and systems compared in pairs."""
+"""Evaluation of the lists of any recommender: quality by group, uncertainty, and comparison of systems in pairs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class SystemDifference:
     system: str
     against: str
     mean: Estimate
-    """Of the means over all users; without an interval for a metric with one number for all users."""
+    """The difference of the means over all users; no interval for a metric with one number for all users."""
     by_group: Mapping[str, Estimate]
-    """Of each compared group's means."""
+    """The difference of the means of each compared group."""
     furthest_behind: Estimate | None
-    """Of how far each system's worst-served group is behind the rest (for two groups |PD|); below 0: this system is
-    fairer."""
+    """The difference in how far the worst-served group is behind the rest (for two groups |PD|); below 0: this system
+    is fairer."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -129,7 +129,7 @@ def evaluate_recommendations(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Any:
-    """Evaluate lists that any recommender has made: quality overall and by group, with uncertainty.
+    """Evaluate the lists of any recommender: quality overall and by group, with uncertainty.
 
     Nothing is trained. The statistics are those of `FairRecommender.evaluate`: 95 % confidence intervals over users,
     a permutation test of the disparity, and for several systems a paired bootstrap of their differences.
@@ -144,7 +144,7 @@ def evaluate_recommendations(
         A table or file with a user and an item column: what the users did after the lists were made. These users are
         tested.
     users
-        A table or file with a user column and the group column; without it, the group column is looked for in `truth`.
+        A table or file with a user column and the group column; without it, the group is a column of `truth`.
     group, advantaged
         As for `read_events`; without `group` and `users`, there are no groups.
     k
@@ -153,7 +153,7 @@ def evaluate_recommendations(
         Names ("ndcg", "recall@10"), or functions of (lists, truth) by name; None: NDCG, recall, precision, F1, hit
         and MRR.
     user_column, item_column, rank_column, score_column
-        Names of the columns, in all tables; usual names are recognised.
+        Names of the columns, in all tables; by default the usual names.
     rating_above
         Only rows of the truth with a rating above this count; None: all do.
     missing
@@ -177,7 +177,7 @@ def evaluate_recommendations(
         If a table cannot be read, lacks a column or holds an item twice in a list, or if users of different tables do
         not match.
     ConfigurationError
-        If there is no metric of a name, or an option is out of range.
+        If a metric is unknown, or an option is out of range.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def evaluate_recommendations(
 
 @dataclass(frozen=True, eq=False)
 class _Setting:
-    """What the evaluations of all systems of a call share."""
+    """The arguments that all systems of a call share."""
 
     metrics: Sequence[MetricAtK]
     tested: TruthTable
@@ -311,7 +311,7 @@ def _groups(
 
 
 def _points(metric: str, a: str, b: str, one: GroupScores, other: GroupScores) -> SystemDifference:
-    """The differences of a metric with one number for all users, which leaves no users to resample."""
+    """Return the differences of a metric with one number for all users, which has no intervals."""
 
     def minus(first: float | None, second: float | None) -> Estimate | None:
         return None if first is None or second is None else Estimate(first - second)

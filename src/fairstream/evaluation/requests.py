@@ -51,16 +51,17 @@ class Requests:
     def of_events(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
         """Request one list for each event, from everything before it, and test it on the event's item.
 
-        The model knows earlier events of the period, but has not learned them. It has no row for items that are not in
-        `history`, so it does not read events with them. An event with an item that the user has had is known like the
-        others, and not tested: no list holds the item.
+        The model reads earlier events of the period, but was not trained on them. It has no row for items that are not
+        in `history`, so it does not read events with them. It also reads events that repeat an item of the user; they
+        are not tested, because no list holds the item.
         """
         is_known = items < history.n_items
         observed = history.after(users[is_known], items[is_known], ends_period=False)
         before = len(history) + np.cumsum(is_known) - is_known
         order = np.argsort(users, kind="stable")
         rows = users[order]
-        n_earlier = history.latest(rows, 1)[1] + np.arange(len(rows)) - np.searchsorted(rows, rows)
+        # The user's events in the history, and those before this one in the period: `rows` is sorted.
+        n_earlier = history.n_events_of(rows) + np.arange(len(rows)) - np.searchsorted(rows, rows)
         before, tested = before[order], items[order]
         # Whether the event is the user's first with its item, here and in the history.
         is_first = np.zeros(len(rows), np.bool_)
@@ -82,13 +83,13 @@ class Requests:
         )
 
     def index(self) -> None:
-        """Sort now what `seen` and `context` look up, so that copies of these requests need not sort it."""
+        """Build the indexes of `seen` and `context` now, so that copies of these requests do not have to."""
         self.contexts.index()
         if self.before is not None:
             self.history.index()
 
     def seen(self) -> ItemLists:
-        """The items that each list must not hold: those that the user has had by then."""
+        """The items that each list must not hold: those that the user has already had."""
         return ItemLists(*self.history.items_of(self.users, self.before))
 
     def context(self) -> Context:
@@ -112,7 +113,7 @@ class Requests:
 def rank_blocks(
     rank: Rank, blocks: Sequence[range], write: Write, model: Scorer, build_index: Callable[[], object]
 ) -> None:
-    """Rank each block, in this process or by tasks of its cluster, each with a copy of the model.
+    """Rank each block, in this process or in tasks of its cluster, each with a copy of the model.
 
     The tasks share what `build_index` builds. A model on a GPU ranks in this process.
     """

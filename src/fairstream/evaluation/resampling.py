@@ -1,9 +1,9 @@
 """Group means, the gaps between them, and how they vary: standard errors, bootstrap and permutations over users.
 
-Shapes: U users, P periods, M metrics, G groups, S = G + 1 strata (the groups, and the users of none). A bootstrap
-sample weighs each user by the number of draws, a permutation gives each user another's group; so every number here
-comes from tables of sums over the users of each stratum, (…, S, P · M + P), and any axes may lead. Users are drawn
-with all of their periods, because a user's periods are not independent.
+Shapes: U users, P periods, M metrics, G groups, S = G + 1 strata (the groups, and the users without one). A bootstrap
+sample weighs each user by the number of draws, a permutation gives each user another user's group. So every number here
+comes from tables of sums over the users of each stratum, (…, S, P · M + P), where "…" stands for any leading axes.
+Users are drawn with all of their periods, because a user's periods are not independent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRIOR_USERS = 1.0  # how many users' worth of the pooled variance enters the st
 
 
 class Statistics(NamedTuple):
-    """Of M metrics, averaged over the periods; NaN where there is no user to average. Any axes may lead."""
+    """The statistics of M metrics, averaged over the periods; NaN if there is no user to average."""
 
     mean: Array  # (…, M) over all users
     by_group: Array  # (…, G, M) over the periods in which the group's gap is defined
@@ -36,10 +36,10 @@ class Statistics(NamedTuple):
     largest: Array  # (…, M) the largest |gap| of any group
     behind: Array  # (…, M) how far the group furthest behind the rest is behind; for two groups |PD|
     behind_as_observed: Array
-    """(…, M) how far the group that is furthest behind in the observed data is behind.
+    """(…, M) how far the group that is furthest behind in the data is behind.
 
-    As observed it equals `behind`. Its draws are those of a mean: noise does not push them upwards as it does those of
-    `behind`.
+    In the data it equals `behind`. In a draw the group is fixed, so that noise does not push the value upwards as it
+    does with `behind`.
     """
     spread: Array  # (…, M) the best group's mean minus the worst's
 
@@ -56,10 +56,10 @@ class Side(NamedTuple):
     """
 
     def dispersion(self, pooled: Side, n_prior: float) -> Array:
-        """Return the variance over that of a 0/1 metric with this mean; `n_prior` users of the pooled sample are added.
+        """Return the variance divided by that of a 0/1 metric with this mean; add `n_prior` users of the pooled sample.
 
-        In a small group with a sparse metric the variance depends on how many non-zero values were
-        drawn; this ratio does not, and it exists where every value is 0.
+        In a small group with a sparse metric the variance depends on the number of non-zero values that
+        happened to be drawn. This ratio does not, and it is defined even if every value is 0.
         """
         variance = self.n_users * self.variance + n_prior * pooled.variance
         bernoulli = self.n_users * self.mean * (1 - self.mean) + n_prior * pooled.mean * (1 - pooled.mean)
@@ -95,7 +95,7 @@ class GroupPanel:
 
     @cached_property
     def compared(self) -> Mask:
-        """(G, P) where a gap is defined: the group is judged, and so is another."""
+        """(G, P) whether a gap is defined: this group and another one are judged."""
         return np.asarray(self.judged & (self.judged.sum(axis=0) >= 2))
 
     @cached_property
@@ -123,9 +123,11 @@ class GroupPanel:
         sums, n = self._judged_sums(self._observed)
         n = n[..., 0]
         pooled_sums, n_pooled = sums.sum(axis=0), n.sum(axis=0)
-        # (U, P) a user of an excluded group is in no rest either; code −1 would pick the last group.
-        is_compared = self.judged[self.codes] & (self.codes >= 0)[:, None] if self.n_groups else np.empty((0, 0), bool)
-        values = np.where(is_compared[..., None], self.values, np.nan) if self.n_groups else self.values
+        values = self.values
+        if self.n_groups:
+            # (U, P) users of an excluded group are in no rest either. The code −1 picks the last group: mask it.
+            is_compared = self.judged[self.codes] & (self.codes >= 0)[:, None]
+            values = np.where(is_compared[..., None], values, np.nan)
         parts: tuple[list[Any], ...] = ([], [], [])
         for code, is_defined in enumerate(self.compared):
             is_own = self.codes == code
@@ -162,25 +164,25 @@ class GroupPanel:
         return Statistics(*self._in_parts(lambda size: self._statistics(sums_of(size)), n, len(self.codes)))
 
     def studentised(self) -> Array:
-        """(G, M) each gap over its standard error, as the permutation test compares it."""
+        """(G, M) each gap divided by its standard error: the statistic of the permutation test."""
         own, rest, pooled = self.sides
         return _over(own.mean - rest.mean, self._standard_error(own, rest, pooled))
 
     def permuted(self, rng: np.random.Generator, n: int) -> tuple[Statistics, Array]:
         """Permute the groups of the same users n times; return the statistics and the studentised gaps (n, G, M).
 
-        Groups are permuted among users who were tested in equally many periods: a group that comes
-        less often has fewer tests and larger gaps by chance, and keeps them in every permutation.
-        The sizes of the gaps are scaled to the standard errors of the data, which are not those of
-        the permutations where one group varies more than another.
+        Groups are permuted among users who were tested in the same number of periods: a group with
+        fewer tests has larger gaps by chance, and keeps its number of tests in every permutation.
+        The sizes of the gaps are scaled to the standard errors of the data; those of the permutations
+        differ if one group varies more than another.
         """
         groups = np.flatnonzero(self.judged.any(axis=1))
         rows = np.flatnonzero(np.isin(self.codes, groups))
         n_tests = (~np.isnan(self.values[rows, :, 0])).sum(axis=1)
         # Places in `rows` of the users who may swap groups: those with the same number of tests.
         blocks = [np.flatnonzero(n_tests == times) for times in np.unique(n_tests)]
-        # Only the smaller groups draw their users. The largest one gets those left over, and the rest of the sums:
-        # with a majority of 90 % that saves nine tenths of the work.
+        # Only the smaller groups draw users. The largest one gets the users left over, whose sums follow from the
+        # totals: with a majority of 90 % that saves nine tenths of the work.
         *others, largest = sorted(groups.tolist(), key=lambda code: len(self._strata[code])) or [0]
         sizes = [np.array([(self.codes[rows[at]] == code).sum() for code in others], np.int64) for at in blocks]
         pooled_sums = self._observed[groups].sum(axis=0)  # (P · M + P,), the same in every permutation
@@ -190,9 +192,9 @@ class GroupPanel:
         # Each of two groups is the other's rest: the moments of one are those of both.
         is_pair, cut, n_moments = len(groups) == 2, self._columns.shape[1], 4 * self.values.shape[2]
         last = moments[largest : largest + 1] if others and not is_pair else moments[:0]
-        # The compiled loop adds up, for each user whom a group draws: the group's moments of the user (`by_group`),
-        # then the user's values and tests, and with more than two groups the largest group's moments (`columns`).
-        columns, by_group = np.hstack([self._columns[rows], *last]), moments[others]
+        # For each user that a group draws, the compiled loop adds the user's moments in that group, then (`columns`)
+        # the user's values and tests and, with more than two groups, the moments in the largest group.
+        columns, drawing = np.hstack([self._columns[rows], *last]), np.array(others, np.int64)
 
         def permutations(size: int) -> tuple[Array, ...]:
             tables = np.repeat(self._observed[None], size, axis=0)
@@ -200,7 +202,7 @@ class GroupPanel:
             if others:
                 sums = np.zeros((size, len(others), n_moments + columns.shape[1]))
                 for at, n_drawn in zip(blocks, sizes, strict=True):
-                    parallel_ranges(size, partial(permute, _key(rng), at, n_drawn, by_group, columns, sums))
+                    parallel_ranges(size, partial(permute, _key(rng), at, drawing, n_drawn, moments, columns, sums))
                 sums, own_sums = sums[..., n_moments:], sums[..., :n_moments]
                 tables[:, others] = sums[..., :cut]
                 tables[:, largest] = pooled_sums - tables[:, others].sum(axis=1)
@@ -208,14 +210,14 @@ class GroupPanel:
                     variances[:, :, code] = self._null_variances(moments, code, own_sums[:, i])
                 if is_pair:
                     variances[:, :, largest] = variances[::-1, :, others[0]]
-                else:  # what the other groups leave
+                else:  # the users left over
                     left = moments[largest].sum(axis=0) - sums[..., cut:].sum(axis=1)
                     variances[:, :, largest] = self._null_variances(moments, largest, left)
             drawn = self._statistics(tables)
             own_drawn = own._replace(mean=drawn.by_group, variance=variances[0])
             rest_drawn = rest._replace(mean=drawn.by_group - drawn.gap, variance=variances[1])
             errors = self._standard_error(own_drawn, rest_drawn, pooled)
-            # Without this, the null mean would be that of groups that vary equally.
+            # Without this, the null mean would hold only for groups that vary equally.
             scale = ratio_of(np.broadcast_to(standard_error, errors.shape), errors)
             scaled = self._statistics(tables, np.where(np.isnan(scale), 1.0, scale))
             return *scaled, _over(drawn.gap, errors)
@@ -224,10 +226,10 @@ class GroupPanel:
         return Statistics(*parts), studentised
 
     def _standard_error(self, own: Side, rest: Side, pooled: Side) -> Array:
-        """(…, G, M) of a gap under the null hypothesis of equal means.
+        """(…, G, M) the standard error of a gap under the null hypothesis of equal means.
 
-        Welch's: each side by its own variance. For metrics between 0 and 1 the dispersion carries that
-        from the side's mean to the pooled one, as in a score test.
+        Welch's: each side has its own variance. For metrics between 0 and 1 this is the variance at the
+        pooled mean, dispersion · mean · (1 − mean), as in a score test.
         """
         null = pooled.mean * (1 - pooled.mean)
         total = np.zeros(())
@@ -238,9 +240,9 @@ class GroupPanel:
         return np.sqrt(total)
 
     def _null_moments(self, rows: Ints, blocks: list[Ints]) -> Array:
-        """(G, users, 4 M): a user's share in each gap and its square, were it in the group and were it in the rest.
+        """(G, users, 4 M) a user's share in each gap and its square, if the user were in the group, and in the rest.
 
-        The standard errors of permutations are computed from it; `blocks` are users tested equally often.
+        The standard errors of permutations follow from them. `blocks` are the users with the same number of tests.
         """
         tested = ~np.isnan(self.values[rows, :, 0])
         codes = self.codes[rows]
@@ -259,7 +261,7 @@ class GroupPanel:
         return columns
 
     def _null_variances(self, moments: Array, code: int, sums: Array) -> Array:
-        """(2, n, M) of the group and of the rest, from the sums (n, 4 M) of the group's moments over its users."""
+        """(2, n, M) the variances of the group and of the rest, from the sums (n, 4 M) of moments over its users."""
         own, rest, _ = self.sides
         m, of_rest = sums.shape[1] // 4, moments[code].sum(axis=0) - sums
         variance = _variance(sums[:, :m], sums[:, m : 2 * m], own.n_users[code])
@@ -275,7 +277,7 @@ class GroupPanel:
 
     @cached_property
     def _strata(self) -> list[Ints]:
-        """The rows of the users of each group, and last of those without one."""
+        """The rows of the users of each group, and last those of users without one."""
         return [np.flatnonzero(self.codes == code) for code in (*range(self.n_groups), -1)]
 
     @cached_property
@@ -314,7 +316,7 @@ class GroupPanel:
         return mean - rest, mean
 
     def _statistics(self, tables: Array, scale: Array | None = None) -> Statistics:
-        """Of sums and counts; `scale` (…, G, M) multiplies the gaps."""
+        """Return the statistics of tables of sums and counts; `scale` (…, G, M) multiplies the gaps."""
         sums, counts = self._split(tables)
         everyone = ratio_of(sums.sum(axis=-3), counts.sum(axis=-2)[..., None])
         gap, mean = self._gaps(tables)
@@ -326,8 +328,8 @@ def average_periods(
 ) -> Statistics:
     """Average the means over all users (…, P, M), the groups' means and gaps (…, G, P, M) over the periods.
 
-    `compared` (G, P) is where a gap is defined, `is_furthest` is that of `furthest_behind`, and `scale` (…, G, M)
-    multiplies the gaps.
+    `compared` (G, P) says where a gap is defined, `is_furthest` (G, P, M) is the result of `furthest_behind`, and
+    `scale` (…, G, M) multiplies the gaps.
     """
     known = np.where(np.isnan(gap), np.nan, mean)
     # Average a group's mean over the periods of its gap, so that for two groups the difference of the means is the
@@ -358,7 +360,7 @@ def furthest_behind(gap: Array) -> Array:
 
 
 def _variance(total: Array, squares: Array, n: Array) -> Array:
-    """n² / (n − 1) · Σ (share − mean share)²; not below 0, where rounding would take it."""
+    """n² / (n − 1) · Σ (share − mean share)², at least 0 despite rounding."""
     return np.maximum(squares - total**2 / np.maximum(n, 1), 0.0) * n**2 / np.maximum(n - 1, 1)
 
 
@@ -399,7 +401,7 @@ def bootstrap_sums(columns: Array, strata: list[Ints], rng: np.random.Generator,
 def draw(key: int, weights: Array, begin: int, end: int) -> None:
     """Rows `begin` … `end` of `weights` (n, size): add 1 for each of `size` draws with replacement.
 
-    A draw is a function of a key and of its place, so that the number of threads changes nothing.
+    A draw is a function of the key and of its place, so that the number of threads changes nothing.
     """
     size = weights.shape[1]
     for r in range(begin, end):
@@ -410,14 +412,14 @@ def draw(key: int, weights: Array, begin: int, end: int) -> None:
 
 @njit
 def permute(
-    key: int, members: Ints, sizes: Ints, by_group: Array, columns: Array, sums: Array, begin: int, end: int
+    key: int, members: Ints, codes: Ints, sizes: Ints, moments: Array, columns: Array, sums: Array, begin: int, end: int
 ) -> None:
     """Add to rows `begin` … `end` of `sums` (n, groups, D + C) the columns of the members that each group draws.
 
-    These are `by_group` (groups, users, D) and `columns` (users, C). The first steps of a Fisher–Yates
+    These are `moments[codes[g]]` (users, D) of group g and `columns` (users, C). The first steps of a Fisher–Yates
     shuffle order the members: group g draws `sizes[g]` of them, and nobody is in two groups.
     """
-    n, cut = len(members), by_group.shape[2]
+    n, cut = len(members), moments.shape[2]
     for r in range(begin, end):
         order, place = members.copy(), 0
         for g in range(len(sizes)):
@@ -425,7 +427,7 @@ def permute(
             for _ in range(sizes[g]):
                 other = place + _below(key, r * n + place, n - place)
                 order[place], order[other] = order[other], order[place]
-                first, second = by_group[g, order[place]], columns[order[place]]
+                first, second = moments[codes[g], order[place]], columns[order[place]]
                 for c in range(cut):
                     total[c] += first[c]
                 for c in range(len(second)):
@@ -444,13 +446,13 @@ def _key(rng: np.random.Generator) -> int:
 
 
 def ratio_of(above: Array, below: Array) -> Array:
-    """Above / below; NaN where `below` is not positive."""
+    """Above / below; NaN if `below` is not positive."""
     result = np.full(np.broadcast(above, below).shape, np.nan)
     return np.divide(above, below, out=result, where=below > 0)
 
 
 def _over(gap: Array, standard_error: Array) -> Array:
-    """Gap / SE; without any variation a gap is very many standard errors, and no gap is none."""
+    """Gap / SE. Without any variation, SE = 0, a gap counts as very many standard errors, and no gap as 0."""
     return gap / np.maximum(standard_error, 1e-9)
 
 

@@ -1,4 +1,4 @@
-"""The result of an evaluation: of a model on new events, or of lists that any recommender has made."""
+"""The result of an evaluation: of a model on new events, or of the lists of any recommender."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedLists:
-    """The R lists of a test, and what was known when each was made."""
+    """The R lists of a test, with what was known before each of them."""
 
     lists: Lists
     truth: Truth
@@ -89,11 +89,11 @@ class Evaluation(Tabular):
     """What was left out, assumed, or is unusual: one sentence each."""
     n_cold_users: int | None = None
     """Users without history; `strict` tests them too, on the fallback (in the task `event` until they have one).
-    None: lists of other recommenders do not say."""
+    None: unknown for the lists of other recommenders."""
     n_without_list: int = 0
-    """Users without a list, tested with an empty one or excluded; of lists of other recommenders."""
+    """Users without a list in those of another recommender: tested with an empty one, or excluded."""
     slices: Mapping[str, Slice] = field(default_factory=dict)
-    """Parts of the test by name, of a model's own lists."""
+    """Parts of the test of a model, by name."""
     lists: EvaluatedLists | None = field(default=None, compare=False)
     """The lists themselves, on request."""
 
@@ -108,11 +108,11 @@ class Evaluation(Tabular):
         notes: tuple[str, ...] = (),
         **fields: Any,
     ) -> Evaluation:
-        """Return the evaluation of one period from its results, their scores and the values behind these."""
+        """Return the evaluation of one period from its results, their scores, and the users' values."""
         sizes = dict(zip(groups.names, panel.n_tested[:, 0].astype(int).tolist(), strict=False))
         is_compared = dict(zip(sizes, panel.judged[:, 0].tolist(), strict=True))
         by_user = [name for name in scores if name not in tested.totals]
-        note = next((score.note_on_advantaged(name) for name, score in scores.items()), None)
+        note = next((score.note_on_advantaged(name) for name, score in scores.items()), None)  # of the first metric
         return cls(
             metrics=scores,
             n_users=len(tested.users),
@@ -183,8 +183,8 @@ class Evaluation(Tabular):
         for group in ordered(list(self.n_users_by_group)):
             gap = score.gaps.get(group)
             mean = [number(score.by_group[group]), between(score.by_group_interval.get(group))]
-            gap_ = gap_cells(None if gap is None else gap.to_dict())
-            rows.append([group, f"{self.n_users_by_group[group]:,}", *mean, *gap_])
+            cells = [*mean, *gap_cells(None if gap is None else gap.to_dict())]
+            rows.append([group, f"{self.n_users_by_group[group]:,}", *cells])
         interval = "95 % interval"
         return Table([str(self.group), "users", name, interval, "gap to the rest", interval, "p", "null"], rows)
 
@@ -248,9 +248,9 @@ def cut_slices(test: EvaluatedLists) -> Iterator[tuple[str, Mask, Lists, Truth]]
     """Yield the slices by name, each with its rows (a mask), lists and truth.
 
     `warm_users`, `cold_users` and `no_group` are parts of the users. In `cold_items` (items without
-    any event, which no recommender without knowledge of their content can rank) and `new_items`
-    (items that came with the last period) only these items count as positives. In the task `event`
-    the lists are also cut by the number of the user's events before each.
+    events, which only a recommender that knows their content can rank) and `new_items` (items that
+    arrived with the last period) only these items count as positives. The task `event` has more
+    slices, by the number of the user's events before each list.
     """
     lists, truth, history, n_earlier = test.lists, test.truth, test.truth.past.history, test.n_earlier
     masks = {"warm_users": ~test.is_cold, "cold_users": test.is_cold, "no_group": test.codes == UNKNOWN}

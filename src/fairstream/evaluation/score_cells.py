@@ -1,4 +1,4 @@
-"""Scores by group as cells of tables, the same in every table of results."""
+"""Scores by group as cells of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEW_GROUPS = 2
 
 
 def shown_groups(names: Sequence[str]) -> list[str]:
-    """Return the groups with a column each; of more than two, none: the table shows the one furthest behind."""
+    """Return the groups with a column each; none of more than two: the table shows the one furthest behind."""
     return list(names) if len(names) <= FEW_GROUPS else []
 
 
@@ -25,7 +25,7 @@ def gap_headings(shown: Sequence[str]) -> list[str]:
 
 
 def score_cells(score: Mapping[str, Any], shown: Sequence[str], *, has_groups: bool = True) -> list[str]:
-    """Return the mean; with groups also the mean of each shown one, and the gap with its null mean."""
+    """Return the mean; with groups also the mean of each shown group, and the gap with its null mean."""
     sd = score.get("seed_sd", {})
     mean = number(score["mean"]) + plus_minus(sd.get("mean"))
     if not has_groups:

@@ -1,9 +1,9 @@
 """The k best of all known items for each user, on any device, in bounded memory.
 
 Scores are computed a block of users × items at a time, and only the best so far outlive a block.
-Of two items the higher score is better, and of equal scores the lower code: the code of an item
-is its row, plus the number of items if it is a positive. So a positive loses to every other item
-with the same score, and a model that gives all items one score has no hits.
+A higher score is better, and among equal scores a lower code: the code of an item is its row, plus
+the number of items if it is a positive. So a positive loses to every other item with the same
+score, and a model that gives all items one score has no hits.
 
 On the CPU a compiled pass keeps a heap for each user. `torch.topk` made the evaluation of
 MovieLens 1.7 × slower, and longer lists of items 2.5 × (docs/lab-log.md).
@@ -37,7 +37,7 @@ _MAX_VIEWS = 8  # up to this many runs of neighbouring items are ranked as views
 
 
 class TopKBackend(NamedTuple):
-    """How a device finds the k best."""
+    """How a device finds the k best items."""
 
     top_k: Callable[[Blocks, ItemLists, ItemLists, int, int], tuple[Floats, Rows]]
     """(blocks, seen, positives, n_items, k) → (B, k) scores and codes, best first."""
@@ -84,9 +84,9 @@ def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, all
         shape = (len(requests), k)
         return Lists(np.full(shape, -1), np.full(shape, -np.inf), np.zeros(shape, np.bool_))
     backend = backend_for(model.device)
-    # Allocated once: small results between large temporary ones would keep the memory of those from being freed.
+    # Allocate once: small results between large temporary arrays would keep the memory of those from being freed.
     scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
-    # For a few users all items at once: many models then score them without copying any of their rows.
+    # Score all items at once for a few users: many models then copy none of their rows.
     at_once = max(backend.items_at_once, _SCORES_OF_A_FEW // max(1, len(requests)))
     blocks = list(chunks(n_items, at_once=at_once))
     n_ranked = n_items if allowed is None else len(allowed)
@@ -103,7 +103,7 @@ def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, all
 
 
 def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
-    """The columns of some items, which are counted from 0."""
+    """Yield the columns of the allowed items; the first items are now places in `allowed`."""
     for first, scores in blocks:
         begin, end = np.searchsorted(allowed, [first, first + scores.shape[1]]).tolist()
         columns = allowed[begin:end] - first
@@ -122,26 +122,26 @@ def decode(scores: Floats, codes: Rows, n_items: int) -> Lists:
 
 
 def chunks(n: int, *, width: int = 1, at_once: int) -> Iterator[range]:
-    """0 … n in ranges of which each, times `width`, stays within `at_once`."""
+    """Split 0 … n into ranges of at most `at_once` / `width` each."""
     step = max(1, at_once // max(1, width))
     return (range(start, min(start + step, n)) for start in range(0, n, step))
 
 
 def check_shape(scores: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The scores, if there is one for each user and item; compiled code would read beyond others."""
+    """Return the scores; raise ModelError for another shape, because compiled code would read beyond its end."""
     if tuple(scores.shape) != shape:
         raise ModelError(f"a model must give a score per item: expected the shape {shape}, got {tuple(scores.shape)}")
     return scores
 
 
 def _check_finite(is_finite: bool) -> None:
-    """Raise a `ModelError` where ranking would hide that a model has diverged."""
+    """Raise a `ModelError` for a diverged model, which ranking would hide."""
     if not is_finite:
         raise ModelError("the model returned NaN or infinite scores, which are never ranked; it has probably diverged")
 
 
 def _as_floats(scores: Tensor) -> Tensor:
-    """In a type that both backends compare exactly."""
+    """Return the scores in a type that both backends compare exactly."""
     return scores if scores.dtype in (torch.float32, torch.float64) else scores.double()
 
 
@@ -191,7 +191,7 @@ def _scan(
     lowest = flat.dtype.type(-np.inf)
     for u in range(begin, end):
         row, heap, held = flat[u * stride : u * stride + width], best[u], codes[u]
-        check = zero
+        check = zero  # one sum is vectorised, while a branch for each score is not
         for j in range(width):
             check += row[j] * zero  # 0 for a finite number, else NaN
         if check != zero:
@@ -203,7 +203,7 @@ def _scan(
         bar = _bar(heap, held, n_items, lowest)
         for start in range(0, width, _TILE):
             tile = row[start : start + _TILE]
-            n_above = 0
+            n_above = 0  # most tiles hold nothing good enough, which a loop without branches finds fast
             for j in range(len(tile)):
                 n_above += tile[j] > bar
             if n_above == 0:
@@ -272,11 +272,11 @@ def _is_worse(score: float, code: int, other_score: float, other_code: int) -> b
 
 
 def topk_torch(blocks: Blocks, seen: ItemLists, positives: ItemLists, n_items: int, k: int) -> tuple[Floats, Rows]:
-    """(B, k) scores and codes: the best of each block that are no positives, and all positives, sorted.
+    """(B, k) scores and codes: the best other items of each block, and all positives, sorted.
 
-    `topk` guarantees no order of equal scores, so it ranks the other items alone; the positives
-    follow, and a stable sort leaves them behind their equals. Which of equal other items come
-    first is not defined. The host does not wait before the end.
+    `topk` guarantees no order of equal scores, so it ranks only items that are not positives. The
+    positives follow them, and a stable sort leaves them behind their equals. The order of other
+    items with equal scores is undefined. The host does not wait before the end.
     """
     scores_of, codes_of, extremes = list[Tensor](), list[Tensor](), list[Tensor]()
     for first, block in blocks:
@@ -327,8 +327,8 @@ def _columns(items: Tensor, first: int, width: int) -> Tensor:
 def _topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """(B, W) → (B, k) the k highest of each row, and their columns; W is a multiple of the tile.
 
-    A tile is every T-th column. None of the k lies outside the k tiles with the highest maxima
-    (or as good a one lies inside), so most of a row is read once, for the maxima.
+    A tile is every T-th column. The k tiles with the highest maxima hold the k highest scores (or
+    equal ones), so most of a row is read only once, for the maxima.
     """
     tiles = scores.view(len(scores), _TILE, -1)  # (B, 64, T)
     n_tiles = tiles.shape[2]
@@ -345,5 +345,5 @@ _ACCELERATOR = TopKBackend(topk_torch, items_at_once=1 << 16, scores_at_once=1 <
 
 
 def backend_for(device: torch.device) -> TopKBackend:
-    """How this device finds the k best."""
+    """Return the backend of a device."""
     return BACKENDS.get(device.type, _ACCELERATOR)

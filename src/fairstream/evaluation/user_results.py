@@ -1,4 +1,4 @@
-"""The results of a test user by user, and the scores that they add up to."""
+"""The results of a test for each user, and the scores computed from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AggregateMetric:
 
     overall: float
     by_group: tuple[float | None, ...]  # in the order of the group codes; None where too few users were tested
-    rest: tuple[float | None, ...]  # for the users of all other compared groups, in the same order
+    rest: tuple[float | None, ...]  # of the users of all other compared groups, in the same order
 
     @classmethod
     def of(
@@ -120,7 +120,7 @@ class UserResults:
         return user_means(np.asarray(metric(stored, stored), dtype=np.float64), self.n_lists)
 
     def where(self, chosen: Mask) -> UserResults:
-        """Select users; the metrics with one number for all users cannot be cut and are left out."""
+        """Select users; metrics with one number for all users are left out, because they cannot be split."""
         mask = chosen if self.n_lists is None else np.repeat(chosen, self.n_lists)
         return UserResults(
             self.users[chosen],

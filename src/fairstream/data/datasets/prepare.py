@@ -44,7 +44,7 @@ class Prepared:
 
     @property
     def difference(self) -> str | None:
-        """A sentence with both counts, where those of the paper are others."""
+        """A sentence with both counts if those of the paper differ."""
         return difference_from_paper(self.source.name, *(self.about["counts"][name] for name in _COUNTS))
 
 
@@ -124,7 +124,7 @@ def _download(source: Source, url: str, path: Path, progressbar: Any) -> None:
 
 
 def _checked(path: Path, source: Source, sha256: str | None) -> dict[str, Any]:
-    """Return the size and the checksums of the file; raise DataError where they are not the expected ones."""
+    """Return the size and the checksums of the file; raise DataError if a checksum is not the expected one."""
     hashes = {kind: pooch.file_hash(str(path), alg=kind) for kind in ("sha256", "md5")}
     size = path.stat().st_size
     kind, expected = ("sha256", sha256.lower()) if sha256 else ("md5", source.md5)
@@ -161,7 +161,7 @@ def _open(archive: Path, source: Source, raw: Path) -> tuple[pa.Table, pa.Table]
 
 
 def _check_replaceable(folder: Path, *, force: bool) -> None:
-    """Raise DataError where the folder holds anything that this module did not write."""
+    """Raise DataError if the folder holds anything that this module did not write."""
     if not folder.exists():
         return
     foreign = [folder.name] if not folder.is_dir() else [e.name for e in folder.iterdir() if e.name not in _FILES]

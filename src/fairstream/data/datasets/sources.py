@@ -1,4 +1,4 @@
-"""The data sets that can be fetched: where they are published, what the paper says of them, where they are stored."""
+"""The data sets that can be fetched: their addresses, their counts in the paper, and their folders."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ PUBLISHED = [source for source in SOURCES.values() if source.counts]  # the data
 
 
 def find_source(name: str) -> Source:
-    """Return the data set of this name; raise DataError where there is none."""
+    """Return the data set of this name; raise DataError if there is none."""
     if name not in SOURCES:
         raise DataError(f"the data sets that can be fetched are {', '.join(SOURCES)}, got {name!r}")
     return SOURCES[name]
 
 
 def recognise(log: EventLog) -> Source | None:
-    """Return the paper's data set that this log is, if it is one."""
+    """Return the paper's data set with the counts of this log, if any."""
     counts = (len(log), log.n_users, log.n_items)
     return next((source for source in PUBLISHED if source.counts == counts), None)
 
 
 def nearest(*counts: int) -> Source | None:
-    """Return the paper's data set that these counts are near to: each at most a fifth away from the paper's.
+    """Return the paper's data set whose counts differ from these by at most a fifth each.
 
     >>> nearest(800_000, 6_000, 3_600).name
     'movielens-1m'
@@ -106,7 +106,7 @@ def nearest(*counts: int) -> Source | None:
 
 
 def difference_from_paper(name: str, *counts: int) -> str | None:
-    """Return both counts in a sentence, where the paper has counts of the data set and they differ."""
+    """Return a sentence with both counts if those of the paper differ."""
     source = next((source for source in PUBLISHED if source.name == name), None)
     if source is None or source.counts == counts:
         return None

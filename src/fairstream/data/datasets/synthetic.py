@@ -32,7 +32,7 @@ _DIMENSIONS = 6
 
 
 class SyntheticConfig(Configuration):
-    """The knobs of the stream."""
+    """The options of the stream."""
 
     n_users: int = Field(1_200, ge=2)
     """Users over the whole stream."""
@@ -47,7 +47,7 @@ class SyntheticConfig(Configuration):
     disadvantaged_share: float = Field(0.3, gt=0, lt=1)
     """Share of the users that belongs to the smaller, disadvantaged group."""
     disparity: float = Field(0.6, ge=0, le=1)
-    """How differently the groups are served by the world: 0 means equal in taste, drift and love of the popular."""
+    """How much the groups differ in taste, drift and preference for popular items; 0: not at all."""
     drift: float = Field(0.25, ge=0, le=1.5)
     """Angle (radians) by which a taste turns from one period to the next."""
     new_user_share: float = Field(0.2, ge=0, lt=1)
@@ -195,7 +195,7 @@ def _arrivals(rng: np.random.Generator, n: int, share: float, n_periods: int) ->
 
 
 def _share_out(rng: np.random.Generator, n_events: int, weight: Floats, left: Integers) -> Integers:
-    """How many events each user gets; what is beyond the items left to a user goes to the others."""
+    """Draw the number of events of each user; events beyond a user's remaining items go to other users."""
     counts = np.zeros(len(weight), dtype=np.int64)
     while (missing := n_events - int(counts.sum())) > 0:
         open_weight = np.where(counts < left, weight, 0.0)
@@ -207,8 +207,8 @@ def _share_out(rng: np.random.Generator, n_events: int, weight: Floats, left: In
 
 def _choose(rng: np.random.Generator, score: Floats, counts: Integers) -> tuple[Integers, Integers]:
     """Draw `counts[u]` distinct items for each user from softmax(score) (the Gumbel top-k trick)."""
-    noisy = score + rng.gumbel(size=score.shape)
+    noisy = score + rng.gumbel(size=score.shape)  # (n_users, n_items)
     ranked = np.argsort(-noisy, axis=1)
     users = np.repeat(np.arange(len(counts)), counts)
-    place = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0 … counts[u] − 1 for each user
     return users, ranked[users, place]
