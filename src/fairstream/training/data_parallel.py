@@ -109,10 +109,11 @@ class ShareEngine(WindowEngine):
     name = "data-parallel"
 
     def __init__(self, job: TrainingJob) -> None:
-        self._rank, self._n_workers = distributed.get_rank(), distributed.get_world_size()
+        rank, self._n_workers = distributed.get_rank(), distributed.get_world_size()
         assert isinstance(job.batches, Windows)
-        self._share = _Share.of(job.batches, self._rank, self._n_workers)
+        self._share = _Share.of(job.batches, rank, self._n_workers)
         super().__init__(replace(job, batches=self._share))
+        self.worker = (rank,) if rank else ()  # the first worker draws what one process would draw
         if job.objective.needs_all_items and job.shared_negatives is None:
             for table in job.model.tables():  # all rows have a gradient, and DDP takes either kind but not their sum
                 table.sparse = False
@@ -124,7 +125,6 @@ class ShareEngine(WindowEngine):
     def epoch(self, order: Rows, key: int) -> float:
         self._n_epochs += 1
         if self._n_epochs > len(self.losses):
-            torch.manual_seed(torch.initial_seed() + self._rank)  # else the workers would drop out the same places
             self.losses.append(super().epoch(order, key))
         elif self.job.schedule is not None:
             self.job.schedule.advance(len(order))

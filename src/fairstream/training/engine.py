@@ -52,6 +52,7 @@ class Engine(ABC):
     """Takes the steps of one training job, an epoch at a time."""
 
     name: str
+    worker: tuple[int, ...] = ()  # an index of random draws: workers that share a job must not draw the same dropout
 
     def __init__(self, job: TrainingJob) -> None:
         objective = job.objective.start(len(job.signs), job.model.device)

@@ -63,7 +63,7 @@ def train(
     for epoch in range(epochs):
         order = np.arange(len(batches)) if job.same_batches_every_epoch else orders.permutation(len(batches))
         key = randomness.key("negatives", t, 0 if job.same_batches_every_epoch else epoch)
-        with _draws(job.model, randomness, t, epoch):
+        with _draws(job.model, randomness, t, epoch, *engine.worker):
             loss = engine.epoch(order, key)
         losses.append(loss)
         if not math.isfinite(loss):
