@@ -263,7 +263,7 @@ def _check_answers(address: str) -> None:
             connection.settimeout(_ANSWER_SECONDS)
             connection.sendall(_HTTP2_GREETING)
             answer = connection.recv(9)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:  # ValueError: "a..b" is no host, "²" no port
         raise ConfigurationError(
             f"the cluster at {address} does not answer ({error}); is `ray start --head` running there?"
         ) from None
