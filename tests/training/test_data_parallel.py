@@ -154,8 +154,10 @@ def test_a_reason_is_given_for_what_workers_do_not_share(options: dict[str, Any]
 
 
 def test_the_name_of_a_training_depends_on_all_that_decides_it() -> None:
-    names = {
-        training_name(job_for("windows, bpr, sparse gradients", **changes))
-        for changes in ({}, {}, {"lambda_": 0.25}, {"n_items": 299}, {"fairness": "absolute"})
-    }
-    assert len(names) == 4
+    names = [
+        training_name(job_for("windows, bpr, sparse gradients", **changes), {"epochs": epochs})
+        for changes in ({}, {"lambda_": 0.25}, {"n_items": 299}, {"fairness": "absolute"})
+        for epochs in (3, 3, 4)
+    ]
+    assert names[::3] == names[1::3]
+    assert len(set(names)) == 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,7 @@ def train_on_cluster(
     report, tensors = cluster.train(
         _train_share,
         (replace(job, contexts=contexts), options),
-        name=training_name(job),
+        name=training_name(job, options),
         max_workers=min(job.batches.size, len(job.batches.users)),  # a window for each worker
         on_epoch=on_epoch,
     )
@@ -223,8 +223,11 @@ def _train_share(
     return report, {name: value.numpy() for name, value in named_tensors(job.model, job.optimizer).items()}
 
 
-def training_name(job: TrainingJob) -> str:
-    """A hash of a training before its first step: its weights, optimizer state, windows and objective."""
+def training_name(job: TrainingJob, options: Mapping[str, Any]) -> str:
+    """Hash a training before its first step: weights, optimizer state, windows, objective and the options of `train`.
+
+    A checkpoint of another training must not be resumed, such as one of more epochs.
+    """
     windows, digest = job.batches, hashlib.blake2b(digest_size=16)
     assert isinstance(windows, Windows)
     columns: list[Any] = [windows.users, windows.codes, windows.history, windows.targets, windows.weights]
@@ -233,6 +236,7 @@ def training_name(job: TrainingJob) -> str:
         digest.update(f"{column.dtype}{column.shape}".encode())
         digest.update(np.ascontiguousarray(column).data)
     rates = [(group["lr"], group["weight_decay"]) for group in job.optimizer.param_groups]
-    rest = (windows.size, type(job.model).__qualname__, type(job.optimizer).__qualname__, rates, job.objective)
+    kinds = (type(job.model).__qualname__, type(job.optimizer).__qualname__)
+    rest = (windows.size, *kinds, rates, job.objective, sorted(options.items()))
     digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(rest)).encode())  # a function is known by its name
     return digest.hexdigest()
