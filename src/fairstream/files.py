@@ -97,8 +97,8 @@ def write_file(path: Path, content: bytes) -> None:
 
 def check_writable(path: Path) -> None:
     """Raise ConfigurationError now if a result cannot be written there, not after hours of work."""
-    if path.is_dir():
-        raise _not_written(path, "it is a folder")
+    if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
+        raise _not_written(path, "it is a folder" if path.is_dir() else "it is a device or a pipe")
     if not path.parent.is_dir():
         raise _not_written(path, f"there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
