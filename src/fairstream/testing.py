@@ -68,7 +68,7 @@ def check_model(model: str | Model | ModelFactory, *, loss: str | Loss = "bpr") 
     model
         A `Scorer` class, a function (n_users, n_items) → `Scorer`, or a registered name.
     loss
-        What it is trained with.
+        The loss to train it with.
 
     Warns
     -----
@@ -119,7 +119,7 @@ def _check_scores(factory: ModelFactory) -> None:
         user, item = _USERS[u : u + 1], _ITEMS[:1, 3:4]
         alone = _call("scoring one user and one item", model, user, item, replace(context, **own))
         is_same = _close(alone, scores[u : u + 1, 3:4])
-        _require(is_same, "a user scores otherwise alone than in a batch; avoid batch statistics")
+        _require(is_same, "a user has other scores alone than in a batch; avoid batch statistics")
     for name, score_items in (
         ("score_range", lambda: model.score_range(_USERS, 2, 9, context)),
         ("block_scorer", lambda: model.block_scorer(_USERS, context)(2, 9)),
@@ -191,7 +191,7 @@ def _check_windows(factory: ModelFactory) -> None:
         is_same, "score_states must give the same scores for items (M, C), for items (C,) and for None (all items)"
     )
     is_same = _close(_call("forward", model, _USERS, _ITEMS, context), scores)
-    _require(is_same, "forward and the last state of a window differ: the model is served otherwise than it is trained")
+    _require(is_same, "forward and the last state of a window differ: serving and training must give the same scores")
     changed = window.clone()
     changed[:, -1] = (changed[:, -1] + 1) % _N_ITEMS
     is_same = _close(_call("states", model.states, changed)[:, :-1], states[:, :-1])
@@ -259,7 +259,7 @@ def check_loss(loss: str | Loss) -> None:
     Warns
     -----
     UserWarning
-        If the order of the negatives matters, which is seldom meant.
+        If the order of the negatives matters, which is rarely intended.
 
     Examples
     --------
@@ -319,7 +319,7 @@ def check_fairness(fairness: str | FairnessLoss) -> None:
 
 
 def _check_scalar(loss: Loss, what: str) -> None:
-    """One finite number with finite gradients, whatever the scores."""
+    """Check for one finite number with finite gradients, whatever the scores."""
     extreme = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [0.0, 0.0, 0.0], [1e-30, -1e-30, 1e4]])
     cases = {"random": _random(16, 5), "extreme": extreme, "equal": torch.zeros(4, 2), "double": _random(9, 3).double()}
     for name, original in cases.items():
@@ -341,7 +341,7 @@ def _check_scalar(loss: Loss, what: str) -> None:
 
 
 def check_metric(metric: str | Metric) -> None:
-    """Check a metric: one finite value a user or one number, whatever the order of the users.
+    """Check a metric: one finite value per user or one number, in any order of the users.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ def check_metric(metric: str | Metric) -> None:
 
 
 def _measure(metric: Metric, lists: Lists, truth: Truth) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the value as an array, after a check of its shape and its numbers."""
+    """Return the value as an array, after a check of its shape and numbers."""
     n_users = len(lists.items)
     with _explained(f"the metric of {n_users} users at k = {lists.k}"):
         value = np.asarray(metric(lists, truth), dtype=np.float64)
@@ -385,7 +385,7 @@ def _measure(metric: Metric, lists: Lists, truth: Truth) -> np.ndarray[Any, np.d
 
 
 def _tested_lists(order: Sequence[int]) -> tuple[Lists, Truth]:
-    """Lists of some users with none, some and all hits, one of them short; in this order."""
+    """Return the lists of these users, in this order: without hits, with some, with all, and a short one."""
     users, rng = np.array(order), np.random.default_rng(2)
     items = np.stack([rng.permutation(_N_ITEMS)[:4] for _ in range(_N_USERS)])
     items[3, 2:] = -1
@@ -524,7 +524,7 @@ def _random(*shape: int) -> Tensor:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """Equal up to the rounding of other block sizes."""
+    """Return whether tensors are equal up to the rounding of different block sizes."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
