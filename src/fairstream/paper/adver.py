@@ -128,6 +128,8 @@ class FilteredModel:
     base: Model
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the base would copy or pickle itself, without the filter
+            raise AttributeError(name)
         return getattr(self.base, name)
 
     def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
