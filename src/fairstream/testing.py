@@ -110,7 +110,7 @@ def _check_scores(factory: ModelFactory) -> None:
     is_same = modes == [module.training for module in model.modules()]
     _require(is_same, "scoring switches between training and evaluation mode; leave that to fairstream")
     again = score(model, context)
-    _require(_close(scores, again), "the same call gives other scores the second time; nothing may be random in eval()")
+    _require(_close(scores, again), "the same call gives other scores the second time; eval() must turn randomness off")
     past = _context(model, _history(25))
     is_same = _close(score(model, past), score(twin, past))
     _require(is_same, "scores depend on the context of an earlier call; read the context of this call alone")
@@ -337,7 +337,7 @@ def _check_scalar(loss: Loss, what: str) -> None:
             _finite(scores.grad), f"the gradient of {what} of {name} scores is not finite; use logsigmoid, softplus"
         )
         _require(torch.equal(scores.detach(), original), f"{what} changes the scores that it is given; work on a copy")
-        _require(torch.equal(loss(scores), value), f"{what} gives another value the second time; nothing may be random")
+        _require(torch.equal(loss(scores), value), f"{what} gives another value the second time; it must not be random")
 
 
 def check_metric(metric: str | Metric) -> None:
@@ -359,12 +359,12 @@ def check_metric(metric: str | Metric) -> None:
     value = _measure(metric, lists, truth)
     _require(all(map(np.array_equal, arrays, copies)), "the metric changes the arrays it gets; work on copies")
     again = _measure(metric, lists, truth)
-    _require(np.array_equal(value, again), "the metric gives another value the second time; nothing may be random")
+    _require(np.array_equal(value, again), "the metric gives another value the second time; it must not be random")
     backwards = _measure(metric, *_tested_lists(range(_N_USERS)[::-1]))
     _require(np.allclose(backwards, np.flip(value)), "the metric depends on the order of the users")
     alone = [_measure(metric, *_tested_lists([user])) for user in range(_N_USERS)]
     is_own = value.ndim == 0 or np.allclose(np.concatenate(alone), value)
-    _require(is_own, "the value of a user depends on the other users; return one number if it is of all lists together")
+    _require(is_own, "the value of a user depends on the other users; return one number for all lists instead")
     _measure(metric, lists.cut(1), truth)
     with _explained("evaluate with this metric"):
         rec = FairRecommender("popularity", metrics={"own@5": metric}, **_OPTIONS).fit(_data().first)
@@ -432,7 +432,7 @@ def check_strategy(strategy: str | Strategy) -> None:
             first, last = plan.events[0], plan.events[-1]  # ascending: the plan has checked it
             sentence = f"Plan.events must be positions from 0 to {len(history) - 1}, got {first} to {last}"
             _require(first >= 0 and last < len(history), sentence)
-        _require(memory == before, "plan changes period.memory; put what is to be remembered in Plan(memory=…)")
+        _require(memory == before, "plan changes period.memory; return the new memory in Plan(memory=…)")
         for again in (strategy.plan(period), copy.deepcopy(untouched).plan(period)):
             _require(
                 _describe(again) == _describe(plan),
@@ -453,7 +453,7 @@ def check_strategy(strategy: str | Strategy) -> None:
         loaded = load(folder, strategy=strategy)
     lists = [data.lists(recommender.update(data.third)) for recommender in (rec, loaded)]
     is_same = lists[0].equals(lists[1])
-    _require(is_same, "an update after load differs from one without it; what a strategy needs belongs in Plan.memory")
+    _require(is_same, "an update after load differs from one without it; keep the state of a strategy in Plan.memory")
 
 
 def _describe(plan: Plan) -> dict[str, Any]:

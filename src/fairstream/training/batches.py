@@ -69,7 +69,7 @@ def cut_batches(
     n_before, events = len(events), _with_negatives(history, events, sampler, n_drawn)
     users, items = history.users_at(events), history.items_at(events)
     if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read past the end
-        raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
+        raise DataError("the events contain users or items that do not exist; was the log edited by hand?")
     return Batches(users, items, codes, min(size, len(users)), events, n_before - len(events))
 
 
@@ -82,8 +82,8 @@ def _with_negatives(history: History, events: Positions, sampler: NegativeSample
         events = np.asarray(events)[has_enough[sampler.place(history.users_at(events))]]
     if len(events) == 0:
         raise DataError(
-            f"{n_drawn} distinct negatives an interaction (the larger of n_negatives and "
-            f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
+            f"{n_drawn} distinct negatives per interaction (the larger of n_negatives and n_fairness_negatives) are "
+            f"more than any user has items left; choose fewer"
         )
     return events
 
