@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairstream.files import new_folder, replace_file
+from fairstream.errors import ConfigurationError
+from fairstream.files import new_folder, replace_file, write_file
 
 
 def inside(folder: Path) -> dict[str, str]:
@@ -46,6 +47,14 @@ def test_nothing_gives_way_unasked(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not empty"), new_folder(tmp_path / "folder") as being_written:
         (being_written / "new").write_text("2")
     assert inside(tmp_path) == {"folder/old": "1"}
+
+
+def test_a_device_or_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigurationError, match="it is a device or a pipe"):
+        write_file(pipe, b"result")
+    assert pipe.is_fifo()
 
 
 def test_threads_that_write_one_file_never_mix_their_bytes(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ class RowForPadding(Small):
         (Detached, "no finite gradient reaches user.weight"),
         (LooksAhead, "depend on later items"),
         (CountsPadding, "ignores_padding is set"),
-        (ServesOtherwise, "served otherwise than it is trained"),
+        (ServesOtherwise, "serving and training must give the same scores"),
         (TwoWays, "block_scorer"),
         (Caches, "context of an earlier call"),
         (Unseeded, "two fits with the same seed differ"),

@@ -1,4 +1,4 @@
-"""`python -m fairstream`: the command line, wherever its script is not on the path."""
+"""Run the command line as `python -m fairstream`, where its script is not on the path."""
 
 from fairstream.cli import main
 

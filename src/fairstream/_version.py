@@ -1,3 +1,3 @@
-"""The version, in the one place that the package and its metadata read it from."""
+"""The version, which the package and its metadata read from here."""
 
 __version__ = "0.3.0"

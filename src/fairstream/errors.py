@@ -1,12 +1,12 @@
-"""Everything that fairstream raises on purpose.
+"""The exceptions of fairstream.
 
 ```
 FairstreamError
 ├── ConfigurationError   an option that cannot be honoured
-├── DataError            events, users or groups that cannot be used as given
+├── DataError            invalid events, users or groups
 ├── ModelError           a model that scores with NaN or has diverged
 ├── CheckpointError      a checkpoint that cannot be written or read
-└── WorkspaceError       a live workspace that cannot be used as asked
+└── WorkspaceError       a live workspace that cannot serve the request
 ```
 
 Each message is one sentence for a person: what was expected, what was found, what to do.
@@ -14,7 +14,7 @@ Each message is one sentence for a person: what was expected, what was found, wh
 
 
 class FairstreamError(Exception):
-    """The root of the tree: catch this to catch all of them."""
+    """The base class of all exceptions of fairstream."""
 
     def __str__(self) -> str:
         # A quoted name, such as that of a column, may hold line breaks.
@@ -26,7 +26,7 @@ class ConfigurationError(FairstreamError, ValueError):
 
 
 class DataError(FairstreamError, ValueError):
-    """Events, users or groups that cannot be used as given."""
+    """Invalid events, users or groups."""
 
 
 class ModelError(FairstreamError, ArithmeticError):
@@ -38,4 +38,4 @@ class CheckpointError(FairstreamError, OSError):
 
 
 class WorkspaceError(FairstreamError):
-    """A live workspace that is not there, is busy, or cannot do what was asked of it."""
+    """A live workspace that is missing, is busy, or cannot serve the request."""

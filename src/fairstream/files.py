@@ -16,8 +16,8 @@ from fairstream.errors import ConfigurationError
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write the file so that a reader, or a crash, sees the old content or the new one and nothing else."""
-    # Not mkstemp: its files are readable by their owner alone, whatever the umask says.
+    """Write a file atomically: readers see the old content or the new one, also after a crash."""
+    # Not mkstemp: only the owner could read its files, whatever the umask is.
     temporary = path.parent / f".{path.name}.{uuid4().hex}.tmp"
     try:
         with temporary.open("xb") as file:
@@ -34,9 +34,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `path` when the block succeeds and removed when it fails.
+    """Yield a temporary folder; rename it to `path` when the block succeeds, remove it when it fails.
 
-    `path` must be missing or an empty folder, unless it is `replacing` a folder.
+    `path` must be missing or an empty folder, unless `replacing` is set.
     """
     with sibling_tempdir(path, "tmp") as parent:
         temporary = parent / "new"
@@ -53,7 +53,7 @@ def new_folder(path: Path, *, replacing: bool = False) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder so that a reader, or a crash, finds all of it under its name or nothing."""
+    """Remove a folder atomically: under its name, readers find all of it or nothing, also after a crash."""
     hidden = path.with_name(f".{path.name.lstrip('.')}.{uuid4().hex}.removed")
     path.rename(hidden)
     shutil.rmtree(hidden)
@@ -72,7 +72,7 @@ def sibling_tempdir(path: Path, purpose: str) -> Iterator[Path]:
 
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut, where the file system can sync a folder."""
-    with suppress(OSError):  # the file is in place by now
+    with suppress(OSError):  # the rename itself has succeeded
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -81,13 +81,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def to_json(document: Mapping[str, Any]) -> str:
-    """Return JSON with one section a line, so that the configuration is readable above thousands of users."""
+    """Return JSON with one line per section: the configuration stays readable above thousands of users."""
     parts = (f"{json.dumps(name)}: {json.dumps(part, allow_nan=False)}" for name, part in document.items())
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a result whole or not at all; raise ConfigurationError where it cannot be written."""
+    """Write a result atomically; raise ConfigurationError if that fails."""
     check_writable(path)
     try:
         replace_file(path, content)
@@ -96,9 +96,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise ConfigurationError now if a result cannot be written there, not after hours of work."""
-    if path.is_dir():
-        raise _not_written(path, "it is a folder")
+    """Raise ConfigurationError if a result cannot be written to `path`; call it before hours of work."""
+    if path.exists() and not path.is_file():  # a rename would replace /dev/null itself
+        raise _not_written(path, "it is a folder" if path.is_dir() else "it is a device or a pipe")
     if not path.parent.is_dir():
         raise _not_written(path, f"there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):

@@ -1,7 +1,7 @@
 """Cut a log into D_0, D_1 … D_T.
 
-D_0 is what the model is pre-trained on, D_1 … D_T are the periods (Section 2 of the paper). A
-period is a range of positions in the chronological log, so it cannot see a later one.
+The model pre-trains on D_0; D_1 … D_T are the periods (Section 2 of the paper). A period is a range of positions in
+the chronological log, so it contains no later events.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from fairstream.errors import ConfigurationError, DataError
 
 _UNIX_UNITS = {"s": 4.1e9, "ms": 4.1e12, "us": 4.1e15, "ns": 4.1e18}
-"""In each unit, a number that is soon after the year 2099."""
-_EARLIEST_UNIX_TIME, _LATEST_UNIX_TIME = 1e8, 4e18  # 1973 in seconds, 2096 in nanoseconds; else it is some count
+"""The start of the year 2100, rounded up, as Unix time in each unit."""
+_EARLIEST_UNIX_TIME, _LATEST_UNIX_TIME = 1e8, 4e18  # 1973 in seconds, 2096 in nanoseconds; other numbers are counts
 _CALENDAR = re.compile(r"(\d+)\s*(h|d|w|mo|y)")
 
 
@@ -28,25 +28,26 @@ class Periods:
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     n_events: int
-    notes: tuple[str, ...] = field(default=(), compare=False)  # what had to be assumed, one sentence each
+    notes: tuple[str, ...] = field(default=(), compare=False)  # assumptions, one sentence each
 
     @property
     def last(self) -> int:
-        """T, the index of the last period, which is only tested on."""
+        """T, the index of the last period, which is used for tests only."""
         return len(self.starts) - 1
 
     def span(self, t: int) -> slice:
-        """Where D_t lies."""
+        """Return the positions of D_t."""
         return slice(self.starts[t], self.ends[t])
 
     def remaining(self, t: int) -> slice:
-        """Where everything after D_t lies, the tail included (Task-R)."""
+        """Return the positions of all events after D_t, the tail included (Task-R)."""
         return slice(self.ends[t], self.n_events)
 
 
 def cut_periods(n_events: int, *, pretrain_ratio: float, n_periods: int, n_blocks: int = 10, unit: int = 1) -> Periods:
-    """The first `pretrain_ratio` of the events are D_0; the rest is cut in `n_blocks` equal
-    blocks, of which the first `n_periods` are D_1 … D_T.
+    """Cut the first `pretrain_ratio` of the events as D_0, and the rest into `n_blocks` equal blocks.
+
+    The first `n_periods` blocks are D_1 … D_T; the others belong to no period.
 
     Everything is counted in whole units of `unit` events. The paper counts in batches of 256:
     n = ⌈N / 256⌉, D_0 = the first ⌊ratio · n⌋ of them, a block = ⌊(n − |D_0|) / 10⌋.
@@ -71,11 +72,11 @@ def cut_periods(n_events: int, *, pretrain_ratio: float, n_periods: int, n_block
 
 
 def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length: str, n_periods: int | None) -> Periods:
-    """Periods of a given length after the first `pretrain_ratio` of the events.
+    """Cut periods of a given length after the first `pretrain_ratio` of the events.
 
-    `length` is a number of events ("5000"), a share of all events ("4%"), or a stretch of the calendar: "6h", "1d",
-    "1w" (from Monday), "1mo", "1y", in UTC. D_0 then ends with a stretch, and a stretch without events is no period.
-    The end of the log may cut the last period short. None for `n_periods`: all periods.
+    `length` is a number of events ("5000"), a share of all events ("4%"), or a calendar interval: "6h", "1d", "1w"
+    (from Monday), "1mo", "1y", in UTC. D_0 then ends with an interval, and an interval without events is no period.
+    The end of the log may cut the last period short. `n_periods=None` returns all periods.
 
     >>> cut_by_length(np.arange(100), pretrain_ratio=0.5, length="20", n_periods=None).ends
     (50, 70, 90)
@@ -93,10 +94,10 @@ def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length:
         else:
             numpy_unit = {"h": "h", "d": "D", "mo": "M", "y": "Y"}[unit]
             since_epoch = moments.astype(f"datetime64[{numpy_unit}]").astype(np.int64)
-        stretches = since_epoch // max(1, number)
+        intervals = since_epoch // max(1, number)
         if (assumed := unit_of(times)) is not None:
             notes = (f"the times are numbers and were read as Unix time in {assumed}; time_unit states another unit",)
-        edges = np.flatnonzero(np.diff(stretches)) + 1
+        edges = np.flatnonzero(np.diff(intervals)) + 1
         ends = [int(edge) for edge in edges if edge >= first > 0] + [n_events]
     else:
         is_share = length.endswith("%")
@@ -114,7 +115,7 @@ def cut_by_length(times: np.ndarray[Any, Any], *, pretrain_ratio: float, length:
 
 
 def is_calendar(length: str) -> bool:
-    """Whether a period's length is a stretch of the calendar."""
+    """Return whether the length of a period is a calendar interval."""
     return _CALENDAR.fullmatch(length) is not None
 
 
@@ -123,7 +124,7 @@ def check_length(length: str) -> str:
     match = re.fullmatch(r"(\d+)(\s*(h|d|w|mo|y))?|(\d+\.?\d*|\.\d+)\s*%", length.strip())
     if match is None or float(match[1] or match[4]) == 0:
         raise ConfigurationError(
-            f"period must be a number of events (5000), a share of them (4%) or a stretch of the calendar "
+            f"period must be a number of events (5000), a share of them (4%) or a calendar interval "
             f"(6h, 1d, 1w, 1mo, 1y), got {length!r}"
         )
     return length.strip()
@@ -148,7 +149,7 @@ def to_moments(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.datet
 
 
 def unit_of(times: np.ndarray[Any, Any]) -> str | None:
-    """Guess the coarsest unit in which numbers, as Unix time, lie before 2100; None for timestamps, or without one.
+    """Guess the unit of Unix times: the coarsest in which all are before 2100. None for timestamps, or if none fits.
 
     >>> unit_of(np.array([978_300_760])), unit_of(np.array([978_300_760_000]))
     ('s', 'ms')
@@ -160,7 +161,7 @@ def unit_of(times: np.ndarray[Any, Any]) -> str | None:
 
 
 def readable_times(times: np.ndarray[Any, Any]) -> list[str]:
-    """Return times as dates where they can be some (timestamps, plausible Unix times), else as numbers.
+    """Format timestamps and plausible Unix times as dates, and other times as numbers.
 
     >>> readable_times(np.array([978_300_760])), readable_times(np.array([3, 2500]))
     (['2000-12-31 22:12:40'], ['3', '2,500'])

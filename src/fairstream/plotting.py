@@ -1,4 +1,4 @@
-"""Altair charts of results: what the methods `plot` return."""
+"""Altair charts of results, which the methods `plot` return."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One seed, many independent generators, each found again by its name.
+"""Independent random generators by name, all from one seed.
 
-A generator is a pure function of (seed, name, indices). Nothing has to be carried from one
-update to the next, so a run that was saved and loaded draws exactly what it would have drawn.
+A generator is a pure function of (seed, name, indices). No state passes from one update to the next, so a run that
+was saved and loaded draws the same numbers as one without a break.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Randomness:
         return np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *indices))
 
     def key(self, name: str, *indices: int) -> int:
-        """A 63-bit number for this name, the seed of draws by a counter."""
+        """Return a 63-bit key for draws by a counter."""
         return int(self._sequence(name, indices).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def numpy(self, name: str, *indices: int) -> np.random.Generator:
         return np.random.default_rng(self._sequence(name, indices))
 
     def torch(self, name: str, *indices: int, device: Device = "cpu") -> torch.Generator:
-        import torch  # noqa: PLC0415 (reading data draws from NumPy alone, and need not wait for it)
+        import torch  # noqa: PLC0415 (slow to import, and NumPy is enough to read data)
 
         generator = torch.Generator(device=device)
         generator.manual_seed(self.key(name, *indices))
@@ -57,9 +57,9 @@ class Randomness:
     def seeded(self, name: str, *indices: int, device: Device = "cpu", needed: bool = True) -> Iterator[None]:
         """Seed PyTorch's draws in this thread inside the block; `needed=False` does nothing.
 
-        On the CPU `nn.init` and all functions that take a `generator` draw from a private one, which other threads
-        neither disturb nor notice. For other draws the global generators are seeded, and restored afterwards. They
-        belong to the process, so only one thread at a time is inside.
+        On the CPU `nn.init` and all functions that take a `generator` draw from a private one, independently of other
+        threads. For other draws this seeds the global generators and restores them afterwards. They belong to the
+        process, so a lock admits one thread at a time.
         """
         if not needed:
             yield
@@ -88,7 +88,7 @@ _S30, _S27, _S31, _S11, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.u
 
 @njit_inline
 def uniform_at(key: Any, counter: Any) -> Any:
-    """A number in [0, 1) with 53 random bits for a counter, in a compiled loop; both are unsigned 64-bit integers."""
+    """Return a number in [0, 1) with 53 random bits, in compiled loops; key and counter are unsigned, 64 bits each."""
     x = key + (counter + _ONE) * _GOLDEN
     x = (x ^ (x >> _S30)) * _MIX_1
     x = (x ^ (x >> _S27)) * _MIX_2

@@ -1,12 +1,12 @@
-"""Negatives: distinct items that a user has not had, drawn uniformly and exactly.
+"""Negatives: distinct items that a user has no event with, drawn uniformly and exactly.
 
-A draw is a pure function of (key, position, column). Nothing is carried from one draw to the
-next, so every engine, on any device and any number of threads, draws the same negatives.
+A draw is a pure function of (key, position, column). No state passes from one draw to the next, so every engine, on any
+device and any number of threads, draws the same negatives.
 
 No rejection and no user × item matrix. To draw the r-th of the items that are *not* in a user's
 sorted list e_0 < e_1 < …, note that e_j has j of the list before it, hence e_j − j free items
-before it; the r-th free item is r + #{j : e_j − j ≤ r}. The same count leaves out what earlier
-columns have drawn already.
+before it; the r-th free item is r + #{j : e_j − j ≤ r}. The same count leaves out the draws of
+earlier columns.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MANY = 1 << 20
 class NegativeSampler:
     """Uniform draws without replacement from the first `n_items` rows less the `excluded` ones.
 
-    What is excluded decides the protocol: what the user has had so far (point in time), or what it will ever have
-    (the paper's leak). `users` are the rows to draw for; memory is proportional to what they have had. `among` limits
-    the draws to some sorted rows, which must hold all that is excluded.
+    `excluded` decides the protocol: a user's items so far (point in time), or the future ones, too (the paper's leak).
+    `users` are the rows to draw for; memory is proportional to the number of their items. `among` limits the draws to
+    some sorted rows, which must include all excluded ones.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class NegativeSampler:
         among: Rows | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        # The distinct rows in order; many rows, which may be a mapped file, are counted instead of sorted.
+        # The distinct rows in order. Counting needs less time and memory than sorting where there are many.
         self.users = np.unique(users) if len(users) < _MANY else np.flatnonzero(np.bincount(users))
         self.n_items, self._device = n_items, device
         bounds, items = excluded.lists(self.users)
         self._among = None if among is None else torch.from_numpy(among).to(device)
-        if among is not None:  # their numbers among themselves are drawn
+        if among is not None:  # draws are positions in `among`
             self.n_items, items = len(among), np.searchsorted(among, items)
         known = items < self.n_items
         if not known.all():
@@ -57,7 +57,7 @@ class NegativeSampler:
         """`free_before[bounds[a] : bounds[a + 1]]` is e_j − j for the a-th of `users`."""
 
     def place(self, users: Rows) -> Rows:
-        """Where each of the user rows stands among those served."""
+        """Return the position of each user row in `users`."""
         serves_everyone = len(self.users) and self.users[-1] == len(self.users) - 1
         return users if serves_everyone else np.searchsorted(self.users, users)
 
@@ -96,14 +96,14 @@ class NegativeSampler:
 
     @cached_property
     def _search_keys(self) -> tuple[Tensor, Tensor]:
-        """All lists behind each other as e_j − j with the user in the upper digits: one search for all."""
+        """All lists in one sorted array, with the user in the upper digits of e_j − j: one search serves all users."""
         owner = np.repeat(np.arange(len(self.users)), np.diff(self.bounds))
         keys = owner * (self.n_items + 1) + self.free_before
         return torch.from_numpy(keys).to(self._device), torch.from_numpy(self.bounds).to(self._device)
 
 
 class SharedNegatives:
-    """Items that all interactions of a batch are compared with, drawn with replacement.
+    """Negatives that all interactions of a batch share, drawn with replacement.
 
     Half of them uniformly from the catalogue, half in proportion to the items' events. A draw is a
     pure function of (key, batch). With `rows` the catalogue is these items alone.
@@ -143,7 +143,7 @@ class EveryItem(SharedNegatives):
 
 @njit
 def _draw(place: Any, positions: Any, bounds: Any, free_before: Any, n_items: Any, key: Any, out: Any) -> None:
-    """Draw items into `out` (B, n) for users that stand at `place` (B,)."""
+    """Draw items into `out` (B, n) for users at `place` (B,); `positions` (B,) and `key` decide the draw."""
     n = out.shape[1]
     taken = np.empty(n, dtype=np.int64)
     for b in range(len(place)):
@@ -157,7 +157,7 @@ def _draw(place: Any, positions: Any, bounds: Any, free_before: Any, n_items: An
 
 @njit_inline
 def _draw_ranks(n_free: Any, counter: Any, key: Any, taken: Any, out: Any) -> None:
-    """Draw distinct integers below `n_free`: each is the r-th of those that the columns before it left."""
+    """Draw distinct integers below `n_free` into `out` (n,): each is the r-th that earlier columns have not drawn."""
     for c in range(len(out)):
         rank = np.int64(uniform_at(key, counter + np.uint64(c)) * np.float64(n_free - c))
         at = 0
@@ -174,8 +174,8 @@ def _draw_ranks(n_free: Any, counter: Any, key: Any, taken: Any, out: Any) -> No
 def _ranks_to_items(free_before: Any, begin: Any, end: Any, at: Any, out: Any) -> None:
     """Turn each rank r into the r-th free item, r + #{j : e_j − j ≤ r}.
 
-    All binary searches run in step and without branches: no branch could be predicted, and this is three times as
-    fast as one search after the other.
+    The binary searches of all columns run in step and without branches, which the processor could not predict: this is
+    three times as fast as one search after the other.
     """
     length = end - begin
     at[:] = begin
@@ -192,7 +192,7 @@ def _ranks_to_items(free_before: Any, begin: Any, end: Any, at: Any, out: Any) -
 def _distinct(available: Tensor, n: int, key: int, positions: Tensor) -> Tensor:
     """(B, n) distinct integers below `available` (B,), each ordered n-tuple equally likely; −1 where none is left.
 
-    Column c takes the r-th of what columns 0 … c − 1 have left, r uniform below available − c.
+    Column c draws the r-th integer that columns 0 … c − 1 have not drawn, r uniform below available − c.
     """
     device = available.device
     counter = positions[:, None] * n + torch.arange(n, device=device)
@@ -221,7 +221,7 @@ def uniform(key: int, counter: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, n_bits: int) -> Tensor:
-    """X >> n_bits of an unsigned integer: PyTorch's shift would drag the sign along."""
+    """X >> n_bits of an unsigned integer: PyTorch's shift would copy the sign bit."""
     return (x >> n_bits) & ((1 << (64 - n_bits)) - 1)
 
 

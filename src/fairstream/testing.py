@@ -68,7 +68,7 @@ def check_model(model: str | Model | ModelFactory, *, loss: str | Loss = "bpr") 
     model
         A `Scorer` class, a function (n_users, n_items) → `Scorer`, or a registered name.
     loss
-        What it is trained with.
+        The loss to train it with.
 
     Warns
     -----
@@ -110,7 +110,7 @@ def _check_scores(factory: ModelFactory) -> None:
     is_same = modes == [module.training for module in model.modules()]
     _require(is_same, "scoring switches between training and evaluation mode; leave that to fairstream")
     again = score(model, context)
-    _require(_close(scores, again), "the same call gives other scores the second time; nothing may be random in eval()")
+    _require(_close(scores, again), "the same call gives other scores the second time; eval() must turn randomness off")
     past = _context(model, _history(25))
     is_same = _close(score(model, past), score(twin, past))
     _require(is_same, "scores depend on the context of an earlier call; read the context of this call alone")
@@ -119,7 +119,7 @@ def _check_scores(factory: ModelFactory) -> None:
         user, item = _USERS[u : u + 1], _ITEMS[:1, 3:4]
         alone = _call("scoring one user and one item", model, user, item, replace(context, **own))
         is_same = _close(alone, scores[u : u + 1, 3:4])
-        _require(is_same, "a user scores otherwise alone than in a batch; avoid batch statistics")
+        _require(is_same, "a user has other scores alone than in a batch; avoid batch statistics")
     for name, score_items in (
         ("score_range", lambda: model.score_range(_USERS, 2, 9, context)),
         ("block_scorer", lambda: model.block_scorer(_USERS, context)(2, 9)),
@@ -191,7 +191,7 @@ def _check_windows(factory: ModelFactory) -> None:
         is_same, "score_states must give the same scores for items (M, C), for items (C,) and for None (all items)"
     )
     is_same = _close(_call("forward", model, _USERS, _ITEMS, context), scores)
-    _require(is_same, "forward and the last state of a window differ: the model is served otherwise than it is trained")
+    _require(is_same, "forward and the last state of a window differ: serving and training must give the same scores")
     changed = window.clone()
     changed[:, -1] = (changed[:, -1] + 1) % _N_ITEMS
     is_same = _close(_call("states", model.states, changed)[:, :-1], states[:, :-1])
@@ -259,7 +259,7 @@ def check_loss(loss: str | Loss) -> None:
     Warns
     -----
     UserWarning
-        If the order of the negatives matters, which is seldom meant.
+        If the order of the negatives matters, which is rarely intended.
 
     Examples
     --------
@@ -319,7 +319,7 @@ def check_fairness(fairness: str | FairnessLoss) -> None:
 
 
 def _check_scalar(loss: Loss, what: str) -> None:
-    """One finite number with finite gradients, whatever the scores."""
+    """Check for one finite number with finite gradients, whatever the scores."""
     extreme = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [0.0, 0.0, 0.0], [1e-30, -1e-30, 1e4]])
     cases = {"random": _random(16, 5), "extreme": extreme, "equal": torch.zeros(4, 2), "double": _random(9, 3).double()}
     for name, original in cases.items():
@@ -337,11 +337,11 @@ def _check_scalar(loss: Loss, what: str) -> None:
             _finite(scores.grad), f"the gradient of {what} of {name} scores is not finite; use logsigmoid, softplus"
         )
         _require(torch.equal(scores.detach(), original), f"{what} changes the scores that it is given; work on a copy")
-        _require(torch.equal(loss(scores), value), f"{what} gives another value the second time; nothing may be random")
+        _require(torch.equal(loss(scores), value), f"{what} gives another value the second time; it must not be random")
 
 
 def check_metric(metric: str | Metric) -> None:
-    """Check a metric: one finite value a user or one number, whatever the order of the users.
+    """Check a metric: one finite value per user or one number, in any order of the users.
 
     Parameters
     ----------
@@ -359,12 +359,12 @@ def check_metric(metric: str | Metric) -> None:
     value = _measure(metric, lists, truth)
     _require(all(map(np.array_equal, arrays, copies)), "the metric changes the arrays it gets; work on copies")
     again = _measure(metric, lists, truth)
-    _require(np.array_equal(value, again), "the metric gives another value the second time; nothing may be random")
+    _require(np.array_equal(value, again), "the metric gives another value the second time; it must not be random")
     backwards = _measure(metric, *_tested_lists(range(_N_USERS)[::-1]))
     _require(np.allclose(backwards, np.flip(value)), "the metric depends on the order of the users")
     alone = [_measure(metric, *_tested_lists([user])) for user in range(_N_USERS)]
     is_own = value.ndim == 0 or np.allclose(np.concatenate(alone), value)
-    _require(is_own, "the value of a user depends on the other users; return one number if it is of all lists together")
+    _require(is_own, "the value of a user depends on the other users; return one number for all lists instead")
     _measure(metric, lists.cut(1), truth)
     with _explained("evaluate with this metric"):
         rec = FairRecommender("popularity", metrics={"own@5": metric}, **_OPTIONS).fit(_data().first)
@@ -373,7 +373,7 @@ def check_metric(metric: str | Metric) -> None:
 
 
 def _measure(metric: Metric, lists: Lists, truth: Truth) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the value as an array, after a check of its shape and its numbers."""
+    """Return the value as an array, after a check of its shape and numbers."""
     n_users = len(lists.items)
     with _explained(f"the metric of {n_users} users at k = {lists.k}"):
         value = np.asarray(metric(lists, truth), dtype=np.float64)
@@ -385,7 +385,7 @@ def _measure(metric: Metric, lists: Lists, truth: Truth) -> np.ndarray[Any, np.d
 
 
 def _tested_lists(order: Sequence[int]) -> tuple[Lists, Truth]:
-    """Lists of some users with none, some and all hits, one of them short; in this order."""
+    """Return the lists of these users, in this order: without hits, with some, with all, and a short one."""
     users, rng = np.array(order), np.random.default_rng(2)
     items = np.stack([rng.permutation(_N_ITEMS)[:4] for _ in range(_N_USERS)])
     items[3, 2:] = -1
@@ -432,7 +432,7 @@ def check_strategy(strategy: str | Strategy) -> None:
             first, last = plan.events[0], plan.events[-1]  # ascending: the plan has checked it
             sentence = f"Plan.events must be positions from 0 to {len(history) - 1}, got {first} to {last}"
             _require(first >= 0 and last < len(history), sentence)
-        _require(memory == before, "plan changes period.memory; put what is to be remembered in Plan(memory=…)")
+        _require(memory == before, "plan changes period.memory; return the new memory in Plan(memory=…)")
         for again in (strategy.plan(period), copy.deepcopy(untouched).plan(period)):
             _require(
                 _describe(again) == _describe(plan),
@@ -453,7 +453,7 @@ def check_strategy(strategy: str | Strategy) -> None:
         loaded = load(folder, strategy=strategy)
     lists = [data.lists(recommender.update(data.third)) for recommender in (rec, loaded)]
     is_same = lists[0].equals(lists[1])
-    _require(is_same, "an update after load differs from one without it; what a strategy needs belongs in Plan.memory")
+    _require(is_same, "an update after load differs from one without it; keep the state of a strategy in Plan.memory")
 
 
 def _describe(plan: Plan) -> dict[str, Any]:
@@ -524,7 +524,7 @@ def _random(*shape: int) -> Tensor:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """Equal up to the rounding of other block sizes."""
+    """Return whether tensors are equal up to the rounding of different block sizes."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""How many threads to use, on machines and in containers that other work shares."""
+"""The number of threads, on machines and in containers that run other processes, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @cache
 def available_cores() -> int:
-    """Return how many cores this process may use: by its affinity, and by the CPU quota of its container."""
+    """Return the number of cores that the affinity and the CPU quota of the container allow this process."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     n_cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return max(1, min(n_cores, int(_quota(_CGROUPS, _own_cgroup()))))
@@ -34,7 +34,7 @@ def _own_cgroup() -> str:
 
 
 def _quota(root: Path, own: str = "") -> float:
-    """Return the cores that the quota is worth: the least of the own cgroup and of those above it, if any has one."""
+    """Return the CPU quota in cores: the smallest of this cgroup and those above it; huge if none has one."""
     folders = [root / own, *(folder for folder in (root / own).parents if folder.is_relative_to(root))]
     files: list[tuple[Path, ...]] = [(folder / "cpu.max",) for folder in folders]  # v2
     files += [(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]  # v1
@@ -50,7 +50,7 @@ def _quota(root: Path, own: str = "") -> float:
 
 def inference_threads(threads: Threads) -> int:
     """Return the threads for scores, lists and closed forms; "auto" never exceeds PyTorch's own number."""
-    import torch  # noqa: PLC0415 (who only counts cores need not wait for it)
+    import torch  # noqa: PLC0415 (slow to import, and not needed to count cores)
 
     return min(torch.get_num_threads(), available_cores()) if threads == "auto" else threads
 
@@ -71,7 +71,7 @@ def limit_threads(n: int) -> Iterator[None]:
     """Let PyTorch use n threads inside the block, in the calling thread alone: OpenMP has a limit for each thread."""
     import torch  # noqa: PLC0415
 
-    if torch.get_num_threads() == n:  # asking also makes PyTorch set up this thread, which would undo a limit later
+    if torch.get_num_threads() == n:  # the call also initialises PyTorch in this thread, which later would undo a limit
         yield
     else:
         with _openmp().limit(limits=n):

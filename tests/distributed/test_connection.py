@@ -70,6 +70,12 @@ def test_an_address_where_nothing_listens() -> None:
     assert current_cluster() is None
 
 
+@pytest.mark.parametrize("address", ["a..b:6379", "127.0.0.1:²"])
+def test_an_address_that_cannot_be_looked_up(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="does not answer"), fairstream.cluster(address):
+        pass
+
+
 @pytest.mark.parametrize(
     ("answer", "sentence"), [(None, "does not answer"), (b"HTTP/1.1 400 Bad Request\r\n", "is not a Ray cluster")]
 )

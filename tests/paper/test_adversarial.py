@@ -253,5 +253,5 @@ def test_who_takes_the_steps() -> None:
     for name in ("auto", "reference"):
         job = job_of()
         assert type(choose_adversarial_engine(name, job, gamma=1.0)(job)) is AdversarialEngine
-    with pytest.raises(ConfigurationError, match=r"engine='fused' was asked for, .*; use auto or reference"):
+    with pytest.raises(ConfigurationError, match=r"no fused engine for this job: .*; use auto or reference"):
         choose_adversarial_engine("fused", job_of(), gamma=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -53,6 +54,13 @@ def test_the_rows_are_those_of_the_plain_model(name: str) -> None:
     assert all(torch.equal(found[key], value) for key, value in plain.items())
     added = {key.partition(".")[0] for key in found.keys() - plain.keys()}
     assert added == {"user_filter", "group_discriminator"}  # each once, whatever the number of tables
+
+
+def test_a_copy_keeps_the_filter() -> None:
+    model = FilteredModel(resolve_model("mf", {"embedding_dim": 6}))
+    for twin in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert isinstance(twin, FilteredModel)
+        assert twin == model
 
 
 @BOTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor, distributed, multiprocessing, nn
 
-from engine_support import job_of, tensors
+from engine_support import OWN, Windowed, job_of, tensors
 from fairstream.objectives import GroupDROLoss, LargestGapLoss, bpr_loss, softmax_loss
+from fairstream.randomness import Randomness
 from fairstream.sampling import SharedNegatives
-from fairstream.training import Engine, Schedule, TrainingJob, choose_engine
+from fairstream.training import Engine, Schedule, TrainingJob, choose_engine, train
 from fairstream.training.data_parallel import ShareEngine, training_name, why_not_divided
 
 N_EPOCHS = 3
@@ -96,6 +98,39 @@ def test_workers_take_the_steps_of_one_process(by_workers: list[Any], case: str)
             torch.testing.assert_close(parameters[name], value, rtol=0, atol=1e-9)
 
 
+class DroppingWindows(Windowed):
+    """Remembers which places of the first batch its dropout sets to 0."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__(n_users, n_items)
+        self.dropout, self.masks = nn.Dropout(0.5), list[Tensor]()
+
+    def states(self, history: Tensor) -> Tensor:
+        states = self.dropout(super().states(history))
+        self.masks.append(states.detach() == 0)
+        return states
+
+
+def drop_out(rank: int, folder: str) -> None:
+    """What one of two workers does."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OWN, "dropping windows", DroppingWindows)
+        job = job_of("dropping windows")
+    train(job, ShareEngine(job), n_interactions=1, t=0, epochs=1, randomness=Randomness(0), learning_rate=1e-3)
+    distributed.destroy_process_group()
+    torch.save(job.model.masks[0], f"{folder}/{rank}.pt")
+
+
+@pytest.mark.slow
+def test_workers_drop_out_different_places(tmp_path: Path) -> None:
+    multiprocessing.start_processes(drop_out, (str(tmp_path),), 2, start_method="fork")
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    n = min(len(one), len(other))
+    assert (one[:n] != other[:n]).float().mean() > 0.3
+
+
 @pytest.mark.slow
 def test_the_fairness_loss_matters_where_each_worker_has_one_group() -> None:
     fair, unfair = (job_for("a group for each worker", lambda_=weight) for weight in (5.0, 0.0))
@@ -119,8 +154,10 @@ def test_a_reason_is_given_for_what_workers_do_not_share(options: dict[str, Any]
 
 
 def test_the_name_of_a_training_depends_on_all_that_decides_it() -> None:
-    names = {
-        training_name(job_for("windows, bpr, sparse gradients", **changes))
-        for changes in ({}, {}, {"lambda_": 0.25}, {"n_items": 299}, {"fairness": "absolute"})
-    }
-    assert len(names) == 4
+    names = [
+        training_name(job_for("windows, bpr, sparse gradients", **changes), {"epochs": epochs})
+        for changes in ({}, {"lambda_": 0.25}, {"n_items": 299}, {"fairness": "absolute"})
+        for epochs in (3, 3, 4)
+    ]
+    assert names[::3] == names[1::3]
+    assert len(set(names)) == 8

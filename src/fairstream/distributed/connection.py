@@ -1,4 +1,4 @@
-"""The connection to Ray: a setting of the process, with checks before any work is sent."""
+"""The connection to Ray: a setting of the process, with checks before any work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cluster:
         on_message: OnMessage | None = None,
         on_result: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
-        """Results of `task(argument, shared, send)` for each argument, in their order.
+        """Return the results of `task(argument, shared, send)` for each argument, in order.
 
         Each node keeps one copy of `shared`. A task reserves one CPU and `n_gpus` and `memory` (bytes).
         `on_message` and `on_result` get (number of the task, its message or result).
@@ -57,9 +57,9 @@ class Cluster:
     def train(
         self, loop: TrainLoop, payload: Any, *, name: str, max_workers: int, on_epoch: Callable[..., None] | None
     ) -> Any:
-        """The result of `loop(payload, worker)` on the first of several workers, connected by torch.distributed.
+        """Return the result of `loop(payload, worker)` on the first of several workers, connected by torch.distributed.
 
-        There is a worker for each free CPU, at most `max_workers`. Where one dies, all restart from the last
+        There is a worker for each free CPU, at most `max_workers`. If one dies, all restart from the last
         checkpoint in the storage of the cluster, or from the beginning.
         """
         if self._storage is not None:
@@ -83,7 +83,7 @@ class Cluster:
                 return result
 
     def _free_cpus(self) -> int:
-        """CPUs that nobody uses now; waits for the first."""
+        """Return the number of free CPUs; wait until there is one."""
         deadline = time.monotonic() + _FREE_SECONDS
         while (n_free := int(self._ray.available_resources().get("CPU", 0))) < 1:
             if time.monotonic() > deadline:
@@ -136,7 +136,7 @@ class Cluster:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def _on_every_node(self, function: Callable[[], Any]) -> list[tuple[str, Any]]:
-        """Run a function on every node; returns the address of each node and the result."""
+        """Run a function on every node; return the address of each node and the result."""
         scheduling = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         nodes, remote = self._nodes(), self._ray.remote(function)
         running = [
@@ -159,7 +159,7 @@ _current: Cluster | None = None
 
 
 def current_cluster() -> Cluster | None:
-    """The cluster of the `with` block that this process is in, or None."""
+    """Return the cluster of the current `with` block of this process, or None."""
     return _current
 
 
@@ -169,7 +169,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     """Compute on a Ray cluster inside the `with` block: trainings, evaluations, lists, runs and ingest.
 
-    The setting is that of the process, for all threads. Results are those of one process.
+    The setting applies to all threads of the process. Results are those of one process.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def _connected(address: str, n_workers: int | None) -> Iterator[Any]:
             )
         yield ray
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send nothing to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
     quiet = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -263,7 +263,7 @@ def _check_answers(address: str) -> None:
             connection.settimeout(_ANSWER_SECONDS)
             connection.sendall(_HTTP2_GREETING)
             answer = connection.recv(9)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:  # ValueError: "a..b" is no host, "²" no port
         raise ConfigurationError(
             f"the cluster at {address} does not answer ({error}); is `ray start --head` running there?"
         ) from None

@@ -168,11 +168,11 @@ class Training(NamedTuple):
     payload: Any  # an object reference, so that each node keeps one copy
     n_workers: int
     name: str  # the same training has the same name, and resumes from its last checkpoint in `storage`
-    storage: Path | None  # A folder for checkpoints that all nodes share; None: save none
+    storage: Path | None  # a folder for checkpoints that all nodes share; None: save none
 
 
 def fit(training: Training, _: object, send: Sender) -> Any:
-    """Train on several workers; it runs in a task, so that cancelling the task ends all workers."""
+    """Train on several workers. It runs in a task, so cancelling the task ends all workers."""
     train, torch_backend = import_module("ray.train"), import_module("ray.train.torch")
     with tempfile.TemporaryDirectory() as empty:  # Ray Train insists on a folder
         storage = training.storage or Path(empty)
@@ -216,5 +216,5 @@ def _run_loop(config: dict[str, Any]) -> Any:
     try:
         result = training.loop(import_module("ray").get(training.payload), worker)
         return result if worker.rank == 0 else None
-    except FairstreamError as error:  # Ray Train would repeat what fails every time
+    except FairstreamError as error:  # a raised error would make Ray Train try again, with the same outcome
         return error

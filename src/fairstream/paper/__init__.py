@@ -1,1 +1,1 @@
-"""The paper's experiments: which runs they take, and what came of them."""
+"""The paper's experiments: its protocol, the methods it compares with, the runs, and the report."""

@@ -93,14 +93,14 @@ class Discriminator(nn.Module):
             head.out_features = n_groups
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A checkpoint may know more groups than a fresh network does."""
+        """Grow first: a checkpoint may have more groups than a fresh network."""
         if (stored := state_dict.get(f"{prefix}head.bias")) is not None:
             self.grow(len(stored))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class FilteredUserTable(UserTable):
-    """f(p_u) instead of p_u, over the rows of an existing table.
+    """Returns f(p_u) instead of p_u, for the rows of an existing table.
 
     The filter belongs to the model, which saves it once for all of its tables.
     """
@@ -128,6 +128,8 @@ class FilteredModel:
     base: Model
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the base would copy or pickle itself, without the filter
+            raise AttributeError(name)
         return getattr(self.base, name)
 
     def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
@@ -154,7 +156,7 @@ class FilteredModel:
 
 
 def user_embedding_tables(model: Scorer) -> list[UserTable]:
-    """The tables that describe a user; one of a single column is a bias."""
+    """Return the tables of user embeddings; a table of a single column is a bias."""
     return [table for table in model.tables() if isinstance(table, UserTable) and table.embedding_dim > 1]
 
 
@@ -167,7 +169,7 @@ def discriminator_of(model: Scorer) -> Discriminator:
 
 @contextmanager
 def capture_outputs(model: Scorer) -> Iterator[list[Tensor]]:
-    """The outputs of the filter inside the block, (B, d) for each call."""
+    """Collect the outputs of the filter inside the block, (B, d) for each call."""
     outputs: list[Tensor] = []
     tables = [table for table in model.tables() if isinstance(table, FilteredUserTable)]
     hooks = [table.register_forward_hook(lambda *call: outputs.append(call[-1])) for table in tables]
@@ -189,7 +191,6 @@ class AdversarialEngine(ReferenceEngine):
     def __init__(self, job: TrainingJob, *, gamma: float) -> None:
         super().__init__(job)
         self._gamma = gamma
-        self._groups = self._groups.long()
         discriminator = self._discriminator = discriminator_of(job.model)
         discriminator.grow(len(job.signs))
         grow_state(job.optimizer)
@@ -214,7 +215,7 @@ class AdversarialEngine(ReferenceEngine):
         has_known: bool = True,
         **conditions: bool,
     ) -> Tensor:
-        """The steps on one batch. A batch in which nobody's group is known trains on L_rec alone."""
+        """Take the steps on one batch; without a user of known group it trains on L_rec alone."""
         with capture_outputs(self.job.model) as outputs:
             loss = self._loss(users, candidates, groups, context, **conditions)
         if not outputs:
@@ -229,7 +230,7 @@ class AdversarialEngine(ReferenceEngine):
         return loss.detach()
 
     def _descend(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
-        """One step of these parameters, and of no others: those stay without a gradient."""
+        """Take one step of these parameters alone: the others have no gradient."""
         optimizer = self.job.optimizer
         optimizer.zero_grad(set_to_none=True)
         loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
@@ -237,22 +238,20 @@ class AdversarialEngine(ReferenceEngine):
 
 
 class CapturedAdversarialEngine(CapturedEngine, AdversarialEngine):
-    """The same steps on CUDA, the eleven of a batch in one graph. Dropout draws from PyTorch's generator, as ever."""
+    """The same steps on CUDA, all eleven of a batch in one graph. Dropout draws from PyTorch's generator, as usual."""
 
     @staticmethod
     def unsupported(job: TrainingJob) -> str | None:
         if isinstance(job.optimizer, RowAdam):
-            return "row Adam moves the discriminator's rows otherwise when recorded; use the dense optimizer"
+            return "a recorded row Adam updates the discriminator differently; use the dense optimizer"
         return CapturedEngine.unsupported(job)
 
 
 def choose_adversarial_engine(name: EngineName, job: TrainingJob, *, gamma: float) -> Callable[[TrainingJob], Engine]:
-    """Adver's engine of this name, for a `FilteredModel`."""
+    """Return Adver's engine of this name, for a `FilteredModel`."""
     reason = CapturedAdversarialEngine.unsupported(job)
     if name != "reference" and reason is None:
         return partial(CapturedAdversarialEngine, gamma=gamma)
     if name == "fused":
-        raise ConfigurationError(
-            f"engine='fused' was asked for, but Adver has none here: {reason}; use auto or reference"
-        )
+        raise ConfigurationError(f"Adver has no fused engine for this job: {reason}; use auto or reference")
     return partial(AdversarialEngine, gamma=gamma)

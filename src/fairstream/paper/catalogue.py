@@ -1,11 +1,11 @@
 """The runs of a reproduction by data set, model, setting and seed, and the choice of λ among them.
 
 The paper chooses λ per method, data set, model and metric, by the numbers that it then reports. We follow a
-written rule: **the smallest mean |PD| among the values that keep 95 % of the performance that the same
-strategy has without fairness.** We also report a choice that was possible at the time: in period t, the same
-rule on what the earlier periods had shown on the events after them (Task-N of W_0 … W_{t−1}), with the models
-of all values kept up to date. Under the paper's protocol even these numbers leak: training knows what users
-will do later, and does not draw it as negatives.
+fixed rule: **the smallest mean |PD| among the values that keep 95 % of the performance that the same
+strategy has without fairness.** We also report a choice without hindsight: in period t, the same
+rule on the results of earlier periods (Task-N of W_0 … W_{t−1}), with the models of all values updated in every
+period. Under the paper's protocol even these numbers leak: training knows the future items of users and does not
+draw them as negatives.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Catalogue:
         self.read_plan()
 
     def read_plan(self) -> None:
-        """Read which runs are planned; later runs may have been added."""
+        """Read the plan again, with runs that were added since."""
         plan = self.store.note("plan")
         if plan is None:
             raise DataError(f"{self.store.folder} holds no reproduction; make one with `fairstream reproduce`")
@@ -80,7 +80,7 @@ class Catalogue:
 
     @property
     def n_missing(self) -> int:
-        """Runs of the plan that are not finished."""
+        """The number of runs of the plan that are not finished."""
         return sum(name not in self.store for name in self._ids.values())
 
     @property
@@ -142,7 +142,7 @@ class Catalogue:
     def tried(
         self, family: Family, part: Part, task: str, metric: str, periods: Iterable[int] = JUDGED
     ) -> dict[float, tuple[float, float]]:
-        """Each value of a family with a result → (mean performance, mean |PD|), by the first seed."""
+        """Map each value of a family with a result to (mean performance, mean |PD|) of the first seed."""
         numbers = {}
         for value in family.values:
             entry = (*part, family.at(value), self.seeds[0])
@@ -174,9 +174,9 @@ KEPT = 0.95  # share of the performance without fairness that must be kept
 
 
 def best(tried: Mapping[float, tuple[float, float]], floor: float) -> float:
-    """The value with the smallest |PD| among those whose performance reaches the floor; if none does, the best one.
+    """Return the value with the smallest |PD| whose performance reaches the floor; if none does, the best performer.
 
-    Of equals, the one that is better in the other respect.
+    The other quantity breaks ties.
 
     >>> best({0.5: (0.80, 0.02), 1.0: (0.79, 0.01), 4.0: (0.60, 0.00)}, floor=0.75)
     1.0
@@ -190,7 +190,7 @@ def best(tried: Mapping[float, tuple[float, float]], floor: float) -> float:
 
 
 def choose(catalogue: Catalogue, family: Family, dataset: str, model: ModelName, metric: str) -> Choice | None:
-    """The choice for one panel, from the runs of the first seed; None where there is nothing to choose from."""
+    """Return the choice for one panel by the runs of the first seed; None without results."""
     part = (dataset, model)
     plain = (*part, Setting.of(family.plain), catalogue.seeds[0])
     reference = catalogue.mean(plain, "R", metric, "performance")
@@ -208,7 +208,7 @@ def choose(catalogue: Catalogue, family: Family, dataset: str, model: ModelName,
 
 
 def all_choices(catalogue: Catalogue) -> list[Choice]:
-    """Every choice that the store's runs allow."""
+    """Return all choices that the runs of the store allow."""
     choices = (
         choose(catalogue, family, *part, metric)
         for part in catalogue.parts()
@@ -221,7 +221,7 @@ def all_choices(catalogue: Catalogue) -> list[Choice]:
 def _by_the_past(
     catalogue: Catalogue, family: Family, part: Part, metric: str
 ) -> tuple[tuple[float, ...], tuple[float, float] | None]:
-    """The value chosen in each period t by W_0 … W_{t−1} on the period after each, and the result on Task-R."""
+    """Return the value chosen in each period t by Task-N of W_0 … W_{t−1}, and its result on Task-R."""
     seed = catalogue.seeds[0]
     plain = (*part, Setting.of(family.plain), seed)
     chosen, results = [], []

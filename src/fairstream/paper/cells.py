@@ -19,10 +19,10 @@ N_RESAMPLES = 1000
 FEW = "FADE, few tries"
 """FADE with λ chosen from as few values as its competitors have: the minimum of many |PD|s is smaller by chance."""
 PAST = "FADE, by the past"  # FADE with λ chosen in each period by the results of the periods before
-_NOTHING = 1e-12  # what rounding leaves of a difference between equals
+_NOTHING = 1e-12  # the rounding error of a difference between equal numbers
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
-Drawn = tuple[float, FloatArray]  # a number as observed, and (R,) as it came out in the resamples
+Drawn = tuple[float, FloatArray]  # an observed number, and (R,) its resampled values
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Panel:
-    """A column as one seed has it."""
+    """The results of a column for one seed."""
 
     periods: tuple[int, ...]  # in which there were tests
     values: Any  # (U, P, 1) of the users tested in any of them; None where there are none
@@ -67,7 +67,7 @@ class _Panel:
 
 
 class Cells:
-    """All cells of a reproduction, as some of its seeds have them."""
+    """All cells of a reproduction, by the runs of some seeds."""
 
     def __init__(self, catalogue: Catalogue, choices: Sequence[Choice], seeds: Sequence[int]) -> None:
         self._catalogue, self._choices, self._seeds = catalogue, choices, seeds
@@ -94,7 +94,7 @@ class Cells:
         )
 
     def _columns(self, dataset: str, model: ModelName, metric: str) -> list[_Column]:
-        """Every method whose runs are finished, with what was chosen for this cell."""
+        """Return the methods whose runs are finished, with the settings chosen for this cell."""
         families = {family.name: family for family in self._catalogue.scale.families(dataset)}
         settings = {setting.method: (setting,) * len(JUDGED) for setting in (*PLAIN, RERANK)}
         cell = (dataset, model, metric)
@@ -116,7 +116,7 @@ class Cells:
     def _of(self, dataset: str) -> list[Cell]:
         """The cells of one data set; users tested in the same periods are resampled together.
 
-        In a quick reproduction one model has fewer periods, and so other users, who are resampled apart.
+        In a quick reproduction one model has fewer periods, and so other users, who are resampled separately.
         """
         parts = [part for part in self._catalogue.parts() if part[0] == dataset]
         columns = [column for part in parts for metric in METRICS for column in self._columns(*part, metric)]

@@ -1,8 +1,9 @@
 """The paper's claims, recomputed, and the rules by which each gets its verdict.
 
-- An **effect** (X is better than Y by p %) holds if ours has an interval above zero and at least
-  half of the paper's size, and, where the paper says so, shows in all cases; above zero alone it
-  holds in part. An interval that holds zero cannot tell; one below zero says that it does not hold.
+- An **effect** (X is better than Y by p %) holds if the interval of ours is above zero, its size is at
+  least half of the paper's, and, where the paper claims it, it appears in all cases. With an interval
+  above zero alone it holds in part. An interval that contains zero is inconclusive; below zero the effect
+  does not hold.
 - **No worse** (X matches or beats Y) holds unless the interval is below zero.
 - A **price** (X costs only p %) holds if the interval ends below twice the paper's, in part if the
   value is below four times.
@@ -20,7 +21,7 @@ from typing import Literal
 from fairstream.evaluation import Estimate
 from fairstream.paper.catalogue import Catalogue, What
 from fairstream.paper.cells import FEW, PAST, Cell, Cells, Drawn, Effect, difference, gain, reduction
-from fairstream.paper.findings import NOT_THERE, Choice, Claim, Verdict, graded
+from fairstream.paper.findings import NOT_IN_STORE, Choice, Claim, Verdict, graded
 from fairstream.paper.settings import METRICS, PARTS, Part, Setting, swept
 from fairstream.paper.timing import time_claims
 
@@ -43,7 +44,7 @@ class Statement:
     paper: float | None
     methods: tuple[str, str]
     effect: Callable[[Cell], Drawn]
-    everywhere: bool = False  # whether the paper says that it is so in all cases
+    everywhere: bool = False  # whether the paper claims it for all cases
 
 
 def _lower(question: str, method: str, than: str, paper: float | None = None, **more: bool) -> Statement:
@@ -118,7 +119,7 @@ def all_claims(catalogue: Catalogue, choices: Sequence[Choice]) -> list[Claim]:
 
 
 def _claim(statement: Statement, judges: Sequence[Cells]) -> Claim:
-    # The effect by the seeds that have it in most cells, and of those with as many by the first of them.
+    # The effect of the seeds with the most cells; `max` keeps the first of equals.
     effects = (cells.mean(statement.methods, statement.effect) for cells in judges)
     effect = max((effect for effect in effects if effect), key=lambda effect: effect.n_cells, default=None)
     text = statement.text if statement.paper is None else f"{statement.text} (by {statement.paper:g} % on average)"
@@ -132,7 +133,7 @@ def _claim(statement: Statement, judges: Sequence[Cells]) -> Claim:
 
 
 def _reason(statement: Statement, effect: Effect) -> str:
-    """What the verdict rests on, and what a reader has to know of it."""
+    """Return the evidence for the verdict, with the remarks that readers need."""
     where = f"above 0 in {effect.n_positive} of {effect.n_cells} cases (data set × model × metric, Task-R)"
     left = [f"{N_CELLS - effect.n_cells} more are not run"] if effect.n_cells < N_CELLS else []
     apart = [f"{name} {each.value:.3g} ({each.low:.3g} to {each.high:.3g})" for name, each in effect.by_dataset.items()]
@@ -144,7 +145,7 @@ def _reason(statement: Statement, effect: Effect) -> str:
 
 
 def judged(kind: Kind, effect: Estimate, paper: float | None) -> Verdict:
-    """The verdict by the rules above.
+    """Return the verdict by the rules above.
 
     >>> judged("effect", Estimate(40, (30, 50)), 48.91), judged("effect", Estimate(10, (-5, 25)), 48.91)
     ('holds', 'cannot be told')
@@ -254,4 +255,4 @@ def _at(catalogue: Catalogue, part: Part, parameter: str, value: float, metric: 
 
 
 def _untested(question: str, text: str, paper: float | None, unit: Literal["%", ""] = "%") -> Claim:
-    return Claim(question, text, paper, None, None, unit, "not tested", NOT_THERE)
+    return Claim(question, text, paper, None, None, unit, "not tested", NOT_IN_STORE)

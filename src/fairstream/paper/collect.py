@@ -1,4 +1,4 @@
-"""From a store to findings: every number of the paper, and ours."""
+"""Collect the findings of a store: every number of the paper, and ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def findings_of(folder: Path) -> Findings:
 
 
 def collect_findings(catalogue: Catalogue, choices: Sequence[Choice]) -> Findings:
-    """Everything that a report shows."""
+    """Return everything that a report shows."""
     return Findings(
         protocol=catalogue.plan["protocol"],
         seeds=catalogue.seeds,
@@ -85,7 +85,7 @@ class _Reader:
         )
 
     def _setting(self, place: Place) -> Setting | None:
-        """What the series at this place was made by; None where nothing has been chosen yet."""
+        """Return the setting behind the series of a place; None before its value is chosen."""
         if place.x_name in _PARAMETERS:
             return swept(_PARAMETERS[place.x_name], place.x or 0.0)
         if place.series in _FIXED:
@@ -98,7 +98,7 @@ class _Reader:
         return next(family.at(value) for family in families if family.name == name)
 
     def _places_without_numbers(self) -> Iterator[Place]:
-        """Figures whose numbers the paper's source does not give: ours stand alone."""
+        """Yield the places of figures whose numbers the paper does not give; the report shows ours alone."""
         tradeoff, trend = EXPERIMENTS["tradeoff"], EXPERIMENTS["performance"]
         for dataset, model in self._catalogue.parts():
             for metric in METRICS:
@@ -113,7 +113,7 @@ class _Reader:
 
 
 def _command(catalogue: Catalogue) -> str:
-    """The command for the runs of the plan, which may be a part of the whole."""
+    """Return the command for the runs of the plan, which may be a part of all runs."""
     plan, n_seeds, parts = catalogue.plan, len(catalogue.seeds), catalogue.parts()
     words = ["fairstream reproduce", f"--protocol {plan['protocol']}"]
     words += ["--quick"] if plan["quick"] else []

@@ -38,7 +38,7 @@ class Point:
     n_seeds: int
     run_ids: tuple[str, ...]  # the stored runs that it comes from
     shortened: str | None = None
-    """What of these runs is less than the paper's, in words; their number is then not compared."""
+    """How these runs are shorter than the paper's, in words; such numbers are not compared."""
 
     @property
     def difference(self) -> float | None:
@@ -52,7 +52,7 @@ class Point:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether ours is within the tolerance; None where there is nothing to compare, or less was run."""
+        """Whether ours is within the tolerance; None without a number to compare, or from shortened runs."""
         is_comparable = self.difference is not None and self.shortened is None
         return abs(self.difference or 0.0) <= self.tolerance if is_comparable else None
 
@@ -71,11 +71,11 @@ class Claim:
     reason: str  # one sentence: the evidence for the verdict
 
 
-NOT_THERE = "the runs are not in this store"
+NOT_IN_STORE = "the runs are not in this store"
 
 
 def graded(whole: bool, partly: bool) -> Verdict:
-    """The verdict, where what is asked for in whole and in part is known."""
+    """Return the verdict on a claim that holds in whole, in part, or not."""
     return "holds" if whole else "holds in part" if partly else "does not hold"
 
 
@@ -103,9 +103,9 @@ class Choice:
     """Each value tried → (mean performance, mean |PD|) of Task-R over the periods."""
     chosen: float
     reason: str
-    by_the_past: tuple[float, ...]  # what a choice that looks at the past only takes in each period t = 1, 2, …
+    by_the_past: tuple[float, ...]  # the value chosen in each period t = 1, 2, … by past results alone
     past_result: tuple[float, float] | None
-    """(mean performance, mean |PD|) of Task-R when each period uses what the past had chosen."""
+    """(mean performance, mean |PD|) of Task-R with these values."""
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,8 @@ class PaperEvaluator(Evaluator):
 
     protocol: PaperProtocol = field(default_factory=PaperProtocol)
     rerank: Rerank | None = None
-    """Chooses the lists of all users whom the model can score together; the fallback's lists stay as they are."""
-    n_items: int | None = None  # the items of the whole log, where the protocol knows them all ahead
+    """Chooses the lists of all users with a score together; the fallback's lists stay as they are."""
+    n_items: int | None = None  # the number of items in the whole log, if the protocol knows the future
     reports: list[RerankReport] = field(default_factory=list)  # the report of the evaluation in progress
 
     @property
@@ -106,7 +106,7 @@ class PaperEvaluator(Evaluator):
         return self.n_items or history.n_items
 
     def evaluate(self, *events: Any, **about: Any) -> Evaluation:
-        """Evaluate as `Evaluator.evaluate`, with a report where Rerank chose the lists."""
+        """Evaluate as `Evaluator.evaluate` does, with a report if Rerank chose the lists."""
         if about.get("by_event"):
             self.protocol.check_events()
             if self.rerank is not None:

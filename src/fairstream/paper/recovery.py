@@ -34,7 +34,7 @@ class GroupProbe:
 
 @torch.no_grad()
 def user_embeddings(model: Scorer, users: Rows) -> Tensor:
-    """Users (U,) → (U, m d): what the model scores them with, filtered if it filters; several side by side.
+    """Return the m embeddings of each user side by side, (U,) → (U, m d), as the model uses them: filtered or not.
 
     >>> from fairstream.models import NCFScorer
     >>> tuple(user_embeddings(NCFScorer(10, 20, embedding_dim=8), np.arange(6)).shape)
@@ -77,7 +77,7 @@ def group_recovery(embeddings: Tensor, codes: Codes, *, rng: np.random.Generator
 
 
 def _stratified_folds(labels: Any, rng: np.random.Generator) -> Any:
-    """(U,) a fold for each user, every group spread over all of them."""
+    """Return a fold for each user (U,), with every group spread over all folds."""
     folds = np.empty(len(labels), dtype=np.int64)
     for label in range(labels.max() + 1):
         members = rng.permutation(np.flatnonzero(labels == label))
@@ -86,7 +86,7 @@ def _stratified_folds(labels: Any, rng: np.random.Generator) -> Any:
 
 
 def _held_out_predictions(x: Tensor, labels: Any, folds: Any, rng: np.random.Generator) -> Any:
-    """(U,) the group that the classifier of the other folds predicts for each user.
+    """Return the group of each user (U,) as predicted by the classifier of the other folds.
 
     The classifiers of all folds are trained together: they share the embeddings and the first matrix
     product, and each gives weight 0 to its held-out users.
@@ -94,9 +94,9 @@ def _held_out_predictions(x: Tensor, labels: Any, folds: Any, rng: np.random.Gen
     spread = x.std(dim=0)
     x = ((x - x.mean(dim=0)) / torch.where(spread > 0, spread, 1)).float()
     n_groups = labels.max() + 1
-    inwards = _started(rng, x.shape[1], (x.shape[1], N_FOLDS * _N_HIDDEN))
+    inwards = _initial_weights(rng, x.shape[1], (x.shape[1], N_FOLDS * _N_HIDDEN))
     biases = torch.zeros(N_FOLDS * _N_HIDDEN, requires_grad=True)
-    outwards = _started(rng, _N_HIDDEN, (N_FOLDS, _N_HIDDEN, n_groups))
+    outwards = _initial_weights(rng, _N_HIDDEN, (N_FOLDS, _N_HIDDEN, n_groups))
     offsets = torch.zeros(N_FOLDS, 1, n_groups, requires_grad=True)
 
     def logits() -> Tensor:
@@ -119,6 +119,6 @@ def _held_out_predictions(x: Tensor, labels: Any, folds: Any, rng: np.random.Gen
     return predicted[folds, np.arange(len(labels))]
 
 
-def _started(rng: np.random.Generator, n_inputs: int, shape: tuple[int, ...]) -> Tensor:
-    """First weights, in proportion to 1 / √(number of inputs)."""
+def _initial_weights(rng: np.random.Generator, n_inputs: int, shape: tuple[int, ...]) -> Tensor:
+    """Return initial weights of the scale 1 / √(number of inputs)."""
     return torch.from_numpy(rng.normal(0, n_inputs**-0.5, shape)).float().requires_grad_()

@@ -1,4 +1,4 @@
-"""All runs of the paper, each computed once; an interrupted reproduction can be resumed."""
+"""Compute all runs of the paper, each once; the same call resumes an interrupted reproduction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reproduction:
     n_workers: int | None
 
     def run(self, on_stage: OnStage, log_line: Callable[[str], None]) -> tuple[list[FairstreamError], Findings]:
-        """Compute the missing runs; returns the errors of those that failed, and what a report shows.
+        """Compute the missing runs; return the errors of failed runs, and the findings.
 
         The first seed runs everything and decides every choice; the others run what the figures
         show, so that their spread does not depend on the choice.
@@ -61,7 +61,7 @@ class Reproduction:
         return QUICK if self.quick else FULL
 
     def _entries(self, seeds: Iterable[int], chosen: Chosen | None) -> list[Entry]:
-        """The runs of all experiments; of families every value, or the chosen ones."""
+        """Return the runs of all experiments, with every value of a family or the chosen ones."""
         settings: dict[Part, dict[Setting, None]] = {}
         for experiment in self.experiments:
             for dataset, model in experiment.parts:
@@ -86,12 +86,12 @@ class Reproduction:
             runs,
             device=self.device,
             n_workers=self.n_workers,
-            make_run=PaperRun,  # which measures more than a method or protocol asks for
+            make_run=PaperRun,  # it records more than other runs
             on_start=partial(on_stage, name),
         )
 
     def _note_plan(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add runs to the plan in the store, which must be of the same kind."""
+        """Add runs to the plan in the store, which must have the same protocol and scale."""
         kind = {"version": __version__, "protocol": self.protocol, "quick": self.quick}
         before = self.store.note("plan") or {**kind, "experiments": [], "runs": []}
         for name in ("protocol", "quick"):
@@ -100,7 +100,7 @@ class Reproduction:
                     f"the store {self.store.folder} was started with {name} = {before[name]}, not {kind[name]}; "
                     f"choose another folder with --store"
                 )
-        # Keyed by everything but the id: changed data give other ids, and the last ones count.
+        # The key leaves out the id: changed data give new ids, and the latest wins.
         runs = {json.dumps({**row, "id": None}, sort_keys=True): row for row in (*before["runs"], *rows)}
         names = {*before.get("experiments", ()), *(experiment.name for experiment in self.experiments)}
         experiments = [name for name in EXPERIMENTS if name in names]

@@ -4,22 +4,22 @@
     with Σ_i x_ui = K for each user u,   and   |F1(G_0) − F1(G_1)| ≤ ε,
     F1(G) = 1/|G| Σ_{u ∈ G} 2 Σ_i x_ui y_ui / (K + n_u),   n_u = Σ_i y_ui
 
-What a user will like (y) is not known when lists are made, so the model's own scores s stand in:
-scaled to [0, 1] over the user's candidates, an item counts as relevant above 0.7.
+The relevance y is not known when lists are made, so the model's own scores s replace it: scaled to
+[0, 1] over the user's candidates, an item counts as relevant above 0.7.
 
-Let u's list hold h relevant items. For each h the best list is plain: u's h best relevant
-candidates and its K − h best others. So the program has one number per user, and only the gap
-ties them together. The labels rise with the score, so the best K hold all the relevant items they
-can, and the only way to a smaller gap are *exchanges* in the group ahead: the worst relevant item of
-a list for the best irrelevant one outside. Each exchange of u closes the gap by the same
-|w_u| = 2 / (|G| (K + n_u)), and u's first costs least, its second no less, and so on.
+Let u's list hold h relevant items. For each h the best list is u's h best relevant candidates and
+its K − h best others. So the program has one variable per user, and only the gap couples them.
+Relevant items score highest, so the best K hold as many of them as possible, and only *exchanges* in
+the group ahead reduce the gap: the worst relevant item of a list for the best irrelevant one outside.
+Each exchange of u closes the gap by the same |w_u| = 2 / (|G| (K + n_u)), and u's first costs least,
+its second no less, and so on.
 
 Take exchanges in the order of cost per gap closed, c / |w|, and let p be the one that reaches the
 tolerance. The linear relaxation takes a part of p, so with p taken whole **the loss against the
 optimum is less than the cost of one exchange**, wherever p does not overshoot −ε: always if no
-exchange is larger than 2 ε. With a finer tolerance it is a matter of number theory which gaps can be
-had at all, and p alone will not do; `_taken` therefore tries many ends: it takes the cheapest within
-the tolerance (never dearer than p), or else the one that comes closest, and the result says so.
+exchange is larger than 2 ε. With a finer tolerance some gaps cannot be reached at all, and p alone is
+not enough. So `_choose_exchanges` tries many ends. It takes the cheapest within the tolerance (never
+dearer than p), or else the closest, and the result says so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Program:
     scores: Scores  # (U, C), −∞ where a user has no such candidate. Of equal ones the first column is the better.
     relevant: Mask  # (U, C) the labels y
     weights: Scores
-    """(U,) what one more relevant item in the list of u adds to the gap: ± 2 / (|G| (K + n_u)), 0 without a group."""
+    """(U,) the change of the gap per relevant item in the list of u: ± 2 / (|G| (K + n_u)), 0 without a group."""
     k: int
     tolerance: float  # ε
 
@@ -130,7 +130,7 @@ def require_two_groups(n_groups: int) -> None:
         )
 
 
-_LOOK_AROUND = 1000  # how many exchanges before and behind the one that is enough an end may begin
+_LOOK_AROUND = 1000  # an end begins at most this many exchanges before or after the one that is enough
 
 
 @dataclass(frozen=True)
@@ -146,16 +146,16 @@ class Rerank:
     tolerance: float  # ε
 
     def __call__(self, scores: Scores, codes: Codes, k: int) -> Reranking:
-        """Of each user's candidates (U, C), −∞ where there is none, the k that are listed."""
+        """Choose k of each user's candidates by their scores (U, C), −∞ where there is none."""
         return rerank(Program.of(scores, codes, k=k, tolerance=self.tolerance))
 
 
 def rerank(program: Program) -> Reranking:
-    """Lists within the tolerance whose value is less than the cost of one exchange below the best; see above."""
+    """Choose lists within the tolerance, less than the cost of one exchange below the optimum; see above."""
     lists = _Lists.best(program)
     gap = program.gap(lists.chosen(lists.n_relevant))
     closing, widening = (_Exchanges.of(program, lists, sign * gap) for sign in (1, -1))
-    first, then = _taken(closing, widening, abs(gap), program.tolerance)
+    first, then = _choose_exchanges(closing, widening, abs(gap), program.tolerance)
     return program.reranking(lists.chosen(lists.n_relevant - closing.removed(first) - widening.removed(then)))
 
 
@@ -210,18 +210,18 @@ class _Exchanges(NamedTuple):
         # Within a user the costs rise and the sizes are one, so its exchanges stay in their order.
         order = np.lexsort((sizes, costs / sizes))
         users, costs, sizes = users[order], costs[order], sizes[order]
-        return cls(users, costs, sizes, len(program.scores), _running(sizes), _running(costs))
+        return cls(users, costs, sizes, len(program.scores), _cumulative(sizes), _cumulative(costs))
 
     def removed(self, taken: Rows) -> Rows:
         """(U,) how many relevant items these exchanges take out of each list."""
         return np.bincount(self.users[taken], minlength=self.n_users)
 
 
-def _taken(closing: _Exchanges, widening: _Exchanges, gap: float, tolerance: float) -> tuple[Rows, Rows]:
-    """Which exchanges to take: the first ones, and then some of one size that close the gap further, or widen it again.
+def _choose_exchanges(closing: _Exchanges, widening: _Exchanges, gap: float, tolerance: float) -> tuple[Rows, Rows]:
+    """Choose exchanges: the first ones, and then an end, some of one size that close the gap further or widen it again.
 
-    Of all such ends, first those nearest to the tolerance, then the cheapest. Exchanges of one
-    size come in the order of their costs, so that any number of them are the cheapest of that size.
+    The best end is nearest to the tolerance; the cheapest of those wins. Exchanges of one size are
+    sorted by cost, so the first of them are the cheapest of that size.
     """
     none = np.empty(0, np.int64)
     if gap <= tolerance + ROUNDING:
@@ -234,14 +234,14 @@ def _taken(closing: _Exchanges, widening: _Exchanges, gap: float, tolerance: flo
     taken = none, none
     for exchanges, size in ends:
         same = np.flatnonzero(exchanges.sizes == abs(size))
-        paid = _running(exchanges.costs[same])
+        paid = _cumulative(exchanges.costs[same])
         n_before = np.searchsorted(same, first) if size > 0 else np.zeros_like(first)
         # As many as bring the gap within the tolerance, on the side that they come from; and one less.
         missing = (gap - closing.closed[first]) / size - (tolerance + ROUNDING) / abs(size)
         for more in (np.ceil(missing), np.ceil(missing) - 1):
             n_after = (n_before + more.clip(0).astype(np.int64)).clip(max=len(same))
             beyond = np.abs(gap - closing.closed[first] - (n_after - n_before) * size) - tolerance
-            # Ends that come equally close are equal, however their sums were rounded: the cheaper one is taken.
+            # Rounding makes ends equal that come equally close, so that the cheaper one wins.
             beyond = np.where(beyond <= ROUNDING, 0.0, np.round(beyond / ROUNDING) * ROUNDING)
             cost = closing.paid[first] + paid[n_after] - paid[n_before]
             at = np.lexsort((cost, beyond))[0]
@@ -252,6 +252,6 @@ def _taken(closing: _Exchanges, widening: _Exchanges, gap: float, tolerance: flo
     return taken
 
 
-def _running(values: Scores) -> Scores:
-    """The sums of the first 0, 1, 2 … values."""
+def _cumulative(values: Scores) -> Scores:
+    """Return the sums of the first 0, 1, 2 … values."""
     return np.append(0.0, np.cumsum(values))

@@ -53,7 +53,7 @@ class _PaperModels(ModelBuilder):
 
 @dataclass(frozen=True, eq=False)
 class PaperTrainer(Trainer):
-    """Learns with knowledge of the future, as the paper's protocol does, or against an adversary."""
+    """Trains with knowledge of the future, as the paper's protocol does, or against an adversary."""
 
     oracle: History | None = None  # all events; None: those up to now
 
@@ -112,10 +112,10 @@ class PaperRun(Run):
         )
 
     def group_recovery(self) -> GroupProbe | None:
-        """How well a fresh classifier tells the group from the embeddings that the current model scores with.
+        """Return how well a fresh classifier recovers the group from the user embeddings of the current model.
 
-        Of the users whom it has been trained on and whose group is known. None where fewer than
-        two groups have enough of them, before the first period, and in a model without user tables.
+        It uses the trained users of known group. None if fewer than two groups have enough of them,
+        before the first period, and for a model without user tables.
         """
         if self.pretrained is None:
             return None
@@ -138,7 +138,7 @@ class PaperRun(Run):
 
 
 def rerank_seconds(run: Run, task: str = "remain") -> list[float]:
-    """The seconds of choosing the lists of a task in each period, which the paper counts as running time."""
+    """Return the seconds of reranking the lists of a task in each period; the paper counts them as running time."""
     evaluations = [result.tasks[task] for result in run.results]
     return [each.reranking.seconds for each in evaluations if isinstance(each, RerankedEvaluation) and each.reranking]
 

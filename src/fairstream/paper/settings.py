@@ -61,17 +61,17 @@ class Family:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of it: all that the paper ran, or a first look."""
+    """The size of a reproduction: all that the paper ran, or a first look."""
 
     weights: tuple[float, ...]  # λ of FADE, and of Pretrain-Fair, which comes with it
     few_weights: dict[str, tuple[float, ...]]
-    """λ of the methods that the figures show at one value only, by data set: about where the paper's own lie."""
+    """λ of the methods that the figures show at one value only, by data set: near the paper's own values."""
     adversary_weights: dict[str, tuple[float, ...]]  # γ of Adver, by data set
     epochs: tuple[int, ...]
     temperatures: tuple[float, ...]
     n_negatives: tuple[int, ...]
     n_periods: int
-    few_periods: dict[ModelName, int]  # where it is fewer
+    few_periods: dict[ModelName, int]  # the models with fewer
     pretrain_epochs: dict[tuple[str, ModelName], int]  # where it is not the paper's 100
     retrain_epochs: dict[tuple[str, ModelName], int]  # where methods that retrain in every period take fewer
     adversary_epochs: dict[tuple[str, ModelName], int]
@@ -79,7 +79,7 @@ class Scale:
     timed: tuple[str, ...]  # data sets of the time table
 
     def families(self, dataset: str) -> list[Family]:
-        """Everything with a value to choose."""
+        """Return the families of a data set."""
         fair, few = "fairness_weight", self.few_weights[dataset]
         return [
             Family("FADE", "FADE", fair, self.weights, "Finetune"),
@@ -108,7 +108,7 @@ class Scale:
         )
 
     def shortened(self, setting: Setting, dataset: str, model: ModelName) -> str | None:
-        """What of a run is less than in a full reproduction, in words; None where nothing is.
+        """Describe how a run is shorter than in a full reproduction; None if it is not.
 
         >>> QUICK.shortened(Setting.of("FADE"), "modcloth", "MF") is None
         True
@@ -162,16 +162,16 @@ RERANK = Setting.of("Rerank")
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a figure (and its like for the other task) is made from."""
+    """The runs behind a figure and its counterpart for the other task."""
 
-    name: str  # what `--experiment` takes
+    name: str  # the value of `--experiment`
     figures: tuple[str, ...]
-    fixed: Callable[[Scale], Sequence[Setting]]  # settings that it shows as they are
-    chosen: tuple[str, ...] = ()  # families of which it shows what was chosen
+    fixed: Callable[[Scale], Sequence[Setting]]  # settings without a choice
+    chosen: tuple[str, ...] = ()  # families of which it shows the chosen setting
     parts: tuple[Part, ...] = PARTS
 
     def settings(self, scale: Scale, dataset: str, model: ModelName, chosen: Chosen | None = None) -> list[Setting]:
-        """The settings to run on a data set: of families every value, or those in `chosen`."""
+        """Return the settings to run on a data set, with every value of a family or those in `chosen`."""
         settings = list(self.fixed(scale))
         for family in (family for family in scale.families(dataset) if family.name in self.chosen):
             settings.append(Setting.of(family.plain))
@@ -185,7 +185,7 @@ def _swept(parameter: str, values: Callable[[Scale], Sequence[float]]) -> Callab
 
 
 def swept(parameter: str, value: float) -> Setting:
-    """FADE at one point of a sweep; λ = 0 is Finetune, and a default is not said twice.
+    """Return FADE at one point of a sweep; λ = 0 is Finetune, and defaults are left out.
 
     >>> swept("temperature", 3.0) == swept("update_epochs", 10) == swept("fairness_weight", 1.0)
     True
@@ -253,7 +253,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def named(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names, or of figures of these labels; all where there are none."""
+    """Return the experiments with these names or figure labels; without names, all."""
     if not names:
         return list(EXPERIMENTS.values())
     experiments: dict[str, Experiment] = {}

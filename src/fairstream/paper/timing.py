@@ -1,9 +1,9 @@
-"""The time table and its claims (RQ4): seconds per period, on one machine that does nothing else.
+"""The time table and its claims (RQ4): seconds per period, on one otherwise idle machine.
 
-As in the paper, a cell is the mean over the periods of the seconds that an update takes; for
-Rerank, those of choosing the lists too. What an update costs does not depend on how well the
-model was trained before, so pre-training is one epoch. Retraining costs in proportion to the data
-so far and the epochs; where fewer than the paper's 100 are run, its seconds are scaled up to them.
+As in the paper, a cell is the mean over the periods of the seconds of an update; for Rerank, also
+those of choosing the lists. The cost of an update does not depend on earlier training, so
+pre-training is one epoch. The cost of retraining is proportional to the data so far and the epochs;
+from fewer than the paper's 100 epochs, the seconds are scaled up to 100.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def time_methods(
     device: Device,
     on_stage: OnStage,
 ) -> None:
-    """Measure what has not been measured yet, one after the other."""
+    """Measure the missing times, one after the other."""
     cells = [(*part, setting) for part in parts for setting in TIMED]
     on_jobs = on_stage("running times, one at a time", [])
     for n, (dataset, model, setting) in enumerate(cells):
@@ -69,7 +69,7 @@ def time_methods(
 
 
 def seconds_table(store: Store) -> list[Seconds]:
-    """Every cell of the table, whether measured or not."""
+    """Return all cells of the table, measured or not."""
     measured = measured_seconds(store)
     cells = [(*part, _series(setting.method, dict(setting.options))) for part in PARTS for setting in TIMED]
     return [
@@ -85,7 +85,7 @@ def _times(store: Store) -> dict[str, Any]:
 def measured_seconds(store: Store) -> dict[tuple[str, str, str], list[float]]:
     """(data set, model, method) → the seconds of each timed period, re-ranking included, on one device.
 
-    Where there are times of several devices, those of the one that most were measured on.
+    Of several devices, the one with the most times counts.
     """
     seconds_of = {}
     all_times = list(_times(store).values())
@@ -121,7 +121,7 @@ def _updating(log: Any, config: RunConfig) -> dict[str, Any]:
 def _retraining(log: Any, config: RunConfig) -> dict[str, Any]:
     last = (config.n_periods or JUDGED.stop) - 1
     periods = [t for t in JUDGED if t <= last]
-    PaperRun(log, config.with_options(pretrain_epochs=1)).retrain_at(periods[0])  # what is compiled first is not timed
+    PaperRun(log, config.with_options(pretrain_epochs=1)).retrain_at(periods[0])  # compile before timing
     seconds = [PaperRun(log, config).retrain_at(t).update.seconds for t in periods]
     return {"periods": periods, "update_s": seconds, "epochs": config.pretrain_epochs}
 
@@ -139,11 +139,11 @@ RATIOS = (
 )
 """(question, the faster method, the slower one, how many times faster in the paper)."""
 PRICES = {("Finetune", "FADE"), ("Retrain", "Retrain-Fair")}
-"""Ratios that the paper wants small: what the fairness loss costs. They hold up to 1.5, in part up to 2."""
+"""Ratios that should be small: the cost of the fairness loss. They hold up to 1.5, in part up to 2."""
 
 
 def time_claims(store: Store) -> list[Claim]:
-    """The ratios of the mean seconds per period, over the data sets and models that both were timed on."""
+    """Return the ratios of the mean seconds per period, over the data sets and models with times of both methods."""
     measured = measured_seconds(store)
     claims = []
     for question, fast, slow, paper in RATIOS:

@@ -1,4 +1,4 @@
-"""The events of one training, cut into batches: of interactions, or of windows of users' sequences."""
+"""The events of one training in batches: of interactions, or of windows of users' sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTERACTIONS_AT_ONCE = 1 << 20
 
 
 class _Cut:
-    """What `Batches` and `Windows` share: rows of `users`, `size` of them in a batch."""
+    """The common part of `Batches` and `Windows`: rows of `users`, `size` of them in a batch."""
 
     users: Rows
     codes: Codes
@@ -65,16 +65,16 @@ class Batches(_Cut):
 def cut_batches(
     history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
 ) -> Batches:
-    """The events whose user has `n_drawn` items left to draw negatives from, cut into batches."""
+    """Cut the events into batches, without those whose user has fewer than `n_drawn` items left to draw."""
     n_before, events = len(events), _with_negatives(history, events, sampler, n_drawn)
     users, items = history.users_at(events), history.items_at(events)
     if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read past the end
-        raise DataError("the events name users or items that do not exist; the log has probably been changed by hand")
+        raise DataError("the events contain users or items that do not exist; was the log edited by hand?")
     return Batches(users, items, codes, min(size, len(users)), events, n_before - len(events))
 
 
 def _with_negatives(history: History, events: Positions, sampler: NegativeSampler, n_drawn: int) -> Positions:
-    """The events whose user has `n_drawn` items left to draw from; there has to be one."""
+    """Return the events whose user has `n_drawn` items left to draw; raise DataError if there are none."""
     if len(events) == 0:
         raise DataError("there are no events to learn")
     has_enough = sampler.n_items - np.diff(sampler.bounds) >= n_drawn
@@ -82,15 +82,15 @@ def _with_negatives(history: History, events: Positions, sampler: NegativeSample
         events = np.asarray(events)[has_enough[sampler.place(history.users_at(events))]]
     if len(events) == 0:
         raise DataError(
-            f"{n_drawn} distinct negatives an interaction (the larger of n_negatives and "
-            f"n_fairness_negatives) are more than any user has items left to draw from; ask for fewer"
+            f"{n_drawn} distinct negatives per interaction (the larger of n_negatives and n_fairness_negatives) are "
+            f"more than any user has items left; choose fewer"
         )
     return events
 
 
 @dataclass(frozen=True, eq=False)
 class Windows(_Cut):
-    """Windows of users' sequences: at each place the items so far and the next item."""
+    """Windows of users' sequences: at each place an item of the user and the item that followed it."""
 
     history: Rows  # (W, L) padded with −1 at the front
     targets: Rows  # (W, L) the item that followed each place; −1 where it is not to be learned
@@ -124,27 +124,28 @@ def cut_windows(
     activity_exponent: float = 0.0,
     user_weights: Floats | None = None,
 ) -> Windows:
-    """Windows of `length` that end with the events to learn, as many as `size` events in a batch.
+    """Cut windows of `length` whose targets are the events to learn, about `size` targets in a batch.
 
     The weight of an event is (the number of its user's events to learn)^−`activity_exponent`, times the user's
     `user_weights`. A user's first event is predicted from padding alone.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = history.users_at(events)
-    learned = np.zeros(len(history), dtype=np.bool_)
+    learned = np.zeros(len(history), dtype=np.bool_)  # (events of the history,)
     learned[events] = True
     order = np.lexsort((events, users))
     changes = users[order][1:] != users[order][:-1]
+    # (U,) each user, and the positions of its last and its first event to learn.
     owner, end = users[order][np.append(changes, True)], events[order][np.append(changes, True)]
     begin = events[order][np.append(True, changes)]
     items, parts = history.items, []
     while len(owner):  # one window per user and round, from the latest events back to the first to learn
         places, _ = history.latest_positions(owner, length + 1, end + 1)  # (U, L + 1), −1 where there is none
-        known, following = places[:, :-1], places[:, 1:]
+        known, following = places[:, :-1], places[:, 1:]  # (U, L) the input and the target of each place
         is_target = learned[following.clip(0)] & (following >= 0)
         window = np.where(known >= 0, items[known.clip(0)], -1)
         parts.append((window, np.where(is_target, items[following.clip(0)], -1), owner, end))
-        continues = places[:, 0] >= begin
+        continues = places[:, 0] >= begin  # the oldest event was input only: it ends the next window
         owner, end, begin = owner[continues], places[continues, 0], begin[continues]
     windows, targets, owners, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
     useful = np.flatnonzero((targets >= 0).any(axis=1))
@@ -154,6 +155,6 @@ def cut_windows(
     weights = np.bincount(owners, n_targets)[owners] ** -activity_exponent
     if user_weights is not None:
         weights *= user_weights[owners]
-    weights *= n_targets.sum() / (weights * n_targets).sum()
+    weights *= n_targets.sum() / (weights * n_targets).sum()  # 1 on average over the targets
     size = max(1, round(size / n_targets.mean()))
     return Windows(windows, targets, owners, codes, size, weights, n_before - len(events))

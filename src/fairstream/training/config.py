@@ -19,7 +19,7 @@ ScheduleName = Literal["constant", "cosine"]
 
 
 class Training(Configuration):
-    """Settings of gradient descent. A setting that is not given is the model's own, else the paper's.
+    """Settings of gradient descent. The defaults are those of the model, else those of the paper.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ loss: 0 lets heavy users decide, 1 gives every user the same weight."""
 
 
 def defaults_for(defaults: Mapping[str, Any], given: Any, loss: object) -> dict[str, Any]:
-    """A model's defaults among the settings of training; weights of events go with the model's own loss."""
+    """Return a model's defaults of training; its event weights apply to its own loss only."""
     own = {name: value for name, value in defaults.items() if name in Training.model_fields}
     if "loss" in given and loss != own.get("loss"):
         own.pop("activity_exponent", None)

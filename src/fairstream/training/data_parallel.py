@@ -1,8 +1,8 @@
 """Data-parallel training of sequence models: torch DDP, with the loss of the global batch.
 
-Every worker has a share of the windows of each batch. The recommendation loss is a mean over interactions, so that a
-worker's part of it is its own mean times its share. The fairness loss is a function of two sums of each group, of the
-surrogate and of the number of interactions, which the workers add up: it is the disparity of the global batch.
+Every worker has a share of the windows of each batch. The recommendation loss is a mean over interactions, so a
+worker contributes its own mean times its share. The fairness loss depends on two sums per group, of the surrogate and
+of the number of interactions. The workers add these up, which gives the disparity of the global batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ _TENSORS, _LOSSES = "training.safetensors", "losses.json"
 
 
 def why_not_divided(job: TrainingJob) -> str | None:
-    """Why workers cannot share a training, or None where they can."""
+    """Return why workers cannot share a training, or None if they can."""
     objective = job.objective
     reasons = {
         "several workers make models of single interactions, such as mf and ncf, slower (0.57 times as fast with 8)": (
@@ -60,9 +60,9 @@ class _Share(Windows):
 
     @classmethod
     def of(cls, windows: Windows, rank: int, size: int) -> _Share:
-        """The windows rank, rank + size … of each batch."""
+        """Return the windows rank, rank + size … of each batch."""
         spans = [windows.span(b) for b in range(len(windows))]
-        # DDP needs a backward pass of every worker. One without a window takes the first, and counts it 0 times.
+        # DDP needs a backward pass of every worker. One without a window computes the first with weight 0.
         parts = [np.arange(at.start + rank, at.stop, size) for at in spans]
         n_own = np.array([len(part) for part in parts])
         parts = [part if len(part) else np.array([at.start]) for part, at in zip(parts, spans, strict=True)]
@@ -109,10 +109,11 @@ class ShareEngine(WindowEngine):
     name = "data-parallel"
 
     def __init__(self, job: TrainingJob) -> None:
-        self._rank, self._n_workers = distributed.get_rank(), distributed.get_world_size()
+        rank, self._n_workers = distributed.get_rank(), distributed.get_world_size()
         assert isinstance(job.batches, Windows)
-        self._share = _Share.of(job.batches, self._rank, self._n_workers)
+        self._share = _Share.of(job.batches, rank, self._n_workers)
         super().__init__(replace(job, batches=self._share))
+        self.worker = (rank,) if rank else ()  # the first worker draws what one process would draw
         if job.objective.needs_all_items and job.shared_negatives is None:
             for table in job.model.tables():  # all rows have a gradient, and DDP takes either kind but not their sum
                 table.sparse = False
@@ -124,7 +125,6 @@ class ShareEngine(WindowEngine):
     def epoch(self, order: Rows, key: int) -> float:
         self._n_epochs += 1
         if self._n_epochs > len(self.losses):
-            torch.manual_seed(torch.initial_seed() + self._rank)  # else the workers would drop out the same places
             self.losses.append(super().epoch(order, key))
         elif self.job.schedule is not None:
             self.job.schedule.advance(len(order))
@@ -147,7 +147,7 @@ class ShareEngine(WindowEngine):
         return self.job.sampler.draw(self._target_users[begin:end], n_drawn, key, positions=positions)
 
     def local_loss(self, b: int, key: int) -> Tensor:
-        """A loss whose gradient, averaged over the workers as DDP does, is that of the global batch."""
+        """Return a loss whose gradient, averaged over the workers by DDP, is that of the global batch."""
         objective, share = self.job.objective, float(self._share.shares[b])
         groups, _, scores, among_all = self._scores(b, key)
         loss = share * objective.recommendation(scores, among_all)
@@ -157,11 +157,11 @@ class ShareEngine(WindowEngine):
                 groups = torch.full_like(groups, -1)
             fairness = objective.lambda_ * self._fairness(scores, groups, among_all)
             loss = loss + fairness
-            self._reported = self._reported + fairness.detach() / self._n_workers  # every worker has all of it
+            self._reported = self._reported + fairness.detach() / self._n_workers  # every worker computes all of it
         return self._n_workers * loss
 
     def _fairness(self, scores: Tensor, groups: Tensor, among_all: AmongAll | None) -> Tensor:
-        """L_fair of the global batch; its gradient goes through this worker's part of the sums."""
+        """Return L_fair of the global batch; its gradient flows through this worker's part of the sums."""
         fairness, signs = self.job.objective.fairness, self._signs
         assert isinstance(fairness, DisparityLoss)
         quality = fairness.quality(self.job.objective.fairness_scores(scores, among_all)).double()  # (B,)
@@ -178,14 +178,14 @@ class ShareEngine(WindowEngine):
 def train_on_cluster(
     cluster: Cluster, job: TrainingJob, *, on_epoch: OnEpoch | None = None, **options: Any
 ) -> TrainingReport:
-    """As `train`, by the workers of a cluster; the job holds the result."""
+    """Train on the workers of a cluster as `train` does in one process; write the result into the job."""
     assert isinstance(job.batches, Windows)
     nothing = np.empty(0, np.int64)
-    contexts = ContextBuilder(job.model.history_length, History.of(nothing, nothing))  # windows hold what models read
+    contexts = ContextBuilder(job.model.history_length, History.of(nothing, nothing))  # models read windows alone
     report, tensors = cluster.train(
         _train_share,
         (replace(job, contexts=contexts), options),
-        name=training_name(job),
+        name=training_name(job, options),
         max_workers=min(job.batches.size, len(job.batches.users)),  # a window for each worker
         on_epoch=on_epoch,
     )
@@ -223,8 +223,11 @@ def _train_share(
     return report, {name: value.numpy() for name, value in named_tensors(job.model, job.optimizer).items()}
 
 
-def training_name(job: TrainingJob) -> str:
-    """A hash of a training before its first step: its weights, optimizer state, windows and objective."""
+def training_name(job: TrainingJob, options: Mapping[str, Any]) -> str:
+    """Hash a training before its first step: weights, optimizer state, windows, objective and the options of `train`.
+
+    A checkpoint of another training must not be resumed, such as one of more epochs.
+    """
     windows, digest = job.batches, hashlib.blake2b(digest_size=16)
     assert isinstance(windows, Windows)
     columns: list[Any] = [windows.users, windows.codes, windows.history, windows.targets, windows.weights]
@@ -233,6 +236,7 @@ def training_name(job: TrainingJob) -> str:
         digest.update(f"{column.dtype}{column.shape}".encode())
         digest.update(np.ascontiguousarray(column).data)
     rates = [(group["lr"], group["weight_decay"]) for group in job.optimizer.param_groups]
-    rest = (windows.size, type(job.model).__qualname__, type(job.optimizer).__qualname__, rates, job.objective)
+    kinds = (type(job.model).__qualname__, type(job.optimizer).__qualname__)
+    rest = (windows.size, *kinds, rates, job.objective, sorted(options.items()))
     digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(rest)).encode())  # a function is known by its name
     return digest.hexdigest()

@@ -19,7 +19,7 @@ from fairstream.training.optimizers import Schedule
 
 
 class Batch(NamedTuple):
-    """One batch, as an extra loss gets it."""
+    """The batch that an extra loss gets."""
 
     users: Tensor  # (B,)
     items: Tensor  # (B, 1 + n), column 0 is the positive
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 ExtraLoss = Callable[[Scorer, Batch], Tensor]
-"""A loss added to that of every batch: distillation, a penalty on changes of old weights …"""
+"""A loss to add to that of every batch: distillation, a penalty on changes of old weights …"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,7 @@ class Engine(ABC):
     """Takes the steps of one training job, an epoch at a time."""
 
     name: str
+    worker: tuple[int, ...] = ()  # an index of random draws: workers that share a job must not draw the same dropout
 
     def __init__(self, job: TrainingJob) -> None:
         objective = job.objective.start(len(job.signs), job.model.device)

@@ -1,4 +1,4 @@
-"""The two optimizers, whose state grows and is copied with the tables, and the schedule of the learning rate."""
+"""The two optimizers, whose state is grown and copied with the tables, and the schedule of the learning rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WARM_UP = 0.05
 def make_optimizer(
     kind: Literal["row", "dense"], model: Scorer, *, learning_rate: float, l2: float
 ) -> torch.optim.Optimizer:
-    """Dense Adam (the paper's: every row moves at every step) or row Adam.
+    """Return dense Adam (the paper's: every row moves at every step) or row Adam.
 
     Both put the L2 term inside the gradient. Row Adam gets the rows of a batch from sparse gradients.
     """
@@ -111,7 +111,7 @@ def own_memory(optimizer: torch.optim.Optimizer, model: Scorer) -> None:
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, model: Scorer) -> Tensors:
-    """The optimizer's whole state as named tensors."""
+    """Return the state of the optimizer as named tensors."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         f"{names[id(parameter)]}/{key}": value
@@ -133,7 +133,7 @@ def restore_state(optimizer: torch.optim.Optimizer, model: Scorer, tensors: Tens
 
 
 def named_tensors(model: Scorer, optimizer: torch.optim.Optimizer | None) -> Tensors:
-    """The parameters and buffers of a model and the state of its optimizer by name; nothing is copied."""
+    """Return the parameters and buffers of a model and the state of its optimizer by name, without copying them."""
     parts = {"model": model.state_dict(), "optimizer": {} if optimizer is None else state_tensors(optimizer, model)}
     return {f"{prefix}/{name}": value for prefix, part in parts.items() for name, value in part.items()}
 

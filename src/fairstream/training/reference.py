@@ -40,7 +40,7 @@ class ReferenceEngine(Engine):
         return self._mean_loss(self._step(candidates, b) for b in order.tolist())
 
     def _candidates(self, key: int) -> Tensor:
-        """(N, 1 + max(n, μ)) each positive and its negatives."""
+        """Return (N, 1 + max(n, μ)) items: each positive and its negatives."""
         if self._drawn is None or self._drawn[0] != key:
             negatives = self.job.sampler.draw(self.job.batches.users, self.job.objective.n_drawn, key)
             self._drawn = key, torch.cat([self._items[:, None], negatives], dim=1)
@@ -58,7 +58,7 @@ class ReferenceEngine(Engine):
         return self._learn(self._users[at], candidates[at], self._groups[at], self._context(at), **self._conditions(b))
 
     def _conditions(self, b: int) -> dict[str, bool]:
-        """Return what decides how a batch is learned."""
+        """Return the flags of a batch that select how to learn it."""
         return {"has_two_groups": self._have_two_groups[b]}
 
     def _learn(self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, **conditions: bool) -> Tensor:
@@ -85,7 +85,7 @@ _WIDTHS = (1, 2, 8)  # windows with at most this many places are computed separa
 
 
 class WindowEngine(Engine):
-    """The same on windows of users' sequences: a loss at every place of a window."""
+    """The same step on windows of users' sequences: a loss at every place of a window."""
 
     name = "reference"
 
@@ -121,12 +121,12 @@ class WindowEngine(Engine):
         return descend(job, loss)
 
     def _target_span(self, b: int) -> tuple[int, int]:
-        """The first target of a batch, and the first after it."""
+        """Return the index of the first target of a batch, and of the first after it."""
         begin, end = self._windows.first_target[b : b + 2]
         return int(begin), int(end)
 
     def _scores(self, b: int, key: int) -> tuple[Tensor, Tensor, Tensor, AmongAll | None]:
-        """Of the M targets of a batch: groups, candidates and their scores, and the scores of all items if needed."""
+        """Return groups (M,), candidates (M, 1 + n) and scores of a batch, and the scores of all items if needed."""
         job, model, (begin, end) = self.job, self.job.model, self._target_span(b)
         assert isinstance(model, WindowScorer)
         candidates = torch.cat([self._target_items[begin:end, None], self._draw_negatives(b, key)], dim=1)  # (M, 1 + n)
@@ -155,7 +155,7 @@ class WindowEngine(Engine):
         return Context(known, (known >= 0).sum(dim=1))
 
     def _states(self, b: int, is_target: Tensor) -> Tensor:
-        """(M, d) the states at the targets of a batch; windows with much padding are computed without most of it."""
+        """Return the states (M, d) at the targets of a batch, computed without most of the padding of short windows."""
         model, history = self.job.model, self._history[self._windows.span(b)]
         assert isinstance(model, WindowScorer)
         if not model.ignores_padding:
@@ -164,7 +164,7 @@ class WindowEngine(Engine):
         widths = [*(width for width in _WIDTHS if width < length), length]
         n_places = ((history >= 0).sum(dim=1) + 1).clamp(max=length)  # a first event is predicted from padding
         chosen = torch.bucketize(n_places, torch.tensor(widths, device=self._device))
-        number = is_target.flatten().cumsum(0).view_as(is_target) - 1  # of each target
+        number = is_target.flatten().cumsum(0).view_as(is_target) - 1  # (W, L) the index of each target in the batch
         states, numbers = [], []
         for at, width in enumerate(widths):
             rows = torch.nonzero(chosen == at).squeeze(1)
@@ -172,7 +172,7 @@ class WindowEngine(Engine):
                 targets = is_target[rows, -width:]
                 states.append(model.states(history[rows, -width:])[targets])
                 numbers.append(number[rows, -width:][targets])
-        return torch.cat(states)[torch.cat(numbers).argsort()]
+        return torch.cat(states)[torch.cat(numbers).argsort()]  # back in the order of the targets
 
 
 def descend(job: TrainingJob, loss: Tensor) -> Tensor:
@@ -186,10 +186,10 @@ def descend(job: TrainingJob, loss: Tensor) -> Tensor:
 def among_all_items(
     model: WindowScorer, states: Tensor, positives: Tensor, weights: Tensor, shared: tuple[Tensor, Tensor] | None
 ) -> AmongAll:
-    """M places of windows among all items, or among the `shared` ones that stand for all: (items, log expected number).
+    """Score M places against all items, or against a `shared` sample of them: (items, log of their expected counts).
 
-    In a sample an item's score is lowered by the log of how often it is expected in it, so that
-    Σ e^s estimates the sum over all items.
+    In a sample, log(expected count) is subtracted from the score of each item, so that Σ e^s estimates the sum over
+    all items.
     """
     if shared is None:
         return AmongAll(model.score_states(states, None), positives, weights)

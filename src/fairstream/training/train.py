@@ -53,7 +53,7 @@ def train(
     learning_rate: float,
     on_epoch: OnEpoch | None = None,
 ) -> TrainingReport:
-    """Run the epochs of a job; the result is in the engine until `Engine.finish` is called.
+    """Run the epochs of a job; the engine may hold the result until `Engine.finish`.
 
     Every epoch has a new order of batches and new negatives (the paper's pre-training), unless the job has the same
     batches every epoch (its fine-tuning).
@@ -63,7 +63,7 @@ def train(
     for epoch in range(epochs):
         order = np.arange(len(batches)) if job.same_batches_every_epoch else orders.permutation(len(batches))
         key = randomness.key("negatives", t, 0 if job.same_batches_every_epoch else epoch)
-        with _draws(job.model, randomness, t, epoch):
+        with _draws(job.model, randomness, t, epoch, *engine.worker):
             loss = engine.epoch(order, key)
         losses.append(loss)
         if not math.isfinite(loss):
@@ -88,7 +88,7 @@ def train(
 
 
 def _draws(model: Scorer, randomness: Randomness, *indices: int) -> AbstractContextManager[None]:
-    """Make what the model draws in an epoch depend on the seed; plain dropout on a CPU gets a private generator."""
+    """Seed the random draws of the model in one epoch; plain dropout on a CPU gets a private generator."""
     parts = [part for part in model.modules() if draws_itself(part)]
     if not parts:
         return nullcontext()
@@ -99,7 +99,7 @@ def _draws(model: Scorer, randomness: Randomness, *indices: int) -> AbstractCont
 
 
 def draws_itself(part: nn.Module) -> bool:
-    """Whether a module draws random numbers, apart from those it is made of."""
+    """Return whether a module itself, not one of its children, draws random numbers."""
     return (
         getattr(part, "random_forward", False)
         or isinstance(part, nn.modules.dropout._DropoutNd | nn.RReLU)
@@ -108,7 +108,7 @@ def draws_itself(part: nn.Module) -> bool:
 
 
 def choose_engine(name: EngineName, job: TrainingJob) -> type[Engine]:
-    """The engine of this name; "auto" is the fastest one that can run the job."""
+    """Return the engine of this name; "auto" is the fastest one that can run the job."""
     reasons = []
     for engine in () if name == "reference" else _fast_engines(job):
         reason = engine.unsupported(job)
@@ -117,8 +117,8 @@ def choose_engine(name: EngineName, job: TrainingJob) -> type[Engine]:
         reasons.append(reason)
     if name == "fused":
         raise ConfigurationError(
-            f"engine='fused' was asked for, but no fused engine can run this job: "
-            f"{'; '.join(reasons) or 'there is none for this device'}; use auto or reference"
+            f"no fused engine can run this job: {'; '.join(reasons) or 'there is none for this device'}; "
+            f"use auto or reference"
         )
     return ReferenceEngine if ReferenceEngine.unsupported(job) is None else WindowEngine
 

@@ -13,14 +13,13 @@ from fairstream.pages.charts import CONFIG, DASHED, SOLID, Style, Styles, axis_r
 from fairstream.pages.rendering import require_report
 from fairstream.paper.findings import Findings, Place, Point
 from fairstream.paper.report.wording import AXES, CAPTIONS, Caption, dataset_name, panel_rank, quantity, rank
-from fairstream.plotting import altair
+from fairstream.plotting import COLOURS, altair
 from fairstream.text import plain
 
 PictureFormat = Literal["png", "svg"]
 
-# Okabe and Ito's palette, with a grey that is visible on white and on black in place of black, and without its yellow.
-_GREY, _ORANGE, _SKY, _GREEN = "#767676", "#E69F00", "#56B4E9", "#009E73"
-_BLUE, _VERMILION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+_BLUE, _VERMILION, _PURPLE, _GREEN, _ORANGE, _SKY = COLOURS
+_GREY = "#767676"  # visible on white and on black
 _STAR = "M0,-1L0.27,-0.37L0.95,-0.31L0.43,0.14L0.59,0.81L0,0.45L-0.59,0.81L-0.43,0.14L-0.95,-0.31L-0.27,-0.37Z"
 # A method and its fair variant share the colour; the line of the variant is dashed.
 _STYLES = {

@@ -18,7 +18,7 @@ from fairstream.text import MISSING, anything, number
 
 
 def write_report(findings: Findings, path: Path) -> None:
-    """Write one HTML file with all tables and figures, whole or not at all; it needs no network."""
+    """Write one HTML file with all tables and figures, atomically; it needs no network."""
     require_report()
     write_file(path, page_of(findings).encode())
 

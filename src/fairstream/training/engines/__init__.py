@@ -1,4 +1,4 @@
-"""Engines that are faster than the reference. Each says by `unsupported` which jobs it cannot run."""
+"""Engines that are faster than the reference. `unsupported` of each says which jobs it cannot run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unsupported_mf(job: TrainingJob) -> str | None:
 
 
 def disparity_loss(objective: Objective) -> DisparityLoss:
-    """Return the fairness loss of a supported job; where its weight is 0, any will do."""
+    """Return the fairness loss of a supported job; if its weight is 0, any loss gives the same result."""
     return objective.fairness if isinstance(objective.fairness, DisparityLoss) else DisparityLoss()
 
 

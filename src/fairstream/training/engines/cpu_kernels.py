@@ -153,7 +153,7 @@ def losses(n_rows: Any, loss: Any, buffers: Any) -> Any:
         ddh, dh, codes = buffers.hit_grads, buffers.hits, buffers.codes
         positive_hit(s, n_rows, loss.mu, loss.tau, dh, ddh, buffers.scratch[1:], buffers.scratch[0])
         total += fairness(dh, codes, n_rows, loss, buffers.sums, buffers.group_slopes)
-        # ∂L/∂DH of each interaction takes the place of DH, which is not needed any more.
+        # ∂L/∂DH of each interaction overwrites DH (B,), which is no longer needed.
         for b in range(n_rows):
             dh[b] = buffers.group_slopes[codes[b]] if 0 <= codes[b] < len(loss.signs) else _ZERO
         for c in range(loss.mu + 1):
@@ -164,9 +164,9 @@ def losses(n_rows: Any, loss: Any, buffers: Any) -> Any:
 
 @njit
 def bpr(s: Any, n_rows: Any, n: Any, ds: Any, product: Any) -> Any:
-    """L_rec = 1/(B n) Σ_b Σ_j softplus(s_j − s_0) and its gradient, put into `ds`   (Section 3.2).
+    """L_rec = 1/(B n) Σ_b Σ_j softplus(s_j − s_0) and its gradient, put into `ds` (1 + C, B)   (Section 3.2).
 
-    softplus(x) = max(x, 0) + log(1 + e^−|x|). Logarithms are taken of products: one for a few hundred terms.
+    softplus(x) = max(x, 0) + log(1 + e^−|x|). One logarithm of a product serves a few hundred terms.
     """
     scale = np.float32(1.0 / (n_rows * n))
     total = 0.0
@@ -203,10 +203,11 @@ def _log_product(factors: Any, n_rows: Any) -> Any:
 
 @njit
 def positive_hit(s: Any, n_rows: Any, mu: Any, tau: Any, dh: Any, ddh: Any, p: Any, top: Any) -> None:
-    """DH = P̂[1, 0] of the candidates {i} ∪ N' and ∂DH/∂s, put into `dh` and `ddh`   (Section 3.3).
+    """DH = P̂[1, 0] of the candidates {i} ∪ N' and ∂DH/∂s, put into `dh` (B,) and `ddh` (1 + μ, B)   (Section 3.3).
 
     With N = 1 + μ and a_i = P̂_0 (δ_0i − P̂_i) / τ:
     ∂DH/∂s_k = (N − 1) a_k − Σ_{j≠k} (a_k + a_j) sgn(s_k − s_j).
+    `p` (1 + μ, B) and `top` (B,) are scratch memory. Pairs are visited once, since the term is antisymmetric.
     """
     _relaxed_first_row(s, n_rows, mu, tau, p, top)
     inverse, others = np.float32(1.0 / tau), np.float32(mu)
@@ -232,7 +233,7 @@ def _relaxed_first_row(s: Any, n_rows: Any, mu: Any, tau: Any, p: Any, top: Any)
     """P̂[1, :] = softmax(L / τ) with L_i = (N − 1) s_i − Σ_j |s_i − s_j|, N = 1 + μ, put into `p`."""
     inverse, others = np.float32(1.0 / tau), np.float32(mu)
     _column_maxima(s, n_rows, mu + 1, top)
-    # The largest score becomes 0, which does not change P̂: else differences of huge scores would be rounded away.
+    # The largest score becomes 0, which does not change P̂; otherwise huge scores would lose their differences.
     for i in range(mu + 1):
         for b in range(n_rows):
             p[i, b] = others * (s[i, b] - top[b])
@@ -246,7 +247,7 @@ def _relaxed_first_row(s: Any, n_rows: Any, mu: Any, tau: Any, p: Any, top: Any)
     for i in range(mu + 1):
         for b in range(n_rows):
             p[i, b] = exp_negative((p[i, b] - top[b]) * inverse)
-    top[:n_rows] = _ZERO
+    top[:n_rows] = _ZERO  # from here on the sum of each column
     for i in range(mu + 1):
         for b in range(n_rows):
             top[b] += p[i, b]
@@ -299,7 +300,7 @@ def fairness(dh: Any, codes: Any, n_rows: Any, loss: Any, sums: Any, slopes: Any
             slopes[g] += np.float32(slope / inside + slope / outside)
             outside_slope += slope / outside
     for g in range(n_groups):
-        slopes[g] -= np.float32(outside_slope)  # a user is outside every group but one
+        slopes[g] -= np.float32(outside_slope)  # a user is outside all groups but one, whose part was added above
     return loss.lambda_ * total / n_defined
 
 
@@ -335,7 +336,7 @@ def take_steps(
 
 @njit
 def _score(users: Any, items: Any, negatives: Any, p: Any, q: Any, buffers: Any) -> None:
-    """s_bc = ⟨p_u, q_i⟩; keeps p_u as it is before the step, for the gradients of the items."""
+    """Put s_bc = ⟨p_u, q_i⟩ into `scores`, and p_u before the step into `old`, for the gradients of the items."""
     s, old = buffers.scores, buffers.old
     for b in range(len(users)):
         p_u = p[users[b]]
@@ -351,7 +352,10 @@ def _score(users: Any, items: Any, negatives: Any, p: Any, q: Any, buffers: Any)
 
 @njit
 def _find_rows(users: Any, items: Any, negatives: Any, buffers: Any) -> Any:
-    """Chain the occurrences of each row of the batch; return the numbers of distinct users and items."""
+    """Chain the occurrences of each row of the batch; return the numbers of distinct users and items.
+
+    Occurrence b of a user is its interaction; occurrence b (1 + C) + c of an item is a candidate of interaction b.
+    """
     width = negatives.shape[1] + 1
     n_users, n_items = 0, 0
     for b in range(len(users)):
@@ -397,7 +401,7 @@ def _update_items(q: Any, n_items: Any, adam: Any, n: Any, buffers: Any) -> None
     width = len(ds)
     for slot in range(n_items):
         row = chains.rows[slot]
-        link = chains.heads[row]
+        link = chains.heads[row]  # 1 + (b · width + c)
         b = (link - 1) // width
         if chains.links[link - 1] == 0:  # most items occur once in a batch: there is nothing to sum
             _update_row(q, row, buffers.old[b], ds[link - 1 - b * width, b], adam, _count(q, row, n))
@@ -423,7 +427,7 @@ def _update_idle_rows(table: Any, heads: Any, zeros: Any, adam: Any, n: Any) -> 
 
 @njit_inline
 def _count(table: Any, row: Any, n: Any) -> Any:
-    """Return the number of this update of a row; row Adam counts each row by itself."""
+    """Return n of this update of a row, from 1; row Adam counts the updates of each row."""
     if n < 0:
         table.n_updates[row] += _ONE
         return np.int64(table.n_updates[row])
@@ -474,8 +478,7 @@ def rename(column: Any, names: Any, rows: Any) -> Any:
 def swap_rows(users: Any, all_users: Any, items: Any, all_items: Any, is_written: Any) -> None:
     """Swap the rows of two subsets with the rows they were copied from; a second call undoes it.
 
-    One compiled call, which no signal can interrupt: either everything is swapped, and `is_written` says so, or
-    nothing.
+    No signal can interrupt one compiled call: it swaps everything and flips `is_written`, or nothing.
     """
     for rows, ours, whole in ((users.rows, users.table, all_users), (items.rows, items.table, all_items)):
         for at in range(len(rows)):

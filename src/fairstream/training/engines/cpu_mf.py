@@ -33,8 +33,8 @@ _MAX_COUNT = 1 << 15  # from here on 1 − βⁿ is 1 in float32
 class RowSubset(NamedTuple):
     """The rows of a table that a training touches, copied in the order of their first use.
 
-    An update visits the same few batches again and again. On this copy it reads memory in order, whatever the size of
-    the catalogue, and until `swap_rows` the model is unchanged.
+    An update visits the same few batches in every epoch. On this copy it reads memory in order, whatever the size of
+    the catalogue, and the model is unchanged until `swap_rows`.
     """
 
     rows: Rows  # the row of the whole table behind each row of the subset
@@ -42,7 +42,7 @@ class RowSubset(NamedTuple):
 
     @classmethod
     def copy(cls, whole: Table, column: Rows) -> RowSubset:
-        """Copy the rows in `column`, which is changed in place to the rows of the subset."""
+        """Copy the rows in `column`, and renumber `column` in place to the rows of the subset."""
         rows = np.empty(min(column.size, len(whole.weight)), dtype=np.int64)
         rows = rows[: rename(column.reshape(-1), np.zeros(len(whole.weight), dtype=np.int32), rows)]
         return cls(rows, Table(*(part[rows] for part in whole)))
@@ -121,7 +121,7 @@ class CpuMF(Engine):
         swap_rows(self._subsets[0], self._whole[0], self._subsets[1], self._whole[1], self._is_written)
 
     def _copy_rows(self) -> None:
-        """Continue on a copy of the rows that occur."""
+        """Continue on a copy of the rows that the batches contain."""
         users, items, codes, size = self._interactions
         # The negatives lie in the order of the batches, which is chronological: `same_batches_every_epoch`.
         users, candidates = users.copy(), np.concatenate([items[:, None], self._negatives[: len(items)]], axis=1)
@@ -132,7 +132,7 @@ class CpuMF(Engine):
 
     def _draw(self, order: Rows, key: int) -> None:
         size, users = self._interactions.size, self._interactions.users
-        rows = (order[:, None] * size + np.arange(size)).ravel()
+        rows = (order[:, None] * size + np.arange(size)).ravel()  # (batches · size,) interactions in this order
         rows = np.minimum(rows, len(users) - 1)  # the last batch may be short; the steps do not read its rest
         drawn = self.job.sampler.draw(users[rows], self._negatives.shape[1], key, positions=rows)
         self._negatives[: len(rows)] = drawn.numpy()
@@ -157,7 +157,7 @@ class CpuMF(Engine):
         return loss
 
     def _tables(self) -> list[Table]:
-        """The tables of the model and their optimizer state as arrays over the same memory."""
+        """Return the tables of the model and their optimizer state as arrays over the same memory."""
         model, tables = self.job.model, []
         assert isinstance(model, MFScorer)
         for weight in (model.user.weight, model.item.weight):
@@ -168,7 +168,7 @@ class CpuMF(Engine):
 
 
 def _adam(group: dict[str, Any]) -> Adam:
-    """The constants of Adam; the bias corrections 1 / (1 − βⁿ) are tables, since powers are slow."""
+    """Return the constants of Adam; the bias corrections 1 / (1 − βⁿ) are tables, since powers are slow."""
     beta1, beta2 = group["betas"]
     n = np.arange(1, _MAX_COUNT, dtype=np.float64)
     scale1, scale2 = ((1.0 / (1.0 - np.append(0.0, beta**n))).astype(np.float32) for beta in (beta1, beta2))

@@ -2,7 +2,7 @@
 
 A step launches a hundred small kernels, and the device waits for the host between them; a graph starts all at once. A
 recorded step must have fixed shapes and must not read anything back from the device. Only a trial shows whether the
-step of a model is like that; where it is not, the engine launches its kernels one by one.
+step of a model meets this; if it does not, the engine launches its kernels one by one.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         shape, length = (n_batches, int(counts.max())), windows.targets.shape[1]
         is_target = np.arange(shape[1]) < counts[:, None]  # (batches, M)
         window, place = np.nonzero(windows.targets >= 0)
-        number = np.repeat(windows.first_target[:-1, None], shape[1], axis=1)  # a filler has items of its batch
+        number = np.repeat(windows.first_target[:-1, None], shape[1], axis=1)  # fillers repeat the first target
         number[is_target] = np.arange(counts.sum())
         places = np.full(shape, windows.size * length)  # after the last place of a batch
         places[is_target] = window % windows.size * length + place
@@ -240,7 +240,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         )
         candidates = self._negatives.index_select(0, number)  # (M, 1 + n)
         is_filler = (places == self._windows.size * history.shape[1])[:, None]
-        # In a short batch the fillers lie after its last place, too; each gets the state of some place.
+        # Fillers point behind the last place; the clamp gives them some state, and the loss ignores it.
         states = model.states(history).flatten(0, 1).index_select(0, places.clamp(max=history.numel() - 1))
         among_all = None
         if objective.needs_all_items:

@@ -98,7 +98,7 @@ def fairness(
 ):  # fmt: skip
     """λ L_fair of a batch, and its derivative by the mean DH inside and outside each group (WIDTH,), per member.
 
-    L_fair = mean over the groups that are there of softplus(a_g DPD_g), or of softplus(|DPD_g|);
+    L_fair = mean over the groups in the batch of softplus(a_g DPD_g), or of softplus(|DPD_g|);
     ∂L_fair/∂DPD_g = a_g σ(a_g DPD_g), or sgn(DPD_g) σ(|DPD_g|), over their number. Every program
     computes this for itself, from the same numbers in the same order.
     """
@@ -124,9 +124,9 @@ def fairness(
     else:
         side = tl.load(signs_at + group, mask=group < N_GROUPS, other=0.0)
         x = side * dpd
-    n_there = tl.maximum(tl.sum(tl.where(is_defined, 1.0, 0.0), axis=0), 1.0)
-    l_fair = tl.sum(tl.where(is_defined, softplus(x), 0.0), axis=0) / n_there
-    slope = tl.where(is_defined, lambda_ / n_there * side / (1.0 + tl.exp(-x)), 0.0)
+    n_defined = tl.maximum(tl.sum(tl.where(is_defined, 1.0, 0.0), axis=0), 1.0)
+    l_fair = tl.sum(tl.where(is_defined, softplus(x), 0.0), axis=0) / n_defined
+    slope = tl.where(is_defined, lambda_ / n_defined * side / (1.0 + tl.exp(-x)), 0.0)
     return lambda_ * l_fair, slope / n_in, slope / n_out
 
 
