@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Final, Literal, NamedTuple, get_args
 
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairstream.configuration import check_number
 from fairstream.errors import ConfigurationError
 from fairstream.objectives.hit import positive_hit
 from fairstream.objectives.recommendation import positive_log_likelihood
@@ -139,10 +140,8 @@ class RunningDisparity(RunningMeans):
 
 def check_weight(weight: float, n_negatives: int) -> None:
     """Raise a ConfigurationError unless λ ≥ 0 and μ ≥ 1."""
-    if not (isinstance(weight, float | int) and weight >= 0):
-        raise ConfigurationError(f"the weight of a fairness loss must be >= 0, got {weight!r}")
-    if n_negatives < 1:
-        raise ConfigurationError(f"n_negatives must be >= 1, got {n_negatives!r}")
+    check_number("weight", weight)
+    check_number("n_negatives", n_negatives, least=1, whole=True)
 
 
 class _SurrogateLoss:
@@ -156,8 +155,7 @@ class _SurrogateLoss:
     def __post_init__(self) -> None:
         check_weight(self.weight, self.n_negatives)
         SURROGATES.canonical(self.surrogate)
-        if not self.temperature >= MIN_TEMPERATURE:
-            raise ConfigurationError(f"temperature must be >= {MIN_TEMPERATURE:g}, got {self.temperature}")
+        check_number("temperature", self.temperature, least=MIN_TEMPERATURE)
 
     @property
     def candidates(self) -> Literal["sampled", "all"]:
@@ -279,13 +277,12 @@ class LargestGapLoss(_SurrogateLoss):
     weight: float = 0.5
     n_negatives: int = 4
     name: ClassVar[str] = "largest"
-    statistics: RunningDisparity | None = None  # of one training; `start` makes them
+    statistics: RunningDisparity | None = field(default=None, repr=False)  # of one training; `start` makes them
     needs_two_groups: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.softness > 0:
-            raise ConfigurationError(f"softness must be > 0, got {self.softness}")
+        check_number("softness", self.softness, above=0)
 
     def start(self, n_groups: int, device: torch.device) -> LargestGapLoss:
         """Return the loss of one training, with its own statistics."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fairstream.errors import ConfigurationError
+from fairstream.configuration import check_number
 from fairstream.objectives.fairness import DECAY, FAIRNESS_LOSSES, RunningMeans, check_weight
 from fairstream.objectives.recommendation import positive_log_likelihood
 
@@ -65,14 +65,13 @@ class GroupDROLoss:
     weight: float = 0.5
     n_negatives: int = 4
     name: ClassVar[str] = "group-dro"
-    weights: GroupWeights | None = None  # of one training; `start` makes them
+    weights: GroupWeights | None = field(default=None, repr=False)  # of one training; `start` makes them
     candidates: ClassVar[Literal["as-loss"]] = "as-loss"
     needs_two_groups: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.n_negatives)
-        if not self.step_size >= 0:
-            raise ConfigurationError(f"step_size must be >= 0, got {self.step_size}")
+        check_number("step_size", self.step_size)
 
     def start(self, n_groups: int, device: torch.device) -> GroupDROLoss:
         """Return the loss of one training, with its own weights."""

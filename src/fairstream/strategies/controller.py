@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fairstream.configuration import check_number
 from fairstream.data import Rows
 from fairstream.data.groups import Codes
 from fairstream.data.history import Floats
@@ -251,10 +252,9 @@ class MaxGap:
     metric: str = "ndcg@20"
 
     def __post_init__(self) -> None:
-        for name in ("gap", "max_group_loss"):
-            value = getattr(self, name)
-            if (value is not None or name == "gap") and not (isinstance(value, float | int) and 0 < value < 1):
-                raise ConfigurationError(f"{name} must be between 0 and 1, got {value!r}")
+        check_number("gap", self.gap, above=0, below=1)
+        if self.max_group_loss is not None:
+            check_number("max_group_loss", self.max_group_loss, above=0, below=1)
         for name, known in (("lever", get_args(Lever)), ("task", ("event", "next"))):
             if getattr(self, name) not in known:
                 raise ConfigurationError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from fairstream.configuration import check_number
 from fairstream.data import Rows
 from fairstream.data.history import Floats
-from fairstream.errors import ConfigurationError
 from fairstream.strategies.strategy import STRATEGIES, Memory, Period, Plan, Strategy, UserQuality, check_update
 
 MIN_USERS: Final = 20  # means over fewer users are not compared
@@ -50,10 +50,8 @@ class RestartOnDegradation(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if not 0 < self.confidence < 1:
-            raise ConfigurationError(f"confidence must be between 0 and 1, got {self.confidence:g}")
-        if self.window < 1:
-            raise ConfigurationError(f"a window has at least one period, got {self.window}")
+        check_number("confidence", self.confidence, above=0, below=1)
+        check_number("window", self.window, least=1, whole=True)
 
     def plan(self, period: Period) -> Plan:
         memory, tested = period.memory, period.tested
