@@ -282,11 +282,17 @@ def closed_forms(model: Scorer) -> dict[str, ClosedFormScorer]:
 ModelFactory = Callable[[int, int], Scorer]  # (n_users, n_items) → a freshly initialised model
 
 
+def check_kind(kind: type) -> type[Scorer]:
+    """Return the class of a model; raise a ModelError if it is no `Scorer`."""
+    if not issubclass(kind, Scorer):
+        raise ModelError(f"a model must be a fairstream.Scorer, got {kind.__name__}; see Scorer for how")
+    return kind
+
+
 def make_model(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
     """Call a factory and check what it returns."""
     model = factory(n_users, n_items)
-    if not isinstance(model, Scorer):
-        raise ModelError(f"a model must be a fairstream.Scorer, got {type(model).__name__}; see Scorer for how")
+    check_kind(type(model))
     if model.n_users not in (0, n_users) or model.n_items not in (0, n_items):
         raise ModelError(
             f"a model must have tables for exactly the {n_users} users and {n_items} items it was asked for; this one "
