@@ -173,7 +173,7 @@ have weights of events alone."""
         """The same options with some changed, checked again; another model brings its own settings."""
         if "model" in options and options["model"] != self.model:
             options.setdefault("model_settings", {})
-        return super().with_options(**options)
+        return super().with_options(**{**self.model_dump(), **options})
 
     def without_lever(self) -> Self:
         """The same without fairness loss, group weights and target."""
@@ -188,9 +188,7 @@ have weights of events alone."""
         settings = {name: getattr(self, name) for name in Training.model_fields}
         fairness = parts.fairness
         if fairness is None and self.fairness_name is not None:
-            make = FAIRNESS_LOSSES[self.fairness_name]
-            options = {own: getattr(self, option) for option, own in _OF_A_LOSS.items() if own != "name"}
-            fairness = make(**_accepted(make, options))
+            fairness = _make_loss(self.fairness_name, self.model_dump())
         return Recipe.resolve(
             parts.model or resolve_model(self.model, self.model_settings),
             training=Training(**settings | ({} if parts.loss is None else {"loss": parts.loss})),
@@ -241,6 +239,13 @@ def _with_defaults(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, **given, "model_settings": dict(model.settings)}
 
 
+def _make_loss(name: str, options: Mapping[str, Any]) -> FairnessLoss:
+    """The fairness loss of this name with the flat options that it takes."""
+    make = FAIRNESS_LOSSES[name]
+    own = {field: options[option] for option, field in _OF_A_LOSS.items() if option in options and field != "name"}
+    return make(**_accepted(make, own))
+
+
 def _accepted(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that a class or function takes."""
     known = inspect.signature(part).parameters
@@ -278,7 +283,8 @@ class Parts:
                 raise ConfigurationError(f"{name} must be a name or a function or class, got {part!r}{weight}")
             if name == "fairness" and getattr(part, "name", None) in FAIRNESS_LOSSES:
                 options |= {option: getattr(part, own) for option, own in _OF_A_LOSS.items() if hasattr(part, own)}
-                continue
+                if _make_loss(part.name, options) == part:
+                    continue  # the flat options say it all
             if name == "model":
                 part = resolve_model(part)
                 if part.registered_name is not None:
@@ -330,5 +336,5 @@ class _Constant:
 
     loss: FairnessLoss
 
-    def __call__(self) -> FairnessLoss:
+    def __call__(self, **options: Any) -> FairnessLoss:
         return self.loss
