@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from fairstream.configuration import check_number
 from fairstream.errors import ConfigurationError
 from fairstream.models import (
     ClosedFormScorer,
@@ -41,8 +45,7 @@ class GroupWeight:
     weight: float = 2.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.weight, float | int) and self.weight > 0):
-            raise ConfigurationError(f"a group weight must be > 0, got {self.weight!r}")
+        check_number("a group weight", self.weight, above=0)
 
 
 Fairness = str | FairnessLoss | GroupWeight | tuple[Any, ...] | None
@@ -86,7 +89,7 @@ class Recipe:
         not say; by default the model's own.
         """
         model = resolve_model(model)
-        given = training or Training()
+        given = Training() if training is None else training
         if not isinstance(given, Training):
             raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
         settings = given.over(model.defaults)
@@ -148,19 +151,24 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """The recipe as JSON; "custom" stands for an object that no registry knows."""
-        fairness: Any = None
-        if self.fairness is not None:
-            name = _name_of_fairness(self.fairness)
-            fairness = {"name": name or CUSTOM, "options": _options(self.fairness) if name else {}}
         strategy = STRATEGIES.name_of(self.strategy) or STRATEGIES.name_of(type(self.strategy))
         settings, loss = self.training.model_dump(exclude={"threads", "loss"}), self.training.loss
+        try:
+            model = {"name": self.model.registered_name or CUSTOM, "settings": _as_json(self.model.settings)}
+        except TypeError:
+            raise ConfigurationError(
+                f"a checkpoint holds numbers, text and lists, and {self.model.name} has the settings "
+                f"{self.model.settings}; bind the others to the model with functools.partial"
+            ) from None
         return {
-            "model": {"name": self.model.registered_name or CUSTOM, "settings": self.model.settings},
+            "model": model,
             "training": {**settings, "loss": loss if isinstance(loss, str) else LOSSES.name_of(loss) or CUSTOM},
-            "fairness": fairness,
+            "fairness": self.fairness and _stored(self.fairness, _name_of_fairness(self.fairness), _make_fairness),
+            "fairness_weight": self.objective.lambda_,
+            "n_fairness_negatives": self.n_fairness_negatives,
             "group_weight": self.group_weight,
             "target": None if self.target is None else asdict(self.target),
-            "strategy": {"name": strategy or CUSTOM, "options": _options(self.strategy) if strategy else {}},
+            "strategy": _stored(self.strategy, strategy, _resolve_strategy),
             "update_epochs": self.update_epochs,
             "update_learning_rate": self.update_learning_rate,
         }
@@ -185,12 +193,12 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
     if own.name != model["name"] != CUSTOM:
         raise ConfigurationError(f"{path} was saved with the model {model['name']}: do not pass a model")
     if "fairness" not in options:
-        losses = () if fairness is None else (FAIRNESS_LOSSES[fairness["name"]](**fairness["options"]),)
+        losses = () if fairness is None else (_make_fairness(fairness["name"], fairness["options"]),)
         weight = saved["group_weight"]
         options["fairness"] = losses if weight == 1 else (*losses, GroupWeight(weight))
     for what, before, now in (
         ("optimizer", saved["training"]["optimizer"], settings["optimizer"]),
-        ("model", model["settings"], own.settings),
+        ("model", model["settings"], _as_json(own.settings)),
         ("group weight", saved["group_weight"], _resolve_fairness(options["fairness"])[1]),
     ):
         if before != now:
@@ -228,7 +236,11 @@ def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
             f"groups, signs), or a tuple of one loss and one GroupWeight, got {fairness!r}"
         )
     loss = losses[0] if losses else None
-    return FAIRNESS_LOSSES[loss]() if isinstance(loss, str) else loss, weights[0] if weights else 1.0
+    return _make_fairness(loss) if isinstance(loss, str) else loss, weights[0] if weights else 1.0
+
+
+def _make_fairness(name: str, options: Mapping[str, Any] | None = None) -> FairnessLoss:
+    return FAIRNESS_LOSSES[name](**options or {})
 
 
 def _resolve_strategy(strategy: Any, options: Mapping[str, Any] | None = None) -> Strategy:
@@ -243,12 +255,30 @@ def _resolve_strategy(strategy: Any, options: Mapping[str, Any] | None = None) -
 
 def _name_of_fairness(fairness: FairnessLoss) -> str | None:
     registered = (name for name, make in FAIRNESS_LOSSES.items() if getattr(make, "loss", None) is fairness)
-    return getattr(fairness, "name", None) or next(registered, None)
+    return next(registered, None) or getattr(fairness, "name", None)
 
 
-def _options(part: object) -> dict[str, Any]:
-    """The fields of a dataclass that its constructor takes, as JSON holds them."""
-    if not is_dataclass(part):
-        return {}
-    options = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
-    return {name: value for name, value in options.items() if isinstance(value, str | float | int)}
+def _stored(part: Any, name: str | None, make: Callable[..., Any]) -> dict[str, Any]:
+    """The registered name of a part and its options as JSON holds them; "custom" if they do not make it again."""
+    try:
+        options = _as_json(_options(part))
+        again = None if name is None else make(name, options)
+        if again == part or (type(again) is type(part) and vars(again) == vars(part)):
+            return {"name": name, "options": options}
+    except (TypeError, ValueError):
+        pass  # JSON cannot hold an option, nothing has this name, or arrays cannot be compared
+    return {"name": CUSTOM, "options": {}}
+
+
+def _options(part: Any) -> dict[str, Any]:
+    """The fields of a dataclass that its constructor takes, without defaults that are no number and no text."""
+    options = {field: getattr(part, field.name) for field in (fields(part) if is_dataclass(part) else ()) if field.init}
+    return {
+        field.name: value
+        for field, value in options.items()
+        if isinstance(value, str | float | int) or value != field.default
+    }
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=np.generic.item))  # numbers of NumPy are numbers

@@ -56,7 +56,7 @@ def write_checkpoint(folder: Path, state: State, trainer: Trainer) -> None:
         was_there = tensor_file.exists()
         replace_file(tensor_file, content)
         try:
-            replace_file(folder / _MANIFEST, json.dumps(manifest, indent=2).encode())
+            replace_file(folder / _MANIFEST, json.dumps(manifest, indent=2, default=np.generic.item).encode())
         except OSError:
             if not was_there:
                 tensor_file.unlink()

@@ -215,14 +215,7 @@ class FairRecommender(ReprMixin):
 
         """
         params = dict(self._params)
-        for name, part in self._parts().items() if deep else ():
-            params |= {f"{name}__{setting}": value for setting, value in _settings(part).items()}
-        return params
-
-    def _parts(self) -> dict[str, Any]:
-        recipe = self.recipe
-        parts = {"model": recipe.model, "target": recipe.target, "strategy": recipe.strategy}
-        return {**parts, "fairness": recipe.fairness_option, "training": recipe.training}
+        return _with_nested(params, _parts(self.recipe)) if deep else params
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters of the constructor, or their settings; what was fitted is dropped.
@@ -243,17 +236,20 @@ class FairRecommender(ReprMixin):
             If there is no such parameter or a value is wrong. Nothing has changed then.
 
         """
-        known = self.get_params()
+        changed = {**self._params, **{name: value for name, value in params.items() if name in self._params}}
+        parts = _parts(self.recipe)
+        if changed != self._params:  # the settings are those of the new parts
+            parts = _parts(Recipe.resolve(**{name: changed[name] for name in parts}))
+        known = _with_nested(changed, parts)
         if unknown := sorted(set(params) - set(known)):
             raise ConfigurationError(
                 f"{', '.join(unknown)} is not a parameter; the parameters are {', '.join(sorted(known))}"
             )
-        changed = {**self._params, **{name: value for name, value in params.items() if "__" not in name}}
-        for name, part in self._parts().items():
+        for name, part in parts.items():
             prefix = f"{name}__"
             settings = {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
             if settings:
-                changed[name] = _with_settings(changed[name] if name in params else part, settings, self._params[name])
+                changed[name] = _with_settings(part, settings, changed[name])
         with self._changing():
             recommender = type(self)(**changed)
             self._states.replace(None)
@@ -915,10 +911,12 @@ class FairRecommender(ReprMixin):
         if target not in (None, AS_SAVED) and not manifest["groups"]["names"]:
             raise ConfigurationError(f"a target is about a gap between groups, but {path} has none; leave it out")
         recommender = cls(metrics=metrics, device=runtime.device, **options)
-        if strategy is AS_SAVED:
-            updates = {name: manifest["recipe"][name] for name in ("update_epochs", "update_learning_rate")}
-            trainer = recommender._trainer
-            recommender._trainer = replace(trainer, recipe=replace(trainer.recipe, **updates))
+        # Flat options may have set what no parameter says.
+        flat = ("update_epochs", "update_learning_rate") if strategy is AS_SAVED else ()
+        flat += ("fairness_weight", "n_fairness_negatives") if fairness is AS_SAVED and target is AS_SAVED else ()
+        parts = {name: value for name, value in options.items() if name in given}
+        recipe = Recipe.resolve(**parts, **{name: manifest["recipe"].get(name) for name in flat})
+        recommender._trainer = replace(recommender._trainer, recipe=recipe)
         recommender._states.replace(read_state(path, manifest, tensors, recommender._trainer, mapped=mapped))
         recommender._is_mapped = mapped
         return recommender
@@ -968,22 +966,32 @@ class FairRecommender(ReprMixin):
 _DEFAULTS = {name: option.default for name, option in inspect.signature(FairRecommender).parameters.items()}
 
 
+def _parts(recipe: Recipe) -> dict[str, Any]:
+    """The parameters that have settings."""
+    parts = {"model": recipe.model, "target": recipe.target, "strategy": recipe.strategy}
+    return {**parts, "fairness": recipe.fairness_option, "training": recipe.training}
+
+
+def _with_nested(params: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    nested = {f"{name}__{key}": value for name, part in parts.items() for key, value in _settings(part).items()}
+    return {**params, **nested}
+
+
 def _settings(part: Any) -> dict[str, Any]:
     if isinstance(part, CustomModel):
         return part.all_settings
     if isinstance(part, Configuration):
         own = {name: getattr(part, name) for name in type(part).model_fields}
-        nested = {f"{name}__{inner}": value for name, one in own.items() for inner, value in _settings(one).items()}
-        return {**own, **nested}
+        return _with_nested(own, own)
     if is_dataclass(part) and not isinstance(part, type):
-        return {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+        return {field.name: getattr(part, field.name) for field in fields(part) if field.repr}
     return {}
 
 
 def _with_settings(part: Any, settings: Mapping[str, Any], given: Any) -> Any:
     if isinstance(part, Training):  # what was not given stays the model's own
-        return Training(**{**(given.given if isinstance(given, Training) else {}), **settings})
-    if isinstance(part, ModelConfig | CustomModel | str):
+        return (given or Training()).with_options(**settings)
+    if isinstance(part, ModelConfig | CustomModel):
         return resolve_model(part, {name.replace("__", "."): value for name, value in settings.items()})
     return replace(part, **settings)
 
