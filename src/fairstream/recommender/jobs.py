@@ -193,16 +193,26 @@ class JobRunner:
 
     @property
     def sets_lambda(self) -> bool:
-        """Whether the controller sets λ of gradient descent; raises if the target's lever does not fit the loss."""
-        target, takes_event_weights = self.recipe.target, self.recipe.objective.is_weighted
+        """Whether the controller sets λ of gradient descent; raises if the target's lever does not fit the model."""
+        target = self.recipe.target
         if target is None:
             return False
-        if target.lever == "event-weights" and not takes_event_weights and not closed_forms(self.models.example):
+        if target.lever == "event-weights" and not self.takes_event_weights:
             raise ConfigurationError(
-                f"the loss {self.recipe.training.loss} takes no event weights; choose the loss softmax, or the lever "
-                f"fairness-loss"
+                f"{self.recipe.model.name} with the loss {self.recipe.training.loss} takes no event weights; choose a "
+                f"sequence model with the loss softmax, or the lever fairness-loss"
             )
-        return target.lever == "fairness-loss" or not takes_event_weights
+        return target.lever == "fairness-loss" or not self._descent_takes_event_weights
+
+    @property
+    def takes_event_weights(self) -> bool:
+        """Whether some part of the model lets the events of a group count more."""
+        return self._descent_takes_event_weights or any(map(takes_weights, closed_forms(self.models.example).values()))
+
+    @property
+    def _descent_takes_event_weights(self) -> bool:
+        is_window = isinstance(self.models.example.gradient_part, WindowScorer)
+        return is_window and self.recipe.objective.is_weighted
 
     def lambda_of(self, control: Control) -> float:
         surrogate = getattr(self.recipe.objective.fairness, "surrogate", "hit")

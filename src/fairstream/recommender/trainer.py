@@ -362,8 +362,13 @@ class Trainer(JobRunner):
         return dict.fromkeys(groups.behind(), weight)
 
     def notes_on_fairness(self, groups: Groups) -> tuple[str, ...]:
-        """Return a note if the fairness loss has no effect."""
+        """Return a note if the group weight or the fairness loss has no effect."""
         recipe, model = self.recipe, self.models.example
+        if recipe.group_weight != 1 and not self.takes_event_weights:
+            return (
+                f"{recipe.model.name} with the loss {recipe.training.loss} takes no event weights: the group weight "
+                f"has no effect; use a sequence model with the loss softmax, a closed form, or the blend",
+            )
         if groups.is_empty or not recipe.objective.is_fair:
             return ()
         if isinstance(model, ClosedFormScorer):
