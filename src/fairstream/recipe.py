@@ -89,10 +89,7 @@ class Recipe:
         not say; by default the model's own.
         """
         model = resolve_model(model)
-        given = Training() if training is None else training
-        if not isinstance(given, Training):
-            raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
-        settings = given.over(model.defaults)
+        settings = _resolve_training(training).over(model.defaults)
         if target is not None and not isinstance(target, MaxGap):
             raise ConfigurationError(f"target must be fairstream.MaxGap(…) or None, got {target!r}")
         loss, group_weight = _resolve_fairness(fairness)
@@ -185,8 +182,7 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
     for name, part in (("model", model), ("fairness", fairness), ("strategy", strategy)):
         if part is not None and part["name"] == CUSTOM and name not in options:
             raise ConfigurationError(f"{path} was saved with a custom {name}; pass it again as {name}=")
-    training: Training | None = options.pop("training", None)
-    settings = {**saved["training"], **(training.given if training else {})}
+    settings = {**saved["training"], **_resolve_training(options.pop("training", None)).given}
     if settings["loss"] == CUSTOM:
         raise ConfigurationError(f"{path} was saved with a custom loss; pass it again as training=Training(loss=…)")
     own = resolve_model(options["model"]) if "model" in options else resolve_model(model["name"], model["settings"])
@@ -241,6 +237,13 @@ def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
 
 def _make_fairness(name: str, options: Mapping[str, Any] | None = None) -> FairnessLoss:
     return FAIRNESS_LOSSES[name](**options or {})
+
+
+def _resolve_training(training: Any) -> Training:
+    training = Training() if training is None else training
+    if not isinstance(training, Training):
+        raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
+    return training
 
 
 def _resolve_strategy(strategy: Any, options: Mapping[str, Any] | None = None) -> Strategy:

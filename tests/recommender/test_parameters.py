@@ -17,7 +17,7 @@ from fairstream.cli.config_options import with_model_settings
 from fairstream.methods import MethodConfig, register_fairness, register_strategy
 from fairstream.models import ItemItem, resolve_model
 from fairstream.objectives import FAIRNESS_LOSSES
-from fairstream.strategies import STRATEGIES, SlidingWindow
+from fairstream.strategies import STRATEGIES, Keep, Retrain, SlidingWindow
 from support import make_recommender
 
 STREAM = fs.synthetic_stream(n_users=40, n_items=30, n_events=600, seed=0)
@@ -159,8 +159,8 @@ def test_a_parameter_and_its_settings_change_together() -> None:
     assert rec.get_params()["training"].given == {"l2": 0.5, "batch_size": 3}
     with pytest.raises(fs.ConfigurationError, match="model__ridge is not a parameter"):
         rec.set_params(model__ridge=5)
-    # Only the two together fit.
-    rec.set_params(target=fs.MaxGap(0.1, lever="event-weights"), model="mf", training__loss="softmax")
+    rec = fs.FairRecommender("sasrec", training=fs.Training(loss="bpr"))
+    rec.set_params(target=fs.MaxGap(0.1, lever="event-weights"), training__loss="softmax")  # only both together fit
     assert rec.recipe.training.loss == "softmax"
 
 
@@ -175,6 +175,25 @@ def test_training_with_options_leaves_the_others_to_the_model() -> None:
     training = fs.Training(batch_size=7).with_options(l2=0.5)
     assert training.given == {"batch_size": 7, "l2": 0.5}
     assert fs.FairRecommender("sasrec", training=training).recipe.training.loss == "softmax"
+
+
+@pytest.mark.parametrize("loss", ["bpr", "softmax"])
+def test_a_group_weight_without_effect_is_noted(loss: str) -> None:
+    training = TINY.with_options(loss=loss)
+    plain, weighted = (fs.FairRecommender("mf", fairness=each, training=training) for each in (None, fs.GroupWeight(5)))
+    assert lists(plain.fit(LOG)).equals(lists(weighted.fit(LOG)))
+    assert any("the group weight has no effect" in note for note in weighted.notes)
+    assert not any("group weight" in note for note in fs.FairRecommender("item-item").fit(LOG).notes)
+
+
+def test_another_strategy_for_one_update_leaves_the_memory_of_the_recommenders_own() -> None:
+    rec = fs.FairRecommender("mf", strategy=fs.FineTune(epochs=1, restart_every=3), training=TINY).fit(LOG)
+    others = (None, Keep(), fs.FineTune(epochs=1), None, Retrain(), None)
+    memory = []
+    for start, strategy in zip(range(0, 90, 15), others, strict=True):
+        rec.update(LATER.slice(start, 15), users=STREAM.users, strategy=strategy)
+        memory.append(rec.state.memory.get("since_restart", 0))
+    assert memory == [1, 1, 1, 2, 0, 1]
 
 
 # ── recipes in checkpoints ───────────────────────────────────────────────────────────────

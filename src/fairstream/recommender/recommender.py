@@ -390,6 +390,9 @@ class FairRecommender(ReprMixin):
             evaluator = self._evaluator(new, k=min(20, state.history.n_items), min_group_size=min_group_size)
             judgement = trainer.judge(evaluator, state, new, by=measure_groups)
             candidate = trainer.update(state, new, judgement, on_epoch, control_step=control_step)
+            if strategy is not None and candidate.state.started_at == state.started_at:
+                # The recommender's own strategy remembers what it knew; after a restart it begins again.
+                candidate.state = replace(candidate.state, memory=state.memory)
             # Earlier updates have reported the other notes.
             before, now = (trainer.notes_on_fairness(one.groups) for one in (state, new))
             notes = (*new.notes, *(note for note in now if note not in before))
@@ -805,7 +808,8 @@ class FairRecommender(ReprMixin):
     def save(self, path: str | Path, *, with_groups: bool = True) -> None:
         """Write a checkpoint, from which `load` continues bit for bit.
 
-        Without groups it recommends the same, and needs `set_groups` before it learns or forgets.
+        Without groups it recommends the same. Call `set_groups` before it learns: a fairness loss has no effect
+        without groups, and updates with group weights need them.
         """
         self._require_optimizer("be saved")
         with self._reading() as state:
