@@ -1,4 +1,4 @@
-"""How a recommender learns, resolved once: model, training, fairness, target and strategy."""
+"""The recipe of a recommender, resolved once: model, training, fairness, target and strategy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fairstream.registry import CUSTOM
 from fairstream.strategies import STRATEGIES, MaxGap, Strategy
 from fairstream.training import EngineChoice, Training, choose_engine
 
-DEFAULT_UPDATE_EPOCHS = 10  # epochs of an update, where neither the strategy nor the model says how many (the paper's)
-AS_SAVED: Any = "as saved"  # stands for what a checkpoint holds
+DEFAULT_UPDATE_EPOCHS = 10  # the paper's, if neither the strategy nor the model sets the epochs of an update
+AS_SAVED: Any = "as saved"  # the default of an option that stays as in the checkpoint
 
 
 @dataclass(frozen=True)
 class GroupWeight:
-    """Let an event of every group but the advantaged one count `weight` times.
+    """Count the events of every group but the advantaged one `weight` times.
 
-    It acts on models computed in closed form, on the blend, and on sequence models with the softmax loss. Users whom a
+    It acts on models computed in closed form, on the blend, and on sequence models with the softmax loss. Users that a
     rare item could identify count once.
 
     Examples
@@ -54,7 +54,7 @@ Fairness = str | FairnessLoss | GroupWeight | tuple[Any, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Everything that decides how a recommender learns. `resolve` makes it; nothing else interprets options."""
+    """All settings of learning, filled in. `resolve` makes it; nothing else interprets options."""
 
     model: Model
     training: Training  # with every setting filled in
@@ -82,11 +82,11 @@ class Recipe:
         update_epochs: int | None = None,
         update_learning_rate: float | None = None,
     ) -> Recipe:
-        """Resolve the options of a recommender, which are those of `FairRecommender`, or raise ConfigurationError.
+        """Fill in the options of `FairRecommender`, or raise a ConfigurationError.
 
         `fairness_weight` and `n_fairness_negatives` are λ and μ; by default the attributes `weight` and `n_negatives`
-        of the fairness loss, else 0.5 and 4. `update_epochs` and `update_learning_rate` count where the strategy does
-        not say; by default the model's own.
+        of the fairness loss, else 0.5 and 4. `update_epochs` and `update_learning_rate` apply if the strategy has
+        none; by default the model's own.
         """
         model = resolve_model(model)
         settings = _resolve_training(training).over(model.defaults)
@@ -121,11 +121,11 @@ class Recipe:
 
     @property
     def has_lever(self) -> bool:
-        """Whether anything is done for fairness: a fairness loss, group weights or a target."""
+        """Whether there is a fairness loss, a group weight or a target."""
         return self.objective.is_fair or self.group_weight != 1 or self.target is not None
 
     def without_lever(self) -> Recipe:
-        """The same with nothing done for fairness."""
+        """The same recipe without fairness loss, group weight and target."""
         objective = _objective(self.training, None, 0.0, self.training.n_negatives)
         return replace(self, objective=objective, fairness=None, group_weight=1.0, target=None)
 
@@ -135,19 +135,19 @@ class Recipe:
 
     @property
     def calibrates(self) -> bool:
-        """Whether a model takes over something from the one before it, as the blend does its weights."""
+        """Whether an update calibrates the model on new events, as the blend does with its weights."""
         return self.model.scorer.calibrate_from is not Scorer.calibrate_from
 
     @property
     def fairness_option(self) -> Fairness:
-        """The parameter `fairness` that gives the fairness loss and the group weight."""
+        """The parameter `fairness` of the constructor: the fairness loss, the group weight, or both."""
         parts = tuple(
             part for part in (self.fairness, GroupWeight(self.group_weight)) if part not in (None, GroupWeight(1.0))
         )
         return parts if len(parts) > 1 else parts[0] if parts else None
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as JSON; "custom" stands for an object that no registry knows."""
+        """The recipe as JSON; an object that no registry can make again is "custom"."""
         strategy = STRATEGIES.name_of(self.strategy) or STRATEGIES.name_of(type(self.strategy))
         settings, loss = self.training.model_dump(exclude={"threads", "loss"}), self.training.loss
         try:
@@ -172,10 +172,9 @@ class Recipe:
 
 
 def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's options of a recipe that `Recipe.to_json` wrote to `path`, with those that change from now on.
+    """The constructor's options from the JSON of a recipe at `path`, with those in `given` that are not `AS_SAVED`.
 
-    An option given as `AS_SAVED` stays as it was. A ConfigurationError says which object was saved as "custom" and is
-    missing, or what cannot change.
+    Raises a ConfigurationError if a "custom" object is missing, or an option cannot change.
     """
     options = {name: value for name, value in given.items() if value is not AS_SAVED}
     model, fairness, strategy = saved["model"], saved["fairness"], saved["strategy"]
@@ -222,7 +221,7 @@ def _objective(settings: Training, fairness: FairnessLoss | None, weight: float,
 
 
 def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
-    """The fairness loss, and how many times the events of the groups behind count."""
+    """The fairness loss and the group weight."""
     parts = fairness if isinstance(fairness, tuple) else () if fairness is None else (fairness,)
     weights = [part.weight for part in parts if isinstance(part, GroupWeight)]
     losses = [part for part in parts if not isinstance(part, GroupWeight)]
@@ -274,7 +273,7 @@ def _stored(part: Any, name: str | None, make: Callable[..., Any]) -> dict[str, 
 
 
 def _options(part: Any) -> dict[str, Any]:
-    """The fields of a dataclass that its constructor takes, without defaults that are no number and no text."""
+    """The fields of a dataclass that its constructor takes; defaults only if they are numbers or text."""
     options = {field: getattr(part, field.name) for field in (fields(part) if is_dataclass(part) else ()) if field.init}
     return {
         field.name: value

@@ -23,7 +23,7 @@ class ModelConfig(Configuration):
 
     A subclass names its fields, with their ranges and defaults, and the `Scorer` class that it builds. The class
     takes (n_users, n_items) and the fields as keywords. A field `feature_buckets` declares that the model reads
-    features of items; the class gets it only where items have features.
+    features of items; the class gets it only if items have features.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class CustomModel:
 
     @cached_property
     def _keywords(self) -> list[inspect.Parameter]:
-        """What the factory takes besides the numbers of users and items."""
+        """The parameters of the factory after the numbers of users and items."""
         parameters = list(inspect.signature(self.factory).parameters.values())
         return [p for at, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY or at > 1]
 
@@ -112,7 +112,7 @@ class CustomModel:
 
     @cached_property
     def scorer(self) -> type[Scorer]:
-        """The class of the model: the factory itself, or what it makes for one user and one item."""
+        """The class of the model: the factory itself, or the class of the model that it makes."""
         kind = self.factory.func if isinstance(self.factory, partial) else self.factory
         if not isinstance(kind, type):
             with torch.random.fork_rng(devices=[]):  # the caller's own draws stay the same
@@ -158,7 +158,7 @@ def resolve_model(
     Raises
     ------
     ConfigurationError
-        If there is no such model, or a setting is unknown or out of range.
+        If the model or a setting is unknown, or a setting is out of range.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A recommender that keeps up with new events and stays fair while it does."""
+"""The recommender: it learns from a stream of events, and measures or narrows gaps between groups of users."""
 
 from __future__ import annotations
 
@@ -47,29 +47,26 @@ Metrics = Sequence[str] | Mapping[str, Metric]
 class FairRecommender(ReprMixin):
     """Fit once, update with every period's new events, recommend at any time.
 
-    A recommender is one immutable `State` that is replaced as a whole: `recommend`, `evaluate`
-    and `save` can be called from any thread while another one updates, and an update that fails
-    or is interrupted changes nothing.
+    Any thread may recommend, evaluate, observe and save while another one updates. An update that fails or is
+    interrupted changes nothing.
 
     Parameters
     ----------
     model
-        What scores items: a registered name ("blend", "sasrec", "gru", "mf", "item-item", "popularity", …), one of
-        `fairstream.models` with its hyperparameters (`models.SASRec(length=200)`), or your own `Scorer` class or
-        function (n_users, n_items) → `Scorer`.
+        A name ("blend", "sasrec", "gru", "mf", "item-item", "popularity", …), one of `fairstream.models` with its
+        hyperparameters (`models.SASRec(length=200)`), or a custom `Scorer` class.
     fairness
-        What training does for fairness: `DisparityLoss` (FADE, the paper's), `LargestGapLoss`, `GroupDROLoss`,
-        `GroupWeight`, one of the names "signed", "absolute", "largest" and "group-dro", or a function of (scores,
-        groups, signs). None: nothing; groups are measured.
+        What training does for fairness: `DisparityLoss` (the paper's FADE), `LargestGapLoss`, `GroupDROLoss`,
+        `GroupWeight`, or a custom loss. None: groups are measured only.
     target
-        What each update may let happen between groups: `MaxGap`, or None.
+        The limit that each update steers to: `MaxGap`. None: no limit.
     strategy
-        What each update learns: `FineTune` (the default, "fine-tune"), "retrain", "window", "replay", "keep",
-        `RestartOnDegradation`, or your own `Strategy`.
+        What each update learns: `FineTune` (the default), "retrain", "window", "replay", "keep",
+        `RestartOnDegradation`, or a custom `Strategy`.
     training
-        Loss, batches, epochs, learning rate, optimizer and threads: `Training`. What it leaves out is the model's own.
+        Loss, batches, epochs, learning rate, optimizer, threads: `Training`. By default the model's own.
     metrics
-        What `evaluate` measures: names, or your own functions by name (`{"coverage@20": f}`).
+        What `evaluate` measures: names, or functions by name (`{"coverage@20": f}`).
     seed
         Seed of every random draw.
     device
@@ -134,7 +131,7 @@ class FairRecommender(ReprMixin):
         config
             The options.
         parts
-            Objects in place of the names "custom" among them.
+            The objects behind options that are "custom".
         metrics
             As for the constructor.
         runtime
@@ -218,7 +215,7 @@ class FairRecommender(ReprMixin):
         return _with_nested(params, _parts(self.recipe)) if deep else params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters of the constructor, or their settings; what was fitted is dropped.
+        """Change parameters of the constructor, or their settings; drop what was fitted.
 
         Parameters
         ----------
@@ -233,7 +230,7 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         ConfigurationError
-            If there is no such parameter or a value is wrong. Nothing has changed then.
+            If a parameter is unknown or a value is wrong; then nothing changes.
 
         """
         changed = {**self._params, **{name: value for name, value in params.items() if name in self._params}}
@@ -268,7 +265,7 @@ class FairRecommender(ReprMixin):
         advantaged: object = None,
         on_epoch: OnEpoch | None = None,
     ) -> Self:
-        """Train from scratch. Without groups, nothing is done for fairness, and a note says so.
+        """Train from scratch. Without groups, training does nothing for fairness, and a note says so.
 
         Parameters
         ----------
@@ -344,9 +341,9 @@ class FairRecommender(ReprMixin):
     ) -> Self:
         """Learn from new events, by the recommender's strategy.
 
-        Tables are read as by `fit`: the same columns, the same ratings. New users without a row in `users` are
-        learned from and have no group. Known (user, item) pairs are left out. `items` adds new items and replaces
-        the description of known ones; it needs a recommender that was fitted with descriptions.
+        It reads tables as `fit` does: the same columns, the same ratings. It skips known (user, item) pairs. New
+        users without a row in `users` have no group. `items` adds items and replaces the descriptions of known ones,
+        if `fit` had descriptions.
 
         Parameters
         ----------
@@ -355,9 +352,9 @@ class FairRecommender(ReprMixin):
         min_group_size
             With a target, groups with fewer tested users are not measured.
         control_step
-            With a target, the share of the controller's step to take, above 0 and up to 1.
+            With a target, the share of the controller's step to take: above 0, at most 1.
         measure_groups
-            With a target, measures the groups in place of plain means, for example with noise: a function of the
+            With a target, replaces the plain means of the groups, for example by noisy ones: a function of the
             users' rows, their values, the codes and names of their groups, and their values under recent popularity
             if the target has a `max_group_loss`.
         strategy
@@ -371,7 +368,7 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         DataError
-            If all events are known already, or cannot be read. Nothing has changed then.
+            If all events are known already, or cannot be read; then nothing changes.
         ConfigurationError
             If the recommender was loaded without groups while events have group weights: call `set_groups` first.
 
@@ -406,9 +403,9 @@ class FairRecommender(ReprMixin):
     def observe(self, events: Any = None, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
         """Record new events without training on them, at once, also while another thread runs an `update`.
 
-        The events' items are no longer recommended to their users, models that read histories read the events, and
-        the popularity fallback counts them. The next `update` learns them, unless `learn_later` is False. A model
-        with item tables recommends a new item once an `update` has trained its row, or at once if `items` gives it a
+        From then on users do not get these items again, models that read histories read the events, and the
+        popularity fallback counts them. The next `update` learns them, unless `learn_later` is False. A model with
+        item tables recommends a new item once an `update` has trained its row, or at once if `items` gives it a
         feature of a trained item. Without events, `items` describes items.
         """
         if events is None and items is None:
@@ -426,8 +423,8 @@ class FairRecommender(ReprMixin):
     def forget(self, user_ids: Any) -> int:
         """Remove users: their ids, groups, events, rows and optimizer state.
 
-        Other rows keep what they have learned from these users. Closed forms are computed again, with group weights
-        too, so a recommender that was loaded without groups needs `set_groups` first.
+        Other rows keep what they have learned from these users. Models in closed form are computed again. If they
+        have group weights and the checkpoint had no groups, call `set_groups` first.
 
         Parameters
         ----------
@@ -497,9 +494,9 @@ class FairRecommender(ReprMixin):
             return n_dropped
 
     def set_groups(self, users: Any, *, groups: Groups | None = None) -> None:
-        """Set every user's group, after a checkpoint without groups; users without a row have none.
+        """Set every user's group after loading a checkpoint without groups; users without a row get none.
 
-        If there were no groups at all, `groups` names them: `Groups` of any users.
+        If the recommender was fitted without groups, `groups` names them: `Groups` of any users.
         """
         with self._changing():
             state = self._states.current
@@ -510,7 +507,7 @@ class FairRecommender(ReprMixin):
             self._states.replace(replace(state, groups=groups, lacks_groups=False))
 
     def set_target(self, recipe: Recipe) -> None:
-        """Use the target of a recipe from now on; for a checkpoint that got its groups by `set_groups`."""
+        """Use the target and the objective of a recipe from now on, after `set_groups`."""
         with self._changing():
             changed = replace(self.recipe, target=recipe.target, objective=recipe.objective)
             self._trainer = replace(self._trainer, recipe=changed)
@@ -527,7 +524,7 @@ class FairRecommender(ReprMixin):
         only: Any = None,
         task: Task = "next",
     ) -> pa.Table:
-        """The k best items for each user, without those the user has interacted with.
+        """Return the k best items for each user, without the items of the user's own events.
 
         Parameters
         ----------
@@ -536,13 +533,12 @@ class FairRecommender(ReprMixin):
         k
             Items per user; fewer if the user has had nearly all items.
         histories
-            Instead of ids, the items that people without an id have interacted with, in order. Models that do not
-            read histories answer with the popularity fallback.
+            Instead of ids, the items of people without an id, in order. Models that do not read histories give them
+            the popularity fallback.
         exclude, only
-            Ids of items that must not be recommended, and of the only ones that may be: one id or a list. Unknown
-            ids change nothing.
+            Ids of items to leave out, or of the only items to rank: one id or a list. Unknown ids change nothing.
         task
-            What the lists predict: "next", all events of the user in the coming period, or "event", the user's very
+            What the lists predict: "next", all events of the user in the coming period; "event", the user's very
             next event. `evaluate` tests the same lists.
 
         Returns
@@ -593,12 +589,12 @@ class FairRecommender(ReprMixin):
         k, exclude, only, task
             As for `recommend`.
         users_per_file
-            How many users the lists of a file are for.
+            Users per file.
 
         Raises
         ------
         ConfigurationError
-            If the folder is not empty or cannot be written, or an option makes no sense.
+            If the folder is not empty or cannot be written, or an option is wrong.
 
         Examples
         --------
@@ -621,7 +617,7 @@ class FairRecommender(ReprMixin):
             maker.write(Path(path), ids, rows, state.fallback, users_per_file=users_per_file)
 
     def similar_items(self, items: Any, k: int = 20) -> pa.Table:
-        """The k items most similar to each of some items, by cosine.
+        """Return the k items most similar to each given item, by cosine.
 
         Models whose scores are inner products (mf, gru, sasrec) compare the items' vectors; the others compare the
         items' sets of users.
@@ -663,7 +659,7 @@ class FairRecommender(ReprMixin):
         keep_lists: bool = False,
         baseline: bool = False,
     ) -> Evaluation:
-        """Evaluate the quality by group on new events, with its uncertainty (protocol `strict`).
+        """Measure quality by group on new events, with its uncertainty.
 
         Call it before `update`: events that the model has learned cannot test it.
 
@@ -737,8 +733,8 @@ class FairRecommender(ReprMixin):
     ) -> Frontier:
         """Measure the cost of each level of a fairness lever on past events, and recommend a level.
 
-        A model with this recommender's configuration and no lever is pre-trained on the first events. A run for each
-        level starts from it: the model learns a period and is tested on the next. The recommender does not change.
+        It trains a model with this recommender's configuration and no lever on the first events. From there, a run
+        for each level learns a period and tests the model on the next. The recommender does not change.
 
         Parameters
         ----------
@@ -748,10 +744,10 @@ class FairRecommender(ReprMixin):
             "group_weight", how many times the events of the groups behind count, or "fairness_weight", λ. By default
             the first if the model takes weights (closed forms, sequence models with the softmax loss, the blend).
         levels
-            Values of the lever, including the one without effect (1 and 0); by default 1, 1.5, 2, 3, 5, 8 and
-            0, 0.5, 1, 2, 4, 8.
+            Values of the lever, with the one that has no effect; by default 1, 1.5, 2, 3, 5, 8 for "group_weight" and
+            0, 0.5, 1, 2, 4, 8 for "fairness_weight".
         n_periods
-            Periods to test on, after one that is only learned from.
+            Periods to test on, after a first one that is only learned.
         pretrain_ratio
             Share of the events before these periods.
         task, metric
@@ -759,8 +755,8 @@ class FairRecommender(ReprMixin):
         max_disparity
             The accepted gap; by default the target's.
         max_loss
-            The acceptable loss of everyone's quality, as a share; by default unlimited if the accepted gap can be
-            reached, else 1 %.
+            The acceptable loss of overall quality, as a share; by default unlimited if some level reaches the
+            accepted gap, else 1 %.
         min_group_size, n_resamples
             As for `evaluate`; `n_resamples` must be positive.
         on_progress
@@ -820,7 +816,7 @@ class FairRecommender(ReprMixin):
 
         Writes `items.parquet` (item_id, vector), `users.parquet` (user_id, vector), and the same vectors in the same
         order as `items.npy` and `users.npy` (float32), without users and items that the model cannot score. An index
-        does not know which items a user has had: request more, and leave those out.
+        does not know the user's own items: request more, and leave those out.
 
         Parameters
         ----------
@@ -830,7 +826,7 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         ConfigurationError
-            If the model's scores are no inner products (item-item, popularity, ncf, blend).
+            If the model's scores are not inner products (item-item, popularity, ncf, blend).
         CheckpointError
             If the folder is not empty, or cannot be written.
 
@@ -881,8 +877,8 @@ class FairRecommender(ReprMixin):
         metrics, device, engine
             As for the constructor.
         mapped
-            Map the model's file into memory, without the optimizer: for processes that recommend from one file. The
-            result can observe events, and cannot learn, forget or be saved.
+            Map the model's file into memory, without the optimizer, so that processes share it. The result can
+            recommend and observe events; it cannot learn, forget or be saved.
 
         Raises
         ------
@@ -929,7 +925,7 @@ class FairRecommender(ReprMixin):
 
     @property
     def state(self) -> State:
-        """The state in force: immutable, and valid for as long as you keep it."""
+        """The serving state: immutable, valid as long as you keep it."""
         return self._states.share()
 
     @property

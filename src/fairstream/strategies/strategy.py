@@ -117,12 +117,12 @@ class Period:
     new: Positions
     """The events to learn: those of this period, and earlier ones that were only observed."""
     quality: float | None
-    """Mean NDCG of W_{t−1} on D_t before learning it, over users it could score; None where it was not measured."""
+    """Mean NDCG of W_{t−1} on D_t before learning it, over users it could score; None if it was not measured."""
     memory: Memory
     """The memory of the last plan."""
     randomness: Randomness = field(default_factory=lambda: Randomness(0))
     tested: UserQuality | None = None
-    """The same for each user, where it was measured."""
+    """The same for each user, if it was measured."""
 
     @property
     def all(self) -> Positions:
@@ -186,8 +186,8 @@ class Retrain(Strategy):
 class FineTune(Strategy):
     """Fine-tune on the new period alone, every period   (Section 3.2); retrain on everything on a schedule, if any.
 
-    Fine-tuning forgets old distributions exponentially fast, but its learning error does not shrink with the past it
-    has seen. A restart retrains on everything   (Section 3.1).
+    Fine-tuning forgets old distributions exponentially fast, but its learning error does not shrink as the history
+    grows. A restart retrains on everything   (Section 3.1).
 
     Parameters
     ----------
