@@ -83,7 +83,8 @@ def check_number(
 
     >>> check_number("epochs", 3, least=1, whole=True)
     """
-    if not isinstance(value, Integral if whole else Real) or not math.isfinite(value):
+    is_number = isinstance(value, Integral if whole else Real) and math.isfinite(value)
+    if not is_number:
         expected = "a whole number" if whole else "a finite number"
     elif value < below and (value >= least if above is None else value > above):
         return

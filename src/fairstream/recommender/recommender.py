@@ -912,7 +912,7 @@ class FairRecommender(ReprMixin):
             raise ConfigurationError(f"a target is about a gap between groups, but {path} has none; leave it out")
         recommender = cls(metrics=metrics, device=runtime.device, **options)
         # Flat options may have set what no parameter says.
-        flat = ("update_epochs", "update_learning_rate") if strategy is AS_SAVED else ()
+        flat: tuple[str, ...] = ("update_epochs", "update_learning_rate") if strategy is AS_SAVED else ()
         flat += ("fairness_weight", "n_fairness_negatives") if fairness is AS_SAVED and target is AS_SAVED else ()
         parts = {name: value for name, value in options.items() if name in given}
         recipe = Recipe.resolve(**parts, **{name: manifest["recipe"].get(name) for name in flat})
