@@ -27,7 +27,7 @@ from fairstream.training.config import defaults_for
 class Method:
     """A strategy and a fairness loss, by their registered names.
 
-    A method that does more brings its own kind of `Run`, and can be used in experiments only.
+    A method that does more has its own kind of `Run` and works in experiments only.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Method:
     fairness: str | None = None
     """None: the recommendation loss alone."""
     lever: Literal["training", "lists"] | None = None
-    """Where it acts on groups besides that: in the training of the model, or in the finished lists."""
+    """Where else it acts on groups: in the training of the model, or in the finished lists."""
     options: type[Configuration] | None = None
-    """Its own options; fields that `RunConfig` has as well are other defaults for them."""
+    """Its own options; a field that `RunConfig` has, too, replaces its default."""
     run: Callable[..., Any] | None = None
     """Its kind of `Run`, with the parameters of `Run`."""
 
@@ -124,7 +124,7 @@ have weights of events alone."""
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, given: Any) -> Any:
-        """Options that are not given are the model's own."""
+        """Take options that are not given from the model."""
         if not isinstance(given, dict):
             return given
         name = given.get("model", cls.model_fields["model"].default)
@@ -180,7 +180,7 @@ have weights of events alone."""
         return self.with_options(fairness_weight=0.0, group_weight=1.0, max_disparity=None, max_group_loss=None)
 
     def recipe(self, parts: Parts | None = None) -> Recipe:
-        """How a recommender with these options learns; `parts` must hold the objects that are named "custom"."""
+        """The recipe of these options; `parts` must hold the objects that are named "custom"."""
         parts = parts or Parts()
         for name in _OBJECTS:
             if getattr(self, name) == CUSTOM and getattr(parts, name) is None:
@@ -219,7 +219,7 @@ _REGISTRIES: dict[str, Registry[Any]] = {
     "fairness": FAIRNESS_LOSSES,
 }
 _OBJECTS = ("model", "loss", "fairness", "strategy")
-"""Options that can be objects; "custom" stands for them in a flat configuration."""
+"""Options that can be objects; a flat configuration names them "custom"."""
 _OF_A_LOSS = {
     "fairness": "name",
     "fairness_weight": "weight",
@@ -227,7 +227,7 @@ _OF_A_LOSS = {
     "temperature": "temperature",
     "surrogate": "surrogate",
 }
-"""Flat options, and what they are called in a fairness loss."""
+"""Flat options, and their names in a fairness loss."""
 
 
 def _with_defaults(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class TrainingRequest:
 
     @cached_property
     def groups(self) -> Groups:
-        """The groups that training may use; with group weights, without users whom a rare item identifies."""
+        """The groups that training may use; with group weights, without users that a rare item identifies."""
         groups = self.new_events.groups
         if all(weight == 1 for weight in self.event_weights.values()):
             return groups
@@ -254,7 +254,7 @@ class JobRunner:
             )
         among = None
         if request.new_events.features is not None and is_window:
-            # No user has passed over an item without events, so it is no negative: its features alone score it.
+            # No user has passed over an item without events, so it is not a negative: only its features score it.
             has_events = np.bincount(rows.items, minlength=rows.n_items) > 0
             among = None if has_events.all() else np.flatnonzero(has_events)
         sampler = NegativeSampler(
