@@ -102,6 +102,7 @@ class Recipe:
             )
         own = model.defaults
         weight = getattr(loss, "weight", 0.5) if fairness_weight is None else fairness_weight
+        check_number("the weight of the fairness loss", weight)
         n_negatives = n_fairness_negatives or int(getattr(loss, "n_negatives", 4))
         return cls(
             model,

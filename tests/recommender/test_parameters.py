@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from torch import Tensor
+from torch.nn import CrossEntropyLoss
 
 import fairstream as fs
 from fairstream.cli.config_options import with_model_settings
@@ -102,6 +103,7 @@ def test_fine_tuning_has_its_own_epochs_and_rate_and_restarts() -> None:
         ({"target": "least-gap"}, r"target must be fairstream.MaxGap\(…\) or None, got 'least-gap'"),
         ({"target": 0.02}, r"target must be fairstream.MaxGap\(…\) or None, got 0.02"),
         ({"fairness": 0.5}, "fairness must be a name, .*, got 0.5"),
+        ({"fairness": CrossEntropyLoss()}, "the weight of the fairness loss must be a finite number, got None"),
         ({"strategy": 3}, r"strategy must be a name, fairstream.FineTune\(…\) or another Strategy, got 3"),
         ({"training": {"batch_size": 3}}, r"training must be fairstream.Training\(…\), got {'batch_size': 3}"),
         ({"model": 3}, "model must be a name, one of fairstream.models, or a Scorer class or function, got 3"),
