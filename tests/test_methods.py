@@ -185,6 +185,17 @@ def test_objects_of_ones_own_are_used_as_they_are() -> None:
     assert recipe.strategy is window
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [DisparityLoss("absolute", weight=3.0), LargestGapLoss(softness=0.3, weight=3.0), GroupDROLoss(step_size=0.5)],
+)
+def test_a_loss_keeps_the_fields_that_flat_options_do_not_have(loss: FairnessLoss) -> None:
+    options, parts = Parts.split(fairness=loss)
+    recipe = MethodConfig(**options).recipe(parts)
+    assert recipe.fairness == loss
+    assert recipe.objective.lambda_ == getattr(loss, "weight", None)
+
+
 @pytest.mark.parametrize("name", ["model", "loss", "fairness", "strategy"])
 def test_an_object_of_ones_own_has_to_be_given(name: str) -> None:
     config = MethodConfig(**{name: "custom"})

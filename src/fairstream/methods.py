@@ -27,7 +27,7 @@ from fairstream.training.config import defaults_for
 class Method:
     """A strategy and a fairness loss, by their registered names.
 
-    A method that does more brings its own kind of `Run`, and can be used in experiments only.
+    A method that does more has its own kind of `Run` and works in experiments only.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Method:
     fairness: str | None = None
     """None: the recommendation loss alone."""
     lever: Literal["training", "lists"] | None = None
-    """Where it acts on groups besides that: in the training of the model, or in the finished lists."""
+    """Where else it acts on groups: in the training of the model, or in the finished lists."""
     options: type[Configuration] | None = None
-    """Its own options; fields that `RunConfig` has as well are other defaults for them."""
+    """Its own options; a field that `RunConfig` has, too, replaces its default."""
     run: Callable[..., Any] | None = None
     """Its kind of `Run`, with the parameters of `Run`."""
 
@@ -124,7 +124,7 @@ have weights of events alone."""
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, given: Any) -> Any:
-        """Options that are not given are the model's own."""
+        """Take options that are not given from the model."""
         if not isinstance(given, dict):
             return given
         name = given.get("model", cls.model_fields["model"].default)
@@ -173,14 +173,14 @@ have weights of events alone."""
         """The same options with some changed, checked again; another model brings its own settings."""
         if "model" in options and options["model"] != self.model:
             options.setdefault("model_settings", {})
-        return super().with_options(**options)
+        return super().with_options(**{**self.model_dump(), **options})
 
     def without_lever(self) -> Self:
         """The same without fairness loss, group weights and target."""
         return self.with_options(fairness_weight=0.0, group_weight=1.0, max_disparity=None, max_group_loss=None)
 
     def recipe(self, parts: Parts | None = None) -> Recipe:
-        """How a recommender with these options learns; `parts` must hold the objects that are named "custom"."""
+        """The recipe of these options; `parts` must hold the objects that are named "custom"."""
         parts = parts or Parts()
         for name in _OBJECTS:
             if getattr(self, name) == CUSTOM and getattr(parts, name) is None:
@@ -188,9 +188,7 @@ have weights of events alone."""
         settings = {name: getattr(self, name) for name in Training.model_fields}
         fairness = parts.fairness
         if fairness is None and self.fairness_name is not None:
-            make = FAIRNESS_LOSSES[self.fairness_name]
-            options = {own: getattr(self, option) for option, own in _OF_A_LOSS.items() if own != "name"}
-            fairness = make(**_accepted(make, options))
+            fairness = _make_loss(self.fairness_name, self.model_dump())
         return Recipe.resolve(
             parts.model or resolve_model(self.model, self.model_settings),
             training=Training(**settings | ({} if parts.loss is None else {"loss": parts.loss})),
@@ -221,7 +219,7 @@ _REGISTRIES: dict[str, Registry[Any]] = {
     "fairness": FAIRNESS_LOSSES,
 }
 _OBJECTS = ("model", "loss", "fairness", "strategy")
-"""Options that can be objects; "custom" stands for them in a flat configuration."""
+"""Options that can be objects; a flat configuration names them "custom"."""
 _OF_A_LOSS = {
     "fairness": "name",
     "fairness_weight": "weight",
@@ -229,7 +227,7 @@ _OF_A_LOSS = {
     "temperature": "temperature",
     "surrogate": "surrogate",
 }
-"""Flat options, and what they are called in a fairness loss."""
+"""Flat options, and their names in a fairness loss."""
 
 
 def _with_defaults(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,6 +237,13 @@ def _with_defaults(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     }
     own = {**defaults_for(model.defaults, given, given.get("loss")), **updates}
     return {**own, **given, "model_settings": dict(model.settings)}
+
+
+def _make_loss(name: str, options: Mapping[str, Any]) -> FairnessLoss:
+    """The fairness loss of this name with the flat options that it takes."""
+    make = FAIRNESS_LOSSES[name]
+    own = {field: options[option] for option, field in _OF_A_LOSS.items() if option in options and field != "name"}
+    return make(**_accepted(make, own))
 
 
 def _accepted(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,7 +283,8 @@ class Parts:
                 raise ConfigurationError(f"{name} must be a name or a function or class, got {part!r}{weight}")
             if name == "fairness" and getattr(part, "name", None) in FAIRNESS_LOSSES:
                 options |= {option: getattr(part, own) for option, own in _OF_A_LOSS.items() if hasattr(part, own)}
-                continue
+                if _make_loss(part.name, options) == part:
+                    continue  # the flat options say it all
             if name == "model":
                 part = resolve_model(part)
                 if part.registered_name is not None:
@@ -330,5 +336,5 @@ class _Constant:
 
     loss: FairnessLoss
 
-    def __call__(self) -> FairnessLoss:
+    def __call__(self, **options: Any) -> FairnessLoss:
         return self.loss

@@ -1,11 +1,15 @@
-"""How a recommender learns, resolved once: model, training, fairness, target and strategy."""
+"""The recipe of a recommender, resolved once: model, training, fairness, target and strategy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from fairstream.configuration import check_number
 from fairstream.errors import ConfigurationError
 from fairstream.models import (
     ClosedFormScorer,
@@ -21,15 +25,15 @@ from fairstream.registry import CUSTOM
 from fairstream.strategies import STRATEGIES, MaxGap, Strategy
 from fairstream.training import EngineChoice, Training, choose_engine
 
-DEFAULT_UPDATE_EPOCHS = 10  # epochs of an update, where neither the strategy nor the model says how many (the paper's)
-AS_SAVED: Any = "as saved"  # stands for what a checkpoint holds
+DEFAULT_UPDATE_EPOCHS = 10  # the paper's, if neither the strategy nor the model sets the epochs of an update
+AS_SAVED: Any = "as saved"  # the default of an option that stays as in the checkpoint
 
 
 @dataclass(frozen=True)
 class GroupWeight:
-    """Let an event of every group but the advantaged one count `weight` times.
+    """Count the events of every group but the advantaged one `weight` times.
 
-    It acts on models computed in closed form, on the blend, and on sequence models with the softmax loss. Users whom a
+    It acts on models computed in closed form, on the blend, and on sequence models with the softmax loss. Users that a
     rare item could identify count once.
 
     Examples
@@ -41,8 +45,7 @@ class GroupWeight:
     weight: float = 2.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.weight, float | int) and self.weight > 0):
-            raise ConfigurationError(f"a group weight must be > 0, got {self.weight!r}")
+        check_number("a group weight", self.weight, above=0)
 
 
 Fairness = str | FairnessLoss | GroupWeight | tuple[Any, ...] | None
@@ -51,7 +54,7 @@ Fairness = str | FairnessLoss | GroupWeight | tuple[Any, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Everything that decides how a recommender learns. `resolve` makes it; nothing else interprets options."""
+    """All settings of learning, filled in. `resolve` makes it; nothing else interprets options."""
 
     model: Model
     training: Training  # with every setting filled in
@@ -79,17 +82,14 @@ class Recipe:
         update_epochs: int | None = None,
         update_learning_rate: float | None = None,
     ) -> Recipe:
-        """Resolve the options of a recommender, which are those of `FairRecommender`, or raise ConfigurationError.
+        """Fill in the options of `FairRecommender`, or raise a ConfigurationError.
 
         `fairness_weight` and `n_fairness_negatives` are λ and μ; by default the attributes `weight` and `n_negatives`
-        of the fairness loss, else 0.5 and 4. `update_epochs` and `update_learning_rate` count where the strategy does
-        not say; by default the model's own.
+        of the fairness loss, else 0.5 and 4. `update_epochs` and `update_learning_rate` apply if the strategy has
+        none; by default the model's own.
         """
         model = resolve_model(model)
-        given = training or Training()
-        if not isinstance(given, Training):
-            raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
-        settings = given.over(model.defaults)
+        settings = _resolve_training(training).over(model.defaults)
         if target is not None and not isinstance(target, MaxGap):
             raise ConfigurationError(f"target must be fairstream.MaxGap(…) or None, got {target!r}")
         loss, group_weight = _resolve_fairness(fairness)
@@ -102,6 +102,7 @@ class Recipe:
             )
         own = model.defaults
         weight = getattr(loss, "weight", 0.5) if fairness_weight is None else fairness_weight
+        check_number("the weight of the fairness loss", weight)
         n_negatives = n_fairness_negatives or int(getattr(loss, "n_negatives", 4))
         return cls(
             model,
@@ -121,11 +122,11 @@ class Recipe:
 
     @property
     def has_lever(self) -> bool:
-        """Whether anything is done for fairness: a fairness loss, group weights or a target."""
+        """Whether there is a fairness loss, a group weight or a target."""
         return self.objective.is_fair or self.group_weight != 1 or self.target is not None
 
     def without_lever(self) -> Recipe:
-        """The same with nothing done for fairness."""
+        """The same recipe without fairness loss, group weight and target."""
         objective = _objective(self.training, None, 0.0, self.training.n_negatives)
         return replace(self, objective=objective, fairness=None, group_weight=1.0, target=None)
 
@@ -135,62 +136,65 @@ class Recipe:
 
     @property
     def calibrates(self) -> bool:
-        """Whether a model takes over something from the one before it, as the blend does its weights."""
+        """Whether an update calibrates the model on new events, as the blend does with its weights."""
         return self.model.scorer.calibrate_from is not Scorer.calibrate_from
 
     @property
     def fairness_option(self) -> Fairness:
-        """The parameter `fairness` that gives the fairness loss and the group weight."""
+        """The parameter `fairness` of the constructor: the fairness loss, the group weight, or both."""
         parts = tuple(
             part for part in (self.fairness, GroupWeight(self.group_weight)) if part not in (None, GroupWeight(1.0))
         )
         return parts if len(parts) > 1 else parts[0] if parts else None
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as JSON; "custom" stands for an object that no registry knows."""
-        fairness: Any = None
-        if self.fairness is not None:
-            name = _name_of_fairness(self.fairness)
-            fairness = {"name": name or CUSTOM, "options": _options(self.fairness) if name else {}}
+        """The recipe as JSON; an object that no registry can make again is "custom"."""
         strategy = STRATEGIES.name_of(self.strategy) or STRATEGIES.name_of(type(self.strategy))
         settings, loss = self.training.model_dump(exclude={"threads", "loss"}), self.training.loss
+        try:
+            model = {"name": self.model.registered_name or CUSTOM, "settings": _as_json(self.model.settings)}
+        except TypeError:
+            raise ConfigurationError(
+                f"a checkpoint holds numbers, text and lists, and {self.model.name} has the settings "
+                f"{self.model.settings}; bind the others to the model with functools.partial"
+            ) from None
         return {
-            "model": {"name": self.model.registered_name or CUSTOM, "settings": self.model.settings},
+            "model": model,
             "training": {**settings, "loss": loss if isinstance(loss, str) else LOSSES.name_of(loss) or CUSTOM},
-            "fairness": fairness,
+            "fairness": self.fairness and _stored(self.fairness, _name_of_fairness(self.fairness), _make_fairness),
+            "fairness_weight": self.objective.lambda_,
+            "n_fairness_negatives": self.n_fairness_negatives,
             "group_weight": self.group_weight,
             "target": None if self.target is None else asdict(self.target),
-            "strategy": {"name": strategy or CUSTOM, "options": _options(self.strategy) if strategy else {}},
+            "strategy": _stored(self.strategy, strategy, _resolve_strategy),
             "update_epochs": self.update_epochs,
             "update_learning_rate": self.update_learning_rate,
         }
 
 
 def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's options of a recipe that `Recipe.to_json` wrote to `path`, with those that change from now on.
+    """The constructor's options from the JSON of a recipe at `path`, with those in `given` that are not `AS_SAVED`.
 
-    An option given as `AS_SAVED` stays as it was. A ConfigurationError says which object was saved as "custom" and is
-    missing, or what cannot change.
+    Raises a ConfigurationError if a "custom" object is missing, or an option cannot change.
     """
     options = {name: value for name, value in given.items() if value is not AS_SAVED}
     model, fairness, strategy = saved["model"], saved["fairness"], saved["strategy"]
     for name, part in (("model", model), ("fairness", fairness), ("strategy", strategy)):
         if part is not None and part["name"] == CUSTOM and name not in options:
             raise ConfigurationError(f"{path} was saved with a custom {name}; pass it again as {name}=")
-    training: Training | None = options.pop("training", None)
-    settings = {**saved["training"], **(training.given if training else {})}
+    settings = {**saved["training"], **_resolve_training(options.pop("training", None)).given}
     if settings["loss"] == CUSTOM:
         raise ConfigurationError(f"{path} was saved with a custom loss; pass it again as training=Training(loss=…)")
     own = resolve_model(options["model"]) if "model" in options else resolve_model(model["name"], model["settings"])
     if own.name != model["name"] != CUSTOM:
         raise ConfigurationError(f"{path} was saved with the model {model['name']}: do not pass a model")
     if "fairness" not in options:
-        losses = () if fairness is None else (FAIRNESS_LOSSES[fairness["name"]](**fairness["options"]),)
+        losses = () if fairness is None else (_make_fairness(fairness["name"], fairness["options"]),)
         weight = saved["group_weight"]
         options["fairness"] = losses if weight == 1 else (*losses, GroupWeight(weight))
     for what, before, now in (
         ("optimizer", saved["training"]["optimizer"], settings["optimizer"]),
-        ("model", model["settings"], own.settings),
+        ("model", model["settings"], _as_json(own.settings)),
         ("group weight", saved["group_weight"], _resolve_fairness(options["fairness"])[1]),
     ):
         if before != now:
@@ -218,7 +222,7 @@ def _objective(settings: Training, fairness: FairnessLoss | None, weight: float,
 
 
 def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
-    """The fairness loss, and how many times the events of the groups behind count."""
+    """The fairness loss and the group weight."""
     parts = fairness if isinstance(fairness, tuple) else () if fairness is None else (fairness,)
     weights = [part.weight for part in parts if isinstance(part, GroupWeight)]
     losses = [part for part in parts if not isinstance(part, GroupWeight)]
@@ -228,7 +232,18 @@ def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
             f"groups, signs), or a tuple of one loss and one GroupWeight, got {fairness!r}"
         )
     loss = losses[0] if losses else None
-    return FAIRNESS_LOSSES[loss]() if isinstance(loss, str) else loss, weights[0] if weights else 1.0
+    return _make_fairness(loss) if isinstance(loss, str) else loss, weights[0] if weights else 1.0
+
+
+def _make_fairness(name: str, options: Mapping[str, Any] | None = None) -> FairnessLoss:
+    return FAIRNESS_LOSSES[name](**options or {})
+
+
+def _resolve_training(training: Any) -> Training:
+    training = Training() if training is None else training
+    if not isinstance(training, Training):
+        raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
+    return training
 
 
 def _resolve_strategy(strategy: Any, options: Mapping[str, Any] | None = None) -> Strategy:
@@ -243,12 +258,30 @@ def _resolve_strategy(strategy: Any, options: Mapping[str, Any] | None = None) -
 
 def _name_of_fairness(fairness: FairnessLoss) -> str | None:
     registered = (name for name, make in FAIRNESS_LOSSES.items() if getattr(make, "loss", None) is fairness)
-    return getattr(fairness, "name", None) or next(registered, None)
+    return next(registered, None) or getattr(fairness, "name", None)
 
 
-def _options(part: object) -> dict[str, Any]:
-    """The fields of a dataclass that its constructor takes, as JSON holds them."""
-    if not is_dataclass(part):
-        return {}
-    options = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
-    return {name: value for name, value in options.items() if isinstance(value, str | float | int)}
+def _stored(part: Any, name: str | None, make: Callable[..., Any]) -> dict[str, Any]:
+    """The registered name of a part and its options as JSON holds them; "custom" if they do not make it again."""
+    try:
+        options = _as_json(_options(part))
+        again = None if name is None else make(name, options)
+        if again == part or (type(again) is type(part) and vars(again) == vars(part)):
+            return {"name": name, "options": options}
+    except (TypeError, ValueError):
+        pass  # JSON cannot hold an option, nothing has this name, or arrays cannot be compared
+    return {"name": CUSTOM, "options": {}}
+
+
+def _options(part: Any) -> dict[str, Any]:
+    """The fields of a dataclass that its constructor takes; defaults only if they are numbers or text."""
+    options = {field: getattr(part, field.name) for field in (fields(part) if is_dataclass(part) else ()) if field.init}
+    return {
+        field.name: value
+        for field, value in options.items()
+        if isinstance(value, str | float | int) or value != field.default
+    }
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=np.generic.item))  # numbers of NumPy are numbers

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from fairstream.errors import ConfigurationError
 
 T = TypeVar("T")
-CUSTOM = "custom"  # the name that stands in a stored configuration for an object that is not registered
+CUSTOM = "custom"  # the name of unregistered objects in stored configurations
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -46,7 +46,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self._parts[name.lower()] = part
 
     def defer(self, module: str, *names: str) -> None:
-        """Make names available that a module registers; it is imported when one of them is first used."""
+        """Announce names that a module registers; the first use of one imports the module."""
         for name in names:
             self._names[name.lower()], self._deferred[name.lower()] = name, module
 
@@ -64,7 +64,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise ConfigurationError(f"{self.kind} must be one of {known}, or your own object, got {name!r}") from None
 
     def name_of(self, part: object) -> str | None:
-        """The name under which a part was registered; None: it was not."""
+        """The name of a registered part; None if it is not registered."""
         return next((self._names[name] for name, known in self._parts.items() if known is part), None)
 
     def __getitem__(self, name: str) -> T:
@@ -122,7 +122,7 @@ def _import_file(path: Path) -> None:
         return
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

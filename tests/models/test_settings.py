@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import fairstream as fs
-from fairstream.models import MODELS, SASRecScorer, resolve_model
+from fairstream.models import MODELS, Blend, SASRec, SASRecScorer, resolve_model
 from fairstream.models.config import ModelConfig
 
 
@@ -89,3 +89,25 @@ def test_a_custom_class_that_is_named_like_a_built_in_model_is_kept(name: str) -
     assert options["model"] == "custom"
     assert parts.model.scorer is own
     assert fs.FairRecommender(own).recipe.to_json()["model"]["name"] == "custom"
+
+
+def wide(n_users: int, n_items: int, *, width: int) -> Wide:
+    return Wide(n_users, n_items, width=width)
+
+
+def test_a_function_may_need_its_settings() -> None:
+    assert fs.FairRecommender(resolve_model(wide, {"width": 6})).recipe.model.scorer is Wide
+
+
+@pytest.mark.parametrize("model", [type("Odd", (), {"__init__": lambda self, n_users, n_items: None}), lambda u, i: 3])
+def test_a_model_must_be_a_scorer(model: Any) -> None:
+    with pytest.raises(fs.ModelError, match=r"must be a fairstream\.Scorer, got (Odd|int)"):
+        fs.FairRecommender(model)
+
+
+def test_a_part_may_be_an_object_and_have_settings_too() -> None:
+    rec = fs.FairRecommender().set_params(model__sequence__blocks=1, model__sequence=SASRec(length=3))
+    assert rec.recipe.model == Blend(sequence=SASRec(length=3, blocks=1))
+    assert resolve_model(Blend(), {"sequence": SASRec(length=3)}) == Blend(sequence=SASRec(length=3))
+    with pytest.raises(fs.ConfigurationError, match="instance of SASRec, got 3"):
+        rec.set_params(model__sequence=3)

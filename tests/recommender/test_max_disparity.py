@@ -176,6 +176,14 @@ def test_where_the_loss_knows_no_weights_the_controller_sets_lambda() -> None:
     assert not torch.equal(rec.model.state_dict()["item.weight"], plain.model.state_dict()["item.weight"])
 
 
+def test_the_softmax_loss_of_a_model_that_reads_no_sequences_takes_no_event_weights() -> None:
+    options: dict[str, Any] = {"pretrain_epochs": 2, "update_epochs": 2, "loss": "softmax"}
+    rec, plain = kept_up("mf", **options), kept_up("mf", max_disparity=None, method="Finetune", **options)
+    assert rec.last_update is not None
+    assert rec.last_update.fairness_weight is not None
+    assert not torch.equal(rec.model.state_dict()["item.weight"], plain.model.state_dict()["item.weight"])
+
+
 @pytest.mark.slow
 def test_the_lever_is_lambda_where_that_is_asked_for() -> None:
     options: dict[str, Any] = {"pretrain_epochs": 1, "update_epochs": 1, "embedding_dim": 8, "batch_size": 512}

@@ -219,7 +219,7 @@ def test_inner_products_of_exported_vectors_are_the_scores(model: str, tmp_path:
 def test_scores_that_are_no_inner_products_are_not_exported(model: str, tmp_path: Path) -> None:
     options = {} if model in ("item-item", "popularity") else FAST
     rec = make_recommender(model, **options).fit(FIRST)
-    with pytest.raises(fs.ConfigurationError, match=f"model {model} are no inner products"):
+    with pytest.raises(fs.ConfigurationError, match=f"model {model} are not inner products"):
         rec.export(tmp_path / "vectors")
     assert not (tmp_path / "vectors").exists()
 
@@ -237,7 +237,7 @@ def test_a_log_says_when_it_begins_and_ends() -> None:
 
 def test_an_export_overwrites_nothing(fitted: fs.FairRecommender, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(fs.CheckpointError, match="holds something already"):
+    with pytest.raises(fs.CheckpointError, match="is not empty"):
         fitted.export(tmp_path)
 
 

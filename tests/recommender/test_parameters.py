@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from torch import Tensor
+from torch.nn import CrossEntropyLoss
 
 import fairstream as fs
 from fairstream.cli.config_options import with_model_settings
+from fairstream.methods import MethodConfig, register_fairness, register_strategy
 from fairstream.models import ItemItem, resolve_model
+from fairstream.objectives import FAIRNESS_LOSSES
+from fairstream.strategies import STRATEGIES, Keep, Retrain, SlidingWindow
 from support import make_recommender
 
 STREAM = fs.synthetic_stream(n_users=40, n_items=30, n_events=600, seed=0)
@@ -96,6 +103,7 @@ def test_fine_tuning_has_its_own_epochs_and_rate_and_restarts() -> None:
         ({"target": "least-gap"}, r"target must be fairstream.MaxGap\(…\) or None, got 'least-gap'"),
         ({"target": 0.02}, r"target must be fairstream.MaxGap\(…\) or None, got 0.02"),
         ({"fairness": 0.5}, "fairness must be a name, .*, got 0.5"),
+        ({"fairness": CrossEntropyLoss()}, "the weight of the fairness loss must be a finite number, got None"),
         ({"strategy": 3}, r"strategy must be a name, fairstream.FineTune\(…\) or another Strategy, got 3"),
         ({"training": {"batch_size": 3}}, r"training must be fairstream.Training\(…\), got {'batch_size': 3}"),
         ({"model": 3}, "model must be a name, one of fairstream.models, or a Scorer class or function, got 3"),
@@ -109,9 +117,13 @@ def test_a_parameter_of_another_kind_is_one_sentence(options: dict[str, Any], se
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: fs.GroupWeight("a"), "a group weight must be > 0, got 'a'"),  # type: ignore[arg-type]
-        (lambda: fs.FineTune("3"), "epochs must be >= 1, got '3'"),  # type: ignore[arg-type]
-        (lambda: fs.FineTune(learning_rate="1"), "learning_rate must be > 0, got '1'"),  # type: ignore[arg-type]
+        (lambda: fs.GroupWeight("a"), "a group weight must be a finite number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: fs.FineTune("3"), "epochs must be a whole number, got '3'"),  # type: ignore[arg-type]
+        (lambda: fs.FineTune(learning_rate="1"), "learning_rate must be a finite number, got '1'"),  # type: ignore[arg-type]
+        (lambda: fs.DisparityLoss(n_negatives=2.5), "n_negatives must be a whole number, got 2.5"),  # type: ignore[arg-type]
+        (lambda: fs.DisparityLoss(temperature="3"), "temperature must be a finite number, got '3'"),  # type: ignore[arg-type]
+        (lambda: fs.DisparityLoss(weight=float("inf")), "weight must be a finite number, got inf"),
+        (lambda: fs.MaxGap(1.5), "gap must be between 0 and 1, got 1.5"),
     ],
 )
 def test_a_value_of_another_kind_is_one_sentence(make: Any, sentence: str) -> None:
@@ -129,3 +141,181 @@ def test_the_model_of_a_checkpoint_may_be_passed_again_and_no_other(tmp_path: Pa
         fs.load(tmp_path, model=fs.models.ItemItem(ridge=6))
     with pytest.raises(fs.ConfigurationError, match="do not pass a model"):
         fs.load(tmp_path, model="mf")
+
+
+def test_a_parameter_and_its_settings_change_together() -> None:
+    rec = fs.FairRecommender("item-item", fairness="signed", training=fs.Training(batch_size=9))
+    rec.set_params(
+        model="sasrec",
+        model__length=7,
+        fairness="absolute",
+        fairness__weight=2.0,
+        strategy="window",
+        strategy__n_periods=5,
+        training=fs.Training(l2=0.5),
+        training__batch_size=3,
+    )
+    assert rec.recipe.model == fs.models.SASRec(length=7)
+    assert rec.recipe.fairness == fs.DisparityLoss("absolute", weight=2.0)
+    assert rec.recipe.strategy == SlidingWindow(5)
+    assert rec.get_params()["training"].given == {"l2": 0.5, "batch_size": 3}
+    with pytest.raises(fs.ConfigurationError, match="model__ridge is not a parameter"):
+        rec.set_params(model__ridge=5)
+    rec = fs.FairRecommender("sasrec", training=fs.Training(loss="bpr"))
+    rec.set_params(target=fs.MaxGap(0.1, lever="event-weights"), training__loss="softmax")  # only both together fit
+    assert rec.recipe.training.loss == "softmax"
+
+
+@pytest.mark.parametrize("fairness", ["signed", "largest", "group-dro"])
+def test_all_parameters_can_be_set_to_what_they_are(fairness: str) -> None:
+    rec = fs.FairRecommender(fairness=fairness, target=fs.MaxGap(0.1), training=TINY)
+    before = rec.recipe.to_json()
+    assert rec.set_params(**rec.get_params()).recipe.to_json() == before
+
+
+def test_training_with_options_leaves_the_others_to_the_model() -> None:
+    training = fs.Training(batch_size=7).with_options(l2=0.5)
+    assert training.given == {"batch_size": 7, "l2": 0.5}
+    assert fs.FairRecommender("sasrec", training=training).recipe.training.loss == "softmax"
+
+
+@pytest.mark.parametrize("loss", ["bpr", "softmax"])
+def test_a_group_weight_without_effect_is_noted(loss: str) -> None:
+    training = TINY.with_options(loss=loss)
+    plain, weighted = (fs.FairRecommender("mf", fairness=each, training=training) for each in (None, fs.GroupWeight(5)))
+    assert lists(plain.fit(LOG)).equals(lists(weighted.fit(LOG)))
+    assert any("the group weight has no effect" in note for note in weighted.notes)
+    assert not any("group weight" in note for note in fs.FairRecommender("item-item").fit(LOG).notes)
+
+
+def test_another_strategy_for_one_update_leaves_the_memory_of_the_recommenders_own() -> None:
+    rec = fs.FairRecommender("mf", strategy=fs.FineTune(epochs=1, restart_every=3), training=TINY).fit(LOG)
+    others = (None, Keep(), fs.FineTune(epochs=1), None, Retrain(), None)
+    memory = []
+    for start, strategy in zip(range(0, 90, 15), others, strict=True):
+        rec.update(LATER.slice(start, 15), users=STREAM.users, strategy=strategy)
+        memory.append(rec.state.memory.get("since_restart", 0))
+    assert memory == [1, 1, 1, 2, 0, 1]
+
+
+# ── recipes in checkpoints ───────────────────────────────────────────────────────────────
+
+
+def spread(scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
+    return scores.var()
+
+
+class Spread(fs.DisparityLoss):
+    """A loss that inherits the name of another one."""
+
+    def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
+        return scores.var()
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A registered object with fields."""
+
+    scale: float
+
+    def __call__(self, scores: Tensor, groups: Tensor, signs: Tensor) -> Tensor:
+        return self.scale * scores.var()
+
+
+@dataclass(frozen=True)
+class Window(fs.Strategy):
+    """A strategy whose option may be None, and one that JSON cannot hold."""
+
+    n: int | None = 3
+    names: tuple[str, ...] = ("a",)
+
+    def plan(self, period: Any) -> fs.Plan:
+        return fs.Plan.fine_tune(period)
+
+
+class Plain(fs.Strategy):
+    """A strategy that is no dataclass."""
+
+    def __init__(self, n: int = 1) -> None:
+        self.n = n
+
+    def plan(self, period: Any) -> fs.Plan:
+        return fs.Plan.fine_tune(period)
+
+
+@pytest.fixture
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry in (FAIRNESS_LOSSES, STRATEGIES):
+        for name in ("_parts", "_names"):
+            monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    register_fairness("spread", spread)
+    register_fairness("scaled", Scaled(3.0))
+    register_strategy("some-window", Window)
+    register_strategy("plain", Plain)
+
+
+def saved(path: Path, **options: Any) -> fs.FairRecommender:
+    rec = fs.FairRecommender(fs.models.MF(embedding_dim=4), training=TINY, device="cpu", **options).fit(LOG)
+    rec.save(path)
+    return rec
+
+
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fairness": "scaled"},
+        {"fairness": fs.DisparityLoss(n_negatives=np.int64(8), temperature=np.float32(0.5))},  # type: ignore[arg-type]
+        {"fairness": fs.LargestGapLoss(softness=0.3)},
+        {"strategy": Window(None)},
+        {"strategy": "plain"},
+        {"strategy": fs.FineTune(epochs=np.int64(2), learning_rate=np.float32(0.5))},  # type: ignore[arg-type]
+    ],
+)
+def test_a_registered_part_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
+    rec = saved(tmp_path, **options)
+    loaded = fs.load(tmp_path)
+    assert loaded.recipe.fairness == rec.recipe.fairness
+    assert type(loaded.recipe.strategy) is type(rec.recipe.strategy)
+    assert vars(loaded.recipe.strategy) == vars(rec.recipe.strategy)
+    assert loaded.recipe.to_json() == rec.recipe.to_json()
+
+
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize(
+    "options", [{"fairness": Spread()}, {"strategy": Window(names=("b",))}, {"strategy": Plain(2)}]
+)
+def test_a_part_that_its_name_would_not_make_again_is_custom(options: dict[str, Any], tmp_path: Path) -> None:
+    saved(tmp_path, **options)
+    (name,) = options
+    with pytest.raises(fs.ConfigurationError, match=f"saved with a custom {name}; pass it again"):
+        fs.load(tmp_path)
+    loaded = fs.load(tmp_path, **options)
+    assert options[name] in (loaded.recipe.fairness, loaded.recipe.strategy)
+
+
+@pytest.mark.usefixtures("registries")
+def test_flat_options_of_a_registered_loss_are_saved(tmp_path: Path) -> None:
+    config = MethodConfig(fairness="spread", fairness_weight=2.0, n_fairness_negatives=7, pretrain_epochs=1)
+    fs.FairRecommender.from_config(config, device="cpu").fit(LOG).save(tmp_path)
+    objective = fs.load(tmp_path).recipe.objective
+    assert (objective.lambda_, objective.mu) == (2.0, 7)
+    assert fs.load(tmp_path, fairness="signed").recipe.objective.lambda_ == 0.5
+
+
+class Deep(fs.models.MFScorer):
+    """A custom model whose settings are no JSON values."""
+
+    def __init__(self, n_users: int, n_items: int, *, dims: tuple[int, ...] = (4,), activation: Any = None) -> None:
+        super().__init__(n_users, n_items, embedding_dim=dims[0])
+
+
+def test_settings_of_a_custom_model_are_compared_as_json_holds_them(tmp_path: Path) -> None:
+    model = resolve_model(Deep, {"dims": (5,)})
+    fs.FairRecommender(model, training=TINY, device="cpu").fit(LOG).save(tmp_path)
+    assert fs.load(tmp_path, model=model).model.item.embedding_dim == 5
+    with pytest.raises(fs.ConfigurationError, match="cannot change"):
+        fs.load(tmp_path, model=Deep)
+    rec = fs.FairRecommender(resolve_model(Deep, {"activation": len}), training=TINY, device="cpu").fit(LOG)
+    with pytest.raises(fs.ConfigurationError, match="a checkpoint holds numbers, text and lists, and Deep has"):
+        rec.save(tmp_path)

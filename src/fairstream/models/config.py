@@ -12,7 +12,7 @@ import torch
 
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
-from fairstream.models.scorer import ModelFactory, Scorer, make_model
+from fairstream.models.scorer import ModelFactory, Scorer, check_kind, make_model
 from fairstream.registry import Registry
 
 FEATURE_BUCKETS = 4096  # rows that the features of items share, by their hash, in a custom model that reads features
@@ -23,7 +23,7 @@ class ModelConfig(Configuration):
 
     A subclass names its fields, with their ranges and defaults, and the `Scorer` class that it builds. The class
     takes (n_users, n_items) and the fields as keywords. A field `feature_buckets` declares that the model reads
-    features of items; the class gets it only where items have features.
+    features of items; the class gets it only if items have features.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class CustomModel:
 
     @cached_property
     def _keywords(self) -> list[inspect.Parameter]:
-        """What the factory takes besides the numbers of users and items."""
+        """The parameters of the factory after the numbers of users and items."""
         parameters = list(inspect.signature(self.factory).parameters.values())
         return [p for at, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY or at > 1]
 
@@ -112,17 +112,17 @@ class CustomModel:
 
     @cached_property
     def scorer(self) -> type[Scorer]:
-        """The class of the model: the factory itself, or what it makes for one user and one item."""
+        """The class of the model: the factory itself, or the class of the model that it makes."""
         kind = self.factory.func if isinstance(self.factory, partial) else self.factory
-        if isinstance(kind, type):
-            return kind
-        with torch.random.fork_rng(devices=[]):  # the caller's own draws stay the same
-            return type(self.factory(1, 1))
+        if not isinstance(kind, type):
+            with torch.random.fork_rng(devices=[]):  # the caller's own draws stay the same
+                kind = type(self.factory(1, 1, **self.settings))
+        return check_kind(kind)
 
     @property
     def defaults(self) -> Mapping[str, Any]:
         """Training settings that suit the model better than the paper's."""
-        return getattr(self.scorer, "defaults", {})
+        return self.scorer.defaults
 
     @property
     def reads_features(self) -> bool:
@@ -158,7 +158,7 @@ def resolve_model(
     Raises
     ------
     ConfigurationError
-        If there is no such model, or a setting is unknown or out of range.
+        If the model or a setting is unknown, or a setting is out of range.
 
     Examples
     --------
@@ -192,10 +192,11 @@ def resolve_model(
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """{"sequence.length": 3} → {"sequence": {"length": 3}}."""
     nested: dict[str, Any] = {}
-    for name, value in settings.items():
+    for name, value in sorted(settings.items()):  # a part comes before its settings
         first, _, rest = name.partition(".")
         if rest:
             part = nested.get(first, {})
+            part = part.model_dump() if isinstance(part, ModelConfig) else part
             if not isinstance(part, Mapping):
                 raise ConfigurationError(f"{first} is a part of the model and {name} its setting; give one of them")
             nested[first] = _merged(part, _nested({rest: value}))
@@ -210,5 +211,10 @@ def _unknown_setting(name: str, model: str, known: Iterable[str]) -> str:
 
 
 def _merged(known: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    both = {name: _merged(known[name], new) for name, new in changed.items() if isinstance(known.get(name), dict)}
+    """`known` with `changed` over it, also inside of their common dictionaries."""
+    both = {
+        name: _merged(known[name], new)
+        for name, new in changed.items()
+        if isinstance(new, dict) and isinstance(known.get(name), dict)
+    }
     return {**known, **changed, **both}

@@ -1,4 +1,4 @@
-"""The context of a score: what a model may know of a user, built once for training, evaluation and serving."""
+"""The context of a score: what a model may know about a user in training, evaluation and serving."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASKS: tuple[Task, ...] = ("event", "next")
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What is known of B users, each at the moment of the score."""
+    """What the model may know about B users, each at the moment of the score."""
 
     history: Tensor | None = None
     """(B, L) the user's latest items before that moment, in chronological order, padded with −1 at the front."""
@@ -40,16 +40,15 @@ NO_CONTEXT = Context()
 class ContextBuilder:
     """Builds the contexts of one model from one history.
 
-    Training, evaluation and serving use the same builder, so a model cannot see the future in one
-    of them and not in another.
+    Training, evaluation and serving use the same builder, so none of them can leak the future to the model.
     """
 
     history_length: int  # how many of the user's latest items the model reads; 0: none
-    history: History  # all events that may be known
+    history: History  # all events that the model may know
     trained: Mask | None = None  # (n_users,) whether the model has been trained on each user
     device: torch.device | str = "cpu"
     items: Rows | None = None  # the sorted rows of the items that the model can score; None: all of them
-    observed: History | None = None  # a longer history to read latest items from: its later events are not learned
+    observed: History | None = None  # a longer history to read latest items from; its later events are not learned
     task: Task = "event"
 
     def observing(self, history: History) -> ContextBuilder:

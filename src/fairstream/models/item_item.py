@@ -177,16 +177,16 @@ class ItemItem(ModelConfig):
 
     s_ui = Σ_j B_ji over the items j of the user's history, with B = I − P / diag(P), P = (G + λ I)^−1 and
     G = Σ_u w_u x_u x_uᵀ, where x_u holds the user's items as zeros and ones. B is the ridge regression of each item on
-    all others. A user with n_u items counts w_u = n_u^−activity times, so that the most active users do not decide
-    alone, and λ is `ridge` times the mean diagonal of G, so that it suits a log of any size.
+    all others. A user with n_u items counts w_u = n_u^−activity times, so that the most active users do not dominate,
+    and λ is `ridge` times the mean diagonal of G, so that it suits a log of any size.
 
-    There are no user rows: anyone with a history is served from it, newcomers after their first event. G is kept in
-    float64 and changed by the new events alone, so that an update equals a computation from scratch and a user can be
-    removed without a trace. B is float32 and solved for at every update.
+    There is no user table: the model serves every user from the first event on. An update adds the new events to G,
+    in float64, and solves for B again, in float32. The result equals a computation from scratch, and forgetting a
+    user leaves no trace.
 
     Cost: G and B are dense, 12 bytes per pair of items (160 MB for 3,600 items, 1.2 GB for 10,000), and solving for B
-    takes the cube of their number (1 and 15 seconds of CPU time). A catalogue larger than `max_items` is cut to its
-    most popular items at every update; all other items score 0, like items without events.
+    takes the cube of their number (1 and 15 seconds of CPU time). Each update cuts a catalogue larger than `max_items`
+    to its most popular items; all other items score 0, like items without events.
 
     Parameters
     ----------

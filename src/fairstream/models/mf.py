@@ -33,11 +33,11 @@ class MFScorer(Scorer):
 class MF(ModelConfig):
     """Matrix factorisation: s_ui = ⟨p_u, q_i⟩, without biases.
 
-    Every user has a vector p_u and every item a vector q_i, learned by gradient descent; new users get the
+    Every user has a vector p_u and every item a vector q_i, learned by gradient descent. New users get the
     popularity fallback until an update has trained their vectors.
 
-    Cost: 4 · embedding_dim bytes per user and item (12 with the optimizer), and O(embedding_dim) operations per
-    event and negative. On a CPU a compiled engine trains it.
+    Cost: 4 · embedding_dim bytes per user and item (12 · embedding_dim with the optimizer), and O(embedding_dim)
+    operations per event and negative. Compiled engines train it on CPUs and on GPUs.
 
     Parameters
     ----------

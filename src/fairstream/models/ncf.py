@@ -41,9 +41,9 @@ class NCFScorer(Scorer):
 class NCF(ModelConfig):
     """Neural collaborative filtering: s_ui = w · [p_u ⊙ q_i ; MLP(p'_u ; q'_i)] + b_u + b_i.
 
-    An element-wise product and a ReLU perceptron (2d → d → … → d) with separate embeddings are joined by one
-    linear output. No layer has a bias; the user and item biases carry no L2. All weights start from N(0, 0.01²).
-    It loses to every other model here on the paper's data and is kept for the paper's reproduction.
+    One linear output joins an element-wise product and a ReLU perceptron (2d → d → … → d) with separate embeddings.
+    No layer has a bias; L2 leaves out the user and item biases. All weights start from N(0, 0.01²). It loses to every
+    other model here on the paper's data and is here to reproduce the paper.
 
     Cost: twice the memory of `MF`, and O(layers · embedding_dim²) operations per event and negative.
 

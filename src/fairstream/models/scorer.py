@@ -34,8 +34,8 @@ class Scorer(nn.Module, ABC):
     constructor takes (n_users, n_items). A checkpoint holds parameters and persistent buffers; anything else must
     follow from the constructor.
 
-    A model has no loss. `history_length` declares what it reads of the past, which arrives as the `context` of each
-    call. `fairstream.testing.check_model` checks a custom model.
+    A model has no loss. `history_length` declares how many of the user's latest items it reads; they arrive as the
+    `context` of each call. `fairstream.testing.check_model` checks a custom model.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Scorer(nn.Module, ABC):
     def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
         """Users (B,) → vectors of the users (B, d) and of all items (n_items, d) whose inner products are the scores.
 
-        None, the default: the scores are no inner products.
+        None, the default: the scores are not inner products.
         """
         return None
 
@@ -282,15 +282,21 @@ def closed_forms(model: Scorer) -> dict[str, ClosedFormScorer]:
 ModelFactory = Callable[[int, int], Scorer]  # (n_users, n_items) → a freshly initialised model
 
 
+def check_kind(kind: type) -> type[Scorer]:
+    """Return the class of a model; raise a ModelError if it is no `Scorer`."""
+    if not issubclass(kind, Scorer):
+        raise ModelError(f"a model must be a fairstream.Scorer, got {kind.__name__}; see Scorer for how")
+    return kind
+
+
 def make_model(factory: ModelFactory, n_users: int, n_items: int) -> Scorer:
     """Call a factory and check what it returns."""
     model = factory(n_users, n_items)
-    if not isinstance(model, Scorer):
-        raise ModelError(f"a model must be a fairstream.Scorer, got {type(model).__name__}; see Scorer for how")
+    check_kind(type(model))
     if model.n_users not in (0, n_users) or model.n_items not in (0, n_items):
         raise ModelError(
             f"a model must have tables for exactly the {n_users} users and {n_items} items it was asked for; this one "
-            f"has {model.n_users} and {model.n_items}: pass what its constructor is given on to its tables (for "
+            f"has {model.n_users} and {model.n_items}: pass the constructor's n_users and n_items to the tables (for "
             f"padding use ItemTable(n_items, d, padding=True), for anything else Table)"
         )
     if not isinstance(model, ClosedFormScorer) and not any(p.requires_grad for p in model.parameters()):

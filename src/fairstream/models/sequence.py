@@ -1,4 +1,4 @@
-"""Sequence models: they read the user's latest items at the moment of the request and have no row per user."""
+"""Sequence models: they read the user's latest items at the time of the request and have no user table."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SASRecScorer(WindowScorer):
         is_item = history >= 0
         place = torch.arange(history.shape[1], device=history.device)
         distance = place[:, None] - place  # (L, L)
-        # Padding sees itself, because attention to nothing is not a number.
+        # Padding attends to itself: a softmax over no place at all would be NaN.
         is_visible = ((distance >= 0) & is_item[:, None, :]) | (distance == 0)  # (B, L, L)
         x = self.dropout(self.item(history) * math.sqrt(self.item.embedding_dim))
         for block in self.blocks:
@@ -120,9 +120,9 @@ class _Block(nn.Module):
 
 
 def _by_distance(values: Tensor) -> Tensor:
-    """(H, L) a value for each distance → (H, L, L) that of i − j; 0 where j lies behind i.
+    """(H, L) a value for each distance → (H, L, L) the value of the distance i − j; 0 where j > i.
 
-    The same as an index by i − j, but its gradient needs no sorting.
+    Indexing by i − j gives the same, but its gradient has to sort.
     """
     length = values.shape[1]
     return F.pad(values.flip(1), (0, length - 1)).unfold(1, length, 1).flip(1)
@@ -131,10 +131,11 @@ def _by_distance(values: Tensor) -> Tensor:
 class GRU4Rec(ModelConfig):
     """A recurrent network over the user's latest items: s_ui = ⟨GRU(items), q_i⟩ + b_i.
 
-    There are no user rows: anyone with a history is served from it, after the first event.
+    There is no user table: the model serves every user from the first event on.
 
-    Cost: 4 · embedding_dim bytes per item (12 with the optimizer); a training step over a window of L items takes
-    O(L · embedding_dim²) operations, one after another, so it is slower than `SASRec` on a GPU.
+    Cost: 4 · embedding_dim bytes per item (12 · embedding_dim with the optimizer). Training on a window of L items
+    takes O(L · embedding_dim · (embedding_dim + C)) operations; the softmax loss ranks C items, at most 5,000. The L
+    steps run one after another, so it is slower than `SASRec` on a GPU.
 
     Parameters
     ----------
@@ -169,12 +170,12 @@ class GRU4Rec(ModelConfig):
 class SASRec(ModelConfig):
     """Self-attention over the user's latest items: s_ui = ⟨attention(items), q_i⟩ + b_i.
 
-    Attention knows how far back an item lies, by a learned bias for each distance, instead of its place in the
-    window: where a window was cut makes no difference. There are no user rows: anyone with a history is served from
-    it, after the first event.
+    Attention has a learned bias for each distance between items instead of one for each place, so it does not matter
+    where a window begins. There is no user table: the model serves every user from the first event on.
 
-    Cost: 4 · embedding_dim bytes per item (12 with the optimizer); a training step over a window of L items takes
-    O(blocks · L · embedding_dim · (embedding_dim + L)) operations.
+    Cost: 4 · embedding_dim bytes per item (12 · embedding_dim with the optimizer). Training on a window of L items
+    takes O(L · embedding_dim · (blocks · (embedding_dim + L) + C)) operations; the softmax loss ranks C items, at most
+    5,000.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Final, Literal, NamedTuple, get_args
 
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairstream.configuration import check_number
 from fairstream.errors import ConfigurationError
 from fairstream.objectives.hit import positive_hit
 from fairstream.objectives.recommendation import positive_log_likelihood
@@ -25,12 +26,12 @@ It may have these attributes:
 - `candidates`: "sampled" (the default); "all": the scores are (B, 2), the positive's and log Σ e^s of all other items;
   "as-loss": the same as for the recommendation loss.
 - `needs_two_groups = False`: it is also computed for batches with users of fewer than two groups.
-- `needs_advantaged = True`: it reads the signs, and is left out where nobody has named the best-served one of three
-  groups or more (all signs are 0 then).
+- `needs_advantaged = True`: it reads the signs, and does not apply to three groups or more without a declared
+  best-served one (all signs are 0 then).
 - `start(n_groups, device)` → the loss of one training, with state that lives across batches. Keep the state in
   tensors that are changed in place: on CUDA the steps are recorded and replayed."""
 Surrogate = Callable[..., Tensor]
-"""(scores, *, tau) → (B,): a differentiable stand-in for the quality of a user's ranking. scores are (B, 1 + μ), or
+"""(scores, *, tau) → (B,): a differentiable proxy of the quality of a user's ranking. scores are (B, 1 + μ), or
 (B, 2) for a surrogate with the attribute `candidates = "all"`, as for a `FairnessLoss`."""
 
 MIN_TEMPERATURE: Final = 1e-6  # below it 1 / τ is too large for single precision
@@ -57,14 +58,14 @@ class Disparity(NamedTuple):
     """DPD of each group, and for which groups it is defined."""
 
     dpd: Tensor  # (G,)
-    is_defined: Tensor  # (G,) whether there are users of the group and users of the rest; if not, dpd is void
+    is_defined: Tensor  # (G,) whether the batch has users of the group and users of the rest; if not, ignore dpd
 
 
 def differentiable_disparity(dh: Tensor, groups: Tensor, n_groups: int = 2) -> Disparity:
     """DPD_g = mean of DH over {B | a = g} − mean of DH over {B | a ≠ g}   (Section 3.4, each group to the rest).
 
     dh (B,), groups (B,) of codes → (G,). For two groups this is the paper's DPD for code 0 and
-    −DPD for code 1, exactly. Interactions of users of unknown group have no part in it.
+    −DPD for code 1, exactly. Interactions of users whose group is unknown do not count.
 
     >>> differentiable_disparity(torch.tensor([0.9, 0.7, 0.5]), torch.tensor([0, 0, 1])).dpd
     tensor([ 0.3000, -0.3000])
@@ -87,8 +88,8 @@ class RunningMeans:
 
         n_g ← β n_g + |B_g|,    m_g ← m_g + (Σ_{B_g} x − |B_g| m_g) / n_g
 
-    An interaction counts β times as much as one of the next batch. A group that a batch does not show keeps
-    its mean. The state is in tensors that are changed in place, so that a CUDA graph can record an update.
+    An interaction counts β times as much as one of the next batch. A group that is not in a batch keeps its mean.
+    Updates change the tensors in place, so that a CUDA graph can record them.
 
     >>> means = RunningMeans(2, torch.device("cpu"), decay=0.5)
     >>> means.update(torch.tensor([1.0, 0.0]), torch.tensor([0, 1]))
@@ -118,12 +119,12 @@ class RunningDisparity(RunningMeans):
     """DPD of each group from running means: the mean over batches of a function of it is nearly unbiased.
 
     The loss of a batch is not linear in the groups' means, so its mean over small batches is not the
-    loss of all data (Jensen's inequality). Here its value is that of the accumulated means, and its gradient
+    loss of all data (Jensen's inequality). Here its value comes from the accumulated means, and its gradient
     flows through the means of the current batch ("straight-through"), as if they were the same.
     """
 
     def __call__(self, quality: Tensor, groups: Tensor) -> Disparity:
-        """DPD (G,) of all groups seen so far; a group that the batch does not show has no gradient."""
+        """DPD (G,) of all groups seen so far; a group that is not in the batch has no gradient."""
         self.update(quality.detach(), groups)
         mean, n = self.mean, self.n
         rest = n.sum() - n
@@ -139,14 +140,12 @@ class RunningDisparity(RunningMeans):
 
 def check_weight(weight: float, n_negatives: int) -> None:
     """Raise a ConfigurationError unless λ ≥ 0 and μ ≥ 1."""
-    if not (isinstance(weight, float | int) and weight >= 0):
-        raise ConfigurationError(f"the weight of a fairness loss must be >= 0, got {weight!r}")
-    if n_negatives < 1:
-        raise ConfigurationError(f"n_negatives must be >= 1, got {n_negatives!r}")
+    check_number("weight", weight)
+    check_number("n_negatives", n_negatives, least=1, whole=True)
 
 
 class _SurrogateLoss:
-    """What the losses of the differentiable disparity share; the fields are those of their dataclasses."""
+    """The fields that the losses of the differentiable disparity share, and their checks."""
 
     surrogate: str
     temperature: float
@@ -156,8 +155,7 @@ class _SurrogateLoss:
     def __post_init__(self) -> None:
         check_weight(self.weight, self.n_negatives)
         SURROGATES.canonical(self.surrogate)
-        if not self.temperature >= MIN_TEMPERATURE:
-            raise ConfigurationError(f"temperature must be >= {MIN_TEMPERATURE:g}, got {self.temperature}")
+        check_number("temperature", self.temperature, least=MIN_TEMPERATURE)
 
     @property
     def candidates(self) -> Literal["sampled", "all"]:
@@ -178,20 +176,20 @@ class DisparityLoss(_SurrogateLoss):
     kind
         "signed" (FADE) or "absolute" (FADE-Abs).
     surrogate
-        What stands for the quality of a user's ranking: "hit" (the paper's Differentiable Hit) among μ negatives,
+        The differentiable proxy of a user's quality: "hit" (the paper's Differentiable Hit) among μ negatives,
         "log-likelihood" of the positive among all items, or another name in `SURROGATES`.
     temperature
-        τ of the relaxed ranking; a likelihood has none.
+        τ of the relaxed ranking; "log-likelihood" ignores it.
     weight
-        λ, the weight of the loss next to the recommendation loss.
+        λ, the weight of the loss relative to the recommendation loss.
     n_negatives
         μ, negative items per interaction.
 
     Examples
     --------
     >>> scores, groups = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
-    >>> DisparityLoss()(scores, groups, torch.tensor([1.0, -1.0])) > 0.6931
-    tensor(True)
+    >>> DisparityLoss()(scores, groups, torch.tensor([1.0, -1.0]))
+    tensor(0.7791)
 
     """
 
@@ -227,9 +225,9 @@ def fairness_loss(disparity: Disparity, signs: Tensor, kind: Kind = "signed") ->
     −1 for one that is behind, which it pulls up. For two groups both terms are the paper's
     −log σ(−DPD), and so is their mean.
 
-    The signed loss pushes a disadvantaged group up as long as it is behind and lets go smoothly
-    once it is ahead (Proposition 1); the absolute one has a kink at 0. Groups that the batch does
-    not show are left out of the mean; without any the loss is 0.
+    The signed loss pushes a disadvantaged group up while it is behind, and smoothly less once it is
+    ahead (Proposition 1); the absolute one has a kink at 0. The mean skips groups that are not in
+    the batch; without any group the loss is 0.
 
     >>> two, signs = differentiable_disparity(torch.tensor([0.0, 0.5]), torch.tensor([0, 1])), torch.tensor([1.0, -1.0])
     >>> fairness_loss(two, signs), fairness_loss(two, signs, "absolute")
@@ -245,16 +243,16 @@ def fairness_loss(disparity: Disparity, signs: Tensor, kind: Kind = "signed") ->
 class LargestGapLoss(_SurrogateLoss):
     """Narrows the gap of the group that is furthest behind the rest, for any number of groups.
 
-    The signed loss pushes every group by the same slope, whatever its gap, and for many groups these
-    pushes cancel. This one pushes the groups that are behind; the declared advantaged group has no
-    part in it. For two groups it is T log cosh(DPD / T), the absolute DPD with a round bottom: it pulls
-    the group behind up and the group ahead down, and lets go at 0. In a training, means accumulated
-    across batches decide which group is behind (see `RunningDisparity`).
+    The signed loss pushes every group equally, whatever its gap, and for many groups these pushes
+    cancel. This one pushes the groups that are behind; it does not need a declared advantaged group.
+    For two groups it is T log cosh(DPD / T), a smooth absolute DPD: it pulls the group behind up and
+    the group ahead down, and vanishes at 0. In training, means accumulated across batches decide
+    which group is behind (see `RunningDisparity`).
 
     Parameters
     ----------
     surrogate, temperature
-        What stands for the quality of a user's ranking, as in `DisparityLoss`.
+        As in `DisparityLoss`.
     softness
         T, in units of the surrogate: groups whose gaps differ by less are pushed nearly equally.
     weight, n_negatives
@@ -279,13 +277,12 @@ class LargestGapLoss(_SurrogateLoss):
     weight: float = 0.5
     n_negatives: int = 4
     name: ClassVar[str] = "largest"
-    statistics: RunningDisparity | None = None  # of one training; `start` makes them
+    statistics: RunningDisparity | None = field(default=None, repr=False)  # of one training; `start` makes them
     needs_two_groups: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.softness > 0:
-            raise ConfigurationError(f"softness must be > 0, got {self.softness}")
+        check_number("softness", self.softness, above=0)
 
     def start(self, n_groups: int, device: torch.device) -> LargestGapLoss:
         """Return the loss of one training, with its own statistics."""
@@ -317,7 +314,7 @@ def largest_gap_loss(disparity: Disparity, softness: float) -> Tensor:
 
 
 FAIRNESS_LOSSES: Registry[Callable[..., FairnessLoss]] = Registry("fairness loss")
-"""Fairness losses by name: what makes them from keywords such as `weight` and `temperature`."""
+"""Fairness losses by name: functions of keywords such as `weight` and `temperature` that return a loss."""
 for _kind in get_args(Kind):
     FAIRNESS_LOSSES.register(_kind, partial(DisparityLoss, kind=_kind))
 FAIRNESS_LOSSES.register("largest", LargestGapLoss)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fairstream.errors import ConfigurationError
+from fairstream.configuration import check_number
 from fairstream.objectives.fairness import DECAY, FAIRNESS_LOSSES, RunningMeans, check_weight
 from fairstream.objectives.recommendation import positive_log_likelihood
 
@@ -18,9 +18,9 @@ class GroupWeights:
 
         θ_g ← θ_g + η (ℓ̂_g − mean of ℓ̂ over the groups seen so far)
 
-    ℓ̂ are running means of the groups' losses, so that a group which a batch does not show still counts by
-    its last known mean (as in Streaming DRO). Without the running means this is Group DRO's
-    q_g ← q_g exp(η ℓ_g), normalised; a group that is seen for the first time begins with the mean weight.
+    ℓ̂ are running means of the groups' losses, so that a group that is not in a batch still counts by its
+    last mean (as in Streaming DRO). Without the running means this is Group DRO's q_g ← q_g exp(η ℓ_g),
+    normalised. A group starts with the mean weight.
     """
 
     def __init__(self, n_groups: int, step_size: float, device: torch.device, decay: float = DECAY) -> None:
@@ -43,8 +43,8 @@ class GroupDROLoss:
     """L = Σ_g q_g ℓ_g: the mean negative log-likelihood of each group, weighted by an adversary   (Sagawa et al. 2020).
 
     The likelihood is among all items where the recommendation loss is, else among the sampled negatives.
-    The weights q rise, batch by batch, for the groups whose loss is high; see `GroupWeights`. Nothing
-    pulls a group down: the loss of the worst is lowered, not the quality of the best.
+    The weights q rise, batch by batch, for the groups whose loss is high; see `GroupWeights`. It lowers
+    the loss of the worst group and does not push the best one down.
 
     Parameters
     ----------
@@ -65,14 +65,13 @@ class GroupDROLoss:
     weight: float = 0.5
     n_negatives: int = 4
     name: ClassVar[str] = "group-dro"
-    weights: GroupWeights | None = None  # of one training; `start` makes them
+    weights: GroupWeights | None = field(default=None, repr=False)  # of one training; `start` makes them
     candidates: ClassVar[Literal["as-loss"]] = "as-loss"
     needs_two_groups: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.n_negatives)
-        if not self.step_size >= 0:
-            raise ConfigurationError(f"step_size must be >= 0, got {self.step_size}")
+        check_number("step_size", self.step_size)
 
     def start(self, n_groups: int, device: torch.device) -> GroupDROLoss:
         """Return the loss of one training, with its own weights."""

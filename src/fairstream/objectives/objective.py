@@ -14,7 +14,7 @@ from fairstream.objectives.recommendation import Loss, against_all_others, bpr_l
 
 
 class AmongAll(NamedTuple):
-    """Each interaction among all items, or among a weighted sample of them that stands for all."""
+    """Each interaction ranked among all items, or among a weighted sample of them."""
 
     scores: Tensor  # (B, C)
     positives: Tensor  # (B,) the column of the positive
@@ -82,8 +82,8 @@ class Objective:
         """Compute the loss of B interactions.
 
         scores (B, 1 + n_drawn) with the positive in column 0, groups (B,) of codes, signs (G,): +1 for a group that is
-        ahead, −1 for one that is behind. A batch without users of two groups trains on L_rec alone, unless the
-        fairness loss needs no two groups. `among_all` holds the scores of all items, where a loss needs them.
+        ahead, −1 for one that is behind. A batch with users of one group trains on L_rec alone, unless the fairness
+        loss does not need two groups. `among_all` holds the scores of all items if a loss needs them.
         """
         l_rec = self.recommendation(scores, among_all)
         if not self.is_fair_on(has_two_groups=has_two_groups):

@@ -56,7 +56,7 @@ def write_checkpoint(folder: Path, state: State, trainer: Trainer) -> None:
         was_there = tensor_file.exists()
         replace_file(tensor_file, content)
         try:
-            replace_file(folder / _MANIFEST, json.dumps(manifest, indent=2).encode())
+            replace_file(folder / _MANIFEST, json.dumps(manifest, indent=2, default=np.generic.item).encode())
         except OSError:
             if not was_there:
                 tensor_file.unlink()
@@ -164,7 +164,7 @@ def _tensors(state: State) -> Tensors:
 
 
 def read_options(path: str | Path, manifest: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's options of a saved recommender, with those that change from now on."""
+    """The constructor's options of a saved recommender, with those in `given` that replace them."""
     try:
         runtime = RuntimeConfig(seed=manifest["seed"], engine=manifest["engine"])
         saved = manifest["recipe"]
@@ -183,7 +183,7 @@ def read_state(
     """The state of a checkpoint; with `mapped` it uses the tensors themselves and has no optimizer."""
     try:
         return _read_state(manifest, tensors, trainer, mapped=mapped)
-    except RuntimeError:  # PyTorch's word for tensors of other names or shapes
+    except RuntimeError:  # what PyTorch raises for tensors of other names or shapes
         raise CheckpointError(f"{path} does not fit this model: their tensors differ in names or shapes") from None
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from None

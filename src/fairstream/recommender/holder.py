@@ -1,4 +1,4 @@
-"""Holds the state in force: readers in any thread, one update at a time, and observed events between them."""
+"""Holds the serving state: readers in any thread, one update at a time, and events observed meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StateHolder:
         self.state = state  # None until the first fit
         # Locks are taken in this order. `observing` takes the second alone, so that it does not wait for training.
         self._writing = RLock()  # one fit, update, forget, retain … at a time
-        self._observing = RLock()  # held from reading the state in force until its successor is in force
+        self._observing = RLock()  # held from reading the serving state until its successor replaces it
         self._observed: list[Observed] | None = None  # during an update, the events observed since it began
         self._swapping = Lock()  # guards the state and the number of its readers
         self._n_readers = 0
@@ -33,19 +33,19 @@ class StateHolder:
 
     @property
     def current(self) -> State:
-        """The state in force; the next update may take over its memory."""
+        """The serving state; the next update may reuse its memory."""
         if self.state is None:
             raise ConfigurationError("this recommender has not been fitted yet; call fit(events) first")
         return self.state
 
     def share(self) -> State:
-        """Return the state in force, whose memory no update takes over from now on."""
+        """Return the serving state; no later update reuses its memory."""
         with self._swapping:
             return self.current.share()
 
     @contextmanager
     def reading(self) -> Iterator[State]:
-        """Yield the state in force; no update takes over its memory inside the block."""
+        """Yield the serving state; no update reuses its memory inside the block."""
         with self._swapping:
             state = self.current
             self._n_readers += 1
@@ -62,13 +62,13 @@ class StateHolder:
 
     @contextmanager
     def observing(self) -> Iterator[State]:
-        """Yield the state in force, which only `record` may replace inside the block, also during an update."""
+        """Yield the serving state; inside the block only `record` may replace it, also during an update."""
         with self._observing:
             yield self.current
 
     @contextmanager
     def updating(self) -> Iterator[State]:
-        """Yield the state in force; `commit` adds the events observed meanwhile to its successor."""
+        """Yield the serving state; `commit` adds the events observed meanwhile to its successor."""
         with self._writing:
             with self._observing:
                 state, self._observed = self.current, []
@@ -83,18 +83,18 @@ class StateHolder:
             self.state = state
 
     def record(self, state: State, observed: Observed) -> None:
-        """Put a state in force that knows observed events; a running update will know them as well."""
+        """Serve a state with observed events; a running update adds them to its result."""
         self.replace(state)
         if self._observed is not None:
             self._observed.append(observed)
 
     def commit(self, candidate: Candidate, before: State | None, trainer: Trainer) -> Update:
-        """Put the next state in force by a single assignment, with the events observed since `before`."""
+        """Serve the next state, with the events observed since `before`, by a single assignment."""
         with self._observing:
             if not self._observed:
                 return self._commit_alone(candidate, before)
             early = list(self._observed)
-        # The state in force shares memory with `before`, so that the next one needs its own.
+        # The serving state shares memory with `before`, so the next one needs its own.
         following, update = candidate.commit(in_place=False)
         following = _observe(trainer, following, early)
         with self._observing:  # events that arrived since
@@ -102,7 +102,7 @@ class StateHolder:
         return update
 
     def _commit_alone(self, candidate: Candidate, before: State | None) -> Update:
-        """Put the next state in force if nothing was observed, in the memory of `before` unless a reader uses it."""
+        """Serve the next state if nothing was observed, in the memory of `before` unless a reader uses it."""
         with self._swapping:
             in_place = before is not None and not before.memory_use.is_shared and self._n_readers == 0
             if in_place or before is None:

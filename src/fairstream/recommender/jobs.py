@@ -68,7 +68,7 @@ class TrainingRequest:
 
     @cached_property
     def groups(self) -> Groups:
-        """The groups that training may use; with group weights, without users whom a rare item identifies."""
+        """The groups that training may use; with group weights, without users that a rare item identifies."""
         groups = self.new_events.groups
         if all(weight == 1 for weight in self.event_weights.values()):
             return groups
@@ -193,16 +193,26 @@ class JobRunner:
 
     @property
     def sets_lambda(self) -> bool:
-        """Whether the controller sets λ of gradient descent; raises if the target's lever does not fit the loss."""
-        target, takes_event_weights = self.recipe.target, self.recipe.objective.is_weighted
+        """Whether the controller sets λ of gradient descent; raises if the target's lever does not fit the model."""
+        target = self.recipe.target
         if target is None:
             return False
-        if target.lever == "event-weights" and not takes_event_weights and not closed_forms(self.models.example):
+        if target.lever == "event-weights" and not self.takes_event_weights:
             raise ConfigurationError(
-                f"the loss {self.recipe.training.loss} takes no event weights; choose the loss softmax, or the lever "
-                f"fairness-loss"
+                f"{self.recipe.model.name} with the loss {self.recipe.training.loss} takes no event weights; choose a "
+                f"sequence model with the loss softmax, or the lever fairness-loss"
             )
-        return target.lever == "fairness-loss" or not takes_event_weights
+        return target.lever == "fairness-loss" or not self._descent_takes_event_weights
+
+    @property
+    def takes_event_weights(self) -> bool:
+        """Whether some part of the model lets the events of a group count more."""
+        return self._descent_takes_event_weights or any(map(takes_weights, closed_forms(self.models.example).values()))
+
+    @property
+    def _descent_takes_event_weights(self) -> bool:
+        is_window = isinstance(self.models.example.gradient_part, WindowScorer)
+        return is_window and self.recipe.objective.is_weighted
 
     def lambda_of(self, control: Control) -> float:
         surrogate = getattr(self.recipe.objective.fairness, "surrogate", "hit")
@@ -244,7 +254,7 @@ class JobRunner:
             )
         among = None
         if request.new_events.features is not None and is_window:
-            # No user has passed over an item without events, so it is no negative: its features alone score it.
+            # No user has passed over an item without events, so it is not a negative: only its features score it.
             has_events = np.bincount(rows.items, minlength=rows.n_items) > 0
             among = None if has_events.all() else np.flatnonzero(has_events)
         sampler = NegativeSampler(

@@ -13,9 +13,9 @@ from fairstream.strategies import MaxGap, Measured, MeasureGroups, UserQuality
 
 
 class Judgement(NamedTuple):
-    """How W_{t−1} did on D_t before learning it, as far as the strategy and the controller ask."""
+    """The results of W_{t−1} on D_t before learning it that the strategy and the controller need."""
 
-    quality: float | None = None  # mean NDCG of the users whom the model knew
+    quality: float | None = None  # mean NDCG of the users that the model knew
     users: UserQuality | None = None  # NDCG of each of these users, for the strategy
     measured: Measured | None = None  # the groups' means, for the controller
 
@@ -24,7 +24,7 @@ UNJUDGED = Judgement()
 
 
 def judge_users(evaluator: Evaluator, state: State, events: NewEvents, known: Evaluation | None) -> Judgement:
-    """NDCG of the users whom the model knew; newcomers get the fallback, which says nothing about the model."""
+    """NDCG of the users that the model knew; newcomers get the fallback, which says nothing about the model."""
     evaluator = replace(evaluator, metrics=("ndcg",), n_resamples=0, min_group_size=1)
     tested = evaluate_state(evaluator, state, events) if known is None else known
     reference = evaluate_state(evaluator.plain, state, events, is_popularity=True)

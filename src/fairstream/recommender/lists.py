@@ -72,7 +72,7 @@ class ListMaker:
     def table(self, column: str, ids: pa.Array, rows: Rows, fallback: Callable[[], Scorer]) -> pa.Table:
         """The lists of users with these ids and rows; `column` names the ids.
 
-        `fallback` makes the model of users whom this one cannot score, if there are any.
+        `fallback` makes the model for users that this one cannot score, if there are any.
         """
         by_model = self.contexts.can_score(self.model, rows)
         scores, items = np.empty((len(rows), self.k)), np.empty((len(rows), self.k), np.int64)

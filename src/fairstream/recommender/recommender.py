@@ -1,4 +1,4 @@
-"""A recommender that keeps up with new events and stays fair while it does."""
+"""The recommender: it learns from a stream of events, and measures or narrows gaps between groups of users."""
 
 from __future__ import annotations
 
@@ -47,29 +47,26 @@ Metrics = Sequence[str] | Mapping[str, Metric]
 class FairRecommender(ReprMixin):
     """Fit once, update with every period's new events, recommend at any time.
 
-    A recommender is one immutable `State` that is replaced as a whole: `recommend`, `evaluate`
-    and `save` can be called from any thread while another one updates, and an update that fails
-    or is interrupted changes nothing.
+    Any thread may recommend, evaluate, observe and save while another one updates. An update that fails or is
+    interrupted changes nothing.
 
     Parameters
     ----------
     model
-        What scores items: a registered name ("blend", "sasrec", "gru", "mf", "item-item", "popularity", …), one of
-        `fairstream.models` with its hyperparameters (`models.SASRec(length=200)`), or your own `Scorer` class or
-        function (n_users, n_items) → `Scorer`.
+        A name ("blend", "sasrec", "gru", "mf", "item-item", "popularity", …), one of `fairstream.models` with its
+        hyperparameters (`models.SASRec(length=200)`), or a custom `Scorer` class.
     fairness
-        What training does for fairness: `DisparityLoss` (FADE, the paper's), `LargestGapLoss`, `GroupDROLoss`,
-        `GroupWeight`, one of the names "signed", "absolute", "largest" and "group-dro", or a function of (scores,
-        groups, signs). None: nothing; groups are measured.
+        What training does for fairness: `DisparityLoss` (the paper's FADE), `LargestGapLoss`, `GroupDROLoss`,
+        `GroupWeight`, or a custom loss. None: groups are measured only.
     target
-        What each update may let happen between groups: `MaxGap`, or None.
+        The limit that each update steers to: `MaxGap`. None: no limit.
     strategy
-        What each update learns: `FineTune` (the default, "fine-tune"), "retrain", "window", "replay", "keep",
-        `RestartOnDegradation`, or your own `Strategy`.
+        What each update learns: `FineTune` (the default), "retrain", "window", "replay", "keep",
+        `RestartOnDegradation`, or a custom `Strategy`.
     training
-        Loss, batches, epochs, learning rate, optimizer and threads: `Training`. What it leaves out is the model's own.
+        Loss, batches, epochs, learning rate, optimizer, threads: `Training`. By default the model's own.
     metrics
-        What `evaluate` measures: names, or your own functions by name (`{"coverage@20": f}`).
+        What `evaluate` measures: names, or functions by name (`{"coverage@20": f}`).
     seed
         Seed of every random draw.
     device
@@ -134,7 +131,7 @@ class FairRecommender(ReprMixin):
         config
             The options.
         parts
-            Objects in place of the names "custom" among them.
+            The objects behind options that are "custom".
         metrics
             As for the constructor.
         runtime
@@ -215,17 +212,10 @@ class FairRecommender(ReprMixin):
 
         """
         params = dict(self._params)
-        for name, part in self._parts().items() if deep else ():
-            params |= {f"{name}__{setting}": value for setting, value in _settings(part).items()}
-        return params
-
-    def _parts(self) -> dict[str, Any]:
-        recipe = self.recipe
-        parts = {"model": recipe.model, "target": recipe.target, "strategy": recipe.strategy}
-        return {**parts, "fairness": recipe.fairness_option, "training": recipe.training}
+        return _with_nested(params, _parts(self.recipe)) if deep else params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters of the constructor, or their settings; what was fitted is dropped.
+        """Change parameters of the constructor, or their settings; drop what was fitted.
 
         Parameters
         ----------
@@ -240,20 +230,23 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         ConfigurationError
-            If there is no such parameter or a value is wrong. Nothing has changed then.
+            If a parameter is unknown or a value is wrong; then nothing changes.
 
         """
-        known = self.get_params()
+        changed = {**self._params, **{name: value for name, value in params.items() if name in self._params}}
+        parts = _parts(self.recipe)
+        if changed != self._params:  # the settings are those of the new parts
+            parts = _parts(Recipe.resolve(**{name: changed[name] for name in parts}))
+        known = _with_nested(changed, parts)
         if unknown := sorted(set(params) - set(known)):
             raise ConfigurationError(
                 f"{', '.join(unknown)} is not a parameter; the parameters are {', '.join(sorted(known))}"
             )
-        changed = {**self._params, **{name: value for name, value in params.items() if "__" not in name}}
-        for name, part in self._parts().items():
+        for name, part in parts.items():
             prefix = f"{name}__"
             settings = {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
             if settings:
-                changed[name] = _with_settings(changed[name] if name in params else part, settings, self._params[name])
+                changed[name] = _with_settings(part, settings, changed[name])
         with self._changing():
             recommender = type(self)(**changed)
             self._states.replace(None)
@@ -272,7 +265,7 @@ class FairRecommender(ReprMixin):
         advantaged: object = None,
         on_epoch: OnEpoch | None = None,
     ) -> Self:
-        """Train from scratch. Without groups, nothing is done for fairness, and a note says so.
+        """Train from scratch. Without groups, training does nothing for fairness, and a note says so.
 
         Parameters
         ----------
@@ -348,9 +341,9 @@ class FairRecommender(ReprMixin):
     ) -> Self:
         """Learn from new events, by the recommender's strategy.
 
-        Tables are read as by `fit`: the same columns, the same ratings. New users without a row in `users` are
-        learned from and have no group. Known (user, item) pairs are left out. `items` adds new items and replaces
-        the description of known ones; it needs a recommender that was fitted with descriptions.
+        It reads tables as `fit` does: the same columns, the same ratings. It skips known (user, item) pairs. New
+        users without a row in `users` have no group. `items` adds items and replaces the descriptions of known ones,
+        if `fit` had descriptions.
 
         Parameters
         ----------
@@ -359,9 +352,9 @@ class FairRecommender(ReprMixin):
         min_group_size
             With a target, groups with fewer tested users are not measured.
         control_step
-            With a target, the share of the controller's step to take, above 0 and up to 1.
+            With a target, the share of the controller's step to take: above 0, at most 1.
         measure_groups
-            With a target, measures the groups in place of plain means, for example with noise: a function of the
+            With a target, replaces the plain means of the groups, for example by noisy ones: a function of the
             users' rows, their values, the codes and names of their groups, and their values under recent popularity
             if the target has a `max_group_loss`.
         strategy
@@ -375,7 +368,7 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         DataError
-            If all events are known already, or cannot be read. Nothing has changed then.
+            If all events are known already, or cannot be read; then nothing changes.
         ConfigurationError
             If the recommender was loaded without groups while events have group weights: call `set_groups` first.
 
@@ -394,6 +387,9 @@ class FairRecommender(ReprMixin):
             evaluator = self._evaluator(new, k=min(20, state.history.n_items), min_group_size=min_group_size)
             judgement = trainer.judge(evaluator, state, new, by=measure_groups)
             candidate = trainer.update(state, new, judgement, on_epoch, control_step=control_step)
+            if strategy is not None and candidate.state.started_at == state.started_at:
+                # The recommender's own strategy remembers what it knew; after a restart it begins again.
+                candidate.state = replace(candidate.state, memory=state.memory)
             # Earlier updates have reported the other notes.
             before, now = (trainer.notes_on_fairness(one.groups) for one in (state, new))
             notes = (*new.notes, *(note for note in now if note not in before))
@@ -407,9 +403,9 @@ class FairRecommender(ReprMixin):
     def observe(self, events: Any = None, *, users: Any = None, items: Any = None, learn_later: bool = True) -> Self:
         """Record new events without training on them, at once, also while another thread runs an `update`.
 
-        The events' items are no longer recommended to their users, models that read histories read the events, and
-        the popularity fallback counts them. The next `update` learns them, unless `learn_later` is False. A model
-        with item tables recommends a new item once an `update` has trained its row, or at once if `items` gives it a
+        From then on users do not get these items again, models that read histories read the events, and the
+        popularity fallback counts them. The next `update` learns them, unless `learn_later` is False. A model with
+        item tables recommends a new item once an `update` has trained its row, or at once if `items` gives it a
         feature of a trained item. Without events, `items` describes items.
         """
         if events is None and items is None:
@@ -427,8 +423,8 @@ class FairRecommender(ReprMixin):
     def forget(self, user_ids: Any) -> int:
         """Remove users: their ids, groups, events, rows and optimizer state.
 
-        Other rows keep what they have learned from these users. Closed forms are computed again, with group weights
-        too, so a recommender that was loaded without groups needs `set_groups` first.
+        Other rows keep what they have learned from these users. Models in closed form are computed again. If they
+        have group weights and the checkpoint had no groups, call `set_groups` first.
 
         Parameters
         ----------
@@ -498,9 +494,9 @@ class FairRecommender(ReprMixin):
             return n_dropped
 
     def set_groups(self, users: Any, *, groups: Groups | None = None) -> None:
-        """Set every user's group, after a checkpoint without groups; users without a row have none.
+        """Set every user's group after loading a checkpoint without groups; users without a row get none.
 
-        If there were no groups at all, `groups` names them: `Groups` of any users.
+        If the recommender was fitted without groups, `groups` names them: `Groups` of any users.
         """
         with self._changing():
             state = self._states.current
@@ -511,7 +507,7 @@ class FairRecommender(ReprMixin):
             self._states.replace(replace(state, groups=groups, lacks_groups=False))
 
     def set_target(self, recipe: Recipe) -> None:
-        """Use the target of a recipe from now on; for a checkpoint that got its groups by `set_groups`."""
+        """Use the target and the objective of a recipe from now on, after `set_groups`."""
         with self._changing():
             changed = replace(self.recipe, target=recipe.target, objective=recipe.objective)
             self._trainer = replace(self._trainer, recipe=changed)
@@ -528,7 +524,7 @@ class FairRecommender(ReprMixin):
         only: Any = None,
         task: Task = "next",
     ) -> pa.Table:
-        """The k best items for each user, without those the user has interacted with.
+        """Return the k best items for each user, without the items of the user's own events.
 
         Parameters
         ----------
@@ -537,13 +533,12 @@ class FairRecommender(ReprMixin):
         k
             Items per user; fewer if the user has had nearly all items.
         histories
-            Instead of ids, the items that people without an id have interacted with, in order. Models that do not
-            read histories answer with the popularity fallback.
+            Instead of ids, the items of people without an id, in order. Models that do not read histories give them
+            the popularity fallback.
         exclude, only
-            Ids of items that must not be recommended, and of the only ones that may be: one id or a list. Unknown
-            ids change nothing.
+            Ids of items to leave out, or of the only items to rank: one id or a list. Unknown ids change nothing.
         task
-            What the lists predict: "next", all events of the user in the coming period, or "event", the user's very
+            What the lists predict: "next", all events of the user in the coming period; "event", the user's very
             next event. `evaluate` tests the same lists.
 
         Returns
@@ -594,12 +589,12 @@ class FairRecommender(ReprMixin):
         k, exclude, only, task
             As for `recommend`.
         users_per_file
-            How many users the lists of a file are for.
+            Users per file.
 
         Raises
         ------
         ConfigurationError
-            If the folder is not empty or cannot be written, or an option makes no sense.
+            If the folder is not empty or cannot be written, or an option is wrong.
 
         Examples
         --------
@@ -622,7 +617,7 @@ class FairRecommender(ReprMixin):
             maker.write(Path(path), ids, rows, state.fallback, users_per_file=users_per_file)
 
     def similar_items(self, items: Any, k: int = 20) -> pa.Table:
-        """The k items most similar to each of some items, by cosine.
+        """Return the k items most similar to each given item, by cosine.
 
         Models whose scores are inner products (mf, gru, sasrec) compare the items' vectors; the others compare the
         items' sets of users.
@@ -664,7 +659,7 @@ class FairRecommender(ReprMixin):
         keep_lists: bool = False,
         baseline: bool = False,
     ) -> Evaluation:
-        """Evaluate the quality by group on new events, with its uncertainty (protocol `strict`).
+        """Measure quality by group on new events, with its uncertainty.
 
         Call it before `update`: events that the model has learned cannot test it.
 
@@ -738,8 +733,8 @@ class FairRecommender(ReprMixin):
     ) -> Frontier:
         """Measure the cost of each level of a fairness lever on past events, and recommend a level.
 
-        A model with this recommender's configuration and no lever is pre-trained on the first events. A run for each
-        level starts from it: the model learns a period and is tested on the next. The recommender does not change.
+        It trains a model with this recommender's configuration and no lever on the first events. From there, a run
+        for each level learns a period and tests the model on the next. The recommender does not change.
 
         Parameters
         ----------
@@ -749,10 +744,10 @@ class FairRecommender(ReprMixin):
             "group_weight", how many times the events of the groups behind count, or "fairness_weight", λ. By default
             the first if the model takes weights (closed forms, sequence models with the softmax loss, the blend).
         levels
-            Values of the lever, including the one without effect (1 and 0); by default 1, 1.5, 2, 3, 5, 8 and
-            0, 0.5, 1, 2, 4, 8.
+            Values of the lever, with the one that has no effect; by default 1, 1.5, 2, 3, 5, 8 for "group_weight" and
+            0, 0.5, 1, 2, 4, 8 for "fairness_weight".
         n_periods
-            Periods to test on, after one that is only learned from.
+            Periods to test on, after a first one that is only learned.
         pretrain_ratio
             Share of the events before these periods.
         task, metric
@@ -760,8 +755,8 @@ class FairRecommender(ReprMixin):
         max_disparity
             The accepted gap; by default the target's.
         max_loss
-            The acceptable loss of everyone's quality, as a share; by default unlimited if the accepted gap can be
-            reached, else 1 %.
+            The acceptable loss of overall quality, as a share; by default unlimited if some level reaches the
+            accepted gap, else 1 %.
         min_group_size, n_resamples
             As for `evaluate`; `n_resamples` must be positive.
         on_progress
@@ -809,7 +804,8 @@ class FairRecommender(ReprMixin):
     def save(self, path: str | Path, *, with_groups: bool = True) -> None:
         """Write a checkpoint, from which `load` continues bit for bit.
 
-        Without groups it recommends the same, and needs `set_groups` before it learns or forgets.
+        Without groups it recommends the same. Call `set_groups` before it learns: a fairness loss has no effect
+        without groups, and updates with group weights need them.
         """
         self._require_optimizer("be saved")
         with self._reading() as state:
@@ -820,7 +816,7 @@ class FairRecommender(ReprMixin):
 
         Writes `items.parquet` (item_id, vector), `users.parquet` (user_id, vector), and the same vectors in the same
         order as `items.npy` and `users.npy` (float32), without users and items that the model cannot score. An index
-        does not know which items a user has had: request more, and leave those out.
+        does not know the user's own items: request more, and leave those out.
 
         Parameters
         ----------
@@ -830,7 +826,7 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         ConfigurationError
-            If the model's scores are no inner products (item-item, popularity, ncf, blend).
+            If the model's scores are not inner products (item-item, popularity, ncf, blend).
         CheckpointError
             If the folder is not empty, or cannot be written.
 
@@ -881,8 +877,8 @@ class FairRecommender(ReprMixin):
         metrics, device, engine
             As for the constructor.
         mapped
-            Map the model's file into memory, without the optimizer: for processes that recommend from one file. The
-            result can observe events, and cannot learn, forget or be saved.
+            Map the model's file into memory, without the optimizer, so that processes share it. The result can
+            recommend and observe events; it cannot learn, forget or be saved.
 
         Raises
         ------
@@ -915,10 +911,12 @@ class FairRecommender(ReprMixin):
         if target not in (None, AS_SAVED) and not manifest["groups"]["names"]:
             raise ConfigurationError(f"a target is about a gap between groups, but {path} has none; leave it out")
         recommender = cls(metrics=metrics, device=runtime.device, **options)
-        if strategy is AS_SAVED:
-            updates = {name: manifest["recipe"][name] for name in ("update_epochs", "update_learning_rate")}
-            trainer = recommender._trainer
-            recommender._trainer = replace(trainer, recipe=replace(trainer.recipe, **updates))
+        # Flat options may have set what no parameter says.
+        flat: tuple[str, ...] = ("update_epochs", "update_learning_rate") if strategy is AS_SAVED else ()
+        flat += ("fairness_weight", "n_fairness_negatives") if fairness is AS_SAVED and target is AS_SAVED else ()
+        parts = {name: value for name, value in options.items() if name in given}
+        recipe = Recipe.resolve(**parts, **{name: manifest["recipe"].get(name) for name in flat})
+        recommender._trainer = replace(recommender._trainer, recipe=recipe)
         recommender._states.replace(read_state(path, manifest, tensors, recommender._trainer, mapped=mapped))
         recommender._is_mapped = mapped
         return recommender
@@ -927,7 +925,7 @@ class FairRecommender(ReprMixin):
 
     @property
     def state(self) -> State:
-        """The state in force: immutable, and valid for as long as you keep it."""
+        """The serving state: immutable, valid as long as you keep it."""
         return self._states.share()
 
     @property
@@ -968,22 +966,32 @@ class FairRecommender(ReprMixin):
 _DEFAULTS = {name: option.default for name, option in inspect.signature(FairRecommender).parameters.items()}
 
 
+def _parts(recipe: Recipe) -> dict[str, Any]:
+    """The parameters that have settings."""
+    parts = {"model": recipe.model, "target": recipe.target, "strategy": recipe.strategy}
+    return {**parts, "fairness": recipe.fairness_option, "training": recipe.training}
+
+
+def _with_nested(params: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    nested = {f"{name}__{key}": value for name, part in parts.items() for key, value in _settings(part).items()}
+    return {**params, **nested}
+
+
 def _settings(part: Any) -> dict[str, Any]:
     if isinstance(part, CustomModel):
         return part.all_settings
     if isinstance(part, Configuration):
         own = {name: getattr(part, name) for name in type(part).model_fields}
-        nested = {f"{name}__{inner}": value for name, one in own.items() for inner, value in _settings(one).items()}
-        return {**own, **nested}
+        return _with_nested(own, own)
     if is_dataclass(part) and not isinstance(part, type):
-        return {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+        return {field.name: getattr(part, field.name) for field in fields(part) if field.repr}
     return {}
 
 
 def _with_settings(part: Any, settings: Mapping[str, Any], given: Any) -> Any:
     if isinstance(part, Training):  # what was not given stays the model's own
-        return Training(**{**(given.given if isinstance(given, Training) else {}), **settings})
-    if isinstance(part, ModelConfig | CustomModel | str):
+        return (given or Training()).with_options(**settings)
+    if isinstance(part, ModelConfig | CustomModel):
         return resolve_model(part, {name.replace("__", "."): value for name, value in settings.items()})
     return replace(part, **settings)
 

@@ -54,7 +54,7 @@ class State:
     pending: Rows = field(default_factory=lambda: _NOTHING)
     """Positions of events that were observed and will be learned with the next update."""
     unlearned: Rows = field(default_factory=lambda: _NOTHING)
-    """Positions of all events that the model has not learned, ascending; the pending ones are among them."""
+    """Positions of all events that the model has not learned, ascending; includes the pending ones."""
     columns: Columns = field(default_factory=Columns)
     """How the events were read."""
     last_time: np.generic | None = None
@@ -84,7 +84,7 @@ class State:
 
     @cached_property
     def fallback(self) -> RecentPopularityScorer:
-        """Recommends to users whom the model cannot score."""
+        """Recommends to users that the model cannot score."""
         return RecentPopularityScorer.of(self.history).eval().to(self.model.device)
 
     def without_groups(self) -> State:

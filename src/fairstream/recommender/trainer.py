@@ -59,7 +59,7 @@ class Update:
 
 @dataclass(eq=False)
 class Candidate:
-    """The next state, trained but not yet in force."""
+    """The next state, trained but not yet serving."""
 
     state: State
     update: Update  # `commit` sets its seconds
@@ -67,7 +67,7 @@ class Candidate:
     _began: float
 
     def commit(self, *, in_place: bool) -> tuple[State, Update]:
-        """Finish the next state; `in_place` reuses the memory of the previous state, which is void afterwards."""
+        """Finish the next state; `in_place` reuses the memory of the previous state and so destroys it."""
         if self._engine is not None:
             self._engine.finish(in_place=in_place)
         if self.state.model.device.type == "cuda":
@@ -102,7 +102,7 @@ class Trainer(JobRunner):
         return replace(self, recipe=replace(self.recipe, strategy=strategy))
 
     def readable(self, log: EventLog) -> EventLog:
-        """Return the log without item features if the model does not read them, and a note that says so."""
+        """Return the log without item features, and with a note, if the model does not read them."""
         if log.features is None or self.recipe.model.reads_features:
             return log
         note = f"the model {self.recipe.model.name} does not read features of items: they have no effect"
@@ -116,7 +116,7 @@ class Trainer(JobRunner):
         known: Mapping[str, Evaluation] | None = None,
         by: MeasureGroups | None = None,
     ) -> Judgement:
-        """Evaluate W_{t−1} on D_t before it learns D_t, as far as an update needs it.
+        """Evaluate W_{t−1} on D_t before it learns D_t, if the strategy or the target needs it.
 
         `known` maps tasks to existing evaluations of this model on these events; `by` replaces `Measured.of`.
         """
@@ -161,7 +161,7 @@ class Trainer(JobRunner):
             return self._fit_all(history, events, on_epoch, t, **about)
         # The last events are not a period.
         state = replace(candidate.state, history=history, t=t, started_at=t, memory={}, control={})
-        # Notes on the pre-trained model hold no longer; notes on the training do.
+        # Notes on the pre-trained model are outdated; notes on its training are not.
         notes = [note for note in pretrained.update.notes if note not in pretrained.state.model.notes]
         update = replace(pretrained.update, notes=(*state.model.notes, *notes), event_weights=state.event_weights)
         return Candidate(state, update, candidate._engine, pretrained._began)
@@ -233,7 +233,7 @@ class Trainer(JobRunner):
         previous = start[0].sharing_memory() if calibrates and start is not None else None
         result = self.train(request, None if is_fresh else start, on_epoch)
         if previous is not None:
-            with limit_threads(training_threads(self.recipe.training.threads)):  # it takes many small steps, too
+            with limit_threads(training_threads(self.recipe.training.threads)):  # many small steps, as in training
                 result.model.calibrate_from(previous, history, new, state.contexts, request.user_weights)
         trained, trained_items = (_NOBODY, _NOBODY) if is_fresh else (state.trained, state.trained_items)
         following = replace(
@@ -246,7 +246,7 @@ class Trainer(JobRunner):
             memory=self.recipe.strategy.after(plan, result.report),
             pending=state.pending[:0],
             unlearned=subtract(unlearned, plan.events),
-            # It owns its memory, or takes over the previous state's (the caller checks that it has no readers).
+            # It owns its memory, or reuses the previous state's after the caller has checked for readers.
             memory_use=MemoryUse(),
             event_weights=weights,
         )
@@ -268,7 +268,7 @@ class Trainer(JobRunner):
         )
 
     def without_learning(self, state: State, events: NewEvents) -> State:
-        """Return W_{t−1} after D_t, which it knows and has not learned: the state without an update."""
+        """Return the state that knows D_t but has not learned it: W_{t−1} without an update."""
         return self.with_strategy(Keep()).update(state, events).commit(in_place=False)[0]
 
     def unweighted(self, state: State) -> State:
@@ -362,8 +362,13 @@ class Trainer(JobRunner):
         return dict.fromkeys(groups.behind(), weight)
 
     def notes_on_fairness(self, groups: Groups) -> tuple[str, ...]:
-        """Return a note if the fairness loss has no effect."""
+        """Return a note if the group weight or the fairness loss has no effect."""
         recipe, model = self.recipe, self.models.example
+        if recipe.group_weight != 1 and not self.takes_event_weights:
+            return (
+                f"{recipe.model.name} with the loss {recipe.training.loss} takes no event weights: the group weight "
+                f"has no effect; use a sequence model with the loss softmax, a closed form, or the blend",
+            )
         if groups.is_empty or not recipe.objective.is_fair:
             return ()
         if isinstance(model, ClosedFormScorer):

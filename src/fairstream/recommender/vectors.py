@@ -60,8 +60,8 @@ def write_vectors(folder: Path, state: State, model: str) -> None:
         both = _vectors(state, rows[start : start + _USERS_AT_ONCE])
         if both is None:
             raise ConfigurationError(
-                f"the scores of the model {model} are no inner products of vectors, so that an index has no use for "
-                f"them; export mf, gru or sasrec"
+                f"the scores of the model {model} are not inner products of vectors, so an index cannot use them; "
+                f"export mf, gru or sasrec"
             )
         parts.append(both[0])
         of_items = both[1]
@@ -72,7 +72,7 @@ def write_vectors(folder: Path, state: State, model: str) -> None:
     }
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise CheckpointError(f"{folder} holds something already; export into a new folder")
+            raise CheckpointError(f"{folder} is not empty; export into a new folder")
         with new_folder(folder) as temporary:
             for name, (column, ids, vectors) in tables.items():
                 listed = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])

@@ -1,4 +1,4 @@
-"""How W_{t−1} becomes W_t."""
+"""Strategies: how each update turns W_{t−1} into W_t. Targets: how large a gap between groups may be."""
 
 from fairstream.strategies.controller import Control, DisparityController, MaxGap, Measured, MeasureGroups
 from fairstream.strategies.restart import RestartOnDegradation

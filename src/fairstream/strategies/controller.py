@@ -1,4 +1,4 @@
-"""Targets, and the controller that sets how much each group's events count, so that no gap exceeds the accepted one."""
+"""Targets, and the controller that weighs each group's events to keep every gap below the target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fairstream.configuration import check_number
 from fairstream.data import Rows
 from fairstream.data.groups import Codes
 from fairstream.data.history import Floats
@@ -95,7 +96,7 @@ class Control(NamedTuple):
 
 @dataclass(frozen=True)
 class DisparityController:
-    """Holds "no group is more than ε behind the rest" by letting the events of groups that are behind count more.
+    """Enforces "no group is more than ε behind the rest": events of groups that are behind count more.
 
     For each group g the constraint is (mean of the rest) − (mean of g) ≤ ε, in the metric itself. Its multiplier is
     θ_g ≥ 0, and the events of g count e^θ_g times. A proportional-integral rule with a filtered error (νPI) updates it
@@ -103,9 +104,9 @@ class DisparityController:
 
         ξ_t = ν ξ_{t−1} + (1 − ν) e_t,    θ_t = max(0, θ_{t−1} + K_I e_t + K_P (ξ_t − ξ_{t−1}))
 
-    e_t is how far the gap is beyond ε, as a share of the gap (where it is below: of ε). It is 0 unless the whole
-    interval (gap ± z SE) over the pooled periods lies on one side of ε, then the distance of its nearer end. So noise
-    moves nothing, a gap that is too large raises θ, and slack lowers it again, at half the speed.
+    e_t is the distance of the gap from ε, as a share of the gap (below ε: of ε). It is 0 if the interval gap ± z SE
+    over the pooled periods contains ε; otherwise it is the distance of the nearer end. So noise moves nothing, a gap
+    that is too large raises θ, and slack lowers it again, at half the speed.
     """
 
     max_disparity: float  # ε
@@ -216,26 +217,26 @@ class DisparityController:
 
 @dataclass(frozen=True)
 class MaxGap:
-    """Steer towards a largest accepted gap between any group and the rest.
+    """Limit the gap between any group and the rest.
 
     Each update measures the gaps on the new period before learning it and sets how much each group's events count.
-    `FairRecommender.notes` says what it did and why.
+    `FairRecommender.notes` explains what it did.
 
     Parameters
     ----------
     gap
         The largest accepted gap between a group and the rest, in `metric`.
     max_group_loss
-        The largest share of its quality that any group may lose to it, compared with recent popularity, so that a
-        hard period is no loss; None: no limit.
+        The largest share of its quality that any group may lose, relative to recent popularity, so that a hard
+        period does not count as a loss; None: no limit.
     lever
         What it sets in models trained by gradient descent: "event-weights", how much each group's events count in the
-        softmax loss; "fairness-loss", λ; "auto", event weights where the loss takes them. Closed forms have event
-        weights alone.
+        softmax loss of a sequence model; "fairness-loss", λ; "auto", event weights if the model takes them. Closed
+        forms only have event weights.
     task
-        Where the gap is measured: "next", one list for the period just ended; "event", at each of its events.
+        The lists to measure: "next", one for the period just ended; "event", one at each of its events.
     metric
-        In which metric, as NAME@K.
+        NAME@K.
 
     Examples
     --------
@@ -251,10 +252,9 @@ class MaxGap:
     metric: str = "ndcg@20"
 
     def __post_init__(self) -> None:
-        for name in ("gap", "max_group_loss"):
-            value = getattr(self, name)
-            if (value is not None or name == "gap") and not (isinstance(value, float | int) and 0 < value < 1):
-                raise ConfigurationError(f"{name} must be between 0 and 1, got {value!r}")
+        check_number("gap", self.gap, above=0, below=1)
+        if self.max_group_loss is not None:
+            check_number("max_group_loss", self.max_group_loss, above=0, below=1)
         for name, known in (("lever", get_args(Lever)), ("task", ("event", "next"))):
             if getattr(self, name) not in known:
                 raise ConfigurationError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from fairstream.configuration import check_number
 from fairstream.data import Rows
 from fairstream.data.history import Floats
-from fairstream.errors import ConfigurationError
 from fairstream.strategies.strategy import STRATEGIES, Memory, Period, Plan, Strategy, UserQuality, check_update
 
 MIN_USERS: Final = 20  # means over fewer users are not compared
@@ -28,17 +28,22 @@ class RestartOnDegradation(Strategy):
     recur, else by means, weighted by precision. All values come from W_{t−1} on D_t, before it learned D_t.
 
     The n-th test since a restart has the level (1 − confidence) / (n (n + 1)), half of it for the quality, half for
-    the groups' gaps together. These levels sum to 1 − confidence, the largest probability that a model that has not
-    degraded is ever retrained, as far as users are independent draws.
+    the groups' gaps together. These levels sum to 1 − confidence: if users are independent draws, a model that has
+    not degraded is ever retrained with at most this probability.
 
     Parameters
     ----------
     confidence
-        The probability with which a model that has not degraded is never retrained.
+        The probability that a model that has not degraded is never retrained.
     window
-        Periods that are compared with those before; more of them see smaller changes, later.
+        Periods to compare with those before; a longer window detects smaller changes, later.
     epochs, learning_rate
         Of each update; by default the model's own.
+
+    Examples
+    --------
+    >>> RestartOnDegradation(confidence=0.99)
+    RestartOnDegradation(confidence=0.99, window=2, epochs=None, learning_rate=None)
 
     """
 
@@ -50,10 +55,8 @@ class RestartOnDegradation(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if not 0 < self.confidence < 1:
-            raise ConfigurationError(f"confidence must be between 0 and 1, got {self.confidence:g}")
-        if self.window < 1:
-            raise ConfigurationError(f"a window has at least one period, got {self.window}")
+        check_number("confidence", self.confidence, above=0, below=1)
+        check_number("window", self.window, least=1, whole=True)
 
     def plan(self, period: Period) -> Plan:
         memory, tested = period.memory, period.tested
@@ -127,7 +130,7 @@ class _Change(NamedTuple):
     n_users: int
 
     def is_below_zero(self, level: float) -> bool:
-        """Whether a one-sided t-test at this level says so."""
+        """Whether a one-sided t-test at this level rejects 0."""
         return self.value < float(stdtrit(self.n_users - 1, level)) * math.sqrt(self.variance)
 
     def __format__(self, form: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from fairstream.configuration import check_number
 from fairstream.data import Groups, History, Rows
 from fairstream.data.history import Floats, Positions
 from fairstream.errors import ConfigurationError
@@ -116,12 +117,12 @@ class Period:
     new: Positions
     """The events to learn: those of this period, and earlier ones that were only observed."""
     quality: float | None
-    """Mean NDCG of W_{t−1} on D_t before learning it, over users it could score; None where it was not measured."""
+    """Mean NDCG of W_{t−1} on D_t before learning it, over users it could score; None if it was not measured."""
     memory: Memory
     """The memory of the last plan."""
     randomness: Randomness = field(default_factory=lambda: Randomness(0))
     tested: UserQuality | None = None
-    """The same for each user, where it was measured."""
+    """The same for each user, if it was measured."""
 
     @property
     def all(self) -> Positions:
@@ -185,8 +186,8 @@ class Retrain(Strategy):
 class FineTune(Strategy):
     """Fine-tune on the new period alone, every period   (Section 3.2); retrain on everything on a schedule, if any.
 
-    Fine-tuning forgets old distributions exponentially fast, but its learning error does not shrink with the past it
-    has seen. A restart retrains on everything   (Section 3.1).
+    Fine-tuning forgets old distributions exponentially fast, but its learning error does not shrink as the history
+    grows. A restart retrains on everything   (Section 3.1).
 
     Parameters
     ----------
@@ -208,8 +209,8 @@ class FineTune(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if self.restart_every is not None and self.restart_every < 1:
-            raise ConfigurationError(f"restart_every must be >= 1, got {self.restart_every}")
+        if self.restart_every is not None:
+            check_number("restart_every", self.restart_every, least=1, whole=True)
 
     def plan(self, period: Period) -> Plan:
         if self.restart_every is None:
@@ -223,11 +224,10 @@ class FineTune(Strategy):
 
 def check_update(strategy: Any) -> None:
     """Raise a ConfigurationError unless the epochs and the learning rate of updates are positive, or None."""
-    if strategy.epochs is not None and not (isinstance(strategy.epochs, int) and strategy.epochs >= 1):
-        raise ConfigurationError(f"epochs must be >= 1, got {strategy.epochs!r}")
-    rate = strategy.learning_rate
-    if rate is not None and not (isinstance(rate, float | int) and rate > 0):
-        raise ConfigurationError(f"learning_rate must be > 0, got {strategy.learning_rate!r}")
+    if strategy.epochs is not None:
+        check_number("epochs", strategy.epochs, least=1, whole=True)
+    if strategy.learning_rate is not None:
+        check_number("learning_rate", strategy.learning_rate, above=0)
 
 
 class RestartOnNew(Strategy):
@@ -247,8 +247,7 @@ class SlidingWindow(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if self.n_periods < 1:
-            raise ConfigurationError(f"a window has at least one period, got {self.n_periods}")
+        check_number("n_periods", self.n_periods, least=1, whole=True)
 
     def plan(self, period: Period) -> Plan:
         return Plan(events=period.last(self.n_periods), name="window")
@@ -265,8 +264,7 @@ class Replay(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if not self.share >= 0:
-            raise ConfigurationError(f"the share of replayed events must be 0 or more, got {self.share}")
+        check_number("share", self.share)
 
     def plan(self, period: Period) -> Plan:
         past = period.sample(round(self.share * len(period.new)))

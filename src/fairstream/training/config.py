@@ -85,6 +85,10 @@ loss: 0 lets heavy users decide, 1 gives every user the same weight."""
             return threads
         raise ValueError(f"threads must be 'auto' or a whole number from 1 on, got {threads!r}")
 
+    def with_options(self, **options: Any) -> Self:
+        """Return the same settings with some changed; those that were not given stay the model's own."""
+        return type(self)(**{**self.given, **options})
+
     def over(self, defaults: Mapping[str, Any]) -> Self:
         return type(self)(**{**defaults_for(defaults, self.model_fields_set, self.loss), **self.given})
 
