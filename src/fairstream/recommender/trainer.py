@@ -355,9 +355,9 @@ class Trainer(JobRunner):
             return {}
         if not groups.has_advantaged:
             raise ConfigurationError(
-                f"group_weight is for every group but the advantaged one, and none of the {len(groups.names)} groups "
-                f"of {groups.attribute} was named; name the best-served one with advantaged= (on the command line: "
-                f"--advantaged), or use max_disparity, which finds out who is behind"
+                f"a group weight is for every group but the advantaged one, and none of the {len(groups.names)} groups "
+                f"of {groups.attribute} was named; name the best-served one with advantaged= (--advantaged), or set "
+                f"target=MaxGap(…) (--max-disparity), which finds the group that is behind"
             )
         return dict.fromkeys(groups.behind(), weight)
 
@@ -383,8 +383,8 @@ class Trainer(JobRunner):
             return (
                 f"{len(groups.names)} groups of {groups.attribute} and no advantaged one named: the "
                 f"{recipe.fairness_name} fairness loss was not applied; name the best-served group with advantaged= "
-                f"(on the command line: --advantaged), or use max_disparity or fairness='largest', which find out who "
-                f"is behind",
+                f"(--advantaged), or use target=MaxGap(…) (--max-disparity) or fairness='largest', which find the "
+                f"group that is behind",
             )
         return ()
 
