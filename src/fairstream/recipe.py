@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from fairstream.models import (
     takes_weights,
 )
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Objective
+from fairstream.objectives.fairness import check_weight
 from fairstream.registry import CUSTOM
 from fairstream.strategies import STRATEGIES, MaxGap, Strategy
 from fairstream.training import EngineChoice, Training, choose_engine
@@ -41,8 +43,8 @@ class GroupWeight:
     weight: float = 2.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.weight, float | int) and self.weight > 0):
-            raise ConfigurationError(f"a group weight must be > 0, got {self.weight!r}")
+        if not (isinstance(self.weight, float | int) and 0 < self.weight < math.inf):
+            raise ConfigurationError(f"a group weight must be a number > 0, got {self.weight!r}")
 
 
 Fairness = str | FairnessLoss | GroupWeight | tuple[Any, ...] | None
@@ -86,10 +88,7 @@ class Recipe:
         not say; by default the model's own.
         """
         model = resolve_model(model)
-        given = training or Training()
-        if not isinstance(given, Training):
-            raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
-        settings = given.over(model.defaults)
+        settings = _check_training(training).over(model.defaults)
         if target is not None and not isinstance(target, MaxGap):
             raise ConfigurationError(f"target must be fairstream.MaxGap(…) or None, got {target!r}")
         loss, group_weight = _resolve_fairness(fairness)
@@ -102,7 +101,8 @@ class Recipe:
             )
         own = model.defaults
         weight = getattr(loss, "weight", 0.5) if fairness_weight is None else fairness_weight
-        n_negatives = n_fairness_negatives or int(getattr(loss, "n_negatives", 4))
+        n_negatives = getattr(loss, "n_negatives", 4) if n_fairness_negatives is None else n_fairness_negatives
+        check_weight(weight, n_negatives)
         return cls(
             model,
             settings,
@@ -177,8 +177,7 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
     for name, part in (("model", model), ("fairness", fairness), ("strategy", strategy)):
         if part is not None and part["name"] == CUSTOM and name not in options:
             raise ConfigurationError(f"{path} was saved with a custom {name}; pass it again as {name}=")
-    training: Training | None = options.pop("training", None)
-    settings = {**saved["training"], **(training.given if training else {})}
+    settings = {**saved["training"], **_check_training(options.pop("training", None)).given}
     if settings["loss"] == CUSTOM:
         raise ConfigurationError(f"{path} was saved with a custom loss; pass it again as training=Training(loss=…)")
     own = resolve_model(options["model"]) if "model" in options else resolve_model(model["name"], model["settings"])
@@ -206,6 +205,12 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
     return options
 
 
+def _check_training(training: Any) -> Training:
+    if not isinstance(training, Training | None):
+        raise ConfigurationError(f"training must be fairstream.Training(…), got {training!r}")
+    return Training() if training is None else training
+
+
 def _objective(settings: Training, fairness: FairnessLoss | None, weight: float, n_negatives: int) -> Objective:
     loss = LOSSES[settings.loss] if isinstance(settings.loss, str) else settings.loss
     return Objective(
@@ -222,7 +227,8 @@ def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
     parts = fairness if isinstance(fairness, tuple) else () if fairness is None else (fairness,)
     weights = [part.weight for part in parts if isinstance(part, GroupWeight)]
     losses = [part for part in parts if not isinstance(part, GroupWeight)]
-    if len(weights) > 1 or len(losses) > 1 or not all(isinstance(loss, str) or callable(loss) for loss in losses):
+    is_loss = (isinstance(loss, str) or (callable(loss) and not isinstance(loss, type)) for loss in losses)
+    if len(weights) > 1 or len(losses) > 1 or not all(is_loss):
         raise ConfigurationError(
             f"fairness must be a name, fairstream.DisparityLoss(…), fairstream.GroupWeight(…), a function of (scores, "
             f"groups, signs), or a tuple of one loss and one GroupWeight, got {fairness!r}"

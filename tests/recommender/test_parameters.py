@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,15 @@ def test_fine_tuning_has_its_own_epochs_and_rate_and_restarts() -> None:
         ({"strategy": 3}, r"strategy must be a name, fairstream.FineTune\(…\) or another Strategy, got 3"),
         ({"training": {"batch_size": 3}}, r"training must be fairstream.Training\(…\), got {'batch_size': 3}"),
         ({"model": 3}, "model must be a name, one of fairstream.models, or a Scorer class or function, got 3"),
+        ({"model": dict}, "model must be a name, .*, got <class 'dict'>"),
+        ({"model": list}, "model must be a name, .*, got <class 'list'>"),
+        ({"training": {}}, r"training must be fairstream.Training\(…\), got {}"),
+        ({"training": 0}, r"training must be fairstream.Training\(…\), got 0"),
+        ({"fairness": fs.DisparityLoss}, "fairness must be a name, .*, got <class '.*DisparityLoss'>"),
+        ({"fairness": fs.GroupWeight}, "fairness must be a name, .*, got <class '.*GroupWeight'>"),
+        ({"metrics": 3}, "metrics must be names, or functions by name, got 3"),
+        ({"metrics": [3]}, r"metrics must be names, or functions by name, got \[3\]"),
+        ({"target": fs.MaxGap(0.1, metric=3)}, r"metrics must be names, or functions by name, got \(3,\)"),  # type: ignore[arg-type]
     ],
 )
 def test_a_parameter_of_another_kind_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
@@ -109,14 +119,54 @@ def test_a_parameter_of_another_kind_is_one_sentence(options: dict[str, Any], se
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: fs.GroupWeight("a"), "a group weight must be > 0, got 'a'"),  # type: ignore[arg-type]
-        (lambda: fs.FineTune("3"), "epochs must be >= 1, got '3'"),  # type: ignore[arg-type]
-        (lambda: fs.FineTune(learning_rate="1"), "learning_rate must be > 0, got '1'"),  # type: ignore[arg-type]
+        (lambda: fs.GroupWeight("a"), "a group weight must be a number > 0, got 'a'"),  # type: ignore[arg-type]
+        (lambda: fs.GroupWeight(math.inf), "a group weight must be a number > 0, got inf"),
+        (lambda: fs.FineTune("3"), "epochs must be a whole number >= 1, got '3'"),  # type: ignore[arg-type]
+        (lambda: fs.FineTune(restart_every="x"), "restart_every must be a whole number >= 1, got 'x'"),  # type: ignore[arg-type]
+        (lambda: fs.FineTune(restart_every=1.5), "restart_every must be a whole number >= 1, got 1.5"),  # type: ignore[arg-type]
+        (lambda: fs.FineTune(learning_rate="1"), "learning_rate must be a number > 0, got '1'"),  # type: ignore[arg-type]
+        (lambda: fs.FineTune(learning_rate=math.inf), "learning_rate must be a number > 0, got inf"),
+        (lambda: fs.SlidingWindow("x"), "n_periods must be a whole number >= 1, got 'x'"),  # type: ignore[arg-type]
+        (lambda: fs.Replay("x"), "the share of replayed events must be 0 or more, got 'x'"),  # type: ignore[arg-type]
+        (lambda: fs.RestartOnDegradation("x"), "confidence must be between 0 and 1, got 'x'"),  # type: ignore[arg-type]
+        (lambda: fs.DisparityLoss(weight=math.inf), "the weight of a fairness loss must be a number >= 0, got inf"),
+        (lambda: fs.DisparityLoss(n_negatives=2.5), "n_negatives must be a whole number >= 1, got 2.5"),  # type: ignore[arg-type]
+        (lambda: fs.DisparityLoss(temperature="x"), "temperature must be >= 1e-06, got 'x'"),  # type: ignore[arg-type]
+        (lambda: fs.models.Blend(sequence=3), r"sequence must be SASRec\(…\) or its settings by name, got 3"),  # type: ignore[arg-type]
     ],
 )
 def test_a_value_of_another_kind_is_one_sentence(make: Any, sentence: str) -> None:
     with pytest.raises(fs.ConfigurationError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize(("name", "value"), [("weight", math.nan), ("weight", -1), ("n_negatives", 2.5)])
+def test_the_attributes_of_a_custom_fairness_loss_are_checked(name: str, value: Any) -> None:
+    def loss(scores: Any, groups: Any, signs: Any) -> Any:
+        return scores.sum()
+
+    setattr(loss, name, value)
+    with pytest.raises(fs.ConfigurationError, match=f"{name}.* must be .*, got {value}"):
+        fs.FairRecommender("mf", fairness=loss)
+
+
+def test_a_function_that_makes_no_model_is_one_sentence() -> None:
+    with pytest.raises(fs.ModelError, match=r"a model must be a fairstream.Scorer, got NoneType; see Scorer"):
+        fs.FairRecommender(lambda n_users, n_items: None)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(("model", "has_effect"), [("mf", False), ("item-item", True), ("sasrec", True)])
+def test_a_group_weight_without_effect_is_noted(model: str, has_effect: bool) -> None:
+    options: dict[str, Any] = {"training": TINY, "device": "cpu"}
+    plain = fs.FairRecommender(model, **options).fit(LOG)
+    weighted = fs.FairRecommender(model, fairness=fs.GroupWeight(5.0), **options).fit(LOG)
+    assert (lists(weighted) != lists(plain)) == has_effect
+    assert any("so the group weight has no effect" in note for note in weighted.notes) == (not has_effect)
+
+
+def test_a_huge_group_weight_is_one_sentence() -> None:
+    with pytest.raises(fs.ModelError, match="raise ridge, or lower the group weight"):
+        fs.FairRecommender("item-item", fairness=fs.GroupWeight(1e300), device="cpu").fit(LOG)
 
 
 def test_the_model_of_a_checkpoint_may_be_passed_again_and_no_other(tmp_path: Path) -> None:

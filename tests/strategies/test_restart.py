@@ -199,7 +199,7 @@ def test_the_same_users_are_compared_with_themselves() -> None:
     ("make", "sentence"),
     [
         (lambda: RestartOnDegradation(confidence=1.0), "confidence must be between 0 and 1, got 1"),
-        (lambda: RestartOnDegradation(window=0), "at least one period, got 0"),
+        (lambda: RestartOnDegradation(window=0), "window must be a whole number >= 1, got 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make: Any, sentence: str) -> None:

@@ -128,7 +128,7 @@ def test_events_that_were_observed_earlier_count_as_new() -> None:
 
 @pytest.mark.parametrize("make", [lambda: SlidingWindow(0), lambda: Replay(-0.1), lambda: Replay(float("nan"))])
 def test_options_that_make_no_sense_are_refused(make: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"must be 0 or more|at least one period"):
+    with pytest.raises(ConfigurationError, match=r"must be 0 or more|must be a whole number >= 1"):
         make()
 
 
@@ -144,7 +144,7 @@ def test_by_default_a_strategy_remembers_what_its_plan_says_and_knows_nobody() -
     [
         ({"start": "anywhere"}, "starts from 'current' or 'fresh', got 'anywhere'"),
         ({"start": "fresh"}, "must name the events to learn"),
-        ({"events": range(3), "epochs": 0}, "at least one epoch, got 0"),
+        ({"events": range(3), "epochs": 0}, "the epochs of a plan must be a whole number >= 1, got 0"),
         ({"events": np.array([3, 1])}, "ascending order"),
         ({"events": np.array([1, 1])}, "each once"),
         ({"events": np.array([1.0])}, "whole numbers"),
@@ -201,5 +201,5 @@ def test_a_strategy_object_keeps_nothing_itself(before: list[float | None], afte
 
 
 def test_a_schedule_of_less_than_a_period_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="restart_every must be >= 1, got 0"):
+    with pytest.raises(ConfigurationError, match="restart_every must be a whole number >= 1, got 0"):
         FineTune(restart_every=0)

@@ -37,7 +37,7 @@ from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store
 from fairstream.methods import MethodConfig, Parts
-from fairstream.models import MODELS, ClosedFormScorer, Task, WindowScorer, closed_forms, takes_weights
+from fairstream.models import MODELS, ClosedFormScorer, Task
 from fairstream.objectives import DisparityLoss
 from fairstream.randomness import Randomness
 from fairstream.recipe import Recipe
@@ -71,10 +71,7 @@ def check_levels(lever: LeverName, levels: Sequence[float] | None) -> tuple[floa
 def choose_lever(learning: Trainer, lever: LeverName | None) -> tuple[LeverName, tuple[str, ...]]:
     """Return the lever to vary, by default the weights of events where the model takes them; and notes on it."""
     recipe, model = learning.recipe, learning.models.example
-    is_closed = isinstance(model, ClosedFormScorer)
-    has_weights = any(map(takes_weights, closed_forms(model).values())) or (
-        isinstance(model.gradient_part, WindowScorer) and recipe.objective.is_weighted
-    )
+    is_closed, has_weights = isinstance(model, ClosedFormScorer), learning.takes_event_weights
     if lever is None:
         lever = "group_weight" if has_weights else "fairness_weight"
     problem = None

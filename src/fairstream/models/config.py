@@ -117,7 +117,7 @@ class CustomModel:
         if isinstance(kind, type):
             return kind
         with torch.random.fork_rng(devices=[]):  # the caller's own draws stay the same
-            return type(self.factory(1, 1))
+            return type(make_model(self.factory, 1, 1))
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -181,7 +181,7 @@ def resolve_model(
     part = MODELS[model] if isinstance(model, str) else model
     if isinstance(part, type) and issubclass(part, ModelConfig):
         return part(**given)
-    if not callable(part):
+    if not callable(part) or (isinstance(part, type) and not issubclass(part, Scorer)):
         raise ConfigurationError(
             f"model must be a name, one of fairstream.models, or a Scorer class or function, got {part!r}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -139,10 +140,10 @@ class RunningDisparity(RunningMeans):
 
 def check_weight(weight: float, n_negatives: int) -> None:
     """Raise a ConfigurationError unless λ ≥ 0 and μ ≥ 1."""
-    if not (isinstance(weight, float | int) and weight >= 0):
-        raise ConfigurationError(f"the weight of a fairness loss must be >= 0, got {weight!r}")
-    if n_negatives < 1:
-        raise ConfigurationError(f"n_negatives must be >= 1, got {n_negatives!r}")
+    if not (isinstance(weight, float | int) and 0 <= weight < math.inf):
+        raise ConfigurationError(f"the weight of a fairness loss must be a number >= 0, got {weight!r}")
+    if not (isinstance(n_negatives, int) and n_negatives >= 1):
+        raise ConfigurationError(f"n_negatives must be a whole number >= 1, got {n_negatives!r}")
 
 
 class _SurrogateLoss:
@@ -156,8 +157,8 @@ class _SurrogateLoss:
     def __post_init__(self) -> None:
         check_weight(self.weight, self.n_negatives)
         SURROGATES.canonical(self.surrogate)
-        if not self.temperature >= MIN_TEMPERATURE:
-            raise ConfigurationError(f"temperature must be >= {MIN_TEMPERATURE:g}, got {self.temperature}")
+        if not (isinstance(self.temperature, float | int) and MIN_TEMPERATURE <= self.temperature < math.inf):
+            raise ConfigurationError(f"temperature must be >= {MIN_TEMPERATURE:g}, got {self.temperature!r}")
 
     @property
     def candidates(self) -> Literal["sampled", "all"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric
-from fairstream.models import ClosedFormScorer, Mask, closed_forms, takes_weights
+from fairstream.models import ClosedFormScorer, Mask, WindowScorer, closed_forms, takes_weights
 from fairstream.recommender.jobs import JobRunner, TrainingRequest, hide_identifiable, subtract
 from fairstream.recommender.judging import UNJUDGED, Judgement, judge_users, measure_gaps
 from fairstream.recommender.state import MemoryUse, NewEvents, State
@@ -26,6 +27,7 @@ from fairstream.strategies import (
     Keep,
     Measured,
     MeasureGroups,
+    Memory,
     Period,
     Plan,
     Strategy,
@@ -214,8 +216,12 @@ class Trainer(JobRunner):
         unlearned = np.concatenate([state.unlearned, arrived])
         period = Period(t, history, new, judgement.quality, state.memory, self.randomness, tested=judgement.users)
         plan = self.recipe.strategy.plan(period)
+        if not isinstance(plan, Plan):
+            raise ConfigurationError(f"Strategy.plan must return a fairstream.Plan, got {plan!r}")
         control = self._control(state, judgement.measured, control_step)
-        following = replace(self._with_events(state, events, history), t=t, control=control.memory, memory=plan.memory)
+        following = replace(
+            self._with_events(state, events, history), t=t, control=control.memory, memory=_check_memory(plan.memory)
+        )
         reasons = (plan.reason,) if plan.reason else ()
         if plan.events is None:
             model, optimizer = self.models.grow(state, history, events.features)
@@ -243,7 +249,7 @@ class Trainer(JobRunner):
             trained=_mark(trained, history.n_users, result.users),
             trained_items=_mark(trained_items, history.n_items, result.items),
             started_at=t if is_fresh else state.started_at,
-            memory=self.recipe.strategy.after(plan, result.report),
+            memory=_check_memory(self.recipe.strategy.after(plan, result.report)),
             pending=state.pending[:0],
             unlearned=subtract(unlearned, plan.events),
             # It owns its memory, or takes over the previous state's (the caller checks that it has no readers).
@@ -361,9 +367,22 @@ class Trainer(JobRunner):
             )
         return dict.fromkeys(groups.behind(), weight)
 
+    @property
+    def takes_event_weights(self) -> bool:
+        """Whether events may count more than once: in closed forms, and in sequence models with the softmax loss."""
+        model = self.models.example
+        return any(map(takes_weights, closed_forms(model).values())) or (
+            isinstance(model.gradient_part, WindowScorer) and self.recipe.objective.is_weighted
+        )
+
     def notes_on_fairness(self, groups: Groups) -> tuple[str, ...]:
-        """Return a note if the fairness loss has no effect."""
+        """Return a note if the fairness loss or the group weight has no effect."""
         recipe, model = self.recipe, self.models.example
+        if not groups.is_empty and recipe.group_weight != 1 and not self.takes_event_weights:
+            return (
+                f"{recipe.model.name} with the loss {recipe.training.loss} takes no event weights, so the group weight "
+                f"has no effect; use item-item, the blend, or a sequence model with the loss softmax",
+            )
         if groups.is_empty or not recipe.objective.is_fair:
             return ()
         if isinstance(model, ClosedFormScorer):
@@ -382,6 +401,15 @@ class Trainer(JobRunner):
                 f"is behind",
             )
         return ()
+
+
+def _check_memory(memory: Memory) -> Memory:
+    """The memory of a strategy; an update that could not be saved afterwards must fail."""
+    try:
+        json.dumps(memory)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the memory of a strategy must hold JSON values: {error}") from None
+    return memory
 
 
 def _mark(mask: Mask, n_rows: int, rows: Rows | tuple[()] = ()) -> Mask:

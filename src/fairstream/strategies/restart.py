@@ -13,7 +13,16 @@ from scipy.special import stdtrit
 from fairstream.data import Rows
 from fairstream.data.history import Floats
 from fairstream.errors import ConfigurationError
-from fairstream.strategies.strategy import STRATEGIES, Memory, Period, Plan, Strategy, UserQuality, check_update
+from fairstream.strategies.strategy import (
+    STRATEGIES,
+    Memory,
+    Period,
+    Plan,
+    Strategy,
+    UserQuality,
+    check_count,
+    check_update,
+)
 
 MIN_USERS: Final = 20  # means over fewer users are not compared
 MAX_USERS: Final = 20_000  # of more tested users, about this many are remembered, drawn at random
@@ -50,10 +59,9 @@ class RestartOnDegradation(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if not 0 < self.confidence < 1:
-            raise ConfigurationError(f"confidence must be between 0 and 1, got {self.confidence:g}")
-        if self.window < 1:
-            raise ConfigurationError(f"a window has at least one period, got {self.window}")
+        if not (isinstance(self.confidence, float | int) and 0 < self.confidence < 1):
+            raise ConfigurationError(f"confidence must be between 0 and 1, got {self.confidence!r}")
+        check_count("window", self.window)
 
     def plan(self, period: Period) -> Plan:
         memory, tested = period.memory, period.tested

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -58,8 +59,8 @@ class Plan:
             raise ConfigurationError(f"a plan starts from 'current' or 'fresh', got {self.start!r}")
         if self.start == "fresh" and self.events is None:
             raise ConfigurationError("a plan that starts from fresh weights must name the events to learn")
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigurationError(f"a plan has at least one epoch, got {self.epochs}")
+        if self.epochs is not None:
+            check_count("the epochs of a plan", self.epochs)
         if self.events is not None and not (isinstance(self.events, range) and self.events.step == 1):
             events = np.asarray(self.events)
             if len(events) and (events.dtype.kind not in "iu" or (np.diff(events) < 1).any()):
@@ -208,8 +209,8 @@ class FineTune(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if self.restart_every is not None and self.restart_every < 1:
-            raise ConfigurationError(f"restart_every must be >= 1, got {self.restart_every}")
+        if self.restart_every is not None:
+            check_count("restart_every", self.restart_every)
 
     def plan(self, period: Period) -> Plan:
         if self.restart_every is None:
@@ -223,11 +224,17 @@ class FineTune(Strategy):
 
 def check_update(strategy: Any) -> None:
     """Raise a ConfigurationError unless the epochs and the learning rate of updates are positive, or None."""
-    if strategy.epochs is not None and not (isinstance(strategy.epochs, int) and strategy.epochs >= 1):
-        raise ConfigurationError(f"epochs must be >= 1, got {strategy.epochs!r}")
+    if strategy.epochs is not None:
+        check_count("epochs", strategy.epochs)
     rate = strategy.learning_rate
-    if rate is not None and not (isinstance(rate, float | int) and rate > 0):
-        raise ConfigurationError(f"learning_rate must be > 0, got {strategy.learning_rate!r}")
+    if rate is not None and not (isinstance(rate, float | int) and 0 < rate < math.inf):
+        raise ConfigurationError(f"learning_rate must be a number > 0, got {rate!r}")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise a ConfigurationError unless the value is a whole number from 1 on."""
+    if not (isinstance(value, int) and value >= 1):
+        raise ConfigurationError(f"{name} must be a whole number >= 1, got {value!r}")
 
 
 class RestartOnNew(Strategy):
@@ -247,8 +254,7 @@ class SlidingWindow(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if self.n_periods < 1:
-            raise ConfigurationError(f"a window has at least one period, got {self.n_periods}")
+        check_count("n_periods", self.n_periods)
 
     def plan(self, period: Period) -> Plan:
         return Plan(events=period.last(self.n_periods), name="window")
@@ -265,8 +271,8 @@ class Replay(Strategy):
 
     def __post_init__(self) -> None:
         check_update(self)
-        if not self.share >= 0:
-            raise ConfigurationError(f"the share of replayed events must be 0 or more, got {self.share}")
+        if not (isinstance(self.share, float | int) and 0 <= self.share < math.inf):
+            raise ConfigurationError(f"the share of replayed events must be 0 or more, got {self.share!r}")
 
     def plan(self, period: Period) -> Plan:
         past = period.sample(round(self.share * len(period.new)))
