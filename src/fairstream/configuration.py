@@ -21,6 +21,7 @@ _WORDING = {
     "int": "must be a whole number",
     "float": "must be a number",
     "string": "must be a name",
+    "model_type": "must be {class_name}(…) or its settings by name",
 }
 
 

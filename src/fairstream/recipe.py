@@ -103,7 +103,8 @@ class Recipe:
         own = model.defaults
         weight = getattr(loss, "weight", 0.5) if fairness_weight is None else fairness_weight
         check_number("the weight of the fairness loss", weight)
-        n_negatives = n_fairness_negatives or int(getattr(loss, "n_negatives", 4))
+        n_negatives = n_fairness_negatives or getattr(loss, "n_negatives", 4)
+        check_number("n_negatives of the fairness loss", n_negatives, least=1, whole=True)
         return cls(
             model,
             settings,
@@ -226,7 +227,8 @@ def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
     parts = fairness if isinstance(fairness, tuple) else () if fairness is None else (fairness,)
     weights = [part.weight for part in parts if isinstance(part, GroupWeight)]
     losses = [part for part in parts if not isinstance(part, GroupWeight)]
-    if len(weights) > 1 or len(losses) > 1 or not all(isinstance(loss, str) or callable(loss) for loss in losses):
+    is_loss = (isinstance(loss, str) or (callable(loss) and not isinstance(loss, type)) for loss in losses)
+    if len(weights) > 1 or len(losses) > 1 or not all(is_loss):
         raise ConfigurationError(
             f"fairness must be a name, fairstream.DisparityLoss(…), fairstream.GroupWeight(…), a function of (scores, "
             f"groups, signs), or a tuple of one loss and one GroupWeight, got {fairness!r}"

@@ -32,8 +32,8 @@ def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-@pytest.mark.parametrize("address", ["nowhere", "ray://127.0.0.1:10001", "host:port", ":6379", "http://a:1"])
-def test_an_address_has_a_host_and_a_port(address: str) -> None:
+@pytest.mark.parametrize("address", ["nowhere", "ray://127.0.0.1:10001", "host:port", ":6379", "http://a:1", 3, None])
+def test_an_address_has_a_host_and_a_port(address: Any) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT"), fairstream.cluster(address):
         pass
 
@@ -59,6 +59,15 @@ def server(answer: bytes | None) -> Iterator[str]:
         finally:
             is_over.set()
             thread.join()
+
+
+@pytest.mark.parametrize("n_workers", [0, -1, "x"])
+def test_a_number_of_workers_is_checked_before_ray_starts(n_workers: Any) -> None:
+    with (
+        pytest.raises(ConfigurationError, match=f"n_workers must be a whole number >= 1, got {n_workers!r}"),
+        fairstream.cluster("local", n_workers=n_workers),
+    ):
+        pass
 
 
 def test_an_address_where_nothing_listens() -> None:

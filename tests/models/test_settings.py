@@ -109,5 +109,5 @@ def test_a_part_may_be_an_object_and_have_settings_too() -> None:
     rec = fs.FairRecommender().set_params(model__sequence__blocks=1, model__sequence=SASRec(length=3))
     assert rec.recipe.model == Blend(sequence=SASRec(length=3, blocks=1))
     assert resolve_model(Blend(), {"sequence": SASRec(length=3)}) == Blend(sequence=SASRec(length=3))
-    with pytest.raises(fs.ConfigurationError, match="instance of SASRec, got 3"):
+    with pytest.raises(fs.ConfigurationError, match=r"sequence must be SASRec\(…\) or its settings by name, got 3"):
         rec.set_params(model__sequence=3)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from fairstream.errors import ModelError
 from fairstream.objectives import (
     DisparityLoss,
     Objective,
@@ -246,3 +247,19 @@ def test_gradient_through_a_factorisation_agrees_with_finite_differences(
         return objective(scores, groups, SIGNS, has_two_groups=has_two_groups)
 
     assert gradcheck(total, (p, q), atol=1e-7)
+
+
+@pytest.mark.parametrize("part", ["loss", "fairness"])
+@pytest.mark.parametrize(
+    ("result", "found"), [(None, "None"), ("x", "'x'"), (torch.zeros(3), r"a tensor of shape \(3,\)")]
+)
+def test_a_loss_that_returns_no_number_is_one_sentence(part: str, result: object, found: str) -> None:
+    objective = replace(Objective(lambda_=1.0, n=2, mu=2), **{part: lambda *_: result})
+    with pytest.raises(ModelError, match=rf"\Aa (fairness )?loss must return one number, got {found}\Z"):
+        objective(torch.zeros(2, 3), torch.tensor([0, 1]), SIGNS, has_two_groups=True)
+
+
+def test_a_fairness_loss_may_be_a_plain_number() -> None:
+    objective = Objective(lambda_=2.0, n=2, mu=2, fairness=lambda *_: 0.5)
+    loss = objective(torch.zeros(2, 3), torch.tensor([0, 1]), SIGNS, has_two_groups=True)
+    assert float(loss) == pytest.approx(math.log(2) + 1.0)

@@ -378,6 +378,10 @@ def _with(**entries: Any) -> Callable[[dict[str, Any]], object]:
     return lambda manifest: manifest.update(entries)
 
 
+def _within(key: str, **entries: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda manifest: manifest[key].update(entries)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -403,6 +407,23 @@ def _with(**entries: Any) -> Callable[[dict[str, Any]], object]:
         _with(t="x"),
         _with(groups={"attribute": "community", "names": ["majority"]}),
         _with(groups=None),
+        _with(groups={"attribute": 3, "names": ["majority", "minority"], "choice": "larger"}),
+        _with(t=-1),
+        _with(period_ends=[]),
+        _with(period_ends=[None]),
+        _with(memory=3),
+        _with(event_weights=None),
+        _with(control=[]),
+        _within("columns", rating_above="x"),
+        _within("recipe", fairness=3),
+        _within("recipe", fairness={"a": 1}),
+        _within("recipe", target={"a": 1}),
+        _within("recipe", target="x"),
+        _within("recipe", strategy=None),
+        _within("recipe", strategy={"name": "fine-tune", "options": {"a": 1}}),
+        _within("recipe", group_weight=None),
+        _within("recipe", update_epochs="x"),
+        lambda manifest: manifest["recipe"].pop("update_learning_rate"),
     ],
 )
 def test_a_manifest_that_fairstream_did_not_write_is_refused(
@@ -454,6 +475,8 @@ def test_a_model_of_ones_own_needs_its_constructor_and_others_take_none(saved: P
         ),
         ({"model": fairstream.models.MF(embedding_dim=9)}, "the model of a checkpoint cannot change"),
         ({"engine": "fast"}, "engine must be one of"),
+        ({"training": {"batch_size": 3}}, "training must be fairstream.Training"),
+        ({"training": {}}, "training must be fairstream.Training"),
     ],
 )
 def test_a_wrong_option_is_never_a_damaged_checkpoint(saved: Path, changed: dict[str, Any], sentence: str) -> None:
@@ -665,3 +688,33 @@ def test_a_target_for_a_checkpoint_without_groups_is_refused(tmp_path: Path) -> 
     with pytest.raises(ConfigurationError, match=r"a target is about a gap between groups, but .* has none"):
         fairstream.load(tmp_path, target=fairstream.MaxGap(0.05))
     assert fairstream.load(tmp_path, target=None).recommend(1).num_rows == 0
+
+
+class _Remembers(fairstream.Strategy):
+    """Fine-tune, and remember a value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def plan(self, period: fairstream.Period) -> fairstream.Plan:
+        return fairstream.Plan.fine_tune(period).remembering(value=self.value)
+
+
+def test_a_memory_that_no_checkpoint_holds_fails_the_update_and_changes_nothing(tmp_path: Path) -> None:
+    rec = fairstream.FairRecommender("popularity", strategy=_Remembers(object()), device="cpu")
+    rec.fit({"user_id": [1, 2], "item_id": [1, 2], "time": [1, 2]})
+    with pytest.raises(ConfigurationError, match="the memory of a strategy must hold JSON values"):
+        rec.update({"user_id": [1], "item_id": [2], "time": [3]})
+    assert rec.state.t == 0
+    rec.save(tmp_path / "model")
+
+
+def test_a_plan_is_a_plan() -> None:
+    class Forgets(fairstream.Strategy):
+        def plan(self, period: fairstream.Period) -> fairstream.Plan:
+            return None  # type: ignore[return-value]
+
+    rec = fairstream.FairRecommender("popularity", strategy=Forgets(), device="cpu")
+    rec.fit({"user_id": [1, 2], "item_id": [1, 2], "time": [1, 2]})
+    with pytest.raises(ConfigurationError, match=r"Strategy.plan must return a fairstream.Plan, got None"):
+        rec.update({"user_id": [1], "item_id": [2], "time": [3]})

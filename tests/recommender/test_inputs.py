@@ -165,3 +165,24 @@ class TestUpdatesSayWhatIsUnusual:
         people = STREAM.users.to_pandas().assign(user_id=lambda frame: frame.user_id + 5000)
         rec.update(LATER, users=people)
         assert any("a community for none of the" in note for note in rec.notes)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda rec: rec.update(None), "the events must be a path or a table"),
+        (lambda rec: rec.evaluate(None), "the events must be a path or a table"),
+        (lambda rec: rec.evaluate(LATER, n_resamples="a"), "n_resamples >= 0, got 20 and 'a'"),
+        (lambda rec: rec.evaluate(LATER, min_group_size=1.5), "min_group_size must be >= 1 .* got 1.5"),
+        (lambda rec: rec.evaluate(LATER, metrics={"m": lambda lists, truth: "x"}), "must return numbers.* 'x'"),
+        (
+            lambda rec: rec.fit({"user_id": 1, "item_id": 2, "time": 3}),
+            "the events must be columns by name, .* 'user_id'",
+        ),
+        (lambda rec: rec.fit(fs.read_events(FIRST, rating_above="x")), "rating_above must be a number, got 'x'"),
+    ],
+)
+def test_what_cannot_be_read_or_measured_is_one_sentence(call: Any, sentence: str) -> None:
+    rec = fs.FairRecommender("popularity", device="cpu").fit(FIRST, users=STREAM.users)
+    with pytest.raises((fs.ConfigurationError, fs.DataError), match=sentence):
+        call(rec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,15 @@ def test_fine_tuning_has_its_own_epochs_and_rate_and_restarts() -> None:
         ({"strategy": 3}, r"strategy must be a name, fairstream.FineTune\(…\) or another Strategy, got 3"),
         ({"training": {"batch_size": 3}}, r"training must be fairstream.Training\(…\), got {'batch_size': 3}"),
         ({"model": 3}, "model must be a name, one of fairstream.models, or a Scorer class or function, got 3"),
+        ({"model": dict}, "model must be a name, .*, got <class 'dict'>"),
+        ({"model": list}, "model must be a name, .*, got <class 'list'>"),
+        ({"training": {}}, r"training must be fairstream.Training\(…\), got {}"),
+        ({"training": 0}, r"training must be fairstream.Training\(…\), got 0"),
+        ({"fairness": fs.DisparityLoss}, "fairness must be a name, .*, got <class '.*DisparityLoss'>"),
+        ({"fairness": fs.GroupWeight}, "fairness must be a name, .*, got <class '.*GroupWeight'>"),
+        ({"metrics": 3}, "metrics must be names, or functions by name, got 3"),
+        ({"metrics": [3]}, r"metrics must be names, or functions by name, got \[3\]"),
+        ({"target": fs.MaxGap(0.1, metric=3)}, r"metrics must be names, or functions by name, got \(3,\)"),  # type: ignore[arg-type]
     ],
 )
 def test_a_parameter_of_another_kind_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
@@ -129,6 +139,35 @@ def test_a_parameter_of_another_kind_is_one_sentence(options: dict[str, Any], se
 def test_a_value_of_another_kind_is_one_sentence(make: Any, sentence: str) -> None:
     with pytest.raises(fs.ConfigurationError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize(("name", "value"), [("weight", math.nan), ("weight", -1), ("n_negatives", 2.5)])
+def test_the_attributes_of_a_custom_fairness_loss_are_checked(name: str, value: Any) -> None:
+    def loss(scores: Any, groups: Any, signs: Any) -> Any:
+        return scores.sum()
+
+    setattr(loss, name, value)
+    with pytest.raises(fs.ConfigurationError, match=f"{name}.* must be .*, got {value}"):
+        fs.FairRecommender("mf", fairness=loss)
+
+
+def test_a_function_that_makes_no_model_is_one_sentence() -> None:
+    with pytest.raises(fs.ModelError, match=r"a model must be a fairstream.Scorer, got NoneType; see Scorer"):
+        fs.FairRecommender(lambda n_users, n_items: None)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(("model", "has_effect"), [("mf", False), ("item-item", True), ("sasrec", True)])
+def test_only_a_group_weight_without_effect_is_noted(model: str, has_effect: bool) -> None:
+    options: dict[str, Any] = {"training": TINY, "device": "cpu"}
+    plain = fs.FairRecommender(model, **options).fit(LOG)
+    weighted = fs.FairRecommender(model, fairness=fs.GroupWeight(5.0), **options).fit(LOG)
+    assert (lists(weighted) != lists(plain)) == has_effect
+    assert any("the group weight has no effect" in note for note in weighted.notes) == (not has_effect)
+
+
+def test_a_huge_group_weight_is_one_sentence() -> None:
+    with pytest.raises(fs.ModelError, match="raise ridge, or lower the group weight"):
+        fs.FairRecommender("item-item", fairness=fs.GroupWeight(1e300), device="cpu").fit(LOG)
 
 
 def test_the_model_of_a_checkpoint_may_be_passed_again_and_no_other(tmp_path: Path) -> None:

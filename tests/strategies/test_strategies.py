@@ -154,7 +154,7 @@ def test_by_default_a_strategy_remembers_what_its_plan_says_and_knows_nobody() -
     [
         ({"start": "anywhere"}, "starts from 'current' or 'fresh', got 'anywhere'"),
         ({"start": "fresh"}, "must name the events to learn"),
-        ({"events": range(3), "epochs": 0}, "at least one epoch, got 0"),
+        ({"events": range(3), "epochs": 0}, "the epochs of a plan must be >= 1, got 0"),
         ({"events": np.array([3, 1])}, "ascending order"),
         ({"events": np.array([1, 1])}, "each once"),
         ({"events": np.array([1.0])}, "whole numbers"),

@@ -470,3 +470,21 @@ def test_training_shows_what_was_known_before_each_event_and_nothing_later() -> 
     for user, item, history in model.given:
         earlier = data.items[: at[user, item]][data.users[: at[user, item]] == user].tolist()[-3:]
         assert history == [-1] * (3 - len(earlier)) + earlier
+
+
+def test_a_model_that_returns_no_tensor_is_one_sentence() -> None:
+    class Nothing(MFScorer):
+        def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
+            return None  # type: ignore[return-value]
+
+    with pytest.raises(ModelError, match=r"one score for each candidate: expected the shape \(8, 4\), got NoneType"):
+        train(Trained(Nothing), Interactions())
+
+
+def test_a_loss_without_gradients_is_one_sentence() -> None:
+    class Detached(MFScorer):
+        def forward(self, users: Tensor, items: Tensor, context: Context = NO_CONTEXT) -> Tensor:
+            return super().forward(users, items, context).detach()
+
+    with pytest.raises(ModelError, match="the loss does not depend on the model's parameters"):
+        train(Trained(Detached), Interactions())

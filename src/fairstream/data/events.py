@@ -201,7 +201,7 @@ def read_more_events(
     """
     notes: tuple[str, ...] = ()
     table = None
-    if source is None:
+    if source is None and items is not None:
         features, nothing = ItemFeatures.read(items, columns), np.empty(0, np.int64)
         return EventLog(nothing, nothing, nothing, Vocabulary(), Vocabulary(), None, columns, features.notes, features)
     if is_log(source):

@@ -81,6 +81,8 @@ class Columns:
             raise ConfigurationError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}")
         if self.repeats not in get_args(Repeats):
             raise ConfigurationError(f"repeats must be 'first' or 'all', got {self.repeats!r}")
+        if not isinstance(self.rating_above, float | int):
+            raise ConfigurationError(f"rating_above must be a number, got {self.rating_above!r}")
 
     def find(self, role: str, table: pa.Table, *, what: str) -> str:
         """Return the column of `table` that plays `role`; raise DataError if there is none."""
@@ -272,6 +274,9 @@ def _open_columns(columns: Mapping[str, Any], what: str) -> Source:
             chosen = columns if names is None else names
             yield pa.table({name: to_arrow(columns[name], None if names is None else name) for name in chosen})
 
+    for name, column in columns.items():
+        if not hasattr(column, "__getitem__"):
+            raise DataError(f"{what} must be columns by name, but {name!r} is {column!r}; make it a list")
     with read_errors(what):
         like = pa.table({name: to_arrow(column[:100])[:0] for name, column in columns.items()})
     return Source(what, decoded(like, what), blocks)

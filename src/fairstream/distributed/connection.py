@@ -201,6 +201,8 @@ def cluster(
 
     """
     global _current  # noqa: PLW0603 (a setting of the process)
+    if n_workers is not None and not (isinstance(n_workers, int) and n_workers >= 1):
+        raise ConfigurationError(f"n_workers must be a whole number >= 1, got {n_workers!r}")
     with _connected(address, n_workers) as ray:
         folder = None if storage is None else Path(storage).absolute()
         if folder is not None:
@@ -252,7 +254,7 @@ def _connected(address: str, n_workers: int | None) -> Iterator[Any]:
 
 def _check_answers(address: str) -> None:
     """Raise a `ConfigurationError` unless a gRPC server, as Ray's is, answers; Ray would wait for minutes."""
-    host, colon, port = address.rpartition(":")
+    host, colon, port = str(address).rpartition(":")
     if not colon or not host or not port.isdigit() or "/" in address:
         raise ConfigurationError(
             f"a cluster is 'local' or the address HOST:PORT that `ray start --head` printed, got {address!r}; from "

@@ -275,9 +275,10 @@ def group_statistics(
 
 def check_resampling(min_group_size: int, n_resamples: int) -> None:
     """Raise a `ConfigurationError` if an option of the statistics is out of range."""
-    if min_group_size < 1 or n_resamples < 0:
+    are_counts = all(isinstance(count, int | np.integer) for count in (min_group_size, n_resamples))
+    if not (are_counts and min_group_size >= 1 and n_resamples >= 0):
         raise ConfigurationError(
-            f"min_group_size must be >= 1 and n_resamples >= 0, got {min_group_size} and {n_resamples}"
+            f"min_group_size must be >= 1 and n_resamples >= 0, got {min_group_size!r} and {n_resamples!r}"
         )
 
 

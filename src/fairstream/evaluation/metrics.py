@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -118,7 +118,11 @@ class MetricAtK:
 
     def __call__(self, lists: Lists, truth: Truth) -> Floats:
         """Return (U,) values or one number, checked."""
-        value = np.asarray(self.metric(lists.cut(self.k), truth), dtype=np.float64)
+        result = self.metric(lists.cut(self.k), truth)
+        try:
+            value = np.asarray(result, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ConfigurationError(f"the metric {self.name} must return numbers; it returned {result!r}") from None
         if value.shape not in ((), (len(lists.items),)) or not np.isfinite(value).all():
             problem = "not all of them finite" if value.shape in ((), (len(lists.items),)) else f"shape {value.shape}"
             raise ConfigurationError(
@@ -151,6 +155,8 @@ def resolve_metrics(
     """
     if isinstance(metrics, str):
         metrics = [metrics]
+    if metrics is not None and not (isinstance(metrics, Collection) and all(isinstance(name, str) for name in metrics)):
+        raise ConfigurationError(f"metrics must be names, or functions by name, got {metrics!r}")
     if metrics is not None and not metrics:
         raise ConfigurationError("metrics must name at least one metric, got none; leave it out for the defaults")
     resolved: dict[str, MetricAtK] = {}

@@ -120,7 +120,9 @@ def parsed(assignment: str) -> tuple[str, list[Any]]:
     """
     name, equals, values = assignment.partition("=")
     if not equals or not name or not all(values.split(",")):
-        raise ConfigurationError(f"a grid is written NAME=VALUE,VALUE (fairness-weight=0.5,1,2), got {assignment!r}")
+        raise ConfigurationError(
+            f"a setting is written NAME=VALUE, a grid NAME=VALUE,VALUE (fairness-weight=0.5,1,2), got {assignment!r}"
+        )
     return name.replace("-", "_"), [_value(value) for value in values.split(",")]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data import History, Rows, SeenItems
 from fairstream.data.history import Positions
+from fairstream.errors import ModelError
 from fairstream.models.config import ModelConfig
 from fairstream.models.context import Context
 from fairstream.models.scorer import ClosedFormScorer, UserWeights
@@ -153,7 +154,12 @@ def _regression(gram: Tensor, ridge: float) -> Tensor:
     # No eigenvalue of G + λ I is below λ, so float32 suffices, in half the time and memory.
     matrix = gram.float()
     matrix.diagonal().add_(ridge * float(diagonal[has_events].mean()))
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+    try:
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        raise ModelError(
+            "item-item has no solution in single precision; raise ridge, or lower the group weight"
+        ) from None
     return inverse.div_(-inverse.diagonal().clone()).fill_diagonal_(0.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -96,18 +96,26 @@ class Objective:
             l_rec = self.loss(*among_all)
         else:
             l_rec = self.loss(scores[:, : 1 + self.n])
-        if l_rec.dim() != 0:
-            raise ModelError(f"a loss must return one number, got a tensor of shape {tuple(l_rec.shape)}")
-        return l_rec
+        return _one_number(l_rec, "a loss")
 
     def fairness_of(self, scores: Tensor, groups: Tensor, signs: Tensor, among_all: AmongAll | None = None) -> Tensor:
-        return self.fairness(self.fairness_scores(scores, among_all), groups, signs)
+        l_fair = self.fairness(self.fairness_scores(scores, among_all), groups, signs)
+        return _one_number(l_fair, "a fairness loss")
 
     def fairness_scores(self, scores: Tensor, among_all: AmongAll | None) -> Tensor:
         if not self._is_fairness_among_all:
             return scores[:, : 1 + self.mu]
         assert among_all is not None
         return against_all_others(among_all.scores, among_all.positives)
+
+
+def _one_number(loss: Any, what: str) -> Tensor:
+    """The loss as a tensor; raises a ModelError unless it is one number."""
+    loss = torch.tensor(float(loss)) if isinstance(loss, float | int) else loss  # such as 0 for a batch of one group
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise ModelError(f"{what} must return one number, got {found}")
+    return loss
 
 
 def _ranks_all_items(part: object) -> bool:

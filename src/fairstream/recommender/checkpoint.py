@@ -22,14 +22,15 @@ import torch
 
 from fairstream._version import __version__
 from fairstream.data import Columns, Groups, History, Vocabulary, utf8
-from fairstream.errors import CheckpointError, ConfigurationError
+from fairstream.errors import CheckpointError
 from fairstream.files import replace_file
 from fairstream.models import resolve_model
-from fairstream.recipe import saved_options
+from fairstream.recipe import GroupWeight, saved_options
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.recommender.state import State
 from fairstream.recommender.trainer import Trainer
 from fairstream.registry import CUSTOM
+from fairstream.strategies import FineTune
 from fairstream.training import RuntimeConfig, Tensors, Training
 
 FORMAT = 4
@@ -46,6 +47,8 @@ def write_checkpoint(folder: Path, state: State, trainer: Trainer) -> None:
     digest = hashlib.sha256(content).hexdigest()
     tensor_file = folder / f"tensors-{digest[:16]}.safetensors"
     manifest = {**_manifest(state, trainer), "tensors": {"file": tensor_file.name, "sha256": digest}}
+    # Before any file is written, because JSON may not be able to hold a value.
+    written = json.dumps(manifest, indent=2, default=np.generic.item).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "tensors-")))
@@ -56,7 +59,7 @@ def write_checkpoint(folder: Path, state: State, trainer: Trainer) -> None:
         was_there = tensor_file.exists()
         replace_file(tensor_file, content)
         try:
-            replace_file(folder / _MANIFEST, json.dumps(manifest, indent=2, default=np.generic.item).encode())
+            replace_file(folder / _MANIFEST, written)
         except OSError:
             if not was_there:
                 tensor_file.unlink()
@@ -170,11 +173,17 @@ def read_options(path: str | Path, manifest: Mapping[str, Any], given: Mapping[s
         saved = manifest["recipe"]
         known = {name: saved[name] for name in ("model", "training", "fairness", "target", "strategy", "group_weight")}
         Training(**known["training"])
+        GroupWeight(known["group_weight"])
+        FineTune(saved["update_epochs"], saved["update_learning_rate"])
         if known["model"]["name"] != CUSTOM:
             resolve_model(known["model"]["name"], known["model"]["settings"])
-    except (KeyError, TypeError, ValueError, ConfigurationError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from None
-    return {**saved_options(path, known, given), "seed": runtime.seed, "engine": runtime.engine}
+    try:
+        options = saved_options(path, known, given)
+    except (AttributeError, KeyError, TypeError) as error:  # a wrong option among the given is a ConfigurationError
+        raise _damaged(path, error) from None
+    return {**options, "seed": runtime.seed, "engine": runtime.engine}
 
 
 def read_state(
@@ -199,8 +208,13 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
     )
     # Forgotten users may leave items that no other user has had, so the events do not determine the sizes.
     sizes = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
-    history = History.of(users, items, ends=tuple(manifest["period_ends"]), **sizes)
+    ends = tuple(map(int, manifest["period_ends"]))
+    history = History.of(users, items, ends=ends, **sizes)
     saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
+    if not ends or fields["t"] < 0 or not isinstance(saved["attribute"], str):
+        raise ValueError("period_ends, t or the attribute of the groups")
+    if not all(isinstance(fields[name], dict) for name in ("memory", "event_weights", "control")):
+        raise TypeError("memory, event_weights and control must be objects")
     if manifest["recipe"]["strategy"] != trainer.recipe.to_json()["strategy"]:
         fields["memory"] = {}  # it is that of another strategy
     groups = Groups(saved["attribute"], tuple(saved["names"]), tensors["groups/codes"].numpy(), saved["choice"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from fairstream.strategies import (
     Keep,
     Measured,
     MeasureGroups,
+    Memory,
     Period,
     Plan,
     Strategy,
@@ -214,8 +216,12 @@ class Trainer(JobRunner):
         unlearned = np.concatenate([state.unlearned, arrived])
         period = Period(t, history, new, judgement.quality, state.memory, self.randomness, tested=judgement.users)
         plan = self.recipe.strategy.plan(period)
+        if not isinstance(plan, Plan):
+            raise ConfigurationError(f"Strategy.plan must return a fairstream.Plan, got {plan!r}")
         control = self._control(state, judgement.measured, control_step)
-        following = replace(self._with_events(state, events, history), t=t, control=control.memory, memory=plan.memory)
+        following = replace(
+            self._with_events(state, events, history), t=t, control=control.memory, memory=_check_memory(plan.memory)
+        )
         reasons = (plan.reason,) if plan.reason else ()
         if plan.events is None:
             model, optimizer = self.models.grow(state, history, events.features)
@@ -243,7 +249,7 @@ class Trainer(JobRunner):
             trained=_mark(trained, history.n_users, result.users),
             trained_items=_mark(trained_items, history.n_items, result.items),
             started_at=t if is_fresh else state.started_at,
-            memory=self.recipe.strategy.after(plan, result.report),
+            memory=_check_memory(self.recipe.strategy.after(plan, result.report)),
             pending=state.pending[:0],
             unlearned=subtract(unlearned, plan.events),
             # It owns its memory, or reuses the previous state's after the caller has checked for readers.
@@ -387,6 +393,15 @@ class Trainer(JobRunner):
                 f"group that is behind",
             )
         return ()
+
+
+def _check_memory(memory: Memory) -> Memory:
+    """Return the memory of a strategy; raise if it could not be saved after the update."""
+    try:
+        json.dumps(memory, default=np.generic.item)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"the memory of a strategy must hold JSON values, got {memory!r}") from None
+    return memory
 
 
 def _mark(mask: Mask, n_rows: int, rows: Rows | tuple[()] = ()) -> Mask:

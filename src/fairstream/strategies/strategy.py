@@ -59,8 +59,8 @@ class Plan:
             raise ConfigurationError(f"a plan starts from 'current' or 'fresh', got {self.start!r}")
         if self.start == "fresh" and self.events is None:
             raise ConfigurationError("a plan that starts from fresh weights must name the events to learn")
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigurationError(f"a plan has at least one epoch, got {self.epochs}")
+        if self.epochs is not None:
+            check_number("the epochs of a plan", self.epochs, least=1, whole=True)
         if self.events is not None and not (isinstance(self.events, range) and self.events.step == 1):
             events = np.asarray(self.events)
             if len(events) and (events.dtype.kind not in "iu" or (np.diff(events) < 1).any()):

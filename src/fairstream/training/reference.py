@@ -177,6 +177,10 @@ class WindowEngine(Engine):
 
 def descend(job: TrainingJob, loss: Tensor) -> Tensor:
     """Take one step of the optimizer; return the loss before it."""
+    if not loss.requires_grad:
+        raise ModelError(
+            "the loss does not depend on the model's parameters; compute it from the scores, with gradients"
+        )
     job.optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     job.optimizer.step()
@@ -202,8 +206,9 @@ def among_all_items(
 
 def check_scores(scores: Tensor, candidates: Tensor) -> None:
     """Raise a `ModelError` unless there is one score for each candidate."""
-    if scores.shape != candidates.shape:
+    if not isinstance(scores, Tensor) or scores.shape != candidates.shape:
+        found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ModelError(
             f"a model must return one score for each candidate: expected the shape {tuple(candidates.shape)}, "
-            f"got {tuple(scores.shape)}"
+            f"got {found}"
         )
