@@ -133,10 +133,10 @@ on the new period once more, and where something is done for fairness the update
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {unknown[0]!r}")
         return tuple(dict.fromkeys(name.lower() for name in names))
 
-    @field_validator("period")
+    @field_validator("period", mode="before")
     @classmethod
-    def _known_length(cls, length: str | None) -> str | None:
-        return None if length is None else check_length(length)
+    def _known_length(cls, length: Any) -> str | None:
+        return None if length is None else check_length(str(length))  # `--set period=5000` is a number
 
     @model_validator(mode="before")
     @classmethod
