@@ -23,7 +23,7 @@ from fairstream.service.forgetting import export as export_person
 from fairstream.service.serving import Serving
 from fairstream.text import number
 
-NOT_PROVED, UNKNOWN = 3, 4
+UNKNOWN, PENDING = 4, 5  # exit codes
 
 
 def recommend(
@@ -77,11 +77,10 @@ def forget(
     *,
     output: Output,
 ) -> None:
-    """Remove people from the events, the attributes and every model, and check that it is so.
+    """Remove people from the events, the attributes and every model, and verify that no trace is left.
 
-    Any number of people is one pass. What was sent of them before does not come back with a replay; what they do
-    from now on is that of a new person. Exits with 3 where something could not be removed for good yet (it stays
-    pending), with 4 where an id is unknown.
+    Removes any number of people in one pass. Events sent again after that are refused; new events make a new person.
+    Exits with 4 if an id is unknown, with 5 if something could not be removed for good yet: it stays pending.
     """
     people = _read_ids(users, ids)
     if bool(people) == pending:
@@ -100,14 +99,14 @@ def forget(
     output.print(*_sentences(done, on_postgres=on_postgres))
     output.write(asdict(done))
     if done.problems:
-        raise typer.Exit(NOT_PROVED)
+        raise typer.Exit(PENDING)
     if done.unknown:
         raise typer.Exit(UNKNOWN)
 
 
 def export(
     folder: WorkspaceFolder,
-    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Id of the user.", show_default=False)] = None,
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="Id of the user.", show_default=False)] = None,
     ids: IdsFile = None,
     json: Json = "-",
 ) -> None:
