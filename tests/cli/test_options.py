@@ -53,6 +53,16 @@ def test_an_option_has_one_meaning_wherever_it_is() -> None:
     assert several == {}
 
 
+def test_the_help_names_no_task_or_default_that_a_command_lacks(command: Command) -> None:
+    for name in ("explain", "frontier"):
+        task = next(option for of, option in options() if (of, option.opts[0]) == (name, "--task"))
+        assert "remain" not in task.help
+    assert all(option.show_default == "first" for _, option in options() if option.opts[0] == "--repeats")
+    usage = command("forget", "--help").out
+    assert "[USER…]" in usage
+    assert "[[" not in usage
+
+
 def test_every_command_with_results_writes_json_and_can_be_quiet() -> None:
     by_command: dict[str, set[str]] = defaultdict(set)
     for name, option in options():
