@@ -42,9 +42,9 @@ def recommend(
     *,
     output: Output,
 ) -> None:
-    """Recommend to users what the HTTP service would: by the model in service and all events stored since.
+    """Recommend what the HTTP service would: from the model in service and all events stored since.
 
-    Unknown users, and everybody as long as there is no model, get what is popular.
+    Unknown users get popular items, and so does everyone until there is a model.
     """
     people = _read_ids(users, ids)
     if not people:
@@ -72,7 +72,7 @@ def forget(
     users: UserIds = None,
     ids: IdsFile = None,
     pending: Annotated[
-        bool, typer.Option("--pending", help="Complete what was requested over HTTP or was cut short.")
+        bool, typer.Option("--pending", help="Complete requests made over HTTP or interrupted.")
     ] = False,
     *,
     output: Output,
@@ -114,7 +114,7 @@ def export(
     output = Output(json)
     people = _read_ids([] if user is None else [user], ids)
     if len(people) != 1:
-        raise ConfigurationError(f"export is of one person, got {len(people)} ids; give one, or --ids FILE with one")
+        raise ConfigurationError(f"export takes one id, got {len(people)}; give one, or --ids FILE with one")
     with opened(folder) as workspace:
         document = export_person(workspace, people[0])
     if document is None:
@@ -129,10 +129,7 @@ def _sentences(done: Forgotten, *, on_postgres: bool) -> list[str]:
     lines = [
         f"Forgot {done.n_users} user(s): removed {done.n_events} events and {done.n_attributes} attribute(s), "
         f"rewrote {len(done.models)} model(s).",
-        *(
-            f"Model {model} was damaged, so that nobody can tell whom it knows: its files were removed."
-            for model in done.damaged
-        ),
+        *(f"Model {model} was damaged, so its users are unknown: its files were removed." for model in done.damaged),
     ]
     if not done.problems:
         lines.append("Checked: no table and no model of the workspace knows them.")
@@ -152,7 +149,7 @@ def _read_ids(users: Sequence[str] | None, file: str | None) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{where} cannot be read: {error}") from None
     if not text.startswith("["):
-        lines = (line.removesuffix("\r") for line in text.split("\n"))  # other ends of lines may be part of an id
+        lines = (line.removesuffix("\r") for line in text.split("\n"))  # other line breaks may be part of an id
         return ids + [line for line in lines if line]
     try:
         return ids + TypeAdapter(list[str]).validate_json(text)

@@ -83,7 +83,7 @@ def sweep(
 
 
 def _check_task(task: str | None, configs: Sequence[RunConfig]) -> None:
-    """Say now, and not after the runs, that they cannot be compared on this task."""
+    """Raise now, not after the runs, if they cannot be compared on this task."""
     for config in configs:
         if task is not None and task not in config.resolved_tasks:
             raise ConfigurationError(
