@@ -148,6 +148,13 @@ def test_the_shell_completes(words: str, offered: set[str]) -> None:
     assert set(done.stdout.split()) == offered
 
 
+def test_init_announces_no_key_that_it_writes_to_a_file(command: Command) -> None:
+    outcome = command("init", "w", "--json", "w.json")
+    assert outcome.code == 0, outcome.err
+    assert "key" not in outcome.out
+    assert json.loads((outcome.folder / "w.json").read_text())["key"].startswith("fs_")
+
+
 # ── data sets by name ────────────────────────────────────────────────────────────────────
 
 
