@@ -19,6 +19,8 @@ import pyarrow.parquet
 import pytest
 
 import fairstream
+from fairstream.cli.console import Output
+from fairstream.display import Table
 from fairstream.text import between, number, signed
 from support import made_run
 
@@ -420,6 +422,15 @@ def test_advantaged_decides_the_sign(command: Command, data: Path) -> None:
     one, other = (summary["performance_disparity"] for summary in summaries)
     assert one == pytest.approx(-other, abs=1e-12)
     assert one != 0
+
+
+def test_a_pipe_cuts_no_table(capfd: pytest.CaptureFixture[str]) -> None:
+    wide = [f"{number}" * 40 for number in range(5)]
+    Output().print(Table([*wide, "ndcg@20"], [["●", *wide[1:], "0.1234"]]))
+    printed = capfd.readouterr().out
+    assert "●" in printed
+    assert "0.1234" in printed
+    assert "…" not in printed
 
 
 def test_quiet_prints_nothing(command: Command, data: Path) -> None:

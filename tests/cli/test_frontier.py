@@ -89,6 +89,7 @@ def test_quiet_is_quiet(command: Callable[..., Any], data: Path) -> None:
         (("--figure=missing/frontier.png",), "there is no folder missing"),
         (("--group=nothing",), "nothing"),
         (("--method=Rerank",), "Rerank is a method of experiments"),
+        (("--set=max-disparity=0.1", "--set=k=5"), "--set cannot set k, max_disparity here"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

@@ -53,6 +53,16 @@ def test_an_option_has_one_meaning_wherever_it_is() -> None:
     assert several == {}
 
 
+def test_the_help_names_no_task_or_default_that_a_command_lacks(command: Command) -> None:
+    for name in ("explain", "frontier"):
+        task = next(option for of, option in options() if (of, option.opts[0]) == (name, "--task"))
+        assert "remain" not in task.help
+    assert all(option.show_default == "first" for _, option in options() if option.opts[0] == "--repeats")
+    usage = command("forget", "--help").out
+    assert "[USER…]" in usage
+    assert "[[" not in usage
+
+
 def test_every_command_with_results_writes_json_and_can_be_quiet() -> None:
     by_command: dict[str, set[str]] = defaultdict(set)
     for name, option in options():
@@ -136,6 +146,13 @@ def test_the_shell_completes(words: str, offered: set[str]) -> None:
         [sys.executable, "-m", "fairstream"], env=environment, capture_output=True, text=True, check=False
     )
     assert set(done.stdout.split()) == offered
+
+
+def test_init_announces_no_key_that_it_writes_to_a_file(command: Command) -> None:
+    outcome = command("init", "w", "--json", "w.json")
+    assert outcome.code == 0, outcome.err
+    assert "key" not in outcome.out
+    assert json.loads((outcome.folder / "w.json").read_text())["key"].startswith("fs_")
 
 
 # ── data sets by name ────────────────────────────────────────────────────────────────────

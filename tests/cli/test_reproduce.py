@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import fairstream
 from fairstream.data.datasets.sources import SOURCES
 from fairstream.experiments.store import Store
+from fairstream.pages import rendering
 from fairstream.paper.collect import findings_of
 from fairstream.paper.settings import DATASETS
 from fairstream.paper.timing import TIMED
@@ -51,7 +53,7 @@ def command(command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_runs_says_what_it_chose_and_does_nothing_the_second_time(
-    command: Command, data: Path, tmp_path: Path
+    command: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, err = command(*PART, "--data", data, "--seeds", 2)
     assert code == 0, err
@@ -80,6 +82,11 @@ def test_it_runs_says_what_it_chose_and_does_nothing_the_second_time(
     assert (found.n_missing, found.seeds, found.quick) == (0, (0, 1), True)
     verdicts = {claim.text: claim.verdict for claim in found.claims}
     assert verdicts["FADE has a smaller |PD| than Finetune (by 48.91 % on average)"] != "not tested"
+    # Without the extra it writes no page, and names none, although an older one exists.
+    with monkeypatch.context() as without:
+        without.setattr(rendering, "find_spec", lambda name: None)
+        code, out, err = command(*PART, "--data", data, "--seeds", 2, "--json", "-")
+    assert (code, json.loads(out)["page"]) == (0, None), err
     # A store of another kind is not mixed with.
     for other in (("--protocol", "strict"), ()):
         code, _, err = command(*(PART if other else PART[1:]), "--data", data, *other)

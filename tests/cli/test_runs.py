@@ -20,6 +20,7 @@ from fairstream import Record, RunConfig, read_events, run
 from fairstream.cli import app
 from fairstream.cli.run import with_config_options
 from fairstream.experiments import Store
+from fairstream.experiments.sweep import combinations
 from stores import DIVERGING, FAST, write_stream
 
 Command = Callable[..., Result]
@@ -196,6 +197,32 @@ def test_every_field_of_the_configuration_is_an_option_and_tuples_can_be_repeate
     assert CliRunner().invoke(wider, ["x"]).exit_code == 0
     assert configs[1] == Wider()
     assert set(inspect.signature(command).parameters) == {"data", "set", *Wider.model_fields} - {"model_settings"}
+
+
+def test_an_option_takes_every_kind_of_value_that_its_field_takes() -> None:
+    given: list[dict[str, Any]] = []
+
+    @with_config_options(RunConfig.model_fields)
+    def command(*, options: dict[str, Any]) -> None:
+        given.append(RunConfig(**options).model_dump(include={"threads", "period"}))
+
+    app = typer.Typer()
+    app.command()(command)
+    for arguments in (["--threads=auto", "--period=300"], ["--threads=2", "--set=period=300"]):
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert given == [{"threads": "auto", "period": "300"}, {"threads": 2, "period": "300"}]
+
+
+def test_seeds_can_be_a_grid() -> None:
+    configs = combinations({"seed": [3, 4], "model": ["mf"]}, range(1))
+    assert [config.seed for config in configs] == [3, 4]
+
+
+def test_a_sweep_prints_what_its_runs_did_not_do_for_fairness(command: Command, data: Path) -> None:
+    options = ("--set=model=item-item", *(each for each in SET[1:] if "embedding" not in each), "--workers=1")
+    outcome = command("sweep", data, *READING, *options, "--grid=ridge=5,50", "--store=results")
+    assert outcome.exit_code == 0, outcome.output
+    assert "the fairness loss signed has no effect" in outcome.stdout
 
 
 @pytest.mark.slow

@@ -147,6 +147,13 @@ def test_an_unknown_id_is_said_to_be_unknown_and_nothing_is_written(learned: Wor
     assert cli("forget", learned.folder).exit_code != 0
 
 
+def test_a_trace_that_is_left_is_not_finished(learned: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgetting, "_problems", lambda *_: iter(["a trace is left"]))
+    said = cli("forget", learned.folder, PERSON)
+    assert said.exit_code == 5
+    assert "a trace is left" in said.output
+
+
 def test_a_request_is_done_at_once_and_completed_later(learned: Workspace) -> None:
     request = request_forget(learned, [PERSON, "nosuchuser"], by="test")
     assert (request.requested, request.unknown) == ((PERSON,), ("nosuchuser",))

@@ -1,4 +1,4 @@
-"""The command line: one thin file a command, imported when the command is called."""
+"""The command line. Each command is imported when it is called."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ EXPERIMENTS, SERVICE, DATA = "Experiments", "Live service", "Data"
 EXTRAS = {EXPERIMENTS: "report", SERVICE: "live", DATA: "ingest"}  # panel → the extra that its commands may need
 INTERRUPTED = 130  # the exit code after Ctrl-C
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What every wrong option, argument or command raises; Typer gives a name to the first of them alone."""
+"""The base class of all usage errors, which Typer does not export."""
 
 
 class Command(NamedTuple):
-    """A command, known without importing it: most need PyTorch, and `--help` should not wait for it."""
+    """The description of a command, so that `--help` need not import it: most commands import PyTorch."""
 
     module: str  # its file here; the command is the function with its name, or the group NAME_app
     panel: str
@@ -46,17 +46,17 @@ COMMANDS = {
     "serve": Command("serve", SERVICE, "Start the HTTP service and the dashboard."),
     "ingest": Command("ingest", SERVICE, "Store events and users' groups from files."),
     "update": Command("workspace_commands", SERVICE, "Train on new events; promote the model if it passes the gate."),
-    "status": Command("workspace_commands", SERVICE, "Show the model in service, the last update, and what waits."),
+    "status": Command("workspace_commands", SERVICE, "Show the model in service, the last update and waiting events."),
     "models": Command("workspace_commands", SERVICE, "List the models, the newest first."),
     "periods": Command("workspace_commands", SERVICE, "List the periods and how the model in service did on each."),
-    "recommend": Command("people", SERVICE, "Recommend to users by the model in service."),
+    "recommend": Command("people", SERVICE, "Recommend items to users with the model in service."),
     "promote": Command("workspace_commands", SERVICE, "Put a model into service."),
     "rollback": Command("workspace_commands", SERVICE, "Return to the model that the current one was trained from."),
-    "forget": Command("people", SERVICE, "Delete people: their events, attributes, and what models keep of them."),
-    "export": Command("people", SERVICE, "Print what the workspace holds of a person, as JSON."),
+    "forget": Command("people", SERVICE, "Delete people: their events, attributes and rows in models."),
+    "export": Command("people", SERVICE, "Print everything that the workspace stores about a person, as JSON."),
     "audit": Command("workspace_commands", SERVICE, "Verify the audit record and print it."),
     "keys": Command("workspace_commands", SERVICE, "Create, list and revoke API keys."),
-    "upgrade": Command("workspace_commands", SERVICE, "Bring a workspace's tables to what this version needs."),
+    "upgrade": Command("workspace_commands", SERVICE, "Migrate a workspace's tables to this version."),
     "data": Command("data", DATA, "Download the paper's data sets; describe or ingest your data."),
 }
 """Every command, in the order of the help."""
@@ -77,7 +77,7 @@ def load_command(name: str) -> Any:
         module = import_module(f"fairstream.cli.{command.module}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("fairstream"):
-            raise  # a bug, and no missing extra
+            raise  # a bug, not a missing extra
         extra = f"pip install 'fairstream[{EXTRAS[command.panel]}]'"
         raise ConfigurationError(f"this command needs {error.name}, which is not installed; {extra}") from None
     if (group := getattr(module, f"{name}_app", None)) is not None:
@@ -91,7 +91,7 @@ app = typer.Typer(
     name="fairstream",
     cls=LazyGroup,
     help="Recommendations that keep up with new data and stay fair to groups of users while they do.",
-    epilog="Start with `fairstream demo`; then `fairstream run FOLDER --group COLUMN` on data of your own.",
+    epilog="Start with `fairstream demo`; then `fairstream run FOLDER --group COLUMN` on your own data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -116,7 +116,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; what a user can put right becomes one sentence and exit code 2."""
+    """Run the command line; an error that the user can correct prints one sentence and exits with 2."""
     configure_openmp()
     try:
         code = app(prog_name="fairstream", standalone_mode=False)
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def _usage_sentence(error: Any) -> str:
-    """What is wrong with an option or argument, and where the help is; nothing where the help was printed already."""
+    """Return the error and a hint to the help, or nothing if the help was printed already."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return ""
     where = f"; see `{error.ctx.command_path} --help`" if error.ctx is not None else ""

@@ -12,8 +12,9 @@ from pydantic.fields import FieldInfo
 
 from fairstream.cli import options as shared
 from fairstream.cli.options import from_names, with_parameters
-from fairstream.experiments.config import REPAIRS, TASKS, with_model_settings
-from fairstream.experiments.sweep import parse_settings
+from fairstream.errors import ConfigurationError
+from fairstream.experiments.config import REPAIRS, TASKS, RunConfig, with_model_settings
+from fairstream.experiments.sweep import parse_settings, parse_value
 from fairstream.methods import METHODS
 from fairstream.models import MODELS
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, SURROGATES
@@ -30,7 +31,7 @@ _NAMES: Mapping[str, Iterable[str]] = {
     "surrogate": SURROGATES,
     "strategy": STRATEGIES,
 }
-"""What completes an option."""
+"""The names that complete an option."""
 
 _SHARED: Mapping[str, Any] = {
     "device": shared.Device,
@@ -70,6 +71,8 @@ def with_config_options(fields: Mapping[str, FieldInfo]) -> Callable[[Callable[.
         def call(**values: Any) -> None:
             given = {name: value for name in names if (value := values.pop(name)) not in (None, [])}
             settings = parse_settings(values.pop("set") or ())
+            if foreign := sorted((RunConfig.model_fields.keys() - fields.keys()) & settings.keys()):
+                raise ConfigurationError(f"--set cannot set {', '.join(foreign)} here: see the options of this command")
             command(**values, options=given | with_model_settings(settings))
 
         return with_parameters(command, [*(each for name, each in own.items() if name != "options"), *added], call)
@@ -81,7 +84,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     """An option whose help and default are those of the field; a tuple is an option that can be repeated."""
     given = field.annotation
     kinds = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
-    first = next(kind for kind in kinds if kind is not NoneType)
+    first, *others = (kind for kind in kinds if kind is not NoneType)
     is_repeated = get_origin(first) is tuple
     like = get_args(_SHARED[name])[1] if name in _SHARED else None
     words = str((field.description or "") if like is None else like.help)
@@ -92,6 +95,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         rich_help_panel="Method and protocol",
         metavar="|".join(TASKS) if name == "tasks" else like and like.metavar,
         envvar=like and like.envvar,
+        parser=parse_value if others else None,  # such as `int | Literal["auto"]`
         autocompletion=from_names(lambda: list(_NAMES[name])) if name in _NAMES else None,
         case_sensitive=False,
     )

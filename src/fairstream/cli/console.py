@@ -43,7 +43,7 @@ def on_interrupt(outcome: Callable[[], str] | str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Output:
-    """What a command prints and writes: `--json` and `--quiet`. Raises now if the JSON cannot be written later."""
+    """The options `--json` and `--quiet`. Creating it raises ConfigurationError if the JSON file cannot be written."""
 
     json: Json = None
     quiet: Quiet = False
@@ -54,17 +54,14 @@ class Output:
 
     @cached_property
     def console(self) -> Console:
-        """As wide as the terminal; in a file or a pipe wide enough that no table loses a digit.
-
-        Silent under `--quiet`, and where `--json -` owns standard output.
-        """
+        """The console: silent under `--quiet`, and under `--json -`, which owns standard output."""
         console = Console(quiet=self.quiet or self.json == "-")
         if not console.is_terminal:
-            console.width = 120
+            console.width = 10_000  # a file or a pipe has no width: no table may lose a digit or a mark
         return console
 
     def print(self, *parts: str | Table) -> None:
-        """Print sentences as they are, without markup or line breaks, and tables."""
+        """Print tables, and sentences without markup or line breaks."""
         for part in parts:
             if isinstance(part, str):
                 self.console.print(part, markup=False, highlight=False, soft_wrap=True)
@@ -72,7 +69,7 @@ class Output:
                 self.console.print(part)
 
     def write(self, document: Mapping[str, Any]) -> None:
-        """Write the document where `--json` says; if the disk has filled up, print it rather than lose it."""
+        """Write the document to the target of `--json`; if that fails, print it rather than lose it."""
         try:
             if self.json not in (None, "-"):
                 write_file(Path(self.json or ""), to_json(document).encode())

@@ -46,9 +46,9 @@ def get(
         str | None, typer.Option(help="Checksum that the file must have.", show_default="the published one, if any")
     ] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="Use this file, downloaded before.", show_default=False)
+        Path | None, typer.Option("--from", help="Use this file instead of downloading it.", show_default=False)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what was prepared before.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a data set that was prepared before.")] = False,
     *,
     output: Output,
 ) -> None:
@@ -148,7 +148,7 @@ class Ratings:
 
 @dataclass(frozen=True)
 class Description:
-    """The events that a run would see, and what reading them left out."""
+    """The events that a run would use, and how many reading dropped."""
 
     n_events: int
     n_users: int
@@ -164,7 +164,7 @@ class Description:
 
 
 def describe(source: str | Path) -> Description:
-    """Return what `source`, a name or path that `read_events` accepts, holds.
+    """Describe the events of `source`, a name or path that `read_events` accepts.
 
     >>> description = describe("synthetic")
     >>> column = description.group_columns[0]

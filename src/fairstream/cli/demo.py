@@ -1,4 +1,4 @@
-"""`fairstream demo`: the whole idea on a synthetic stream."""
+"""`fairstream demo`: histories, updates and fairness on a synthetic stream."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def demo(seed: Seed = 0, device: Device = "auto", *, output: Output) -> None:
 
 
 def verdict(documents: Mapping[str, Document]) -> list[str]:
-    """What the table shows, in sentences that follow from its numbers."""
+    """Return what the table shows, in sentences computed from its numbers."""
     scores = {name: document["summary"][TASK][METRIC] for name, document in documents.items()}
     newcomers = {name: document["slices"][TASK]["cold_users"][METRIC]["mean"] for name, document in documents.items()}
     best = max((POPULAR, FACTORS), key=lambda name: scores[name]["mean"])

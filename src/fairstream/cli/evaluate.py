@@ -25,8 +25,13 @@ from fairstream.tools import leakcheck as checker
 
 
 def evaluate(
-    lists: Annotated[Path, typer.Argument(help="File with the lists: a user, an item, and a rank or a score column.")],
-    truth: Annotated[Path, typer.Argument(help="File with what the users did afterwards: a user and an item column.")],
+    lists: Annotated[
+        Path, typer.Argument(metavar="LISTS", help="File with the lists: a user, an item, and a rank or score column.")
+    ],
+    truth: Annotated[
+        Path,
+        typer.Argument(metavar="TRUTH", help="File with what the users did afterwards: a user and an item column."),
+    ],
     compare: Annotated[
         list[Path] | None,
         typer.Option(
@@ -87,19 +92,24 @@ def evaluate(
 
 
 def _by_name(files: list[Path]) -> dict[str, Path]:
-    """The files by their names, or by their paths where names are the same."""
+    """Return the files by name, or by path where two have the same name."""
     stems = [file.stem for file in files]
     names = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
     if len(set(names)) < len(names):
-        raise ConfigurationError(f"each system needs its own file, but {', '.join(names)} has one twice")
+        raise ConfigurationError(f"each system needs its own file, got one twice: {', '.join(names)}")
     return dict(zip(names, files, strict=True))
 
 
 def leakcheck(
     train: Annotated[
-        Path, typer.Argument(help="File with the training events, or a folder with the files `train` and `test`.")
+        Path,
+        typer.Argument(
+            metavar="TRAIN", help="File with the training events, or a folder with the files `train` and `test`."
+        ),
     ],
-    test: Annotated[Path | None, typer.Argument(help="File with the test events.", show_default=False)] = None,
+    test: Annotated[
+        Path | None, typer.Argument(metavar="TEST", help="File with the test events.", show_default=False)
+    ] = None,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     time_column: TimeColumn = None,
@@ -109,7 +119,7 @@ def leakcheck(
     """Show what leaks across time in a train/test split; nothing is trained.
 
     Counts the training events that are later than test events (of anybody, of the same user, of the same item), the
-    users and items that only later events tell of, and test events that are in the training file too.
+    users and items known from later events only, and the test events that are in the training file, too.
     """
     report = checker.leakcheck(train, test, user_column=user_column, item_column=item_column, time_column=time_column)
     output.print(str(report))

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from fairstream.cli.console import Output
-from fairstream.cli.options import Metric, Page, task_option
+from fairstream.cli.options import Page, metric_option, task_option
 from fairstream.display import Table
 from fairstream.evaluation.score_cells import CHANCE_MARK
 from fairstream.experiments import explain_run
@@ -31,7 +31,7 @@ def explain(
     ],
     page: Page = Path("explain.html"),
     task: Annotated[Literal["event", "next"] | None, task_option("the run's first")] = None,
-    metric: Metric = None,
+    metric: Annotated[str | None, metric_option("the run's first")] = None,
     t: Annotated[
         int | None, typer.Option("--t", help="Number of the period to explain.", show_default="the last")
     ] = None,

@@ -1,4 +1,4 @@
-"""`fairstream frontier`: what each level of disparity costs on one's own past."""
+"""`fairstream frontier`: the cost of each level of disparity, on past events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def frontier(
         str | None,
         typer.Option(
             metavar="VALUE,…",
-            help="Its values, among them the one that does nothing (1; of λ 0).",
+            help="Its values, including the one without an effect (1; of λ 0).",
             show_default="1,1.5,2,3,5,8; of λ 0,0.5,1,2,4,8",
         ),
     ] = None,
@@ -92,8 +92,8 @@ def frontier(
 ) -> None:
     """Show what each level of disparity would have cost on your own past, before you choose one.
 
-    The model is pre-trained once on the first part of the log, without a lever. From there each level of the lever goes
-    through the rest: the model learns a period and is tested on the next. Nothing but this log is looked at.
+    The model is pre-trained once on the first part of the log, without a lever. From there,
+    for each level of the lever, the model trains on a period and is tested on the next, to the end of the log.
 
     `fairstream frontier DATA --group gender --advantaged M --max-disparity 0.02 --figure frontier.png`
     """

@@ -37,7 +37,7 @@ def ingest(
         typer.Option(
             metavar="COLUMN",
             help="Column with the event's id.",
-            show_default="event_id, or made from user, item and time",
+            show_default="event_id, or derived from user, item and time",
         ),
     ] = None,
     group: Annotated[
@@ -46,10 +46,10 @@ def ingest(
     *,
     output: Output,
 ) -> None:
-    """Store events, each once however often it is sent, and the groups of users.
+    """Store events and the groups of users; an event that is sent again is stored once.
 
-    A file is read in parts, and each part is stored whole or not at all. Where one is refused the parts before it
-    stay; the same file, once it is put right, can be ingested from its beginning.
+    Each part of a file is stored whole or not at all. After an error the parts before it stay stored; correct the
+    file and ingest it again from the beginning.
     """
     if not files and users is None:
         raise ConfigurationError("give files with events, or --users FILE, or both")

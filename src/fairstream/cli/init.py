@@ -108,8 +108,8 @@ def init(
         if demo:
             with on_interrupt(f"{folder} is a workspace with what was learned so far; its key is {key}"):
                 fill(workspace, output.print)
-        output.print("The API key, shown this once (scope admin, name admin):")
         if output.json is None:
+            output.print("The API key, shown this once (scope admin, name admin):")
             typer.echo(key)
         place = shlex.quote(str(folder))
         follow = f"fairstream serve {place}" if demo else f"fairstream ingest {place} EVENTS --users USERS"

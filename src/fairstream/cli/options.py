@@ -15,7 +15,7 @@ DATA_FOLDER = "FAIRSTREAM_DATA"  # the variable that names the folder of prepare
 
 
 def from_names(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """Complete by names, looked up when the shell asks for them."""
+    """Return a completion by names, which it looks up when the shell asks for them."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.lower().startswith(incomplete.lower())]
@@ -74,8 +74,8 @@ Data = Annotated[
         metavar="DATA",
         help="A data set by name (after `fairstream data get NAME`), `synthetic`, a file (Parquet, CSV, TSV, JSON "
         "Lines or Arrow; text also compressed), a folder of parts, a glob in quotes, an address such as s3://…, a "
-        "folder with `interactions` and `users` files or one that `fairstream.ingest` wrote, the raw MovieLens-1M or "
-        "-100K folder, or the raw ModCloth file.",
+        "folder with `interactions` and `users` files or one that `fairstream data ingest` wrote, the raw "
+        "MovieLens-1M or -100K folder, or the raw ModCloth file.",
         show_default=False,
         autocompletion=from_names(_datasets),
     ),
@@ -122,7 +122,7 @@ class ReadOptions:
     ] = None
     repeats: Annotated[
         Literal["first", "all"],
-        _reading("Of the events of one user with one item: keep the first, or all of them.", case_sensitive=False),
+        _reading("Of the events of one user with one item: keep the first, or all.", "first", case_sensitive=False),
     ] = "first"
 
 
@@ -140,13 +140,10 @@ DataFolder = Annotated[
 _METRIC = "Metric, as NAME@K."
 
 
-def task_option(default: str | bool = True) -> Any:
-    """The option `--task`, whatever tasks a command has."""
-    return typer.Option(
-        help="event: each event of the next period; next: one list for it; remain: one for everything after it.",
-        show_default=default,
-        case_sensitive=False,
-    )
+def task_option(default: str | bool = True, *, more: str = "") -> Any:
+    """The option `--task`, with the help of the tasks that all commands have, and `more`."""
+    words = f"event: each event of the next period; next: one list for it{more}."
+    return typer.Option(help=words, show_default=default, case_sensitive=False)
 
 
 def metric_option(default: str | bool = True) -> Any:
@@ -164,7 +161,10 @@ Metrics = Annotated[
         show_default="ndcg, recall, precision, f1, hit and mrr at --k",
     ),
 ]
-Task = Annotated[Literal["event", "next", "remain"] | None, task_option("remain, or one that all runs have")]
+Task = Annotated[
+    Literal["event", "next", "remain"] | None,
+    task_option("remain, or one that all runs have", more="; remain: one for everything after it"),
+]
 MinGroupSize = Annotated[int, typer.Option(min=1, help="A group with fewer tested users is not compared.")]
 ListLength = Annotated[int, typer.Option("--k", min=1, help="Length of the lists.")]
 
@@ -172,8 +172,8 @@ Device = Annotated[
     Literal["auto", "cpu", "cuda"],
     typer.Option(help="Where to compute.", envvar="FAIRSTREAM_DEVICE", case_sensitive=False),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random; the first one with --seeds.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; the first is --seed.")]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -210,7 +210,7 @@ Every = Annotated[
         show_default="as configured, else on request",
     ),
 ]
-UserIds = Annotated[list[str] | None, typer.Argument(metavar="[USER]…", help="Ids of the users.", show_default=False)]
+UserIds = Annotated[list[str] | None, typer.Argument(metavar="USER…", help="Ids of the users.", show_default=False)]
 IdsFile = Annotated[
     str | None,
     typer.Option(

@@ -23,7 +23,7 @@ from fairstream.service.forgetting import export as export_person
 from fairstream.service.serving import Serving
 from fairstream.text import number
 
-NOT_PROVED, UNKNOWN = 3, 4
+UNKNOWN, PENDING = 4, 5  # exit codes
 
 
 def recommend(
@@ -42,9 +42,9 @@ def recommend(
     *,
     output: Output,
 ) -> None:
-    """Recommend to users what the HTTP service would: by the model in service and all events stored since.
+    """Recommend what the HTTP service would: from the model in service and all events stored since.
 
-    Unknown users, and everybody as long as there is no model, get what is popular.
+    Unknown users get popular items, and so does everyone until there is a model.
     """
     people = _read_ids(users, ids)
     if not people:
@@ -72,16 +72,15 @@ def forget(
     users: UserIds = None,
     ids: IdsFile = None,
     pending: Annotated[
-        bool, typer.Option("--pending", help="Complete what was requested over HTTP or was cut short.")
+        bool, typer.Option("--pending", help="Complete requests made over HTTP or interrupted.")
     ] = False,
     *,
     output: Output,
 ) -> None:
-    """Remove people from the events, the attributes and every model, and check that it is so.
+    """Remove people from the events, the attributes and every model, and verify that no trace is left.
 
-    Any number of people is one pass. What was sent of them before does not come back with a replay; what they do
-    from now on is that of a new person. Exits with 3 where something could not be removed for good yet (it stays
-    pending), with 4 where an id is unknown.
+    Removes any number of people in one pass. Events sent again after that are refused; new events make a new person.
+    Exits with 4 if an id is unknown, with 5 if something could not be removed for good yet: it stays pending.
     """
     people = _read_ids(users, ids)
     if bool(people) == pending:
@@ -100,14 +99,14 @@ def forget(
     output.print(*_sentences(done, on_postgres=on_postgres))
     output.write(asdict(done))
     if done.problems:
-        raise typer.Exit(NOT_PROVED)
+        raise typer.Exit(PENDING)
     if done.unknown:
         raise typer.Exit(UNKNOWN)
 
 
 def export(
     folder: WorkspaceFolder,
-    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Id of the user.", show_default=False)] = None,
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="Id of the user.", show_default=False)] = None,
     ids: IdsFile = None,
     json: Json = "-",
 ) -> None:
@@ -115,7 +114,7 @@ def export(
     output = Output(json)
     people = _read_ids([] if user is None else [user], ids)
     if len(people) != 1:
-        raise ConfigurationError(f"export is of one person, got {len(people)} ids; give one, or --ids FILE with one")
+        raise ConfigurationError(f"export takes one id, got {len(people)}; give one, or --ids FILE with one")
     with opened(folder) as workspace:
         document = export_person(workspace, people[0])
     if document is None:
@@ -130,10 +129,7 @@ def _sentences(done: Forgotten, *, on_postgres: bool) -> list[str]:
     lines = [
         f"Forgot {done.n_users} user(s): removed {done.n_events} events and {done.n_attributes} attribute(s), "
         f"rewrote {len(done.models)} model(s).",
-        *(
-            f"Model {model} was damaged, so that nobody can tell whom it knows: its files were removed."
-            for model in done.damaged
-        ),
+        *(f"Model {model} was damaged, so its users are unknown: its files were removed." for model in done.damaged),
     ]
     if not done.problems:
         lines.append("Checked: no table and no model of the workspace knows them.")
@@ -153,7 +149,7 @@ def _read_ids(users: Sequence[str] | None, file: str | None) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{where} cannot be read: {error}") from None
     if not text.startswith("["):
-        lines = (line.removesuffix("\r") for line in text.split("\n"))  # other ends of lines may be part of an id
+        lines = (line.removesuffix("\r") for line in text.split("\n"))  # other line breaks may be part of an id
         return ids + [line for line in lines if line]
     try:
         return ids + TypeAdapter(list[str]).validate_json(text)

@@ -43,7 +43,7 @@ class LineProgress:
 
 @contextmanager
 def reporting_compilation(*, quiet: bool, console: Console | None = None) -> Iterator[None]:
-    """Print a line when code is compiled within the block: nothing else is seen to happen meanwhile."""
+    """Print a line when code is compiled within the block: compilation takes long and shows no progress."""
     handler = _CompilationLine(console or Console(stderr=True, quiet=quiet))
     level = COMPILING.level
     COMPILING.addHandler(handler)
@@ -56,7 +56,7 @@ def reporting_compilation(*, quiet: bool, console: Console | None = None) -> Ite
 
 
 class _CompilationLine(logging.Handler):
-    """Prints each sentence once, from however many processes it comes."""
+    """Prints each sentence once, even if several processes log it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

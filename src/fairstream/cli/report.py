@@ -47,7 +47,7 @@ def report(
 ) -> None:
     """Write runs as one HTML page: compared with each other, period by period, group by group, with all settings.
 
-    Of a store that `fairstream reproduce` wrote it is the page of the paper: verdicts, the paper's figures next to
+    For the store of a `fairstream reproduce` it writes the page of the paper: verdicts, the paper's figures next to
     ours, every number. Needs the extra: `pip install fairstream[report]`.
     """
     check_writable(page)
@@ -70,7 +70,7 @@ def report(
 
 
 def write_runs(runs: Sequence[Path], output: Path, *, metric: str | None, task: str | None) -> dict[str, Any]:
-    """Write the page of runs; gives what it says, for JSON."""
+    """Write the page of runs and return its content for JSON."""
     records, task, metric = by_label(runs, metric=metric, task=task)
     documents = {label: pooled(group) for label, group in records.items()}
     comparison = None
@@ -79,7 +79,7 @@ def write_runs(runs: Sequence[Path], output: Path, *, metric: str | None, task: 
         try:
             comparison = compare([record for group in records.values() for record in group], metric=metric, task=task)
             notes += comparison.notes
-        except (ConfigurationError, DataError) as error:  # the runs stand side by side all the same
+        except (ConfigurationError, DataError) as error:  # the page then shows the runs without a comparison
             notes.append(f"They were not compared: {error}.")
     page = runs_page(documents, task=task, metric=metric, comparison=comparison, notes=notes)
     write_file(output, page.encode())

@@ -1,4 +1,4 @@
-"""`fairstream reproduce`: everything that the paper ran."""
+"""`fairstream reproduce`: all experiments of the paper."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments (RQ1–RQ6): every method, both models, both data sets, both tasks.
 
-    Interrupted at any moment, it resumes when it is called again: each finished run is a file in the
-    store, and work that runs share is done once. It ends with a page of the results, which `fairstream report`
-    writes again at any time; the page needs the extra: `pip install fairstream[report]`.
+    After an interruption, the same command resumes: each finished run is a file in the store, and runs share
+    their pre-training. Last it writes a page of the results; `fairstream report` writes that page again at any
+    time. The page needs the extra: `pip install fairstream[report]`.
     """
     page = page or store.with_name(f"{store.name}.html")
     check_writable(page)
@@ -126,14 +126,16 @@ def reproduce(
         errors, findings = work.run(progress.job_bar, output.print)
     n_agree, n_compared = agreeing(findings.points)
     output.print(*_shortened(findings), in_short(findings))
+    written: str | None = str(page)
     try:
         write_report(findings, page)
         output.print(f"{page}: open it in any browser.")
-    except ConfigurationError as error:  # without what draws charts, the runs are there all the same
+    except ConfigurationError as error:  # the extra that draws charts is missing; the runs are finished all the same
+        written = None
         print_error(f"{error}; then `fairstream report {store}` writes the page")
     document = {
         "store": str(store),
-        "page": str(page) if page.exists() else None,
+        "page": written,
         "n_runs": findings.n_runs,
         "n_missing": findings.n_missing,
         "n_compared": n_compared,
@@ -147,7 +149,7 @@ def reproduce(
 
 
 def _shortened(findings: Findings) -> list[str]:
-    """Of a quick reproduction, a line for each kind of runs that took less than the paper's."""
+    """Return a line for each kind of run that a quick reproduction shortened."""
     series: dict[tuple[str, str, str], dict[str, None]] = {}
     for point in findings.points:
         if point.shortened is not None and point.ours is not None:

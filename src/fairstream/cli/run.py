@@ -49,8 +49,8 @@ def run(
     what comes next. PD is the advantaged group's value minus that of the rest; values that chance
     explains are marked.
 
-    With several seeds, `--json FILE` writes a file for each, and `--json -` one list `runs`. Results hold each
-    tested user's group and hits: personal data.
+    With several seeds, `--json FILE` writes a file for each, and `--json -` one list `runs`. Results contain
+    personal data: the group and hits of each tested user.
 
     The paper's headline run, after `fairstream data get movielens-1m`:
     `fairstream run movielens-1m --group gender --advantaged M --method FADE --protocol paper`
@@ -105,7 +105,7 @@ def run(
 
 
 def _outputs(output: Output, seeds: Sequence[int]) -> dict[int, Output]:
-    """Where the result of each seed goes: result.json, or result-seed0.json, result-seed1.json …"""
+    """Return the output of each seed: result.json, or result-seed0.json, result-seed1.json …"""
     if len(seeds) == 1:
         return {seeds[0]: output}
     if output.json in (None, "-"):
@@ -115,7 +115,7 @@ def _outputs(output: Output, seeds: Sequence[int]) -> dict[int, Output]:
 
 
 def _outcome(store: Path | None, written: Sequence[str]) -> str:
-    """What an interrupted run leaves."""
+    """Return what an interrupted run keeps."""
     if store is not None:
         return finished_runs(store)
     if written:
@@ -126,7 +126,7 @@ def _outcome(store: Path | None, written: Sequence[str]) -> str:
 
 
 def _notes(records: Sequence[Record], job: Run) -> list[str]:
-    """What the finished runs noted and the introduction did not say, and what the updates of each period noted."""
+    """Return the notes of the runs that the introduction lacks, and those of each period's update."""
     notes = dict.fromkeys(note for record in records for note in record.about.get("notes", ()))
     return [note for note in notes if note not in job.notes] + [
         f"{f'Seed {record.seed}, period' if len(records) > 1 else 'Period'} {result['t']}: {note}"
@@ -143,7 +143,7 @@ def _not_beaten(records: Sequence[Record], to_beat: Mapping[str, Run]) -> list[s
         for task, metrics in records[0].document["summary"].items():
             try:
                 comparison = compare([*records, other], task=task, metric=next(iter(metrics)))
-            except DataError as error:  # such as groups that are all too small; the tables stand all the same
+            except DataError as error:  # such as groups that are all too small; the tables are valid without the test
                 return [f"Whether the model is better than {', '.join(to_beat)} was not tested: {error}."]
             sentences.append(not_beaten(comparison, name))
     return [sentence for sentence in sentences if sentence is not None]

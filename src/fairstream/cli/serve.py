@@ -34,17 +34,17 @@ def serve(
     every: Schedule = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        typer.Option(help="Least severe level that is logged.", envvar="FAIRSTREAM_LOG_LEVEL", case_sensitive=False),
+        typer.Option(help="Lowest level to log.", envvar="FAIRSTREAM_LOG_LEVEL", case_sensitive=False),
     ] = "info",
     quiet: Quiet = False,
 ) -> None:
     """Run the HTTP API and dashboard.
 
     Requests to the API need a key (`fairstream keys add`). TLS is for a proxy in front. SIGTERM or Ctrl-C
-    ends it: events that were accepted are stored, requests that were received are answered.
+    stops it after storing accepted events and answering received requests.
     """
-    with opened(folder) as workspace:  # what is wrong with it is said once, before any process is started
-        limits, _ = workspace.config.limits, workspace.config.learning  # the second for what is wrong in it
+    with opened(folder) as workspace:  # its errors are reported once, before any process starts
+        limits, _ = workspace.config.limits, workspace.config.learning  # reading `learning` validates it
     if every is not None:
         Every.parse(every)
     with ExitStack() as stack:

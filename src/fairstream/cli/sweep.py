@@ -51,7 +51,7 @@ def sweep(
     Each finished run is a file in the store: called again, only missing runs are computed, and a
     larger grid reuses the runs of a smaller one. Runs with the same beginning share their pre-training.
 
-    `fairstream sweep data --grid method=FADE,FADE-Abs --grid fairness-weight=0.5,1,2 --seeds 3`
+    `fairstream sweep DATA --grid method=FADE,FADE-Abs --grid fairness-weight=0.5,1,2 --seeds 3`
     """
     n_workers = choose_workers(workers, device, cluster)
     plugins = list(plugin or ())
@@ -72,7 +72,7 @@ def sweep(
     records = [folder.read(name) for name in dict.fromkeys(run.id for run in runs) if name in folder]
     if len({str(record.settings) for record in records}) > 1:
         comparison = compare(records, metric=metric, task=task)
-        output.print(comparison.table(), *comparison.verdicts())
+        output.print(comparison.table(), *comparison.verdicts(), *comparison.notes)
         output.write({**asdict(comparison), "verdicts": comparison.verdicts(), "store": str(store)})
     else:
         what = "one combination" if records else "no combination"
@@ -83,7 +83,7 @@ def sweep(
 
 
 def _check_task(task: str | None, configs: Sequence[RunConfig]) -> None:
-    """Say now, and not after the runs, that they cannot be compared on this task."""
+    """Raise now, not after the runs, if they cannot be compared on this task."""
     for config in configs:
         if task is not None and task not in config.resolved_tasks:
             raise ConfigurationError(

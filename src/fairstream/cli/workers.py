@@ -17,7 +17,7 @@ from fairstream.threads import available_cores
 
 
 def on_cluster(address: str | None, n_workers: int | None = None) -> AbstractContextManager[object]:
-    """Enter `fairstream.cluster`, where there is an address."""
+    """Enter `fairstream.cluster` if there is an address."""
     return nullcontext() if address is None else connect(address, n_workers=n_workers)
 
 
@@ -26,8 +26,7 @@ def choose_workers(
 ) -> int | None:
     """Return the number of processes: by default one per GPU, or per core where there is no GPU.
 
-    None: as many as the cluster has room for, which has its own devices. Raises ConfigurationError if the device is
-    not available.
+    None lets the cluster decide. Raises ConfigurationError if the device is not available.
     """
     has_gpu = torch.cuda.is_available()
     if cluster is None and device == "cuda" and not has_gpu:

@@ -28,7 +28,7 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")]
 
 
 def status(folder: WorkspaceFolder, *, output: Output) -> None:
-    """Say which model answers, how the last update ended, how many were rejected in a row, and what waits."""
+    """Show the model in service, the result of the last update, rejections in a row, and waiting events."""
     with opened(folder) as workspace:
         current = Status.of(workspace)
     output.print(*current.sentences())
@@ -40,7 +40,7 @@ def models(
     limit: Limit = 20,
     before: Annotated[
         str | None,
-        typer.Option(help="Where the page before ended; the id of its last model.", show_default="the first page"),
+        typer.Option(help="Start after this id; the last of the previous page.", show_default="the first page"),
     ] = None,
     *,
     output: Output,
@@ -78,7 +78,7 @@ def periods(
     before: Annotated[
         int | None,
         typer.Option(
-            help="Where the page before ended; the number of its earliest period.", show_default="the last periods"
+            help="Start after this id; of the previous page the earliest period.", show_default="the last periods"
         ),
     ] = None,
     *,
@@ -149,7 +149,7 @@ def audit(
     folder: WorkspaceFolder,
     expect: Annotated[
         str | None,
-        typer.Option(metavar="HASH", help="A hash noted before, which an entry must have.", show_default=False),
+        typer.Option(metavar="HASH", help="Hash that an entry must have, noted earlier.", show_default=False),
     ] = None,
     *,
     output: Output,
@@ -157,8 +157,8 @@ def audit(
     """Verify the audit record and print it, oldest entry first.
 
     Each entry holds the hash of the one before it, keyed with the workspace's secret. Note the last hash elsewhere:
-    with --expect the command tells later whether the record up to it is unchanged. Exits with 2 where a database file
-    is damaged or the record was changed.
+    --expect verifies later that the record up to it is unchanged. Exits with 2 if a database file is damaged or the
+    record was changed.
     """
     rows = []
     with opened(folder) as workspace:
@@ -175,7 +175,7 @@ def audit(
 
 
 def _short(body: dict[str, Any]) -> str:
-    """The words and numbers of an entry, without its tables."""
+    """Return the words and numbers of an entry, without its tables."""
     plain = {name: value for name, value in body.items() if isinstance(value, str | int | float)}
     reason = body.get("decision", {}).get("reason") if isinstance(body.get("decision"), dict) else None
     about = body.get("about")
@@ -185,9 +185,9 @@ def _short(body: dict[str, Any]) -> str:
 
 
 def upgrade(folder: WorkspaceFolder, *, output: Output) -> None:
-    """Bring a workspace's tables to what this version of fairstream needs; stop its service first."""
+    """Migrate a workspace's tables to this version of fairstream; stop its service first."""
     is_changed = Workspace.upgrade(folder)
-    state = "were brought to what this version needs" if is_changed else "are up to date"
+    state = "were migrated to this version" if is_changed else "are up to date"
     output.print(f"The tables of {folder} {state}.")
     output.write({"folder": str(folder), "upgraded": is_changed})
 
@@ -195,12 +195,12 @@ def upgrade(folder: WorkspaceFolder, *, output: Output) -> None:
 def update(
     folder: WorkspaceFolder,
     update_id: Annotated[
-        str | None, typer.Option("--id", help="An update that was requested before.", show_default="a new one")
+        str | None, typer.Option("--id", help="Id of a requested update.", show_default="a new one")
     ] = None,
     *,
     output: Output,
 ) -> None:
-    """Evaluate the model in service on the events since the last update, learn them, and let the gate decide.
+    """Evaluate the model in service on the events since the last update, train on them, and let the gate decide.
 
     Exit codes: 0 promoted, 3 rejected by the gate, 4 skipped (too little to judge by), 5 failed.
     """
@@ -219,7 +219,7 @@ def update(
 
 
 def _outcome(workspace: Workspace) -> str:
-    """What an interrupted update leaves."""
+    """Return the state that an interrupted update leaves."""
     last = updates.listed(workspace.engine, limit=1)
     if last and last[0].state in ("promoted", "rejected", "skipped"):
         return f"update {last[0].id} had ended already: {last[0].state}"
@@ -262,7 +262,7 @@ def list_(folder: WorkspaceFolder, *, output: Output) -> None:
 
 @keys_app.command()
 def revoke(folder: WorkspaceFolder, name: _Name, *, output: Output) -> None:
-    """Revoke a key, from this moment on."""
+    """Revoke a key."""
     with opened(folder) as workspace:
         revoke_key(workspace.engine, name)
     output.print(f"The key {name!r} is revoked.")

@@ -1,4 +1,4 @@
-"""Open a workspace, and say who does."""
+"""Open a workspace; name the user for the audit record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def opened(folder: Path) -> Iterator[Workspace]:
 
 
 def who() -> str:
-    """Return who gives the command, for the audit record."""
+    """Return the user who gives the command, for the audit record."""
     try:
         return f"command line: {getpass.getuser()}"
     except (KeyError, OSError):  # a user without a name

@@ -1,4 +1,4 @@
-"""Runs, their stored results, several of them in parallel, and how they compare."""
+"""Runs, stores of results, parallel execution, and comparisons."""
 
 from fairstream.experiments.compare import Comparison, by_label, compare
 from fairstream.experiments.config import PROTOCOLS, RunConfig, protocol_of

@@ -39,7 +39,7 @@ class Contender:
     performance: Estimate
     disparity: Estimate
     """The mean over periods and seeds of |PD|; with more than two groups, of how far the worst-served one is behind the
-    rest: a group that is ahead makes nobody unfair."""
+    rest: a group that is ahead is not treated unfairly."""
     behind: str  # the worst-served group: the one furthest behind the rest
     by_group: dict[str, float | None]
     is_on_front: bool  # whether no other is at least as good on both and better on one
@@ -68,7 +68,7 @@ class Comparison(Tabular):
     contenders: tuple[Contender, ...]
     differences: tuple[Difference, ...]  # of every ordered pair
     notes: tuple[str, ...] = ()
-    """What the methods do not do for fairness although they were asked to, and the like: one sentence each."""
+    """Notes of the runs, such as fairness options without an effect: one sentence each."""
 
     def table(self) -> Table:
         """Return the performance and the disparity of every contender."""
@@ -135,7 +135,7 @@ class Comparison(Tabular):
         return [difference for difference in self.differences if difference.against == label]
 
     def verdicts(self) -> list[str]:
-        """Who wins on performance, who on disparity, and who is on the Pareto front."""
+        """Return the best method on performance and on disparity, and the Pareto front, in sentences."""
         best = max(self.contenders, key=lambda contender: contender.performance.value)
         fairest = min(self.contenders, key=lambda contender: contender.disparity.value)
         front = ", ".join(contender.label for contender in self.contenders if contender.is_on_front)
@@ -163,7 +163,7 @@ class Comparison(Tabular):
 
 
 def estimate_columns(name: str, estimate: Estimate) -> dict[str, float | None]:
-    """An estimate as columns of a table: NAME, NAME_low and NAME_high."""
+    """Return an estimate as columns of a table: NAME, NAME_low and NAME_high."""
     low, high = estimate.interval or (None, None)
     return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
 
@@ -309,7 +309,7 @@ def read_runs(runs: Iterable[Runs] | Runs) -> list[Record]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The run files behind a path: of a store, of a folder, or itself."""
+    """Return the run files of a store or a folder, or the path itself."""
     if not path.is_dir():
         return [path]
     runs = path / "runs"
@@ -348,7 +348,7 @@ def _shared_seeds(groups: Sequence[Sequence[Record]]) -> list[int]:
 
 
 def _need_one_test(records: Sequence[Record]) -> None:
-    """All runs must have been evaluated on the same events in the same way."""
+    """Raise DataError unless all runs were evaluated on the same events in the same way."""
 
     def about(record: Record, name: str) -> Any:
         value = {**record.config, **record.about["data"]}[name]
@@ -371,7 +371,7 @@ def _need_one_test(records: Sequence[Record]) -> None:
 
 
 def _shared_task(records: Sequence[Record], task: str | None) -> str:
-    """The task to compare on, which all runs must have been evaluated on."""
+    """Return the task to compare on; all runs must have it."""
     first, *others = (record.tasks for record in records)
     shared = [name for name in first if all(name in tasks for tasks in others)]
     if not shared:
@@ -410,7 +410,7 @@ def _labels(records: Sequence[Record]) -> list[str]:
         is_default = name in RunConfig.model_fields and part[name] == RunConfig.model_fields[name].default
         return not is_default and any(name not in other for other in others if other["method"] == part["method"])
 
-    def named(part: Mapping[str, Any]) -> list[str]:  # what models have by default goes without saying
+    def named(part: Mapping[str, Any]) -> list[str]:  # without the defaults of models
         return [name for name in names if part.get(name) is not None and differs(name, part)]
 
     return [" ".join([part["method"], *(f"{name}={part[name]}" for name in named(part))]) for part in settings]

@@ -1,4 +1,4 @@
-"""Everything that decides a run's numbers, in one frozen object."""
+"""The configuration of a run: one frozen object with everything that decides its numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASK_NAMES = {  # the last two: Section 4.1 of the paper
 TASKS = tuple(TASK_NAMES)
 PAPER_TASKS = ("remain", "next")
 REPAIRS = ("leak", "ranking", "ndcg", "cold-users", "optimizer")
-"""What can be repaired in the paper's protocol; `fairstream.paper.protocol` says what each is."""
+"""Repairs of the paper's protocol; `fairstream.paper.protocol` describes each."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Protocol:
 
 
 PROTOCOLS: Registry[Callable[..., Protocol]] = Registry("protocol")
-"""What makes a protocol of the words behind its name: `paper+leak+ndcg` is `PROTOCOLS["paper"]("leak", "ndcg")`."""
+"""Functions that make a protocol from its repairs: `paper+leak+ndcg` is `PROTOCOLS["paper"]("leak", "ndcg")`."""
 PROTOCOLS.register("strict", Protocol)
 PROTOCOLS.defer("fairstream.paper.run", "paper")
 
 
 def protocol_of(name: str) -> Protocol:
-    """The protocol of a name.
+    """Return the protocol of a name.
 
     >>> protocol_of("strict").metrics["ndcg"].__name__
     'true_ndcg'
@@ -79,10 +79,10 @@ class RunConfig(MethodConfig, RuntimeConfig):
     model_config = ConfigDict(extra="allow")  # the options of the method
 
     model: str = "blend"
-    """Base recommender: blend (sasrec, item-item and popularity, weighed by what the last period showed), mf (matrix \
-factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in closed form), gru \
-and sasrec (they read the user's latest items in order), popularity, recent-popularity, or a registered model; mf is \
-the default under the paper's protocol and for Adver. Some models set other defaults for the options \
+    """Base recommender: blend (sasrec, item-item and popularity, weighted by their results on the last period), mf \
+(matrix factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in closed \
+form), gru and sasrec (they read the user's latest items in order), popularity, recent-popularity, or a registered \
+model; mf is the default under the paper's protocol and for Adver. Some models set other defaults for the options \
 below."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute, as NAME@K; by default those of the protocol at k."""
@@ -105,21 +105,20 @@ many are still to come."""
     """Length of a period: a number of events (5000), a share of them (4%) or a stretch of the \
 calendar (6h, 1d, 1w, 1mo, 1y); by default one of the n_blocks."""
     n_periods: int | None = Field(None, ge=2)
-    """T, the periods used after pre-training, the last one only tested on; by default 7, and with a \
-period's length given as many as there are."""
+    """T, the number of periods after pre-training; the last one is only tested on. By default 7, or with period as \
+many as there are."""
     n_blocks: int = Field(10, ge=1)
     """Equal blocks that the events after the pre-training data are cut in; the first T are the periods."""
     k: int = Field(20, ge=1)
-    """Length of the recommended list that is judged."""
+    """Length of the evaluated lists."""
     min_group_size: int = Field(20, ge=1)
-    """A group with fewer tested users is too small to judge and set aside (under the paper's protocol \
-none is)."""
+    """Groups with fewer tested users are excluded (none under the paper's protocol)."""
     n_resamples: int = Field(1000, ge=0)
     """Bootstrap samples and permutations behind every interval and p-value; 0: none of them."""
 
     explain: bool = False
-    """Also measure why each period differs from the one before, for `fairstream explain`: the last model is evaluated \
-on the new period once more, and where something is done for fairness the update is repeated without it."""
+    """Also measure why each period differs from the one before, for `fairstream explain`: evaluates the previous \
+model on the new period, too, and repeats the update without the fairness lever, if there is one."""
 
     @field_validator("metrics", "tasks", mode="before")
     @classmethod
@@ -133,10 +132,10 @@ on the new period once more, and where something is done for fairness the update
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {unknown[0]!r}")
         return tuple(dict.fromkeys(name.lower() for name in names))
 
-    @field_validator("period")
+    @field_validator("period", mode="before")
     @classmethod
-    def _known_length(cls, length: str | None) -> str | None:
-        return None if length is None else check_length(length)
+    def _known_length(cls, length: Any) -> str | None:
+        return None if length is None else check_length(str(length))  # `--set period=5000` is a number
 
     @model_validator(mode="before")
     @classmethod
@@ -192,7 +191,7 @@ on the new period once more, and where something is done for fairness the update
     @model_validator(mode="after")
     def _periods_fit(self) -> Self:
         if self.pretrain_events is not None and self.pretrain_ratio is not None:
-            raise ValueError("pretrain_ratio and pretrain_events are two ways to say it; give one of them")
+            raise ValueError("pretrain_ratio and pretrain_events both set the pre-training data; give one of them")
         if self.period is not None and protocol_of(self.protocol).cuts_whole_batches:
             raise ValueError("the paper's protocol cuts the log in n_blocks; period goes with strict")
         if self.period is None and self.n_periods is not None and self.n_periods > self.n_blocks:
@@ -205,7 +204,7 @@ on the new period once more, and where something is done for fairness the update
 
 
 def with_model_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a run in which names that are neither its options nor a method's are settings of the model.
+    """Return options of a run; names that are no option of a run or a method become settings of the model.
 
     >>> with_model_settings({"model": "item-item", "ridge": 500})
     {'model': 'item-item', 'model_settings': {'ridge': 500}}

@@ -1,4 +1,4 @@
-"""The explanations that a finished run holds."""
+"""The explanations of a finished run."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Frontier(Tabular):
     """The share of the quality that may be lost for it, if one was named."""
     pretrain_seconds: float
     notes: tuple[str, ...] = ()
-    """What is worth knowing about the log and the lever: one sentence each."""
+    """Notes on the log and the lever: one sentence each."""
 
     @property
     def baseline(self) -> FrontierLevel:
@@ -175,7 +175,7 @@ class Frontier(Tabular):
         return GroupWeight(level.value) if self.lever == "group_weight" else DisparityLoss(weight=level.value)
 
     def verdicts(self) -> list[str]:
-        """What was found and what is recommended, in words, with the intervals."""
+        """Return the findings and the recommendation in sentences, with intervals."""
         base, gap = self.baseline, self.baseline.gap
         chance = f", which chance alone may explain (p = {gap.p_value:.3f})" if gap.may_be_chance else ""
         verdicts = [f"Without a lever {_how_far(base)} in {self.metric}{chance}."]
@@ -279,7 +279,7 @@ class Frontier(Tabular):
         return [level for level in self.levels if max_loss is None or level.loss <= max_loss]
 
     def _choice(self, chosen: FrontierLevel) -> list[str]:
-        """What is recommended where there is a gap to narrow, and how sure that is."""
+        """Return the recommendation for a gap that exceeds the limit, and its uncertainty."""
         base, change, quality = self.baseline, chosen.gap_change, chosen.quality_change
         limit = f"a loss of at most {percent(MAX_LOSS if self.max_loss is None else self.max_loss)}"
         verdicts = []
@@ -315,21 +315,21 @@ class Frontier(Tabular):
         return f"{self.max_disparity:g}, {reach}"
 
     def _by_group(self, level: FrontierLevel) -> str:
-        """What each group gains or loses."""
+        """Return the gain or loss of each group."""
         before, after = self.baseline.scores.by_group, level.scores.by_group
         changes = {
             name: relative(now - then, then)
             for name in self.groups
             if (then := before[name]) is not None and (now := after[name]) is not None
         }
-        if len(changes) > 2:  # those to whom it matters most
+        if len(changes) > 2:  # the largest loss and the largest gain
             ranked = sorted(changes, key=lambda name: changes[name])
             changes = {name: changes[name] for name in (ranked[0], ranked[-1])}
         return ", ".join(f"that of {name} by {signed_percent(change)}" for name, change in changes.items())
 
 
 def relative(change: float, base: float) -> float:
-    """A change as a share; 0 of nothing."""
+    """Return a change as a share of the base; 0 if the base is 0."""
     return change / base if base else 0.0
 
 

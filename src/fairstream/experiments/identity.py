@@ -17,7 +17,7 @@ from fairstream.periods import Periods, cut_by_length, cut_periods
 
 _PAPER_RATIO, _PAPER_PERIODS = 0.6, 7
 _OF_THE_REPORT = ("n_resamples", "metrics", "tasks", "explain")
-"""What is computed from the recommended lists: no part of what a method does, but part of what is stored."""
+"""Options of the evaluation: they change the stored results, not the method."""
 _WITHOUT_EFFECT: tuple[str, ...] = ("seed", "device", "engine", "threads", "plugins", "model_settings", *_OF_THE_REPORT)
 _OF_THE_FAIRNESS_LOSS = ("fairness_weight", "temperature", "n_fairness_negatives", "surrogate")
 _LEFT_OUT_AT = {
@@ -30,7 +30,7 @@ _LEFT_OUT_AT = {
     "tasks": PAPER_TASKS,
     "explain": False,
 }
-"""Options that an id leaves out at these values; the ids of the reproduction rest on it."""
+"""An id omits options with these values, so that the ids of the reproduction stay as they are."""
 _OF_UPDATES = ("update_epochs", "update_learning_rate")
 _OUTSIDE_PRETRAINING = (
     "method",
@@ -55,7 +55,7 @@ def groups_of(log: EventLog) -> Groups:
 
 
 def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
-    """Return the configuration as the log completes it, without groups with every lever off; and the periods."""
+    """Return the configuration resolved on the log (without groups every lever is off), and the periods."""
     if log.groups is None:
         if config.max_disparity is not None or METHODS[config.method].lever is not None:
             option = f"method {config.method}" if config.max_disparity is None else "max_disparity"
@@ -80,7 +80,7 @@ def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
 
 
 def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that decide what a run does: those that its method uses, without the seed."""
+    """Return the options that the method uses, without the seed."""
     unused, method = _WITHOUT_EFFECT, METHODS[config["method"]]
     if (config.get("fairness") or method.fairness or config.get("max_disparity")) is None:
         unused += _OF_THE_FAIRNESS_LOSS
@@ -109,7 +109,7 @@ def run_id(log: EventLog, config: RunConfig) -> str:
 
 
 def _of_pretraining(config: RunConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide the pre-trained model; where D_0 ends can be said in three ways and is none of them."""
+    """Return the settings that decide the pre-trained model; the caller adds the end of D_0."""
     # A model that inherits is pre-trained, then updated with the last of these events.
     outside = set(_OUTSIDE_PRETRAINING) - (set(_OF_UPDATES) if may_inherit(config.model) else set())
     trains = METHODS[config.method].lever == "training"
@@ -126,5 +126,5 @@ def _digest(log: EventLog, settings: Mapping[str, Any]) -> str:
 
 
 def may_inherit(model: str) -> bool:
-    """Whether a model takes over something from the one before it; True of an unknown name."""
+    """Return whether a model inherits something from the previous one; True for an unknown name."""
     return model not in MODELS or resolve_model(model).scorer.calibrate_from is not Scorer.calibrate_from

@@ -48,16 +48,16 @@ class Epoch(NamedTuple):
 OnEpoch = Callable[[Epoch], None]
 
 _WEIGHTS = {"mf": 1.0, "ncf": 5.0, "Adver": 200.0, "neural-ndcg": 2.0}
-"""About how many times longer a batch takes; only the order of jobs and the estimated time depend on it."""
+"""Approximate cost of a batch relative to MF; it decides only the order of jobs and the estimated time."""
 _OTHER_MODEL = 5.0
 _EVENT_BYTES, _ROW_COPIES = 100, 8
-"""What histories, sorted copies and batches hold of an event; weights, gradients and Adam's two moments of the model in
-service and of the next one."""
+"""Bytes per event of histories, sorted copies and batches; copies of a row: weights, gradients and Adam's moments of
+the model in service and of the next one."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where events come from: a log in memory, or arguments of `read_events`, with which any process can read it."""
+    """A log in memory, or the arguments of `read_events`, so that any process can read it."""
 
     source: str | EventLog
     options: tuple[tuple[str, Any], ...] = ()
@@ -67,7 +67,7 @@ class Source:
         return cls(source, tuple(sorted(options.items())))
 
     def read(self) -> EventLog:
-        """Return the log, which is read once in a process."""
+        """Return the log; each process reads it once."""
         return self.source if isinstance(self.source, EventLog) else _read(self)
 
 
@@ -78,7 +78,7 @@ def _read(source: Source) -> EventLog:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that is still to be computed: everything that the log decides is filled in."""
+    """A run to compute, with its configuration resolved on the log."""
 
     source: Source
     config: RunConfig
@@ -88,7 +88,7 @@ class PlannedRun:
 
     @property
     def comes_in_parts(self) -> bool:
-        """Whether each period is a job: a method that retrains needs nothing of the period before."""
+        """Whether each period is a job: a method that retrains does not depend on the previous period."""
         config = self.config
         return config.strategy_name == "retrain" and not may_inherit(config.model) and not config.explain
 
@@ -178,7 +178,7 @@ class Job:
 
     @property
     def memory(self) -> int:
-        """About how many bytes a process needs for it."""
+        """Approximate number of bytes that a process needs for it."""
         log, largest = self.source.read(), max(_embedding_dim(run.config.model_settings) for run in self.runs)
         rows = _ROW_COPIES * largest * (log.n_users + log.n_items)
         return PROCESS_BYTES + _EVENT_BYTES * len(log) + 4 * rows
@@ -251,7 +251,7 @@ def jobs_for(
     groups: dict[Any, list[PlannedRun]] = {}
     jobs = []
     make_job = partial(Job, parts=parts or Parts(), make_run=make_run)
-    for run in runs:  # options without effect make no other run
+    for run in runs:  # options without an effect do not change the id
         if by_id.setdefault(run.id, run) is not run or run.is_over(store):
             continue
         if not run.is_over(store, 0 if run.comes_in_parts else None):
@@ -263,13 +263,13 @@ def jobs_for(
 
 
 def finish(store: Store, runs: Iterable[PlannedRun]) -> None:
-    """Join the runs whose periods were computed apart."""
+    """Join the runs whose periods were separate jobs."""
     for run in runs:
         if run.comes_in_parts:
             store.join_parts(run.id, range(run.periods.last))
 
 
 def _embedding_dim(settings: Mapping[str, Any]) -> int:
-    """The length of a model's embeddings, or of those of its parts; 64 where it does not say."""
+    """Return the length of a model's embeddings, or of those of its parts; 64 if it is not set."""
     inner = [_embedding_dim(value) for value in settings.values() if isinstance(value, dict)]
     return int(settings.get("embedding_dim", max(inner, default=64)))

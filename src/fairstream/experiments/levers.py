@@ -109,7 +109,7 @@ def at_level(recipe: Recipe, lever: LeverName, value: float) -> Recipe:
 
 
 class LevelRun(Run):
-    """A run with the transitions of a recommender, at the level of a lever that its configuration names."""
+    """A run with the trainer of a recommender, at the level of a lever that its configuration names."""
 
     def __init__(
         self, log: EventLog, config: RunConfig, *, learning: Trainer, lever: LeverName, **options: Any
@@ -122,7 +122,7 @@ class LevelRun(Run):
 
 
 def log_of(state: State) -> EventLog:
-    """Return the events of a state as a log, in the order in which they came, with their numbers as times."""
+    """Return the events of a state as a log, in order of arrival, with their positions as times."""
     history = state.history
     users, items = history.users, history.items
     log = EventLog.from_columns(
@@ -155,7 +155,7 @@ def measure_frontier(
     n_resamples: int,
     on_progress: OnProgress | None = None,
 ) -> Frontier:
-    """Compute `FairRecommender.frontier` of a recommender with these transitions; `metric` may be a named function."""
+    """Compute `FairRecommender.frontier` with the trainer of a recommender; `metric` may be a named function."""
     lever, notes = choose_lever(learning, lever)
     values = check_levels(lever, levels)
     for name, value in {"max_disparity": max_disparity, "max_loss": max_loss}.items():
@@ -172,7 +172,7 @@ def measure_frontier(
     own = {} if isinstance(metric, str) else dict(metric)
     (resolved,) = resolve_metrics(own or (str(metric),), _K, DEFAULT_METRICS)
     recipe = learning.recipe
-    # The runs learn as the recommender does; of learning, their configurations only name the level.
+    # The trainer decides how the runs learn; of that, their configurations only name the level.
     config = RunConfig(
         method="FADE",
         model=recipe.model.name if recipe.model.name in MODELS else "mf",

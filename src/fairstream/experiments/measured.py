@@ -1,4 +1,4 @@
-"""What a comparison measures of each contender, averaged over periods and seeds: performance, disparity, groups."""
+"""Performance, disparity and group means of each contender, averaged over periods and seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(
     n_seeds: int,
     n_resamples: int,
 ) -> Measured:
-    """Measure contenders by a metric; one of a value a user gives intervals over users and seeds.
+    """Measure contenders by a metric; metrics with a value for each user give intervals over users and seeds.
 
     `tests` and `groups` are those of each contender's seeds: the tested users of each period, and the groups' names in
     the order of their codes. Raises DataError if too few users of the groups were tested.
@@ -80,7 +80,7 @@ def _of_all_users(
 
 
 def pareto_front(costs: Sequence[tuple[float, float]]) -> list[bool]:
-    """Whether no other point is at most as costly in both respects, and less in one.
+    """Return for each point whether no other is at most as costly in both respects and less in one.
 
     >>> pareto_front([(0, 2), (1, 1), (1, 2)])
     [True, True, False]

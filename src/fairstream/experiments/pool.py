@@ -100,7 +100,7 @@ def execute_runs(
             ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():  # do not wait for what they are doing
+            for worker in multiprocessing.active_children():  # do not wait for their current job
                 worker.terminate()
             raise
 
@@ -146,7 +146,7 @@ def _work_on_cluster(task: tuple[int, Job], shared: tuple[Any, ...], send: OnEpo
 
 
 def _with_source(job: Job, source: Source) -> Job:
-    """Return the job with another source: a cluster gets each log once, and not with every job."""
+    """Return the job with another source: a cluster receives each log once, not with every job."""
     return replace(job, runs=tuple(replace(run, source=source) for run in job.runs))
 
 
@@ -201,7 +201,7 @@ def _follow(
 def _start_worker(epochs: Any, n_started: Any, n_workers: int, parent: int) -> None:
     global _epochs  # noqa: PLW0603 (what a worker process is given when it starts)
     _epochs = epochs
-    epochs.cancel_join_thread()  # what nobody reads any more must not keep the process from exiting
+    epochs.cancel_join_thread()  # unread messages must not keep the process from exiting
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and stops its workers
     with n_started.get_lock():
         place = n_started.value

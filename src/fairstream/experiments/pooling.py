@@ -1,4 +1,4 @@
-"""Several runs that differ in nothing but the seed, as one."""
+"""Pool runs that differ only in the seed."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FORMAT = 2
 Tests = dict[tuple[int, str], UserResults]  # (t, task) → the tested users
 
 _KEY, _RESULTS_KEY = b"fairstream", b"fairstream.results"
-_DESCRIPTION = ("config", "data", "versions")  # what stands uncompressed in the metadata, for any tool to read
+_DESCRIPTION = ("config", "data", "versions")  # uncompressed in the metadata, so that any tool can read it
 _SCHEMA = pa.schema(
     [
         ("t", pa.int16()),
@@ -45,7 +45,7 @@ _SCHEMA = pa.schema(
     ]
 )
 """The columns of every run; those of metrics, NAME@K, come after them."""
-_TOTALS = "totals"  # where metrics that are one number for all users stand: [t, task, NAME@K → number]
+_TOTALS = "totals"  # the key of metrics with one number for all users: [t, task, NAME@K → number]
 _GIVE = "give a store, a run file of it, or what `--json` wrote"
 _SECTIONS = {"config", "data", "pretrained", "periods", "summary", "slices"}
 
@@ -102,7 +102,7 @@ class Record:
 
     @classmethod
     def joined(cls, parts: Iterable[Record]) -> Record:
-        """Return the run of which each part holds one period, computed apart from the others."""
+        """Join parts, each with one period, into one run."""
         ordered = sorted(parts, key=lambda part: part.about["periods"][0]["t"])
         shared = {name: ordered[0].about[name] for name in (*_DESCRIPTION, "notes")}
         tests = {at: tested for part in ordered for at, tested in part.tests.items()}
@@ -152,7 +152,7 @@ class Record:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the run's results but for the seed: the options its method uses, and who is advantaged."""
+        """Everything but the seed that decides the results: the options in use, and the advantaged group."""
         return {**used_settings(self.config), "advantaged": self.about["data"]["advantaged"]}
 
     @cached_property
@@ -167,7 +167,7 @@ class Record:
 
     @property
     def tasks(self) -> list[str]:
-        """What the run was evaluated on."""
+        """The tasks that the run was evaluated on."""
         return list(self.about["periods"][0]["tasks"])
 
     @cached_property
@@ -190,7 +190,7 @@ class Record:
         )[0]
 
     def tested(self, task: str) -> list[UserResults]:
-        """Of each period after pre-training, the tested users."""
+        """Return the tested users of each period after pre-training."""
         return [self.tests[result["t"], task] for result in self.about["periods"]]
 
     def table(self) -> pa.Table:
@@ -347,7 +347,7 @@ def _tested(rows: pa.Table, k: int, totals: Mapping[str, AggregateMetric], *, by
 
 
 def mean_of(parts: Sequence[Any]) -> Any:
-    """The mean, number by number, of several documents of one shape; missing numbers do not count.
+    """Return the mean of documents of one shape, number by number; missing numbers do not count.
 
     >>> mean_of([{"a": 1, "b": [2]}, {"a": 3, "b": [None]}])
     {'a': 2.0, 'b': [2.0]}
@@ -378,7 +378,7 @@ def _mean_slices(periods: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str
 
 
 def _notes_on_advantaged(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence on the first task whose main metric puts the advantaged group behind, over all periods."""
+    """Return a note on the first task in which the advantaged group is behind, over all periods."""
     mains = {task: next(iter(scores.items())) for task, scores in summary.items() if scores}
     notes = {task: GroupScores.from_dict(score).note_on_advantaged(name) for task, (name, score) in mains.items()}
     return [f"on the task {task}, {note}" for task, note in notes.items() if note is not None][:1]

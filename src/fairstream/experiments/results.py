@@ -17,7 +17,7 @@ from fairstream.tools.explain import Explanation
 
 @dataclass(frozen=True)
 class PeriodResult:
-    """W_t, and how it did on what came after D_t."""
+    """W_t, and its evaluation on the events after D_t."""
 
     t: int
     update: Update
@@ -25,7 +25,7 @@ class PeriodResult:
     """The groups that the fairness loss treated as advantaged."""
     tasks: Mapping[str, Evaluation]
     explanation: Mapping[str, Mapping[str, Explanation]] = field(default_factory=dict)
-    """Task → metric → why it differs from the period before, where the run was asked to measure that."""
+    """Task → metric → why it differs from the previous period; empty without `explain`."""
 
     def to_dict(self) -> dict[str, Any]:
         """As in the JSON of a run, but without the tested users."""
@@ -60,7 +60,7 @@ def _task_document(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-@cache  # to look up a package's version takes longer than a small evaluation
+@cache  # looking up a version takes longer than a small evaluation
 def versions() -> dict[str, str]:
     """Versions of fairstream, Python and the packages that the numbers depend on."""
     packages = {name: version(name) for name in ("torch", "numpy", "pyarrow", "pydantic")}

@@ -36,7 +36,7 @@ from fairstream.training import Tensors
 
 OnProgress = Callable[[int, int, int], None]  # called after each epoch with (period t, epochs done, epochs in all)
 
-TRAINED = "users/trained"  # the name of the tensor that tells whom a pre-trained model has been trained on
+TRAINED = "users/trained"  # the tensor that marks the users a pre-trained model was trained on
 
 
 class Run(Tabular, Iterator[PeriodResult]):
@@ -54,7 +54,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         n_first = log.n_items_after(self.periods.ends[0])
         if config.k > n_first:
             raise ConfigurationError(f"k must be at most the {n_first} items of the pre-training data, got {config.k}")
-        # Where the advantaged group is not declared, the pre-training data say which is the larger.
+        # If no advantaged group is declared, it is the larger one of the pre-training data.
         self.groups = groups_of(log).as_of(log.n_users_after(self.periods.ends[0]))
         self._trainer = self._make_trainer(parts or Parts())
         readable = self._trainer.readable(log)
@@ -62,7 +62,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
         if self.groups.is_empty:
             self.notes += (NO_GROUPS,)
-        self._trainer.fixed_weights(self.groups)  # what cannot be honoured is said now, not at the first fit
+        self._trainer.fixed_weights(self.groups)  # raises now, not at the first fit
         self._notes_on_fairness = self._trainer.notes_on_fairness(self.groups)
         self.notes += self._notes_on_fairness
         """What is worth knowing about the log, its periods, and what is done for fairness: one sentence each."""
@@ -71,7 +71,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         self.on_progress = on_progress
         self._unjudged: Update | None = None
         self._alternatives: dict[str, dict[str, Breakdown]] = {}  # task → alternative to the update → its test
-        self._broken_down: dict[str, Breakdown] = {}  # task → the last test of what was in force
+        self._broken_down: dict[str, Breakdown] = {}  # task → the last test of the model in service
         self.pretrained: PeriodResult | None = None
         self.results: list[PeriodResult] = []
         self._records: dict[int, Record] = {}  # number of results → their record, the last one requested
@@ -102,7 +102,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         return self.pretrained
 
     def begin_from(self, weights: Tensors, update: Update) -> PeriodResult:
-        """Start from another run's model (`learned()` after `begin()`); `update` says how its events counted."""
+        """Start from another run's model (`learned()` after `begin()`); `update` holds the weights of its events."""
         events = self._events(0)
         history = History.of(events.users, events.items)
         model, optimizer = self._trainer.models.load(history, weights, 0, self._features)
@@ -123,7 +123,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         return [ends[0] * config.pretrain_epochs, *(n * config.update_epochs for n in updates)]
 
     def learned(self) -> Tensors:
-        """The model and the optimizer as they are now, and whom the model has been trained on."""
+        """Return the current model and optimizer, and which users the model was trained on."""
         state = self._begun()
         return {**tensors_of(state), TRAINED: torch.from_numpy(state.trained)}
 
@@ -146,11 +146,11 @@ class Run(Tabular, Iterator[PeriodResult]):
 
     @property
     def state(self) -> State:
-        """W_t and everything known with it: immutable, and valid for as long as you keep it."""
+        """W_t with its history and groups: immutable, and valid for as long as you keep it."""
         return self._begun().share()
 
     def _begun(self) -> State:
-        """The state, whose memory the next update may reuse unless somebody else holds it, too."""
+        """Return the state; the next update may reuse its memory unless `share` was called."""
         if self._state is None:
             raise ConfigurationError("this run has not begun yet; call begin() or iterate over it")
         return self._state
@@ -164,7 +164,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         return lambda done, total: None if self.on_progress is None else self.on_progress(t, done, total)
 
     def _advance(self, t: int, before: PeriodResult | None) -> PeriodResult:
-        # An update that is done stays done, should the evaluation after it be interrupted.
+        # If the evaluation is interrupted, the finished update is not repeated.
         if self._unjudged is None:
             if t == 0:
                 candidate = self._trainer.fit(self._events(0), self._on_epoch(0))
@@ -200,9 +200,9 @@ class Run(Tabular, Iterator[PeriodResult]):
         return result
 
     def _tested_alternatives(self, t: int, events: NewEvents, judgement: Judgement) -> dict[str, dict[str, Breakdown]]:
-        """How W_{t−1} would do on D_{t+1} without an update, and both without the fairness lever.
+        """Test W_{t−1} on D_{t+1} without an update, and both models without the fairness lever.
 
-        All of it before the update itself, which may reuse the memory of W_{t−1}.
+        This runs before the update, which may reuse the memory of W_{t−1}.
         """
         if not self.config.explain:
             return {}
@@ -225,7 +225,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         return {task: {name: by_task[task] for name, by_task in tests.items()} for task in self.config.explained_tasks}
 
     def _explained(self, task: str, t: int, after: Breakdown) -> dict[str, Explanation]:
-        """Why the evaluation of W_t on D_{t+1} differs from that of W_{t−1} on D_t; nothing where nobody was tested."""
+        """Explain how the test of W_t on D_{t+1} differs from that of W_{t−1} on D_t; empty without tested users."""
         before = self._broken_down[task]
         if not (len(before.users) and len(after.users)):
             return {}
@@ -293,11 +293,11 @@ class Run(Tabular, Iterator[PeriodResult]):
         return line_chart(rows, f"{self.config.method}, {task}", metric)
 
     def _names(self) -> tuple[str, ...]:
-        """The groups that have users in this log, the advantaged one first."""
+        """Return the groups with users in this log, the advantaged one first."""
         return self.groups.names[: self.groups.n_groups_among(self.log.n_users)]
 
     def about(self) -> dict[str, Any]:
-        """The whole configuration, the data, what computed it, and what is not done for fairness."""
+        """Return the configuration, the data, the versions, and the notes on fairness."""
         begins, length = None, self.config.period
         if length is not None and is_calendar(length):
             begins = [str(moment)[:16] for moment in to_moments(self.log.times)[list(self.periods.starts)]]
@@ -406,7 +406,7 @@ def run(
 
 
 def make_run(log: EventLog, config: RunConfig, **options: Any) -> Run:
-    """The run of a configuration, of the kind that its method or protocol needs; `options` are those of `Run`."""
+    """Create a run of the class that its method or protocol needs; `options` are those of `Run`."""
     kind = METHODS[config.method].run or protocol_of(config.protocol).run or Run
     run: Run = kind(log, config, **options)
     return run

@@ -6,8 +6,8 @@
     pretrained/ID.safetensors a pre-trained model that runs still to be computed start from
     failed/ID.json            why a run could not be finished (its training diverged); it is not retried
 
-Files appear whole or not at all, so whatever exists is complete. Parts and pre-trained models are
-removed as soon as nothing needs them.
+Files are written atomically, so every file is complete. Parts and pre-trained models are removed as soon as
+no run needs them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairstream.files import replace_file
 
 
 class Store:
-    """Reads and writes a folder of finished runs, which the first write creates."""
+    """Reads and writes a folder of finished runs; the first write creates the folder."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = folder = Path(folder)

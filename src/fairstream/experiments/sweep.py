@@ -121,9 +121,10 @@ def parsed(assignment: str) -> tuple[str, list[Any]]:
     name, equals, values = assignment.partition("=")
     if not equals or not name or not all(values.split(",")):
         raise ConfigurationError(
-            f"a setting is written NAME=VALUE, a grid NAME=VALUE,VALUE (fairness-weight=0.5,1,2), got {assignment!r}"
+            f"give NAME=VALUE (fairness-weight=0.5), to --grid also several values (fairness-weight=0.5,1), "
+            f"got {assignment!r}"
         )
-    return name.replace("-", "_"), [_value(value) for value in values.split(",")]
+    return name.replace("-", "_"), [parse_value(value) for value in values.split(",")]
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
@@ -139,7 +140,8 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, (value,) in options.items()}
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Return a number, a truth value or a JSON document; any other text as it is."""
     try:
         return json.loads(text)
     except ValueError:
@@ -147,9 +149,9 @@ def _value(text: str) -> Any:
 
 
 def combinations(grids: Mapping[str, Sequence[Any]], seeds: Iterable[int], **fixed: Any) -> list[RunConfig]:
-    """Every combination of the grids' values, from every seed; names that are no options set the model's settings."""
+    """Return every combination of the grids' values, for every seed; other names are settings of the model."""
     return [
-        RunConfig(**with_model_settings({**fixed, **dict(zip(grids, values, strict=True)), "seed": seed}))
+        RunConfig(**with_model_settings({"seed": seed, **fixed, **dict(zip(grids, values, strict=True))}))
         for values in product(*grids.values())
         for seed in seeds
     ]

@@ -1,4 +1,4 @@
-"""Jinja2 as every page uses it: autoescape, one set of macros and filters, everything in one file."""
+"""Jinja2 for all pages: autoescape, shared macros and filters, pages in one file each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def macros(template: str) -> Any:
 
 
 def script_data(value: Any) -> Markup:
-    """Return JSON for a script element: no `<` is left that could end it."""
+    """Return JSON for a script element; `<` is escaped, since it could end the element."""
     document = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(document.replace("<", "\\u003c"))  # noqa: S704 (escaped)
 
@@ -74,7 +74,7 @@ def read_asset(name: str, package: str = "fairstream.pages") -> Markup:
 @cache
 def vega() -> Markup:
     """Return Vega, Vega-Lite and Vega-Embed as one script, so that a page needs no network."""
-    # In a process: bundling takes seconds, blocks all threads and keeps its memory.
+    # In a separate process: bundling takes seconds, blocks all threads and never frees its memory.
     command = [sys.executable, "-P", "-c", _WRITE_VEGA]
     bundle = subprocess.run(command, check=True, capture_output=True).stdout.decode()  # noqa: S603
     return Markup(bundle)  # noqa: S704 (the package's own)

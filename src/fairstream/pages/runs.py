@@ -65,7 +65,7 @@ def _periods(runs: Mapping[str, Document], task: str, metric: str, charts: Chart
         for result in [document["pretrained"], *document["periods"]]:
             score, point = result["tasks"][task][metric], {"method": label, "t": result["t"]}
             means.append({**point, "value": score["mean"]})
-            if score.get("gaps"):  # a group that is ahead makes nobody unfair
+            if score.get("gaps"):  # a group that is ahead is not treated unfairly
                 gaps.append({**point, "value": max(-gap["value"] for gap in score["gaps"].values())})
     drawn = {"quality": (metric.upper(), means), "gap": ("how far the worst-served group is behind the rest", gaps)}
     panels = []

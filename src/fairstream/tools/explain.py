@@ -1,4 +1,4 @@
-"""Why a metric moved from one period to the next: parts that add up to the change.
+"""Why a metric changed from one period to the next: parts that add up to the change.
 
 The test before is that of W_{t−1} on D_t, the test after that of W_t on D_{t+1}. Between them stands the unchanged
 model: W_{t−1} on D_{t+1}, which knows D_t and has not learned it.
@@ -40,7 +40,7 @@ _DRAWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Change:
-    """How one number moved, and why."""
+    """The change of one number, and its parts."""
 
     before: float
     after: float
@@ -53,7 +53,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mix:
-    """Who was tested and on what, before and after."""
+    """The tested users and items, before and after."""
 
     n_users: tuple[int, int]
     newcomers: tuple[float | None, float | None]
@@ -98,7 +98,7 @@ class Explained:
     t: int  # the period to explain
     tested: tuple[str, str]  # what was tested on what, before and after
     periods: Mapping[int, Explanation]  # all explained periods, in order
-    notes: tuple[str, ...] = ()  # what the numbers do not say: one sentence each
+    notes: tuple[str, ...] = ()  # one sentence each
 
     @property
     def shown(self) -> Explanation:

@@ -1,4 +1,4 @@
-"""A check of a split into training and test events for leaks across time."""
+"""Check a split into training and test events for leaks across time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TimeLeak:
 
 @dataclass(frozen=True)
 class LeakReport:
-    """The result of `leakcheck`: prints as a sentence and two tables."""
+    """The result of `leakcheck`: prints as a sentence and three tables."""
 
     kind: Kind
     """The leak: none, other users' future, also the users' own future, or a split that looks random."""
