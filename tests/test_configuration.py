@@ -264,7 +264,7 @@ def test_a_period_is_a_count_a_share_or_a_stretch_of_the_calendar(length: str) -
 )
 def test_what_is_no_length_is_refused(length: str) -> None:
     message = complaint(period=length)
-    assert message.startswith("period must be a number of events (5000), a share of them (4%) or a stretch")
+    assert message.startswith("period must be a number of events (5000), a share of them (4%) or a calendar")
     assert message.endswith(f"got {length!r}")
 
 

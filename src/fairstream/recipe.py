@@ -103,7 +103,7 @@ class Recipe:
         own = model.defaults
         weight = getattr(loss, "weight", 0.5) if fairness_weight is None else fairness_weight
         check_number("the weight of the fairness loss", weight)
-        n_negatives = n_fairness_negatives or getattr(loss, "n_negatives", 4)
+        n_negatives = getattr(loss, "n_negatives", 4) if n_fairness_negatives is None else n_fairness_negatives
         check_number("n_negatives of the fairness loss", n_negatives, least=1, whole=True)
         return cls(
             model,
