@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from fairstream.data import History, Rows, Vocabulary, id_column
 from fairstream.distributed import PROCESS_BYTES, current_cluster
-from fairstream.errors import ConfigurationError, DataError
+from fairstream.errors import ConfigurationError
 from fairstream.evaluation import best_items
 from fairstream.evaluation.requests import n_bytes
 from fairstream.files import new_folder
@@ -152,15 +152,9 @@ def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:
 
 
 def _known_rows(item_ids: Vocabulary, ids: Any) -> Rows:
-    """The rows of one id or several; unknown ids, also of another kind than the items', have none."""
+    """The rows of one id or several; unknown ids have none, and ids of another kind are an error."""
     is_one = isinstance(ids, str | bytes) or not isinstance(ids, Iterable)
-    ids = [ids] if is_one else ids if hasattr(ids, "__len__") else list(ids)
-    try:
-        rows = item_ids.lookup(ids)
-    except DataError:
-        if len({type(one) for one in ids}) < 2:
-            return np.empty(0, np.int64)
-        return np.concatenate([_known_rows(item_ids, [one]) for one in ids])
+    rows = item_ids.lookup([ids] if is_one else ids if hasattr(ids, "__len__") else list(ids))
     return rows[rows >= 0]
 
 
