@@ -204,6 +204,14 @@ def test_requests_are_made_before_what_they_are_to_tell(task: Any) -> None:
     }
 
 
+def test_a_user_counts_once_or_by_the_users_weight_however_many_requests_there_are() -> None:
+    history = History.of(np.array([0, 0, 0, 1, 2]), np.arange(5))
+    requests = _requests("event", history, np.arange(5), history.n_items)
+    for weights, expected in ((None, [1, 1, 1]), (np.array([2.0, 0.5, 3.0]), [2, 0.5, 3])):
+        chosen = requests.where(np.ones(5, np.bool_), weights)
+        assert np.bincount(chosen.users, chosen.weights) == pytest.approx(expected)
+
+
 def test_fit_and_every_update_learn_the_weights(stream: fs.SyntheticStream, fitted: fs.FairRecommender) -> None:
     rec = copy.deepcopy(fitted)
     model = rec.model
