@@ -120,6 +120,13 @@ def test_any_block_of_items_and_any_candidates_get_the_same_scores(
     assert torch.equal(model(users, candidates, context), whole.gather(1, candidates))
 
 
+def test_the_rows_of_the_matrix_lie_in_memory_one_after_the_other() -> None:
+    """Scores are sums of rows; PyTorch would copy a matrix of columns for every list."""
+    model = learned(history_of([(0, 0), (0, 1), (1, 1), (1, 2)]))
+    assert model.weight.is_contiguous()
+    assert model.gram.is_contiguous()
+
+
 def test_it_reads_the_history_alone() -> None:
     """So anybody is served after one event, and nothing depends on the row of a user."""
     history = history_of([(0, 0), (0, 1), (1, 0), (1, 1), (2, 2), (2, 3)])

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fairstream.compiled import njit
-from fairstream.data.log import pair_keys
+from fairstream.data.log import distinct_pair_keys, pair_keys
 from fairstream.data.vocabulary import Rows
 
 Positions = range | Rows  # where events are in the log, in ascending order
@@ -37,7 +37,7 @@ class SeenItems:
 
     @classmethod
     def from_pairs(cls, users: Rows, items: Rows) -> SeenItems:
-        keys = np.unique(pair_keys(users, items))
+        keys = distinct_pair_keys(users, items)
         return cls((keys,) if len(keys) else (), _n_rows(items))
 
     def union(self, other: SeenItems) -> SeenItems:

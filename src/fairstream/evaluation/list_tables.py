@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairstream.data import Columns, Rows, Vocabulary
-from fairstream.data.log import pair_keys
+from fairstream.data.log import distinct_pair_keys, pair_keys
 from fairstream.data.reading import combined, to_table
 from fairstream.errors import DataError
 from fairstream.evaluation.lists import Floats, ItemLists, Lists, Mask
@@ -47,7 +47,7 @@ class TruthTable:
         user_rows, item_rows = _ids(events, columns, users, items, what=what)
         if not len(users):
             raise DataError("the truth has no rows that count; at least one user needs a relevant item")
-        keys = np.unique(pair_keys(user_rows, item_rows))
+        keys = distinct_pair_keys(user_rows, item_rows)
         if n_repeated := len(user_rows) - len(keys):
             notes += (f"{n_repeated} repeated (user, item) pair(s) of the truth count once",)
         bounds = np.searchsorted(keys, np.arange(len(users) + 1) << 32)

@@ -155,7 +155,8 @@ def _regression(gram: Tensor, ridge: float) -> Tensor:
     matrix = gram.float()
     matrix.diagonal().add_(ridge * float(diagonal[has_events].mean()))
     try:
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+        # LAPACK writes columns, and scoring sums rows: the transpose of the symmetric inverse has them in memory.
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix)).mT.contiguous()
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         raise ModelError(
             "item-item has no solution in single precision; raise ridge, or lower the group weight"
