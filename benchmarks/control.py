@@ -1,11 +1,11 @@
-"""How the controller of the disparity behaves: `python -m benchmarks.control [SEEDS]`.
+"""How targets behave on streams that change: `python -m benchmarks.control [SEEDS]`.
 
 A world of two groups, 40 periods of 1,200 events by people who come once, and the model recent popularity: a list for
 everyone, which follows the larger group. The smaller group likes other items best, s places along the larger group's
 order of preference. s is 0 throughout (noise only), jumps to 40 in period 10 (step), rises to 40 from period 5 to 35
 (slow drift), or is 40 while the smaller group stays away from period 15 to 25 (vanishing group). Each stream is run
-without a target and with one at half of the gap that opens up (noise only: at .02); printed are means over seeds of
-what was measured on the period that followed.
+without a target, with `MaxGap` at half of the gap that opens up (noise only: at .02), and with `LeastRegret`; printed
+are means over seeds of what was measured on the period that followed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def stream(name: str, seed: int) -> tuple[fs.EventLog, int]:
     return fs.read_events(events, users=people, group="group", advantaged="many"), 4 * N_EVENTS
 
 
-def gaps(log: fs.EventLog, n_first: int, target: float | None) -> tuple[list[float], list[float], list[float]]:
-    """How far the smaller group is behind in each period, the weight of its events, and everyone's NDCG@10."""
+def gaps(log: fs.EventLog, n_first: int, **target: object) -> tuple[list[float], ...]:
+    """For each period: how far the smaller group is behind, the weight of its events, NDCG@10 of everyone and of it."""
     run = fs.run(
         log,
         "Finetune",
@@ -68,37 +68,43 @@ def gaps(log: fs.EventLog, n_first: int, target: float | None) -> tuple[list[flo
         n_periods=N_PERIODS,
         n_resamples=0,
         device="cpu",
-        max_disparity=target,
-        disparity_task="next",
-        disparity_metric="ndcg@10",
+        target_metric="ndcg@10",
+        **target,
     )
-    scores = [(result.tasks["next"]["ndcg@10"], result.update.event_weights) for result in run]
+    scores = [(result.tasks["next"]["ndcg@10"], result.update.level) for result in run]
     return (
         [np.nan if score.performance_disparity is None else score.performance_disparity for score, _ in scores],
-        [weights.get("few", 1.0) for _, weights in scores],
+        [level.weight if level.group == "few" else 1 / level.weight for _, level in scores],
         [score.mean or np.nan for score, _ in scores],
+        [score.by_group["few"] or np.nan for score, _ in scores],
     )
 
 
 def main(n_seeds: int) -> None:
     """Print what happens on each stream."""
+    last = slice(-10, None)
     for name in STREAMS:
         made = [stream(name, seed) for seed in range(n_seeds)]
-        plain = np.array([gaps(*one, None) for one in made])
-        last = slice(-10, None)
+        plain = np.array([gaps(*one) for one in made])
         before = float(np.nanmean(plain[:, 0, last]))
-        target = 0.02 if name == "noise only" else round(before / 2, 3)
-        held = np.array([gaps(*one, target) for one in made])
-        gap, weight = np.nanmean(held[:, 0], axis=0), held[:, 1]
-        settled = [t for t in range(11, len(gap) - 1) if np.nanmean(gap[t : t + 2]) <= 1.1 * target]
+        accepted = 0.02 if name == "noise only" else round(before / 2, 3)
         se = float(np.nanmean(np.nanstd(plain[:, 0], axis=0)))
-        print(f"{name}: one period's gap has a standard error of {se:.4f}")
-        print(f"  gap in the last 10 periods {before:.4f}, target {target:.3f}, held at {np.nanmean(gap[last]):.4f}")
-        print(f"  NDCG@10 {plain[:, 2, last].mean():.4f} without, {held[:, 2, last].mean():.4f} with; ", end="")
-        print(f"weight {np.median(weight[:, -1]):.2f} (median), least gap of any two periods {_least(gap):.4f}")
-        print(f"  weights above 1.1 in {(weight[:, :8] > 1.1).mean():.1%} of the first 8 periods, ", end="")
-        print(f"in {(weight > 1.1).mean():.1%} of all; ", end="")
-        print(f"first at the target in period {settled[0] if settled else 'none'}", flush=True)
+        print(f"{name}: one period's gap has a standard error of {se:.4f}; in the last 10 periods it is {before:.4f}")
+        for target in ({"max_gap": accepted}, {"target": "least-regret"}):
+            held = np.array([gaps(*one, **target) for one in made])
+            gap, weight = np.nanmean(held[:, 0], axis=0), held[:, 1]
+            settled = [t for t in range(11, len(gap) - 1) if np.nanmean(gap[t : t + 2]) <= 1.1 * accepted]
+            everyone, few = (np.nanmean(held[:, at, last]) / np.nanmean(plain[:, at, last]) - 1 for at in (2, 3))
+            print(f"  {target}: gap {np.nanmean(gap[last]):.4f}; everyone {everyone:+.1%}, few {few:+.1%}; ", end="")
+            print(
+                f"weight {np.median(weight[:, -1]):.2f} (median), least gap of any two periods {_least(gap):.4f}; ",
+                end="",
+            )
+            print(f"moved in {(weight[:, :8] != 1).mean():.1%} of the first 8 periods, ", end="")
+            print(
+                f"in {(weight != 1).mean():.1%} of all; first at {accepted:g} in period {settled[:1] or 'none'}",
+                flush=True,
+            )
 
 
 def _least(gap: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, Protocol
 
@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from fairstream import FairRecommender, synthetic_stream
+from fairstream.models import Level
+from fairstream.recommender.trainer import Trainer
 from support import make_recommender
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -71,11 +73,33 @@ class World:
         users = pa.table({"user_id": [*groups], "community": [*groups.values()]})
         return World(self.before, self.after, users, self.victims, ~self.is_behind)
 
+    def with_accomplices(self, n_behind: int, n_ahead: int, seed: int = 1) -> World:
+        """The same with users of known groups who have each victim's item, too, all at the end of the update."""
+        random, groups = np.random.default_rng(seed), dict(zip(*self.users.to_pydict().values(), strict=True))
+        active = sorted(set(self.before["user_id"].to_pylist()) - set(self.victims))
+        rows = [
+            (user, item)
+            for item in ITEMS
+            for name, n in zip(GROUPS, (n_ahead, n_behind), strict=True)
+            for user in random.choice([user for user in active if groups[user] == name], n, replace=False).tolist()
+        ]
+        rows += list(zip(self.victims, ITEMS, strict=True))
+        end = np.full(len(rows), self.after["time"][-1].as_py())
+        mine = pa.table({"user_id": [user for user, _ in rows], "item_id": [item for _, item in rows], "time": end})
+        after = pa.concat_tables([self.after.slice(N_VICTIMS), mine])
+        return World(self.before, after, self.users, self.victims, self.is_behind)
+
     def learned(self, model: str, **options: Any) -> FairRecommender:
         """A recommender that has learned what came before, and the victims' events in one update."""
         rec = make_recommender(model, device="cpu", **options)
         rec.fit(self.before, users=self.users, group="community", advantaged="majority")
         return rec.update(self.after, users=self.users)
+
+
+def at_level(rec: FairRecommender, level: Level) -> FairRecommender:
+    """The recommender with this level in force, whatever its target has chosen."""
+    rec._states.replace(Trainer.with_tilt(replace(rec.state, level=level)))
+    return rec
 
 
 def advantage(values: Numbers, is_behind: np.ndarray[Any, np.dtype[np.bool_]]) -> float:

@@ -27,12 +27,14 @@ from fairstream.models import (
     Context,
     ContextBuilder,
     ItemTable,
+    Level,
     MFScorer,
     Scorer,
     UserTable,
     resolve_model,
 )
 from fairstream.recommender import FairRecommender
+from fairstream.recommender.trainer import Trainer
 
 EXTREME = st.sampled_from([1e4, -1e4, 9_999.0, 1e-30, -1e-6, 0.0]) | st.floats(-1e4, 1e4, width=32)
 FAST: dict[str, Any] = {
@@ -65,6 +67,12 @@ def make_recommender(model: Any = "blend", *, metrics: Any = None, **options: An
     runtime = {name: options.pop(name) for name in _RUNTIME if name in options}
     given, parts = Parts.split(model=model, **options)
     return FairRecommender.from_config(MethodConfig(**given), parts, metrics=metrics, **runtime)
+
+
+def at_level(rec: FairRecommender, level: Level) -> FairRecommender:
+    """Put a level into force, as a target would."""
+    rec._states.replace(Trainer.with_tilt(replace(rec.state, level=level)))
+    return rec
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fairstream.evaluation import (
         Estimate,
         Evaluation,
+        GapExplanation,
         GroupScores,
         RecommendationComparison,
         Slice,
@@ -68,12 +69,15 @@ if TYPE_CHECKING:
         WindowScorer,
     )
     from fairstream.objectives import DisparityLoss, GroupDROLoss, LargestGapLoss
+    from fairstream.pages.audit import FairnessReport, fairness_report
     from fairstream.recipe import GroupWeight
     from fairstream.recommender import FairRecommender, State, Update, load
     from fairstream.strategies import (
         FineTune,
         Keep,
+        LeastRegret,
         MaxGap,
+        PastRegret,
         Period,
         Plan,
         Replay,
@@ -98,10 +102,12 @@ __all__ = [
     "Evaluation",
     "EventLog",
     "FairRecommender",
+    "FairnessReport",
     "FairstreamError",
     "FineTune",
     "Frontier",
     "FrontierLevel",
+    "GapExplanation",
     "GroupDROLoss",
     "GroupScores",
     "GroupWeight",
@@ -111,11 +117,13 @@ __all__ = [
     "Keep",
     "LargestGapLoss",
     "LeakReport",
+    "LeastRegret",
     "MaxGap",
     "Method",
     "MethodConfig",
     "ModelConfig",
     "ModelError",
+    "PastRegret",
     "Period",
     "PeriodResult",
     "Plan",
@@ -142,6 +150,7 @@ __all__ = [
     "cluster",
     "compare",
     "evaluate_recommendations",
+    "fairness_report",
     "group_statistics",
     "ingest",
     "leakcheck",
@@ -160,7 +169,10 @@ __all__ = [
 
 # Where the names above come from. They are searched in this order: the first name that needs PyTorch loads it.
 _WITHOUT_TORCH = ("errors", "distributed", "data", "tools.leakcheck", "evaluation")
-_WITH_TORCH = ("models", "objectives", "strategies", "training", "recipe", "methods", "recommender", "experiments")
+_WITH_TORCH = (
+    *("models", "objectives", "strategies", "training", "recipe", "methods", "recommender", "experiments"),
+    "pages.audit",
+)
 _MODULES = ("models", "testing")  # available as `fairstream.models` without another import
 
 

@@ -90,7 +90,7 @@ def check_number(
     elif value < below and (value >= least if above is None else value > above):
         return
     elif below < math.inf:
-        expected = f"between {above:g} and {below:g}"
+        expected = f"between {least if above is None else above:g} and {below:g}"
     else:
         expected = f">= {least:g}" if above is None else f"> {above:g}"
     raise ConfigurationError(f"{name} must be {expected}, got {value!r}")

@@ -17,8 +17,7 @@ from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, SURROGATES, FairnessL
 from fairstream.objectives.fairness import MIN_TEMPERATURE
 from fairstream.recipe import GroupWeight, Recipe
 from fairstream.registry import CUSTOM, Registry
-from fairstream.strategies import STRATEGIES, FineTune, MaxGap, RestartOnDegradation, Strategy
-from fairstream.strategies.controller import Lever
+from fairstream.strategies import STRATEGIES, FineTune, LeastRegret, MaxGap, RestartOnDegradation, Strategy, Target
 from fairstream.training import Training
 from fairstream.training.config import defaults_for
 
@@ -56,8 +55,8 @@ for _method in (
     METHODS.register(_method.name, _method)
 METHODS.defer("fairstream.paper.run", "Rerank", "Adver")
 
-TARGET_OPTIONS = ("max_disparity", "max_group_loss", "disparity_lever", "disparity_task", "disparity_metric")
-"""Options of the target; they have no effect without `max_disparity`."""
+TARGET_OPTIONS = ("target", "max_gap", "max_group_loss", "target_task", "target_metric")
+"""Options of the target; without one they have no effect."""
 
 
 class MethodConfig(Training):
@@ -104,22 +103,22 @@ neural-ndcg or approx-ndcg, which the paper compares with it; log-likelihood of 
     n_fairness_negatives: int = Field(4, ge=1)
     """μ, negative items per interaction in the fairness loss."""
     group_weight: float = Field(1.0, gt=0)
-    """How many times an event of a group that is behind counts: in models computed in closed form \
-and in the softmax loss. Users whom a rare item could identify count once."""
-    max_disparity: float | None = Field(None, gt=0, lt=1)
-    """The largest gap between a group and the rest that is accepted: each update sets how much each group's \
-events count, or λ, from the periods so far, instead of fairness_weight. It starts from group_weight."""
-    max_group_loss: float | None = Field(None, gt=0, lt=1)
-    """The largest share of its quality that any group may lose to max_disparity; compared with recent popularity, so \
-that a hard period is no loss."""
-    disparity_lever: Lever = "auto"
-    """What max_disparity sets in models trained by gradient descent: event-weights, how much each group's events \
-count in the softmax loss; fairness-loss, λ; auto, event-weights where the loss takes them. Closed forms \
-have weights of events alone."""
-    disparity_task: Literal["event", "next"] = "next"
-    """Where that gap is measured: event, at each event of the period just ended; next, one list for it."""
-    disparity_metric: str = "ndcg@20"
-    """In which metric, as NAME@K."""
+    """How many times an event of weighted_group counts: in models computed in closed form and in the softmax loss. \
+Users whom a rare item could identify count once."""
+    weighted_group: str | None = None
+    """The group that group_weight is for; by default every group but the advantaged one."""
+    target: Literal["least-regret", "none"] = "none"
+    """What each update does for groups: least-regret serves, of all levels tried on the periods so far, the one with \
+the smallest largest regret; none."""
+    max_gap: float | None = Field(None, gt=0, lt=1)
+    """The largest accepted gap between a group and the rest; instead of target, each update serves the level that \
+holds it at the lowest cost, and says so if none does."""
+    max_group_loss: float = Field(0.02, ge=0, lt=1)
+    """The largest share of its quality that least-regret may cost any group."""
+    target_task: Literal["event", "next"] = "next"
+    """The lists by which the target judges: event, at each event of the period just ended; next, one list for it."""
+    target_metric: str = "ndcg@20"
+    """The metric by which the target judges, as NAME@K."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,10 +145,8 @@ have weights of events alone."""
         if self.restarts and METHODS[self.method].strategy != "fine-tune":
             able = ", ".join(name for name, method in METHODS.items() if method.strategy == "fine-tune")
             raise ValueError(f"only fine-tuning methods restart ({able}), {self.method} does not")
-        if self.max_disparity is None and self.max_group_loss is not None:
-            raise ValueError("max_group_loss goes with max_disparity, the gap that is accepted; give both")
-        if self.max_disparity is not None:
-            resolve_metrics((self.disparity_metric,), 20, {})
+        if self.has_target:
+            resolve_metrics((self.target_metric,), 20, {})
         return self
 
     def __hash__(self) -> int:
@@ -158,6 +155,10 @@ have weights of events alone."""
     @property
     def restarts(self) -> bool:
         return self.restart != "never" or self.restart_every is not None
+
+    @property
+    def has_target(self) -> bool:
+        return self.max_gap is not None or self.target != "none"
 
     @property
     def strategy_name(self) -> str:
@@ -177,7 +178,8 @@ have weights of events alone."""
 
     def without_lever(self) -> Self:
         """The same without fairness loss, group weights and target."""
-        return self.with_options(fairness_weight=0.0, group_weight=1.0, max_disparity=None, max_group_loss=None)
+        off = {"fairness_weight": 0.0, "group_weight": 1.0, "weighted_group": None, "target": "none", "max_gap": None}
+        return self.with_options(**off)
 
     def recipe(self, parts: Parts | None = None) -> Recipe:
         """The recipe of these options; `parts` must hold the objects that are named "custom"."""
@@ -193,13 +195,19 @@ have weights of events alone."""
             parts.model or resolve_model(self.model, self.model_settings),
             training=Training(**settings | ({} if parts.loss is None else {"loss": parts.loss})),
             strategy=parts.strategy or self._strategy(),
-            fairness=(*(() if fairness is None else (fairness,)), GroupWeight(self.group_weight)),
+            fairness=(*(() if fairness is None else (fairness,)), GroupWeight(self.group_weight, self.weighted_group)),
             fairness_weight=self.fairness_weight,
             n_fairness_negatives=self.n_fairness_negatives,
-            target=None if self.max_disparity is None else MaxGap(*(getattr(self, name) for name in TARGET_OPTIONS)),
+            target=self._target(),
             update_epochs=self.update_epochs,
             update_learning_rate=self.update_learning_rate,
         )
+
+    def _target(self) -> Target | None:
+        if not self.has_target:
+            return None
+        judged = self.target_task, self.target_metric
+        return LeastRegret(self.max_group_loss, *judged) if self.max_gap is None else MaxGap(self.max_gap, *judged)
 
     def _strategy(self) -> Strategy:
         updates: dict[str, Any] = {"epochs": self.update_epochs, "learning_rate": self.update_learning_rate}

@@ -30,12 +30,17 @@ def area_chart(rows: Rows, groups: Sequence[str], *, is_moment: bool) -> Any:
 
 
 def bar_chart(rows: Rows, title: str) -> Any:
-    """Draw a value with its interval for each group: rows of `group`, `value`, `low`, `high`."""
+    """Draw a value with its interval, and what is attainable, for each group.
+
+    Rows of `group`, `value`, `low`, `high`, `attainable`.
+    """
     alt, groups = altair(), [row["group"] for row in rows]
     base = alt.Chart(alt.Data(values=rows)).encode(alt.Y("group:N", sort=groups, title=None))
     bars = base.mark_bar(height=14).encode(alt.X("value:Q", title=title), _colour(alt, "group", groups))
     interval = base.transform_filter("isValid(datum.low)").mark_rule()
-    return (bars + interval.encode(alt.X("low:Q", title=title), alt.X2("high:Q"))).properties(width=_WIDTH)
+    best = base.transform_filter("isValid(datum.attainable)").mark_tick(thickness=3, size=22, color="black")
+    drawn = bars + interval.encode(alt.X("low:Q", title=title), alt.X2("high:Q")) + best.encode(alt.X("attainable:Q"))
+    return drawn.properties(width=_WIDTH)
 
 
 def line_chart(rows: Rows, title: str = "", y_title: str = "", series: str = "group") -> Any:

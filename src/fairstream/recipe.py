@@ -22,7 +22,7 @@ from fairstream.models import (
 )
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, DisparityLoss, FairnessLoss, Objective
 from fairstream.registry import CUSTOM
-from fairstream.strategies import STRATEGIES, MaxGap, Strategy
+from fairstream.strategies import STRATEGIES, TARGETS, Strategy, Target, target_named
 from fairstream.training import EngineChoice, Training, choose_engine
 
 DEFAULT_UPDATE_EPOCHS = 10  # the paper's, if neither the strategy nor the model sets the epochs of an update
@@ -31,7 +31,7 @@ AS_SAVED: Any = "as saved"  # the default of an option that stays as in the chec
 
 @dataclass(frozen=True)
 class GroupWeight:
-    """Count the events of every group but the advantaged one `weight` times.
+    """Count the events of a group `weight` times; `group` is its name, None: every group but the advantaged one.
 
     It acts on models computed in closed form, on the blend, and on sequence models with the softmax loss. Users that a
     rare item could identify count once.
@@ -43,6 +43,7 @@ class GroupWeight:
     """
 
     weight: float = 2.0
+    group: str | None = None
 
     def __post_init__(self) -> None:
         check_number("a group weight", self.weight, above=0)
@@ -65,7 +66,8 @@ class Recipe:
     fairness: FairnessLoss | None = None
     n_fairness_negatives: int = 4  # μ, negative items per interaction in the fairness loss, whenever there is one
     group_weight: float = 1.0
-    target: MaxGap | None = None
+    target: Target | None = None
+    weighted_group: str | None = None  # None: every group but the advantaged one
     engine_choice: EngineChoice = choose_engine  # what runs the steps of gradient descent
 
     @classmethod
@@ -74,7 +76,7 @@ class Recipe:
         model: str | Model | type[ModelConfig] | ModelFactory = "blend",
         *,
         fairness: Fairness = None,
-        target: MaxGap | None = None,
+        target: Target | str | None = None,
         strategy: str | Strategy = "fine-tune",
         training: Training | None = None,
         fairness_weight: float | None = None,
@@ -90,12 +92,10 @@ class Recipe:
         """
         model = resolve_model(model)
         settings = _resolve_training(training).over(model.defaults)
-        if target is not None and not isinstance(target, MaxGap):
-            raise ConfigurationError(f"target must be fairstream.MaxGap(…) or None, got {target!r}")
+        target = target_named(target)
         loss, group_weight = _resolve_fairness(fairness)
         plan = _resolve_strategy(strategy)
-        is_weighted = target is not None or group_weight != 1
-        if is_weighted and issubclass(model.scorer, ClosedFormScorer) and not takes_weights(model.scorer):
+        if group_weight.weight != 1 and issubclass(model.scorer, ClosedFormScorer) and not takes_weights(model.scorer):
             raise ConfigurationError(
                 f"group weights need a model whose learn takes weights, and that of {model.scorer.__name__} does not; "
                 f"add `weights` to it (see ClosedFormScorer.learn), or leave them out"
@@ -108,7 +108,7 @@ class Recipe:
         return cls(
             model,
             settings,
-            _objective(settings, loss, 0.0 if loss is None or target is not None else weight, n_negatives),
+            _objective(settings, loss, 0.0 if loss is None else weight, n_negatives),
             plan,
             getattr(plan, "epochs", None) or update_epochs or own.get("update_epochs", DEFAULT_UPDATE_EPOCHS),
             getattr(plan, "learning_rate", None)
@@ -117,8 +117,9 @@ class Recipe:
             or settings.learning_rate,
             loss,
             n_negatives,
-            group_weight,
+            group_weight.weight,
             target,
+            group_weight.group,
         )
 
     @property
@@ -129,7 +130,7 @@ class Recipe:
     def without_lever(self) -> Recipe:
         """The same recipe without fairness loss, group weight and target."""
         objective = _objective(self.training, None, 0.0, self.training.n_negatives)
-        return replace(self, objective=objective, fairness=None, group_weight=1.0, target=None)
+        return replace(self, objective=objective, fairness=None, group_weight=1.0, weighted_group=None, target=None)
 
     @property
     def fairness_name(self) -> str:
@@ -143,9 +144,8 @@ class Recipe:
     @property
     def fairness_option(self) -> Fairness:
         """The parameter `fairness` of the constructor: the fairness loss, the group weight, or both."""
-        parts = tuple(
-            part for part in (self.fairness, GroupWeight(self.group_weight)) if part not in (None, GroupWeight(1.0))
-        )
+        weight = None if self.group_weight == 1 else GroupWeight(self.group_weight, self.weighted_group)
+        parts = tuple(part for part in (self.fairness, weight) if part is not None)
         return parts if len(parts) > 1 else parts[0] if parts else None
 
     def to_json(self) -> dict[str, Any]:
@@ -166,7 +166,8 @@ class Recipe:
             "fairness_weight": self.objective.lambda_,
             "n_fairness_negatives": self.n_fairness_negatives,
             "group_weight": self.group_weight,
-            "target": None if self.target is None else asdict(self.target),
+            "weighted_group": self.weighted_group,
+            "target": None if self.target is None else {"name": _name_of(self.target), "options": asdict(self.target)},
             "strategy": _stored(self.strategy, strategy, _resolve_strategy),
             "update_epochs": self.update_epochs,
             "update_learning_rate": self.update_learning_rate,
@@ -191,12 +192,13 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
         raise ConfigurationError(f"{path} was saved with the model {model['name']}: do not pass a model")
     if "fairness" not in options:
         losses = () if fairness is None else (_make_fairness(fairness["name"], fairness["options"]),)
-        weight = saved["group_weight"]
-        options["fairness"] = losses if weight == 1 else (*losses, GroupWeight(weight))
+        weight = GroupWeight(saved["group_weight"], saved.get("weighted_group"))
+        options["fairness"] = losses if weight.weight == 1 else (*losses, weight)
     for what, before, now in (
         ("optimizer", saved["training"]["optimizer"], settings["optimizer"]),
         ("model", model["settings"], _as_json(own.settings)),
-        ("group weight", saved["group_weight"], _resolve_fairness(options["fairness"])[1]),
+        ("group weight", saved["group_weight"], _resolve_fairness(options["fairness"])[1].weight),
+        ("weighted group", saved.get("weighted_group"), _resolve_fairness(options["fairness"])[1].group),
     ):
         if before != now:
             raise ConfigurationError(
@@ -204,8 +206,9 @@ def saved_options(path: object, saved: Mapping[str, Any], given: Mapping[str, An
                 f"recommender"
             )
     options = {"model": own, **options, "training": Training(**settings)}
-    if "target" not in options and saved["target"] is not None:
-        options["target"] = MaxGap(**saved["target"])
+    if "target" not in options:
+        target = saved["target"]
+        options["target"] = None if target is None else TARGETS[target["name"]](**target["options"])
     if "strategy" not in options:
         options["strategy"] = _resolve_strategy(strategy["name"], strategy["options"])
     return options
@@ -222,10 +225,10 @@ def _objective(settings: Training, fairness: FairnessLoss | None, weight: float,
     )
 
 
-def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
+def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, GroupWeight]:
     """The fairness loss and the group weight."""
     parts = fairness if isinstance(fairness, tuple) else () if fairness is None else (fairness,)
-    weights = [part.weight for part in parts if isinstance(part, GroupWeight)]
+    weights = [part for part in parts if isinstance(part, GroupWeight)]
     losses = [part for part in parts if not isinstance(part, GroupWeight)]
     is_loss = (isinstance(loss, str) or (callable(loss) and not isinstance(loss, type)) for loss in losses)
     if len(weights) > 1 or len(losses) > 1 or not all(is_loss):
@@ -234,11 +237,16 @@ def _resolve_fairness(fairness: Any) -> tuple[FairnessLoss | None, float]:
             f"groups, signs), or a tuple of one loss and one GroupWeight, got {fairness!r}"
         )
     loss = losses[0] if losses else None
-    return _make_fairness(loss) if isinstance(loss, str) else loss, weights[0] if weights else 1.0
+    weight = next((part for part in weights if part.weight != 1), GroupWeight(1.0))
+    return _make_fairness(loss) if isinstance(loss, str) else loss, weight
 
 
 def _make_fairness(name: str, options: Mapping[str, Any] | None = None) -> FairnessLoss:
     return FAIRNESS_LOSSES[name](**options or {})
+
+
+def _name_of(target: Target) -> str:
+    return next(name for name, kind in TARGETS.items() if isinstance(target, kind))
 
 
 def _resolve_training(training: Any) -> Training:

@@ -28,7 +28,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(data: Path) -> fs.Frontier:
     log = fs.read_events(data, group="community", advantaged="majority")
-    return make_recommender("item-item", device="cpu").frontier(log, n_periods=2, n_resamples=50, min_group_size=5)
+    options: Any = {"n_periods": 2, "n_resamples": 50, "min_group_size": 5}
+    return make_recommender("item-item", device="cpu").frontier(log, **options)
 
 
 def test_it_shows_what_python_finds(command: Callable[..., Any], data: Path, found: fs.Frontier) -> None:
@@ -56,17 +57,17 @@ def test_options_arrive(command: Callable[..., Any], data: Path) -> None:
         *READING,
         *("--model=mf", "--device=cpu", "--pretrain-epochs=1", "--update-epochs=1", "--seed=5", "--n-resamples=20"),
         *("--lever=fairness-weight", "--levels=0,3", "--task=next", "--metric=recall@5", "--n-updates=1"),
-        *("--max-disparity=0.5", "--max-loss=0.2", "--min-group-size=2", "--json=-"),
+        *("--max-gap=0.5", "--max-loss=0.2", "--min-group-size=2", "--json=-"),
     )
     assert outcome.code == 0, outcome.err
     document = json.loads(outcome.out)  # nothing else is printed
     assert [level["value"] for level in document["levels"]] == [0.0, 3.0]
-    given = {name: document[name] for name in ("lever", "task", "metric", "max_disparity", "max_loss")}
+    given = {name: document[name] for name in ("lever", "task", "metric", "max_gap", "max_loss")}
     assert given == {
         "lever": "fairness_weight",
         "task": "next",
         "metric": "recall@5",
-        "max_disparity": 0.5,
+        "max_gap": 0.5,
         "max_loss": 0.2,
     }
     assert (document["config"]["seed"], document["config"]["pretrain_epochs"]) == (5, 1)
@@ -80,16 +81,21 @@ def test_quiet_is_quiet(command: Callable[..., Any], data: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--levels=2,4",), "the levels of group_weight must include 1"),
-        (("--levels=1,x",), "group_weight must be a number"),
-        (("--levels=1,-3",), "group_weight must be > 0, got '-3'"),
+        (("--levels=2,5",), "the levels of level must include 1"),
+        (
+            ("--levels=1,7",),
+            "the levels of a group are 1, 1.25, 1.5, 2, 2.5, 3",
+        ),
+        (("--lever=group-weight", "--levels=2,4"), "the levels of group_weight must include 1"),
+        (("--lever=group-weight", "--levels=1,x"), "group_weight must be a number"),
+        (("--lever=group-weight", "--levels=1,-3"), "group_weight must be > 0, got '-3'"),
         (("--metric=ndgc@20",), "ndgc"),
         (("--n-updates=4000",), "1000 events are too few"),
         (("--figure=frontier.gif",), "a picture is a file named .png, .svg or .html, got 'frontier.gif'"),
         (("--figure=missing/frontier.png",), "there is no folder missing"),
         (("--group=nothing",), "nothing"),
         (("--method=Rerank",), "Rerank is a method of experiments"),
-        (("--set=max-disparity=0.1", "--set=k=5"), "--set cannot set k, max_disparity here"),
+        (("--set=max-gap=0.1", "--set=k=5"), "--set cannot set k, max_gap here"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

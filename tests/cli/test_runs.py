@@ -98,7 +98,8 @@ def test_items_are_described_by_a_file(command: Command, data: Path, tmp_path: P
 def test_json_on_standard_output_is_all_there_is(command: Command, data: Path, tmp_path: Path) -> None:
     outcome = command("run", data, *READING, *OPTIONS, "--json=-")
     assert outcome.exit_code == 0
-    assert json.loads(outcome.stdout)["config"]["method"] == "FADE"
+    config = json.loads(outcome.stdout)["config"]
+    assert (config["method"], config["target"]) == ("Finetune", "least-regret")
     assert list(tmp_path.iterdir()) == []
     several = command("run", data, *READING, *OPTIONS, "--json=-", "--seeds=2", "--workers=1")
     assert [run["config"]["seed"] for run in json.loads(several.stdout)["runs"]] == [0, 1]
@@ -219,7 +220,12 @@ def test_seeds_can_be_a_grid() -> None:
 
 
 def test_a_sweep_prints_what_its_runs_did_not_do_for_fairness(command: Command, data: Path) -> None:
-    options = ("--set=model=item-item", *(each for each in SET[1:] if "embedding" not in each), "--workers=1")
+    options = (
+        "--set=model=item-item",
+        "--set=method=FADE",
+        *(each for each in SET[1:] if "embedding" not in each),
+        "--workers=1",
+    )
     outcome = command("sweep", data, *READING, *options, "--grid=ridge=5,50", "--store=results")
     assert outcome.exit_code == 0, outcome.output
     assert "the fairness loss signed has no effect" in outcome.stdout

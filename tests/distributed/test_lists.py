@@ -89,7 +89,7 @@ def test_lists_though_a_worker_is_killed(ray_here: Any, small_blocks: None) -> N
 RUNS: dict[str, dict[str, Any]] = {
     "all tasks": {"model": "item-item", "tasks": ["remain", "next", "event"], "n_resamples": 20},
     "sampled candidates": {"model": "popularity", "protocol": "paper", "method": "Finetune"},
-    "a target": {"model": "item-item", "max_disparity": 0.01, "tasks": ["event"]},
+    "a target": {"model": "item-item", "max_gap": 0.01, "tasks": ["event"]},
 }
 
 
@@ -106,16 +106,16 @@ def test_a_run_without_gradients_is_that_of_one_machine(
     assert ray_here.is_initialized()  # it was before
 
 
-def test_an_update_measures_the_gap_as_on_one_machine(ray_here: Any, small_blocks: None) -> None:
+def test_an_update_replays_the_levels_as_on_one_machine(ray_here: Any, small_blocks: None) -> None:
     def updated() -> fs.FairRecommender:
-        rec = make_recommender("item-item", max_disparity=0.01, device="cpu").fit(FIRST, users=STREAM.users)
+        rec = make_recommender("item-item", target="least-regret", device="cpu").fit(FIRST, users=STREAM.users)
         return rec.update(LATER, users=STREAM.users)
 
     here, there = here_and_there(updated)
     assert here.last_update is not None
     assert there.last_update is not None
-    assert here.last_update.control is not None
-    assert there.last_update.control == here.last_update.control
+    assert here.last_update.decision is not None
+    assert there.last_update.decision == here.last_update.decision
     assert there.recommend([1, 2, 3]).equals(here.recommend([1, 2, 3]))
 
 

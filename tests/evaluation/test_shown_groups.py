@@ -11,6 +11,7 @@ import pytest
 import fairstream as fs
 from fairstream.evaluation import GroupPanel, GroupScores, panel_scores
 from fairstream.evaluation.by_group import SCORE_COLUMNS
+from fairstream.evaluation.score_cells import group_cells, regret_sentences, split_sentence
 from support import make_recommender
 
 AGES = ("45-64", "18-29", "65+", "30-44")
@@ -44,13 +45,16 @@ def both() -> tuple[fs.Evaluation, Any]:
 
 
 def test_an_evaluation_prints_what_the_same_lists_print(both: tuple[fs.Evaluation, Any]) -> None:
-    """But for its first line, and for p-values, whose permutations are others."""
+    """But for its first line, for p-values, whose permutations are others, and for regret, which lists do not tell."""
     ours, theirs = (repr(one) for one in both)
 
     def names(text: str) -> list[str]:
-        return [line.split()[0] for line in text.splitlines() if line.split()[:1] and not line.startswith("note:")]
+        lines = [line for line in text.splitlines() if not line.startswith(("note:", "regret:", "──"))]
+        return [line.split()[0] for line in lines if line.split()]
 
     assert names(ours)[1:] == names(theirs)
+    assert "attainable" in ours
+    assert "attainable" not in theirs
     # PopularityScorer has ties, which count against a model and are broken somehow in its lists.
     assert both[0]["ndcg@10"].by_group == pytest.approx(both[1]["ndcg@10"].by_group, abs=0.02)
     for text in (ours, theirs):
@@ -92,7 +96,7 @@ def test_every_bar_of_the_chart_has_its_interval(both: tuple[fs.Evaluation, Any]
     assert [value["group"] for value in values] == ["all", *sorted(AGES)]
     assert all(value["low"] <= value["value"] <= value["high"] for value in values)
     filters = [layer["transform"][0]["filter"] for layer in chart["layer"] if "transform" in layer]
-    assert filters == ["isValid(datum.low)"]
+    assert filters == ["isValid(datum.low)", "isValid(datum.attainable)"]
 
 
 def test_the_group_named_is_behind_and_one_that_is_ahead_is_said_to_be() -> None:
@@ -110,6 +114,95 @@ def test_the_group_named_is_behind_and_one_that_is_ahead_is_said_to_be() -> None
     assert f"age {score.furthest_behind_group} is {score.furthest_behind.value:.4f} behind the rest" in found.verdict
     assert f"the largest gap is that of 65+, {score.gaps['65+'].value:.4f} ahead" in found.verdict
     assert "furthest behind" in repr(found)
+
+
+# ── regret ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def tested() -> fs.Evaluation:
+    """Two groups with popular items of their own: the smaller one could be served better."""
+    stream = fs.synthetic_stream(n_users=600, n_items=300, n_events=18_000, seed=7)
+    first, later = stream.events.slice(0, 15_000), stream.events.slice(15_000)
+    rec = fs.FairRecommender("popularity", target=None).fit(first, users=stream.users, group="community")
+    return rec.evaluate(later, users=stream.users, n_resamples=200)
+
+
+def test_two_groups_have_a_table_with_their_regret(tested: fs.Evaluation) -> None:
+    score, text = tested["ndcg@20"], repr(tested)
+    for name in ("majority", "minority"):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+        cells = (score.by_group[name], score.attainable[name], 100 * score.regret[name].value)
+        assert [f"{cell:.4f}" in line for cell in cells[:2]] == [True, True]
+        assert f"{cells[2]:.1f} %" in line
+    page = tested._repr_html_()
+    assert page.count("<table>") == 2
+    assert "attainable" in page
+
+
+def test_the_verdict_names_the_largest_regret_and_splits_the_gap(tested: fs.Evaluation) -> None:
+    score = tested["ndcg@20"]
+    assert score.regret["minority"].low > 0
+    regret = f"minority gets {100 * score.regret['minority'].value:.1f} % ("
+    assert regret in tested.verdict
+    split = f"Of the gap of {score.performance_disparity:.4f}, {score.inherent_gap:.4f} is inherent and "
+    assert f"{split}{score.avoidable_gap:.4f} avoidable (" in tested.verdict
+    assert tested.verdict in tested.to_dict()["verdict"]
+
+
+def test_tables_have_the_attainable_value_and_the_regret(tested: fs.Evaluation) -> None:
+    score, rows = tested["ndcg@20"], tested.to_arrow().to_pylist()
+    columns = ("attainable", "regret", "regret_low", "regret_high")
+    for row in rows:
+        values = tuple(row[name] for name in columns)
+        if row["metric"] == "ndcg@20" and row["group"] != "all":
+            regret = score.regret[row["group"]]
+            assert values == (score.attainable[row["group"]], regret.value, regret.low, regret.high)
+        else:  # only the main metric is tested at every level
+            assert values == (None,) * 4
+    drawn = tested.plot().to_dict()["layer"][2]
+    assert (drawn["mark"]["type"], drawn["encoding"]["x"]["field"]) == ("tick", "attainable")
+
+
+def regrets(**intervals: tuple[float, float, float] | None) -> dict[str, Any]:
+    """A score with these regrets: value, low, high."""
+    by_group = {name: ends and {"value": ends[0], "interval": list(ends[1:])} for name, ends in intervals.items()}
+    return {"regret": by_group, "by_group": dict.fromkeys(intervals, 0.2), "attainable": dict.fromkeys(intervals, 0.3)}
+
+
+@pytest.mark.parametrize(
+    ("score", "sentence"),
+    [
+        (regrets(M=(0.05, 0.01, 0.1), F=(0.18, 0.1, 0.25)), "F gets 18.0 % (10.0 % … 25.0 %) less than is attainable"),
+        (regrets(M=(0.05, 0.01, 0.1), F=(0.3, 0.01, 0.6)), "M gets 5.0 %"),
+        (regrets(M=(0.05, 0.0, 0.1), F=(0.1, 0.0, 0.2)), "No group could be served better by more than chance."),
+        (regrets(M=(0.0, 0.0, 0.5), F=(0.3, 0.1, 0.6)), "Whether a group could be served better cannot be determined"),
+    ],
+)
+def test_only_a_regret_beyond_chance_is_said(score: dict[str, Any], sentence: str) -> None:
+    assert regret_sentences(score)[0].startswith(sentence)
+
+
+def test_without_levels_or_intervals_nothing_is_said_about_regret() -> None:
+    without = regrets(M=(0.1, 0.0, 0.2))
+    without["regret"]["M"]["interval"] = None
+    assert regret_sentences(without) == regret_sentences({"by_group": {"M": 0.2}}) == []
+    assert group_cells({"by_group": {"M": 0.2}}, "M")[0] == "0.2000"
+
+
+def test_a_regret_of_too_few_users_has_no_number() -> None:
+    wide = regrets(M=(0.05, 0.01, 0.1), F=(0.3, 0.01, 0.6))
+    assert group_cells(wide, "F")[2:5] == ["0.3000", "cannot be determined", "1.0 % … 60.0 %"]
+    assert group_cells(wide, "M")[2:5] == ["0.3000", "5.0 %", "1.0 % … 10.0 %"]
+
+
+def test_of_several_groups_the_gap_that_is_split_is_named() -> None:
+    gap = {"group": "65+", "value": 0.05}
+    parts = {"inherent_gap": 0.06, "avoidable_gap": -0.01, "avoidable_gap_interval": [-0.02, 0.01]}
+    score = {"by_group": dict.fromkeys(AGES, 0.2), "furthest_behind": gap, "disparity": None, **parts}
+    assert split_sentence(score) == [
+        "Of the gap of 0.0500 between 65+ and the rest, 0.0600 is inherent and −0.0100 avoidable (−0.0200 … 0.0100)."
+    ]
 
 
 # ── intervals of groups' means ───────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ precision@k a user's value is what it found over k, and all arithmetic can be do
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,9 @@ from hypothesis import strategies as st
 
 import fairstream
 from fairstream import ConfigurationError, DataError, EventLog, Record, compare
+from fairstream.evaluation import DEFAULT_METRICS, built_in
+from fairstream.evaluation.regret import LevelPanel, SystemRegret
+from fairstream.models import NO_LEVEL, Level
 from support import made_run
 
 K = 4
@@ -26,7 +30,8 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def record(found: Any, groups: Any, *, n_groups: int = 2, **options: Any) -> Record:
-    return Record.from_document(made_run(found, groups, names=tuple("abcdef"[:n_groups]), **{"k": K, **options}))
+    options = {"k": K, "method": "FADE", **options}
+    return Record.from_document(made_run(found, groups, names=tuple("abcdef"[:n_groups]), **options))
 
 
 class Rivals(NamedTuple):
@@ -106,7 +111,8 @@ def test_noise_that_both_have_does_not_widen_the_interval_of_their_difference(se
         )
         for runs in (quiet, loud)
     )
-    assert after.differences == before.differences
+    for ours, theirs in zip(before.differences, after.differences, strict=True):
+        assert (ours.performance, ours.disparity) == (theirs.performance, theirs.disparity)
     # which is the pairing's doing: by itself each of them has become much less certain
     for ours, theirs in zip(before.contenders, after.contenders, strict=True):
         assert theirs.performance.high - theirs.performance.low > ours.performance.high - ours.performance.low
@@ -193,11 +199,14 @@ def test_the_front_and_the_verdicts_follow_from_the_numbers(made: Rivals) -> Non
     front = [label for label, own in point.items() if not any(beats(other, own) for other in point.values())]
     assert [c.label for c in comparison.contenders if c.is_on_front] == front
     best = max(point, key=lambda label: point[label][0])
-    fairest = min(point, key=lambda label: point[label][1])
-    *verdicts, last = comparison.verdicts()[:3]
-    assert last == f"On the Pareto front of the two: {', '.join(front)}."
-    for verdict, leader, part in zip(verdicts, (best, fairest), ("performance", "disparity"), strict=True):
-        found = {difference.label: getattr(difference, part) for difference in comparison.against(leader)}
+    regret = {c.label: c.largest_regret.value for c in comparison.contenders if c.largest_regret is not None}
+    worse = {difference.label for difference in comparison.differences if difference.largest_regret.low > 0}
+    fairest = min(set(point) - worse, key=lambda label: (point[label][1], list(point).index(label)))
+    assert f"On the Pareto front of performance and disparity: {', '.join(front)}." in comparison.verdicts()
+    leaders = {"performance": best, "regret": min(regret, key=regret.__getitem__), "disparity": fairest}
+    for verdict, (part, leader) in zip(comparison.verdicts()[:3], leaders.items(), strict=True):
+        field = "largest_regret" if part == "regret" else part
+        found = {difference.label: getattr(difference, field) for difference in comparison.against(leader)}
         assert set(found) == set(point) - {leader}
         level = [label for label, interval in found.items() if interval.low <= 0 <= interval.high]
         if level:
@@ -239,9 +248,125 @@ def test_a_group_that_is_ahead_does_not_make_a_system_the_unfairer_one() -> None
     assert lists["FADE"].disparity.value == pytest.approx((2 * 40 + 4 * 20) / 60 / K - 2 / K)  # a or b, not c
     assert (lists["Finetune"].behind, lists["Finetune"].disparity.value) == ("c", pytest.approx(1 / K))
     assert [c.label for c in comparison.contenders if c.is_on_front] == ["FADE"]
-    assert comparison.verdicts()[1].startswith("FADE wins on disparity")
-    assert "behind the rest" in comparison.verdicts()[1]
+    assert comparison.verdicts()[1].startswith("FADE wins on regret")
+    assert comparison.verdicts()[2].startswith("FADE wins on disparity")
+    assert "behind the rest" in comparison.verdicts()[2]
     assert "furthest behind" in repr(comparison)
+
+
+# ── regret ───────────────────────────────────────────────────────────────────────────────
+
+
+def at_levels(run: Record, values: dict[Level, Any]) -> Record:
+    """The run with the users' precision at some levels; its own lists are those without one."""
+    tests = {}
+    for at, tested in run.tests.items():
+        columns = {NO_LEVEL: tested.values_of(METRIC_AT_K), **values}
+        level_values = np.stack([np.broadcast_to(each, tested.users.shape) for each in columns.values()], axis=1)
+        tests[at] = replace(tested, levels=tuple(columns), level_values=level_values)
+    about = {**run.about, "periods": [{**period, "tasks": TASKS} for period in run.about["periods"]]}
+    return Record(about, lambda: tests)
+
+
+METRIC_AT_K = built_in(METRIC, DEFAULT_METRICS)
+TASKS = {task: {METRIC: {}} for task in ("remain", "next")}
+
+
+def test_a_system_that_serves_everyone_badly_does_not_lead_on_disparity() -> None:
+    """One serves c at a quarter of what the other gives it, and everyone alike: its gap is the smallest."""
+    rng, groups = np.random.default_rng(0), np.repeat([0, 1, 2], [80, 80, 40])
+    good = np.take([2, 3, 4], groups) - rng.integers(0, 2, (2, 200))
+    bad = rng.integers(0, 2, (2, 200))
+    records = [record(good, groups, n_groups=3), record(bad, groups, n_groups=3, method="Finetune")]
+    comparison = compare(records, **{**FEW, "n_resamples": 200})
+    ours, theirs = comparison.contenders
+    assert theirs.disparity.value < ours.disparity.value
+    assert ours.largest_regret is not None
+    assert ours.largest_regret.value == 0.0
+    assert theirs.largest_regret_group == "c"
+    assert theirs.regret_to_best["c"].value == pytest.approx(1 - theirs.by_group["c"] / ours.by_group["c"])  # type: ignore[operator]
+    assert theirs.regret_to_best["c"].low > 0.7
+    assert comparison.best == dict.fromkeys("abc", "FADE")
+    verdicts = comparison.verdicts()
+    assert any(verdict.startswith("FADE wins on regret") for verdict in verdicts)
+    assert not any(verdict.startswith(("Finetune leads on", "Finetune wins on")) for verdict in verdicts)
+    (why,) = [verdict for verdict in verdicts if verdict.startswith("Finetune has the smallest gap")]
+    assert "worse than FADE would, and levels down: a is no better off than with FADE." in why
+    table = comparison.to_arrow().to_pylist()[1]
+    assert table["c_regret_to_best"] == table["largest_regret"] == theirs.largest_regret.value  # type: ignore[union-attr]
+
+
+def test_a_smaller_gap_that_costs_nobody_much_leads_on_disparity() -> None:
+    groups, rng = np.repeat([0, 1], 100), np.random.default_rng(1)
+    found = np.take([3, 1], groups) + rng.integers(0, 2, (2, 200))
+    raised = found + (groups == 1)
+    comparison = compare([record(found, groups), record(raised, groups, method="Finetune")], **FEW)
+    assert comparison.verdicts()[2].startswith("Finetune wins on disparity")
+    assert not any("smallest gap" in verdict for verdict in comparison.verdicts())
+
+
+def test_what_is_attainable_is_the_best_of_all_systems_at_all_of_their_levels() -> None:
+    groups, level = np.repeat([0, 1], 60), Level("b", 2.0)
+    plain, other = (np.repeat([row], 60, axis=1) for row in ([3, 1], [2, 2]))
+    at_best = np.take([0.25, 0.75], groups)  # at this level b gets more than from either as served
+    one = at_levels(record(plain, groups), {level: at_best})
+    two = record(other, groups, method="Finetune")
+    two = Record({**two.about, "periods": [{**two.about["periods"][0], "tasks": TASKS}]}, lambda: two_tests)
+    two_tests = record(other, groups, method="Finetune").tests
+    comparison = compare([one, two], **FEW)
+    assert comparison.attainable == pytest.approx({"a": 0.75, "b": 0.75})
+    assert comparison.best == {"a": "FADE", "b": "FADE at b × 2"}
+    first, second = comparison.contenders
+    assert first.regret["b"].value == first.regret_to_best["b"].value == pytest.approx(1 - 0.25 / 0.75)
+    assert second.regret == {}  # it was tested without levels
+    assert second.regret_to_best["b"].value == pytest.approx(1 - 0.5 / 0.75)
+    table = comparison.regret_table()
+    assert table is not None
+    assert [row[:2] for row in table.rows] == [["FADE", "a"], ["FADE", "b"], ["Finetune", "a"], ["Finetune", "b"]]
+    assert "FADE at b × 2" in repr(comparison)
+
+
+def test_seeds_are_averaged_before_the_best_is_chosen() -> None:
+    """One seed serves b well, another one badly: on average it serves b as the other method does."""
+    groups = np.arange(80) % 2
+    lucky, unlucky = (np.where(groups == 1, found, 2)[None] for found in (4, 0))
+    records = [record(found, groups, seed=seed) for seed, found in enumerate((lucky, unlucky))]
+    records += [record(np.full((1, 80), 2), groups, seed=seed, method="Finetune") for seed in range(2)]
+    for contender in compare(records, **FEW).contenders:
+        assert contender.largest_regret is not None
+        assert contender.largest_regret.value == 0.0
+
+
+def test_equal_systems_have_no_regret_to_each_other_on_average() -> None:
+    """The better of two equal systems is better by chance: its value must not count as attainable."""
+    rng, groups, regrets, naive = np.random.default_rng(3), np.arange(60) % 2, [], []
+    for _ in range(60):
+        panels = [
+            LevelPanel((), rng.random((60, 1)) / 30, np.full(60, 1 / 30), groups.astype(np.int16), ("a", "b"))
+            for _ in range(6)
+        ]
+        regret = SystemRegret.of(panels, 0)
+        regrets.append(regret.draws[0].mean())
+        means = np.array([[panel.means()[name][0] for panel in panels] for name in "ab"])
+        naive.append((1 - means / means.max(axis=1, keepdims=True)).mean())
+    assert abs(np.mean(regrets)) < 0.03
+    assert np.mean(naive) > 0.08
+
+
+def test_a_metric_of_all_users_together_has_no_regret(log: EventLog) -> None:
+    def coverage(lists: Any, truth: Any) -> float:
+        return len(np.unique(lists.items)) / truth.n_items
+
+    options: dict[str, Any] = {"n_periods": 2, "tasks": ["next"], "min_group_size": 1, "n_resamples": 0}
+    runs = [
+        fairstream.run(log, "Finetune", model=model, metrics={"coverage@5": coverage}, **options)
+        for model in ("popularity", "item-item")
+    ]
+    for run in runs:
+        list(run)
+    comparison = compare(runs, metric="coverage@5", n_resamples=20)
+    assert comparison.regret_table() is None
+    assert not any(" on regret" in verdict for verdict in comparison.verdicts())
 
 
 def test_users_without_a_group_count_overall_and_for_no_disparity() -> None:
@@ -272,6 +397,20 @@ def test_the_seeds_that_all_have_are_averaged(seed: int, order: list[int]) -> No
         performance, disparity = np.mean(own, axis=0)
         assert contender.performance.value == pytest.approx(performance, abs=1e-12)
         assert contender.disparity.value == pytest.approx(disparity, abs=1e-12)
+
+
+def test_several_seeds_bound_what_another_would_change() -> None:
+    groups, runs, gaps = np.arange(20) % 2, [], []
+    for place, method in enumerate(METHODS[:2]):
+        founds = np.random.default_rng(place).integers(0, K + 1, (3, 1, 20))
+        runs += [record(found, groups, method=method, seed=seed) for seed, found in enumerate(founds)]
+        gaps.append(sorted(by_hand(found, groups, 2)[1] for found in founds))
+    comparison = compare(runs, **FEW)
+    for contender, (first, second, _) in zip(comparison.contenders, gaps, strict=True):
+        assert contender.seed_certificate == pytest.approx((second - first) / 3)
+    fairest = min(comparison.contenders, key=lambda contender: contender.disparity.value)
+    assert any(f"Another seed of {fairest.label} would narrow" in verdict for verdict in comparison.verdicts())
+    assert compare([runs[0], runs[3]], **FEW).contenders[0].seed_certificate is None
 
 
 def test_seeds_that_disagree_widen_the_interval() -> None:
@@ -377,8 +516,8 @@ def test_a_label_names_the_method_and_what_differs() -> None:
     assert labels({"method": "fade"}, {"method": "Retrain"}) == ["FADE", "Retrain"]
     weights = labels({"fairness_weight": 0.5}, {"fairness_weight": 2}, {"method": "Finetune"})
     assert weights == ["FADE fairness_weight=0.5", "FADE fairness_weight=2.0", "Finetune"]
-    target = labels({"method": "Finetune"}, {"method": "Finetune", "max_disparity": 0.1, "disparity_task": "event"})
-    assert target == ["Finetune", "Finetune max_disparity=0.1 disparity_task=event"]
+    target = labels({"method": "Finetune"}, {"method": "Finetune", "max_gap": 0.1, "target_task": "event"})
+    assert target == ["Finetune", "Finetune max_gap=0.1 target_task=event"]
     assert labels({"k": K, "l2": 0.1, "method": "Finetune"}, {"l2": 0.2}) == ["Finetune l2=0.1", "FADE l2=0.2"]
 
 
@@ -393,7 +532,8 @@ def test_what_a_model_has_by_default_goes_without_saying() -> None:
     [
         ({"method": "FADE"}, {"method": "FADE", "restart_every": 2}),
         ({"method": "FADE-Abs", "temperature": 1.0}, {"method": "FADE-Abs", "temperature": 2.0}),
-        ({"method": "Finetune"}, {"method": "Finetune", "max_disparity": 0.1}),
+        ({"method": "Finetune"}, {"method": "Finetune", "max_gap": 0.1}),
+        ({"method": "Finetune"}, {"method": "Finetune", "target": "least-regret"}),
     ],
 )
 def test_no_two_contenders_have_the_same_label(options: tuple[dict[str, Any], ...]) -> None:

@@ -48,7 +48,7 @@ def document_of(log: EventLog, config: RunConfig) -> dict[str, Any]:
     [
         {"method": "FADE", "fairness_weight": 2.0},
         {"method": "Finetune", "model": "item-item", "group_weight": 3.0},
-        {"method": "Finetune", "model": "item-item", "max_disparity": 0.001},
+        {"method": "Finetune", "model": "item-item", "max_gap": 0.001},
         {"method": "Rerank"},
         {"method": "Retrain-Fair", "tasks": ("event",)},
         {"method": "FADE", "engine": "reference", "model": "ncf"},

@@ -15,6 +15,7 @@ from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Estimate, GroupScores, MetricAtK, UserResults
 from fairstream.evaluation.metrics import hit
 from fairstream.experiments.levers import check_levels, make_levels
+from fairstream.models import Level, tilts
 from fairstream.periods import cut_periods
 from fairstream.randomness import Randomness
 from fairstream.text import signed
@@ -38,7 +39,7 @@ def recommender(model: str = "item-item", **options: Any) -> fs.FairRecommender:
 
 @pytest.fixture(scope="module")
 def frontier() -> fs.Frontier:
-    return recommender().frontier(LOG, levels=[1, 3, 8], **QUICK)
+    return recommender().frontier(LOG, lever="group_weight", levels=[1, 3, 8], **QUICK)
 
 
 def as_json(frontier: fs.Frontier) -> dict[str, Any]:
@@ -80,7 +81,6 @@ def test_the_larger_group_is_the_one_that_was_larger_when_training_began() -> No
     assert log.require_groups().names[0] == "late"
     frontier = recommender().frontier(log, levels=[1, 3], **{**QUICK, "n_periods": 2}, pretrain_ratio=0.6)
     assert frontier.groups[0] == "early"
-    assert frontier.target_groups == ("late",)
 
 
 # ── what it is equal to ──────────────────────────────────────────────────────────────────
@@ -98,8 +98,7 @@ def test_without_a_lever_it_is_a_plain_run(task: Any) -> None:
 @pytest.mark.slow
 def test_without_a_lever_a_trained_model_is_a_plain_run_too() -> None:
     epochs = {"pretrain_epochs": 2, "update_epochs": 1}
-    frontier = recommender("mf", **epochs).frontier(LOG, levels=[0, 4], **QUICK)
-    assert frontier.lever == "fairness_weight"
+    frontier = recommender("mf", **epochs).frontier(LOG, lever="fairness_weight", levels=[0, 4], **QUICK)
     assert frontier.baseline.scores.to_dict() == summary_of_a_run(LOG, "mf", fairness_weight=0.0, **epochs)
     assert frontier.levels[1].scores.mean != frontier.baseline.scores.mean
 
@@ -117,7 +116,7 @@ def test_features_of_items_are_read_as_in_a_run() -> None:
     items = pa.table({"item_id": ids, "kind": [f"kind{i % 7}" for i in ids.to_pylist()]})
     log = read(items=items)
     epochs = {"pretrain_epochs": 1, "update_epochs": 1, "model_settings": {"embedding_dim": 8}}
-    frontier = recommender("gru", **epochs).frontier(log, levels=[1, 2], **QUICK)
+    frontier = recommender("gru", **epochs).frontier(log, lever="group_weight", levels=[1, 2], **QUICK)
     assert frontier.baseline.scores.to_dict() == summary_of_a_run(log, "gru", fairness_weight=0.0, **epochs)
 
 
@@ -127,7 +126,7 @@ def test_the_events_that_a_recommender_knows_are_its_past(frontier: fs.Frontier)
     rec.update(STREAM.events.slice(6000, 2000), users=STREAM.users)
     rec.observe(STREAM.events.slice(8000), users=STREAM.users)
     state = rec.state
-    assert as_json(rec.frontier(levels=[1, 3, 8], **QUICK)) == as_json(frontier)
+    assert as_json(rec.frontier(lever="group_weight", levels=[1, 3, 8], **QUICK)) == as_json(frontier)
     assert rec.state is state
 
 
@@ -144,13 +143,14 @@ def test_repeated_events_belong_to_the_past_that_a_recommender_knows() -> None:
 def test_every_level_starts_from_the_pretraining_without_a_lever() -> None:
     """An update that learns nothing shows what the levels start from: the same model, whatever the lever."""
     rec = recommender("gru", pretrain_epochs=1, update_epochs=1, embedding_dim=8, update_learning_rate=1e-12)
-    levels = rec.frontier(LOG, levels=[1, 8], **QUICK).levels
+    levels = rec.frontier(LOG, lever="group_weight", levels=[1, 8], **QUICK).levels
     assert levels[0].scores.by_group == levels[1].scores.by_group
 
 
 @pytest.mark.slow
 def test_it_is_the_same_every_time(frontier: fs.Frontier) -> None:
-    assert as_json(recommender().frontier(LOG, levels=[8, 1, 3, 3], **QUICK)) == as_json(frontier)
+    again = recommender().frontier(LOG, lever="group_weight", levels=[8, 1, 3, 3], **QUICK)
+    assert as_json(again) == as_json(frontier)
 
 
 # ── what it may know ─────────────────────────────────────────────────────────────────────
@@ -165,9 +165,10 @@ def test_the_periods_are_the_last_events(frontier: fs.Frontier) -> None:
 def test_progress_begins_with_one_pretraining_and_never_goes_back() -> None:
     calls: list[tuple[str, float]] = []
     rec = recommender("mf", pretrain_epochs=2, update_epochs=2)
-    rec.frontier(LOG, levels=[0, 1], on_progress=lambda stage, share: calls.append((stage, share)), **QUICK)
+    options: dict[str, Any] = {"lever": "fairness_weight", "levels": [0, 1], **QUICK}
+    rec.frontier(LOG, on_progress=lambda stage, share: calls.append((stage, share)), **options)
     stages = list(dict.fromkeys(stage for stage, _ in calls))
-    assert stages == ["pre-training", "0 of 2 levels", "1 of 2 levels", "2 of 2 levels"]
+    assert stages == ["pre-training", "0 of 2 runs", "1 of 2 runs", "2 of 2 runs"]
     shares = [share for _, share in calls]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, 1.0)
@@ -194,34 +195,35 @@ def test_the_weights_help_those_behind(frontier: fs.Frontier) -> None:
     [
         ("item-item", {}, "group_weight"),
         ("blend", {}, "group_weight"),
+        ("blend", {}, "level"),
         ("sasrec", {}, "group_weight"),
         ("sasrec", {"loss": "bpr"}, "fairness_weight"),
         ("mf", {"method": "Finetune"}, "fairness_weight"),
     ],
 )
-def test_the_lever_is_one_that_the_model_has(model: str, options: dict[str, Any], lever: str) -> None:
+def test_every_lever_has_an_effect(model: str, options: dict[str, Any], lever: Any) -> None:
     training = {} if model == "item-item" else {"pretrain_epochs": 1, "update_epochs": 1}
     rec = recommender(model, **options, **training)
     small = read(STREAM.events.slice(0, 1500))
-    frontier = rec.frontier(small, levels=[0, 1] if lever == "fairness_weight" else [1, 6], **{**QUICK, "n_periods": 1})
-    assert frontier.lever == lever
+    levels: list[Any] = {"fairness_weight": [0, 1], "group_weight": [1, 6], "level": [1, "alone"]}[lever]
+    frontier = rec.frontier(small, lever=lever, levels=levels, **{**QUICK, "n_periods": 1})
     assert any("the signed one is weighed" in note for note in frontier.notes) == ("method" in options)
     assert frontier.levels[0].scores != frontier.levels[1].scores  # it has an effect
 
 
 @pytest.mark.slow
 def test_the_other_lever_and_an_accepted_disparity_are_off(frontier: fs.Frontier) -> None:
-    rec = recommender(fairness_weight=2.0, max_disparity=0.9)
-    given = rec.frontier(LOG, levels=[1, 3, 8], **QUICK)
-    assert given.max_disparity == 0.9
+    rec = recommender(fairness_weight=2.0, max_gap=0.9)
+    given = rec.frontier(LOG, lever="group_weight", levels=[1, 3, 8], **QUICK)
+    assert given.max_gap == 0.9
     assert [level.scores for level in given.levels] == [level.scores for level in frontier.levels]
-    assert given.setting == {"group_weight": 1.0, "fairness_weight": 0.0}
+    assert given.setting == {"group_weight": 1.0, "fairness_weight": 0.0, "target": "none"}
 
 
 @pytest.mark.slow
 def test_what_an_accepted_disparity_may_cost_is_off_too(frontier: fs.Frontier) -> None:
-    held = recommender(max_disparity=0.9, max_group_loss=0.05)
-    given = held.frontier(LOG, levels=[1, 3, 8], **QUICK)
+    held = recommender(target="least-regret", max_group_loss=0.05)
+    given = held.frontier(LOG, lever="group_weight", levels=[1, 3, 8], **QUICK)
     assert [level.scores for level in given.levels] == [level.scores for level in frontier.levels]
 
 
@@ -237,11 +239,111 @@ def test_a_metric_of_ones_own() -> None:
         return lists.hits[:, 0].astype(float)
 
     rec = recommender(metrics={"first@7": first_hit})
-    frontier = rec.frontier(LOG, levels=[1, 8], metric="first@7", **QUICK)
+    options: dict[str, Any] = {"lever": "group_weight", "levels": [1, 8], **QUICK}
+    frontier = rec.frontier(LOG, metric="first@7", **options)
     assert frontier.metric == "first@7"
-    assert frontier.baseline.quality == pytest.approx(
-        recommender().frontier(LOG, levels=[1, 8], metric="hit@1", **QUICK).baseline.quality
+    plain = recommender().frontier(LOG, metric="hit@1", **options)
+    assert frontier.baseline.quality == pytest.approx(plain.baseline.quality)
+    with pytest.raises(ConfigurationError, match="first@7 is a custom metric; choose another metric, or the lever"):
+        rec.frontier(LOG, metric="first@7", **QUICK)
+
+
+def test_a_model_that_does_not_read_popularity_has_levels_for_newcomers_only() -> None:
+    frontier = recommender("item-item").frontier(LOG, levels=[1, 2], **QUICK)
+    assert "levels reach newcomers only: item-item does not read popularity" in frontier.notes
+    assert not any("newcomers only" in note for note in recommender("popularity").frontier(LOG, **QUICK).notes)
+
+
+# ── the levels of popularity ─────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def by_level() -> fs.Frontier:
+    return recommender("popularity").frontier(LOG, **QUICK)
+
+
+def test_by_default_the_levels_of_the_group_behind_are_shown(by_level: fs.Frontier) -> None:
+    assert (by_level.lever, by_level.target_groups) == ("level", ("minority",))
+    names = [by_level.name_of(level) for level in by_level.levels]
+    assert names == ["none", "1.5", "2", "3", "5", "8", "13", "20", "50", "alone"]
+    none, *_, alone = by_level.levels
+    assert alone.scores.by_group["minority"] > none.scores.by_group["minority"]  # type: ignore[operator]
+    largest = [max(regret.value for regret in level.regret_to_best.values()) for level in (none, alone)]
+    assert none.regret_to_best["minority"].value == largest[0] > 0.03
+    assert alone.regret_to_best["minority"].value < 0.02
+    table = by_level.to_arrow()
+    assert table["minority_regret_to_best"][0].as_py() == largest[0]
+    assert "largest regret" in repr(by_level)
+
+
+def test_at_a_level_a_frontier_has_what_a_run_would_have_served(by_level: fs.Frontier) -> None:
+    """The lists at a level of one run without levels are those of recommenders that serve it."""
+    chosen = by_level.levels[5]
+    job = fs.run(
+        LOG,
+        "Finetune",
+        model="popularity",
+        metrics=["ndcg@20"],
+        tasks=["next"],
+        seed=3,
+        device="cpu",
+        pretrain_ratio=RATIO,
+        n_blocks=N_PERIODS + 1,
+        n_periods=N_PERIODS + 1,
+        min_group_size=5,
     )
+    job.begin()
+    served = []
+    for t in range(1, N_PERIODS + 1):
+        next(job)
+        level = Level("minority", chosen.value)
+        state = replace(job.state, level=level, tilt=tilts(job.state.history, job.groups, [level])[0])
+        served.append(job._evaluate("next", t, job._evaluator, state)["ndcg@20"].mean)
+    assert chosen.quality == pytest.approx(np.mean(served), abs=1e-6)
+    assert chosen.quality != pytest.approx(by_level.baseline.quality, abs=1e-3)
+
+
+AGES = np.array(["young", "middle", "old"])
+
+
+@pytest.fixture(scope="module")
+def ages() -> fs.EventLog:
+    """The minority is old, half of the majority young, half of it middle-aged, so that old is furthest behind."""
+    community = np.array(STREAM.users["community"].to_pylist())
+    rng = np.random.default_rng(0)
+    age = np.where(community == "minority", "old", AGES[rng.integers(0, 2, len(community))])
+    people = STREAM.users.append_column("age", pa.array(age.tolist()))
+    return fs.read_events(STREAM.events, users=people, group="age")
+
+
+@pytest.mark.parametrize(("lever", "values"), [("level", [1.0, 2.0, 5.0, 13.0, 1000.0]), ("group_weight", [1.0, 8.0])])
+def test_of_several_groups_only_the_one_furthest_behind_is_raised(
+    ages: fs.EventLog, lever: Any, values: list[float]
+) -> None:
+    levels: list[float] | None = None if lever == "level" else values
+    frontier = recommender("popularity").frontier(ages, lever=lever, levels=levels, **QUICK)
+    assert frontier.target_groups == ("old",)
+    assert [level.value for level in frontier.levels] == values
+    none, *_, last = frontier.levels
+    changes = {name: last.scores.by_group[name] - none.scores.by_group[name] for name in AGES}  # type: ignore[operator]
+    assert max(changes, key=changes.__getitem__) == "old"
+    assert changes["old"] > 0.01
+    assert none.behind == "old"
+
+
+def test_a_weight_is_for_the_group_that_it_names(ages: fs.EventLog) -> None:
+    def trainer(fairness: Any) -> Any:
+        return fs.FairRecommender("item-item", fairness=fairness, device="cpu")._trainer
+
+    groups = ages.require_groups()
+    assert trainer(fs.GroupWeight(3.0, "old")).fixed_weights(groups) == {"old": 3.0}
+    two = LOG.require_groups()
+    assert trainer(fs.GroupWeight(3.0)).fixed_weights(two) == {"minority": 3.0}
+    assert trainer(fs.GroupWeight(3.0, "majority")).fixed_weights(two) == {"majority": 3.0}
+    with pytest.raises(ConfigurationError, match="for the group 'rich', but the groups of age are"):
+        trainer(fs.GroupWeight(3.0, "rich")).fixed_weights(groups)
+    with pytest.raises(ConfigurationError, match="--weighted-group"):
+        trainer(fs.GroupWeight(3.0)).fixed_weights(groups)
 
 
 # ── statistics ───────────────────────────────────────────────────────────────────────────
@@ -295,7 +397,7 @@ def level(value: float, quality: float, gap: float, *, p_value: float = 0.001, b
 
 
 def of(*levels: fs.FrontierLevel, **options: Any) -> fs.Frontier:
-    given: dict[str, Any] = {"max_disparity": None, "max_loss": None, **options}
+    given: dict[str, Any] = {"max_gap": None, "max_loss": None, **options}
     about: Any = ("group_weight", "ndcg@20", "event", "gender", ("M", "F"), ("F",), 900, (70, 80, 90, 100))
     return fs.Frontier(*about, levels, pretrain_seconds=1.0, **given)
 
@@ -306,25 +408,38 @@ NONE, CHEAP, FAIR, OVERDONE = level(1, 0.2, 0.05), level(2, 0.199, 0.035), level
 @pytest.mark.parametrize(
     ("options", "value", "words"),
     [
-        ({}, 2, "group_weight 2, the smallest gap at a loss of at most 1.0 %"),
-        ({"max_loss": 0.1}, 4, "group_weight 4, the smallest gap at a loss of at most 10.0 %"),
+        ({}, 2, "group_weight 2 of F, the smallest gap at a loss of at most 1.0 %"),
+        ({"max_loss": 0.1}, 4, "group_weight 4 of F, the smallest gap at a loss of at most 10.0 %"),
         ({"max_loss": 0.0}, 1, "no lever. No level has a smaller gap at a loss of at most 0.0 %"),
-        ({"max_disparity": 0.04}, 2, "the best quality with a gap of at most 0.04, though its interval reaches beyond"),
-        ({"max_disparity": 0.048}, 2, "a gap of at most 0.048, and so is its whole interval"),
-        ({"max_disparity": 0.03}, 4, "group_weight 4, the best quality with a gap of at most 0.03"),
-        ({"max_disparity": 0.03, "max_loss": 0.02}, 2, "No level that was tried brings the gap to 0.03 at a loss"),
-        ({"max_disparity": 0.001}, 2, "No level that was tried brings the gap to 0.001."),
-        ({"max_disparity": 0.07}, 1, "no lever, since the gap is at most 0.07, and so is its whole interval"),
+        ({"max_gap": 0.04}, 2, "the best quality with a gap of at most 0.04, though its interval reaches beyond"),
+        ({"max_gap": 0.048}, 2, "a gap of at most 0.048, and so is its whole interval"),
+        ({"max_gap": 0.03}, 4, "group_weight 4 of F, the best quality with a gap of at most 0.03"),
+        ({"max_gap": 0.03, "max_loss": 0.02}, 2, "No level that was tried brings the gap to 0.03 at a loss"),
+        ({"max_gap": 0.001}, 2, "No level that was tried brings the gap to 0.001."),
+        ({"max_gap": 0.07}, 1, "no lever, since the gap is at most 0.07, and so is its whole interval"),
     ],
 )
 def test_what_is_recommended(options: dict[str, Any], value: float, words: str) -> None:
     frontier = of(NONE, CHEAP, FAIR, OVERDONE, **options)
     assert frontier.recommended.value == value
-    assert frontier.setting == {"group_weight": value, "fairness_weight": 0.0}
+    weighted = {} if value == 1 else {"weighted_group": "F"}
+    assert frontier.setting == {"group_weight": value, "fairness_weight": 0.0, "target": "none", **weighted}
+    assert frontier.fairness == (None if value == 1 else fs.GroupWeight(value, "F"))
     assert words in " ".join(frontier.verdicts())
 
 
-@pytest.mark.parametrize("options", [{}, {"max_disparity": 0.01}])
+@pytest.mark.parametrize(("max_gap", "value", "held"), [(None, 2, 0.035), (0.03, 4, 0.03), (0.001, 2, 0.035)])
+def test_a_recommended_level_of_popularity_is_a_target(max_gap: float | None, value: float, held: float) -> None:
+    """A level cannot be set by hand: updates choose it, and hold the gap that it gives."""
+    frontier = replace(of(NONE, CHEAP, FAIR, OVERDONE, max_gap=max_gap), lever="level")
+    assert f"Recommended: the level F × {value:g}, " in " ".join(frontier.verdicts())
+    assert frontier.target == fs.MaxGap(held, task="event")
+    assert frontier.fairness is None
+    assert frontier.setting == {"max_gap": held}
+    assert replace(frontier, max_gap=0.9).setting == {"target": "none"}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_gap": 0.01}])
 def test_a_gap_that_may_be_chance_is_left_alone(options: dict[str, Any]) -> None:
     frontier = of(level(1, 0.2, 0.05, p_value=0.3), CHEAP, **options)
     assert frontier.recommended is frontier.baseline
@@ -349,7 +464,8 @@ def test_levelling_down_is_called_so() -> None:
 
 def test_a_lever_for_the_wrong_group_is_called_so() -> None:
     turned = [level(1, 0.2, -0.05), level(2, 0.199, -0.06)]
-    assert any("The lever is for F, but here M is behind" in verdict for verdict in of(*turned).verdicts())
+    said = "The lever is for F, which was furthest behind in the first test, but here M is behind"
+    assert any(said in verdict for verdict in of(*turned).verdicts())
     assert not any("The lever is for" in verdict for verdict in of(NONE, CHEAP).verdicts())
 
 
@@ -384,20 +500,22 @@ def test_the_table_has_a_row_for_each_level(frontier: fs.Frontier) -> None:
         ({"levels": [1, 0]}, "group_weight must be > 0, got 0"),
         ({"levels": [1, float("nan")]}, "group_weight must be"),
         ({"levels": ["a"]}, "group_weight must be a number"),
-        ({"lever": "weight"}, "lever must be one of group_weight, fairness_weight, got 'weight'"),
+        ({"lever": "weight"}, "lever must be one of level, group_weight, fairness_weight, got 'weight'"),
+        ({"lever": "level", "levels": [1, 7, "x"]}, "levels of a group are 1, 1.25, .*, 50, alone, got 7, x"),
+        ({"lever": "level", "levels": ["alone"]}, "the levels of level must include 1, which does nothing"),
         ({"lever": "fairness_weight"}, "item-item is computed in closed form .* choose the lever group_weight"),
         ({"n_periods": 0}, "n_periods must be >= 1, got 0"),
         ({"pretrain_ratio": 1.0}, "pretrain_ratio must be < 1, got 1"),
         ({"metric": "ndgc@20"}, "ndgc"),
         ({"task": "remain"}, "task must be one of event, next, got 'remain'"),
-        ({"max_disparity": -0.1}, "max_disparity must be >= 0 and < 1, got -0.1"),
+        ({"max_gap": -0.1}, "max_gap must be >= 0 and < 1, got -0.1"),
         ({"max_loss": 1.5}, "max_loss must be >= 0 and < 1, got 1.5"),
         ({"n_resamples": 0}, "n_resamples must be >= 1, got 0"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_one_sentence(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        recommender().frontier(LOG, **{**QUICK, **options})
+        recommender().frontier(LOG, **{"lever": "group_weight", **QUICK, **options})
 
 
 def test_lambda_may_be_nothing_but_not_less() -> None:
@@ -409,14 +527,14 @@ def test_lambda_may_be_nothing_but_not_less() -> None:
 @pytest.mark.parametrize("method", ["Pretrain"])
 def test_a_method_without_the_lever_is_refused(method: str) -> None:
     with pytest.raises(ConfigurationError, match="choose a strategy that updates the model"):
-        recommender("mf", method=method).frontier(LOG, **QUICK)
+        recommender("mf", method=method).frontier(LOG, lever="group_weight", **QUICK)
 
 
 @pytest.mark.slow
 def test_a_metric_of_all_users_together_is_refused() -> None:
     rec = recommender(metrics={"coverage@5": lambda lists, truth: len(np.unique(lists.items)) / truth.n_items})
     with pytest.raises(ConfigurationError, match="coverage@5 is one number for all users"):
-        rec.frontier(LOG, metric="coverage@5", **QUICK)
+        rec.frontier(LOG, lever="group_weight", metric="coverage@5", **QUICK)
 
 
 def test_data_that_do_not_suffice_are_one_sentence() -> None:

@@ -40,7 +40,8 @@ OTHER: dict[str, Any] = {
     "activity_exponent": 0.5,
     "l2": 0.0,
     "group_weight": 2.0,
-    "max_disparity": 0.05,
+    "target": "least-regret",
+    "max_gap": 0.05,
     "optimizer": "dense",
     "restart": "on-degradation",
     "restart_every": 1,
@@ -56,13 +57,10 @@ OTHER: dict[str, Any] = {
     "explain": True,
 }
 """Each option that decides anything, and another value of it."""
-OF_A_TARGET = {
-    "max_group_loss": 0.1,
-    "disparity_lever": "fairness-loss",
-    "disparity_task": "event",
-    "disparity_metric": "ndcg@3",
-}
-"""The same of options that go with max_disparity."""
+OF_A_TARGET = {"max_group_loss": 0.1, "target_task": "event", "target_metric": "ndcg@3"}
+"""The same of options that go with a target."""
+OF_A_WEIGHT = {"weighted_group": "majority"}
+"""The same of options that go with group_weight."""
 WITHOUT_EFFECT = {
     "device": ["auto", "cpu", "cuda"],
     "engine": ["auto", "reference", "fused"],
@@ -83,6 +81,8 @@ AFTER_PRETRAINING = {
     "min_group_size",
     "n_resamples",
     "explain",
+    "target",
+    "max_gap",
 }
 
 
@@ -104,7 +104,7 @@ def beginning_of(source: Source, config: RunConfig) -> str:
 
 
 def test_every_option_is_accounted_for() -> None:
-    assert set(RunConfig.model_fields) == {"method", "seed", *OTHER, *OF_A_TARGET, *WITHOUT_EFFECT}
+    assert set(RunConfig.model_fields) == {"method", "seed", *OTHER, *OF_A_TARGET, *OF_A_WEIGHT, *WITHOUT_EFFECT}
 
 
 @given(
@@ -127,12 +127,24 @@ def test_an_option_changes_the_id_where_it_is_used_and_only_there(source: Source
     assert len(set(ids)) == len(ids)
 
 
-def test_options_of_a_target_change_the_id_and_the_fairness_weight_does_not(source: Source) -> None:
-    base = small(max_disparity=0.05)
-    ids = [id_of(source, base.with_options(**{name: value})) for name, value in OF_A_TARGET.items()]
-    assert len({id_of(source, base), *ids}) == 1 + len(OF_A_TARGET)
-    assert id_of(source, base) == id_of(source, base.with_options(fairness_weight=3.0))
-    assert beginning_of(source, base) == beginning_of(source, base.with_options(max_disparity=0.01))
+@pytest.mark.parametrize("target", [{"target": "least-regret"}, {"max_gap": 0.05}])
+def test_options_of_a_target_change_the_id_where_there_is_that_target(source: Source, target: dict[str, Any]) -> None:
+    base, none = small("Finetune", **target), small("Finetune")
+    used = {name: value for name, value in OF_A_TARGET.items() if "target" in target or name != "max_group_loss"}
+    ids = [id_of(source, base.with_options(**{name: value})) for name, value in used.items()]
+    assert len({id_of(source, base), *ids}) == 1 + len(used)
+    assert {id_of(source, none.with_options(**{name: value})) for name, value in OF_A_TARGET.items()} == {
+        id_of(source, none)
+    }
+    assert beginning_of(source, base) == beginning_of(source, none)
+    held = small("Finetune", max_gap=0.05)
+    assert id_of(source, held) == id_of(source, held.with_options(target="least-regret", max_group_loss=0.1))
+
+
+def test_the_weighted_group_changes_the_id_where_there_is_a_weight(source: Source) -> None:
+    base, weighted = small(), small(group_weight=2.0)
+    assert id_of(source, base) == id_of(source, base.with_options(**OF_A_WEIGHT))
+    assert id_of(source, weighted) != id_of(source, weighted.with_options(**OF_A_WEIGHT))
 
 
 def test_the_weight_of_groups_counts_for_models_in_closed_form(source: Source) -> None:

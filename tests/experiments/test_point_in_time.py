@@ -116,7 +116,7 @@ def regrouped(world: World, end: int, rng: np.random.Generator) -> World:
     """Other groups, two of them unheard of, for those who only come after `end`."""
     past = set(world.pairs[:end, 0].tolist())
     # "above" sorts before every other name: where names decide a tie, it would be seen
-    other = permuted_groups(rng, ("above", "zenith", *filter(None, set(world.groups))), len(world.groups))
+    other = permuted_groups(rng, ("above", "zenith", *sorted(filter(None, set(world.groups)))), len(world.groups))
     return World(world.pairs, tuple(world.groups[u] if u in past else other[u] for u in range(len(world.groups))))
 
 
@@ -197,6 +197,8 @@ def contents(state: Any) -> dict[str, Any]:
         "fallback": known.recent_popularity.tolist(),
         "trained": state.trained.tolist(),
         "memory": dict(state.memory),
+        "level": (state.level, None if state.tilt is None else state.tilt.tolist()),
+        "replays": dict(state.replays),
     }
 
 
@@ -236,7 +238,7 @@ BACKENDS = [
     {"method": "Finetune"},
     {"method": "Pretrain"},
     {"method": "Finetune", "model": "item-item"},
-    {"method": "FADE", "model": "item-item", "max_disparity": 0.001, "disparity_metric": "ndcg@5"},
+    {"method": "FADE", "model": "item-item", "max_gap": 0.001, "target_metric": "ndcg@5"},
 ]
 WEIGHTED = {"method": "Finetune", "model": "item-item", "group_weight": 2.0}  # of four groups it asks which is ahead
 worlds = {

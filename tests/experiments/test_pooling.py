@@ -6,10 +6,12 @@ import json
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fairstream
 from fairstream import EventLog, Record
+from fairstream.evaluation.regret import LevelPanel
 from fairstream.experiments import pooled
 
 FAST = {
@@ -43,6 +45,20 @@ def scores(document: Any) -> dict[tuple[Any, ...], dict[str, Any]]:
     for task, metrics in document["summary"].items():
         found |= {("mean", task, name): part for name, part in metrics.items()}
     return found
+
+
+def test_regret_is_that_of_the_seeds_mean_at_each_level(records: list[Record]) -> None:
+    """The mean of the seeds' regrets would be larger: each seed has another best level by chance."""
+    if not records[0].tests[1, "next"].levels:
+        pytest.skip("the paper's protocol has no levels")
+    ours = scores(pooled(records))["mean", "next", "ndcg@20"]
+    panels = [LevelPanel.of(record.tested("next"), record.metric("ndcg@20"), ("a", "b"), 5) for record in records]
+    values = np.mean([panel.values for panel in panels if panel is not None], axis=0)
+    means = [values[np.array(panels[0].codes) == code].sum(axis=0) for code in range(2)]  # type: ignore[union-attr]
+    levels = ["as served", *map(str, records[0].tests[1, "next"].levels)]
+    assert list(ours["best_level"].values()) == [levels[int(np.argmax(mean))] for mean in means]
+    assert set(ours["regret"]) == set(ours["by_group"])
+    assert pooled(records)["periods"][0]["levels"] == [(None, 1.0)]
 
 
 def test_pooled_numbers_are_the_means_of_the_runs(records: list[Record]) -> None:

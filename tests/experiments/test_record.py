@@ -20,6 +20,7 @@ from fairstream import DataError, EventLog, Record, Run, compare
 from fairstream.evaluation import UserResults
 from fairstream.experiments import Source, Store, run_id
 from fairstream.experiments.compare import read_runs
+from fairstream.experiments.record import FORMAT
 from fairstream.files import to_json, write_file
 from stores import alone, small, stored
 from support import made_run
@@ -154,7 +155,8 @@ def test_the_surrogate_is_a_setting_where_there_is_a_fairness_loss() -> None:
     def settings_of(**options: Any) -> dict[str, Any]:
         return Record.from_document(made_run([[1, 2]], [0, 1], **options)).settings
 
-    assert settings_of(surrogate="hit") != settings_of(surrogate="neural-ndcg")
+    fade = [settings_of(method="FADE", surrogate=name) for name in ("hit", "neural-ndcg")]
+    assert fade[0] != fade[1]
     finetune = [settings_of(method="Finetune", surrogate=name) for name in ("hit", "neural-ndcg")]
     assert finetune[0] == finetune[1]
 
@@ -219,7 +221,7 @@ def test_a_run_whose_parts_are_none_is_refused(part: str, content: Any, tmp_path
 
 
 def is_no_run_file(path: Path) -> bool:
-    return refusal(path) == f"{path} is not a run of a store (format 2); remove it, and it is computed again"
+    return refusal(path) == f"{path} is not a run of a store (format {FORMAT}); remove it, and it is computed again"
 
 
 @given(data=st.data())

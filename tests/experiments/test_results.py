@@ -78,7 +78,9 @@ def test_the_document_has_the_agreed_layout(finished: Run) -> None:
         assert [name for name in judgement if "@" in name] == expected
         assert {"n_tested_users", "n_cold_users", "excluded_groups", "slices", "tested"} <= set(judgement)
         of_events = {"n_lists"} if task == "event" else set()
-        assert set(judgement["tested"]) == {"k", "users", "groups", "cold", "n_positives", "hit_ranks"} | of_events
+        at_levels = {"levels", "level_values"} if finished.config.protocol == "strict" and task != "remain" else set()
+        always = {"k", "users", "groups", "cold", "n_positives", "hit_ranks", "strata"}
+        assert set(judgement["tested"]) == always | of_events | at_levels
         assert len(judgement["tested"]["users"]) == judgement["n_tested_users"]
     for task in TASKS[finished.config.protocol]:
         assert list(document["summary"][task]) == expected

@@ -210,6 +210,17 @@ def test_metrics_follow_the_protocol(small: EventLog) -> None:
 # ── repairs ──────────────────────────────────────────────────────────────────────────────
 
 
+AT_LEVELS = {"attainable", "regret", "best_level", "inherent_gap", "avoidable_gap", "avoidable_gap_interval"}
+AT_LEVELS |= {"levels", "level_values"}
+
+
+def without_levels(part: Any) -> Any:
+    """A document without what only strict tests: the lists at every level."""
+    if isinstance(part, dict):
+        return {name: without_levels(inner) for name, inner in part.items() if name not in AT_LEVELS}
+    return [without_levels(inner) for inner in part] if isinstance(part, list) else part
+
+
 @pytest.mark.slow
 def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> None:
     options = {**FAST, "batch_size": 40, "n_resamples": 10}  # a block of the rest is two batches, as under strict
@@ -217,7 +228,7 @@ def test_with_every_repair_the_papers_protocol_is_strict(small: EventLog) -> Non
     repaired = finished(small, protocol="+".join(["paper", *REPAIRS]), **options)
     strict = finished(small, protocol="strict", **options)
     assert repaired.periods == strict.periods
-    assert numbers(repaired) == numbers(strict)
+    assert without_levels(numbers(repaired)) == without_levels(numbers(strict))
     assert weights(repaired) == weights(strict)
 
 
@@ -530,8 +541,8 @@ def test_without_groups_nothing_is_done_for_fairness_and_that_is_said(small: Eve
         for name, score in metrics.items():
             assert score["mean"] == pytest.approx(plain.document()["summary"][task][name]["mean"])
             assert (score["disparity"], score["by_group"]) == (None, {})
-    with pytest.raises(ConfigurationError, match="max_disparity is about groups"):
-        fairstream.run(bare, model="mf", max_disparity=0.1, **FAST)
+    with pytest.raises(ConfigurationError, match="max_gap is about groups"):
+        fairstream.run(bare, model="mf", max_gap=0.1, **FAST)
 
 
 def test_groups_that_do_not_differ_are_refused(small: EventLog) -> None:

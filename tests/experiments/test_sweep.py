@@ -117,7 +117,7 @@ def test_the_error_of_a_run_is_raised(log: EventLog, tmp_path: Path) -> None:
     assert "training diverged" in str(alone.value)
     with pytest.raises(ModelError) as elsewhere:
         run_seeds(log, [options.pop("seed")], model="mf", **options)
-    assert str(elsewhere.value) == f"FADE (mf, seed 1): {alone.value}"
+    assert str(elsewhere.value) == f"Finetune (mf, seed 1): {alone.value}"
 
 
 def test_a_run_that_failed_is_not_tried_again(log: EventLog, tmp_path: Path) -> None:

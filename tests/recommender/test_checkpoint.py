@@ -364,7 +364,7 @@ def test_missing_files_are_named(saved: Path, tmp_path: Path) -> None:
     assert "manifest.json is missing" in the_sentence(lambda: fairstream.load(saved))
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 4}', b"{}"])
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 5}', b"{}"])
 def test_a_garbage_manifest_is_noticed(saved: Path, garbage: bytes) -> None:
     (saved / "manifest.json").write_bytes(garbage)
     assert "is damaged" in the_sentence(lambda: fairstream.load(saved))
@@ -413,7 +413,7 @@ def _within(key: str, **entries: Any) -> Callable[[dict[str, Any]], object]:
         _with(period_ends=[None]),
         _with(memory=3),
         _with(event_weights=None),
-        _with(control=[]),
+        _with(replays=[]),
         _within("columns", rating_above="x"),
         _within("recipe", fairness=3),
         _within("recipe", fairness={"a": 1}),
@@ -439,7 +439,7 @@ def test_another_format_says_what_to_do(saved: Path) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 999}))
     sentence = the_sentence(lambda: fairstream.load(saved))
-    assert "format 999, this version reads 4; use the version of fairstream that wrote it" in sentence
+    assert "format 999, this version reads 5; use the version of fairstream that wrote it" in sentence
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -450,7 +450,7 @@ def test_a_checkpoint_of_the_first_format_says_what_to_do(saved: Path, whole: bo
     (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
     sentence = the_sentence(lambda: fairstream.load(saved))
     assert sentence == (
-        f"{saved} has checkpoint format 1, this version reads 4; use the version of fairstream that wrote it"
+        f"{saved} has checkpoint format 1, this version reads 5; use the version of fairstream that wrote it"
     )
 
 
@@ -467,7 +467,7 @@ def test_a_model_of_ones_own_needs_its_constructor_and_others_take_none(saved: P
     [
         ({"fairness": "sined"}, "fairness loss must be one of signed, absolute"),
         ({"fairness": fairstream.GroupWeight(3.0)}, "the group weight of a checkpoint cannot change: .* saved with 1"),
-        ({"target": 0.02}, "target must be fairstream.MaxGap"),
+        ({"target": 0.02}, "target must be fairstream.LeastRegret"),
         ({"strategy": "sometimes"}, "strategy must be one of keep, retrain"),
         (
             {"training": fairstream.Training(optimizer="dense")},
@@ -685,7 +685,7 @@ def test_a_target_for_a_checkpoint_without_groups_is_refused(tmp_path: Path) -> 
     make_recommender("popularity").fit(pa.table({"user": [1, 1, 2], "item": [1, 2, 1], "time": [1, 2, 3]})).save(
         tmp_path
     )
-    with pytest.raises(ConfigurationError, match=r"a target is about a gap between groups, but .* has none"):
+    with pytest.raises(ConfigurationError, match=r"MaxGap is about a gap between groups, but .* has none"):
         fairstream.load(tmp_path, target=fairstream.MaxGap(0.05))
     assert fairstream.load(tmp_path, target=None).recommend(1).num_rows == 0
 

@@ -98,10 +98,9 @@ def test_the_rows_of_features_in_a_partial_win_over_the_default() -> None:
 @pytest.mark.parametrize("kind", range(3))
 def test_a_closed_form_is_known_as_one(kind: int) -> None:
     closed, trained = factories(ItemItemScorer, ridge=5.0)[kind], factories(MFScorer)[kind]
-    weights: dict[str, Any] = {"max_disparity": 0.1, "disparity_lever": "event-weights", "loss": "bpr"}
-    make_recommender(closed, **weights)
-    with pytest.raises(ConfigurationError, match="the loss bpr takes no event weights"):
-        make_recommender(trained, **weights)
+    log = fs.read_events(STREAM.events, users=STREAM.users, group="community", advantaged="majority")
+    notes = [make_recommender(model, group_weight=2.0, **QUICK).fit(log).notes for model in (closed, trained)]
+    assert ["takes no event weights" in " ".join(each) for each in notes] == [False, True]
 
 
 @pytest.mark.parametrize("model", factories(MFScorer))

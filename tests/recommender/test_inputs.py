@@ -60,8 +60,8 @@ class TestWithoutGroups:
         assert any("users have no effect" in note for note in rec.notes)
 
     def test_a_gap_cannot_be_held_without_groups(self) -> None:
-        with pytest.raises(fs.ConfigurationError, match="a target is about a gap between groups, but there are none"):
-            make_recommender("item-item", max_disparity=0.02).fit(FIRST)
+        with pytest.raises(fs.ConfigurationError, match="MaxGap is about a gap between groups, but there are none"):
+            make_recommender("item-item", max_gap=0.02).fit(FIRST)
 
 
 class TestNamedAtTheFit:

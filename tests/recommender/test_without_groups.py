@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import fairstream as fs
 from fairstream.errors import ConfigurationError
-from support import make_recommender
+from fairstream.models import NO_LEVEL, Level
+from support import at_level, make_recommender
 
 STREAM = fs.synthetic_stream(n_users=200, n_items=60, n_events=4000, seed=3, disadvantaged_share=0.3)
 LOG = fs.read_events(STREAM.events.slice(0, 2500), users=STREAM.users, group="community", advantaged="majority")
@@ -26,11 +26,11 @@ SHORT: dict[str, dict[str, Any]] = {
 
 
 def weighted(model: str) -> fs.FairRecommender:
-    """A recommender whose controller started from weights and has made a step."""
-    options = {"device": "cpu", "max_disparity": 0.001, "group_weight": 8.0, **SHORT[model]}
+    """A recommender with group weights where the model takes them, and with a level in force."""
+    options = {"device": "cpu", "target": "least-regret", "group_weight": 8.0, **SHORT[model]}
     rec = make_recommender(model, **options).fit(LOG).update(NEXT, users=STREAM.users)
     assert rec.state.event_weights["minority"] > 2
-    return rec
+    return at_level(rec, Level("minority", 5.0))
 
 
 def lists(rec: fs.FairRecommender) -> list[Any]:
@@ -90,27 +90,10 @@ def test_without_weights_an_update_needs_no_groups(tmp_path: Path) -> None:
     assert fs.load(tmp_path).update(NEXT).last_update is not None
 
 
-def test_the_step_of_the_controller_is_in_proportion_to_the_share_that_is_taken() -> None:
-    thetas = {}
-    for share in (1.0, 0.5):
-        rec = make_recommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
-        rec.update(NEXT, users=STREAM.users, control_step=share)
-        update = rec.last_update
-        assert update is not None
-        assert update.control is not None
-        assert update.fairness_weight is None  # a closed form has weights of events alone
-        assert set(update.control.gaps) == {"majority", "minority"}
-        thetas[share] = np.log(update.event_weights["minority"])
-    assert thetas[0.5] == pytest.approx(thetas[1.0] / 2)
-    with pytest.raises(ConfigurationError, match="control_step must be above 0"):
-        rec.update(LATER, users=STREAM.users, control_step=0.0)
-
-
-def test_groups_that_are_too_small_are_not_measured() -> None:
-    rec = make_recommender("item-item", device="cpu", max_disparity=0.001).fit(LOG)
+def test_groups_that_are_too_small_are_not_replayed() -> None:
+    rec = make_recommender("popularity", device="cpu", target="least-regret").fit(LOG)
     update = rec.update(NEXT, users=STREAM.users, min_group_size=190).last_update
     assert update is not None
-    assert update.control is not None
-    assert update.control.gaps == {}
-    assert update.control.reasons == ()
-    assert rec.state.event_weights == {}
+    assert update.decision is not None
+    assert update.decision.level == NO_LEVEL
+    assert "too few users" in update.decision.sentence

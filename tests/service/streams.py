@@ -48,9 +48,9 @@ def periods_of(**knobs: Any) -> tuple[list[pa.Table], pa.Table]:
     return [events.filter(pa.array(parts == t)) for t in range(int(parts.max()) + 1)], people
 
 
-def named_stream() -> tuple[list[pa.Table], pa.Table]:
+def named_stream(**knobs: Any) -> tuple[list[pa.Table], pa.Table]:
     """The same, with the busiest user under a name that is found wherever it stands."""
-    periods, people = periods_of()
+    periods, people = periods_of(**knobs)
     counts = pc.value_counts(pa.concat_tables(periods)["user_id"]).to_pylist()
     busiest = max(counts, key=lambda each: each["counts"])["values"]
 

@@ -33,6 +33,7 @@ from fairstream.service.incoming import batches_from_file
 from fairstream.service.keys import find_key
 from fairstream.service.settings import Limits, LiveConfig
 from fairstream.service.workspace import Workspace
+from fairstream.strategies import LeastRegret, MaxGap
 
 NewDatabase = Callable[..., str | None]
 EVENTS = pa.table(
@@ -83,23 +84,38 @@ def test_init_prints_a_key_once_and_the_next_command(tmp_path: Path) -> None:
 
 
 def test_init_writes_the_gap_that_is_accepted(tmp_path: Path) -> None:
-    options = ("--max-disparity", "0.02", "--max-group-loss", "0.05")
-    said = run("init", tmp_path / "w", *options)
+    said = run("init", tmp_path / "w", "--max-gap", "0.02")
     assert "accepted gap 0.02" in said
-    assert "max_disparity = 0.02" in (tmp_path / "w" / "fairstream.toml").read_text().splitlines()
+    assert "max_group_fall in [gate]" in said
+    assert "max_gap = 0.02" in (tmp_path / "w" / "fairstream.toml").read_text().splitlines()
     with Workspace.open(tmp_path / "w") as workspace:
-        learning = workspace.config.learning
-        assert (learning.max_disparity, learning.max_group_loss) == (0.02, 0.05)
-    assert "workspace already" in told(ConfigurationError, "init", tmp_path / "w", "--max-disparity", "0.03")
+        assert workspace.config.learning.recipe().target == MaxGap(0.02)
+        assert workspace.config.gate.max_group_fall == workspace.config.gate.max_fall
+    assert "workspace already" in told(ConfigurationError, "init", tmp_path / "w", "--max-gap", "0.03")
+
+
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ((), LeastRegret()),
+        (("--max-group-loss", "0.05"), LeastRegret(0.05)),
+        (("--target", "none"), None),
+    ],
+)
+def test_init_writes_the_target(tmp_path: Path, options: tuple[str, ...], target: LeastRegret | None) -> None:
+    run("init", tmp_path / "w", *options)
+    with Workspace.open(tmp_path / "w") as workspace:
+        assert workspace.config.learning.recipe().target == target
+        assert workspace.config.gate.max_group_fall == 0.02
 
 
 def test_what_init_cannot_make_leaves_nothing(tmp_path: Path, folder: Path) -> None:
     new = tmp_path / "new"
     assert "every must be" in told(ConfigurationError, "init", new, "--every", "banana")
     for option, value, said in (
-        ("--max-disparity", "0", "max_disparity must be > 0, got 0.0"),
-        ("--max-disparity", "1.5", "max_disparity must be < 1, got 1.5"),
-        ("--max-group-loss", "0.1", "max_group_loss goes with max_disparity"),
+        ("--max-gap", "0", "max_gap must be > 0, got 0.0"),
+        ("--max-gap", "1.5", "max_gap must be < 1, got 1.5"),
+        ("--max-group-loss", "1", "max_group_loss must be < 1, got 1.0"),
     ):
         assert said in told(ConfigurationError, "init", new, option, value)
     assert "postgresql://" in told(ConfigurationError, "init", new, "--database", "mysql://x/y")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from fairstream.cli import app
 from fairstream.evaluation import Evaluation, UserResults
 from fairstream.evaluation.by_group import GroupScores
+from fairstream.models import NO_LEVEL, levels_of
 from fairstream.service.audit import entries
 from fairstream.service.dashboard.overview import gap_chart, quality_chart
 from fairstream.service.dashboard.reading import Overview
@@ -29,6 +31,8 @@ from fairstream.service.gaps import TOO_FEW, gap_in, level_of, score_in, too_noi
 from fairstream.service.learning import Learning
 from fairstream.service.privacy import (
     EVERYONE,
+    MAX_CHANGE,
+    RUNGS,
     SHARES,
     Comparison,
     GroupMeans,
@@ -37,15 +41,19 @@ from fairstream.service.privacy import (
     ndcg_of,
     readable_from,
     reported,
+    reported_regret,
 )
 from fairstream.service.registry import models
 from fairstream.service.settings import Gate, Privacy
 from fairstream.service.updater import update
 from fairstream.service.workspace import Workspace
+from fairstream.strategies import LeastRegret, PeriodReplay
 
 Maker = Callable[..., Workspace]
 NAMES = ["majority", "minority"]
 N_SECRETS = 4000
+LEVELS = levels_of(NAMES)
+FEW_LEVELS = [level for level in LEVELS if level == NO_LEVEL or level.weight in RUNGS]
 OFF, ON = Privacy(epsilon="off"), Privacy(epsilon=1.0)
 
 
@@ -110,11 +118,13 @@ def test_the_best_guess_from_all_that_an_update_publishes_stays_below_the_bound(
     n, half = 300, 0.5  # everybody's value is 0.5, but the target's is 1
     values, others = np.append(np.full(2 * n, half), 1.0), np.repeat([0, 1], n)
     everyone = float(values.mean())
+    change = np.zeros((2 * n + 1, 5))
+    change[-1, 1:] = -0.4  # the target's alone; cut off
     rights = []
     for secret in range(N_SECRETS // 2):
         truth, likelihoods = secret % 2, np.zeros(2)
         release, codes = Release(secret.to_bytes(4, "big"), Privacy(epsilon=epsilon), 20, "x"), np.append(others, truth)
-        for what in ("period", "held-out", "control"):
+        for what in ("period", "held-out", "replay"):
             sizes = release.sizes(f"{what} sizes", codes, NAMES)
             means = release.means(what, values, codes, NAMES, sizes).means
             of_size, of_sum = (2 / (epsilon * SHARES[name]) for name in (f"{what} sizes", what))
@@ -125,8 +135,87 @@ def test_the_best_guess_from_all_that_an_update_publishes_stays_below_the_bound(
                     expected = n * (half - everyone) + here * (1 - everyone)
                     likelihoods[world] -= abs(sizes[name] - n - here) / of_size
                     likelihoods[world] -= abs(total - expected) / (of_sum * max(everyone, 1 - everyone))
+        replay = release.replay(np.repeat(values[:, None], 5, axis=1) + change, codes, NAMES, FEW_LEVELS)
+        for code, name in enumerate(NAMES if len(replay.groups) == 2 else ()):
+            own = replay.groups[name]
+            mean, scale = float(change[:, 1].mean()), 4 * 2 * MAX_CHANGE / (epsilon * SHARES["replay changes"])
+            for moved, world in itertools.product(own.change[1:], (0, 1)):
+                expected = -n * mean + (code == world) * (MAX_CHANGE - mean)
+                likelihoods[world] -= abs((moved - mean) * own.n_users - expected) / scale
         rights.append((likelihoods[1] > likelihoods[0]) == truth)
     assert np.mean(rights) <= math.exp(epsilon) / (1 + math.exp(epsilon))
+
+
+def replayed(secret: int, epsilon: Any, n: int = 4000, gain: float = 0.0) -> PeriodReplay:
+    """A period of n users, half of each group, for whom levels change something by chance; `gain` for the minority."""
+    rng = np.random.default_rng(secret)
+    codes = rng.integers(0, 2, n)
+    values = rng.uniform(0.1, 0.4, (n, 1)) + rng.uniform(-0.08, 0.08, (n, len(LEVELS)))
+    values[:, 1:] += gain * (codes == 1)[:, None]
+    return Release(secret.to_bytes(4, "big"), Privacy(epsilon=epsilon), 20, "x").replay(values, codes, NAMES, LEVELS)
+
+
+def test_without_noise_a_replay_is_exact_and_with_it_few_levels_are_tried() -> None:
+    exact, noisy = replayed(1, "off"), replayed(1, 1.0)
+    assert exact.levels == tuple(LEVELS)
+    assert noisy.levels == tuple(FEW_LEVELS)
+    for name in NAMES:
+        at = [LEVELS.index(level) for level in FEW_LEVELS]
+        assert noisy.groups[name].change[0] == 0
+        assert not set(noisy.groups[name].change[1:]) & {exact.groups[name].change[place] for place in at}
+        assert noisy.groups[name].strata == ()  # how many users had which history would be exact
+    assert replayed(1, 1.0) == noisy  # and the noise is the same each time
+    assert replayed(1, 1.0, n=300).groups == {}  # means that noise would dominate say nothing
+
+
+def test_a_replay_spends_no_more_than_its_share() -> None:
+    """One person's group moves the released sums by so much, and the noise is so large: their ratio is the loss."""
+    n, share = 3000, SHARES["replay changes"]
+    values = np.full((2 * n + 1, len(LEVELS)), 0.5)
+    values[-1, 1:] = 0.1  # the target's change, which is cut off
+    mean = -MAX_CHANGE / (2 * n + 1)
+    sums = np.zeros((300, 2, 2, 4))  # (secret, the target's group, group, level)
+    for secret in range(300):
+        for truth in (0, 1):
+            release = Release(secret.to_bytes(4, "big"), ON, 20, "x")
+            groups = release.replay(values, np.append(np.repeat([0, 1], n), truth), NAMES, LEVELS).groups
+            for code, name in enumerate(NAMES):
+                own = groups[name]
+                sums[secret, truth, code] = (np.array(own.change[1:]) - mean) * own.n_users
+    moved = np.abs(sums[:, 1] - sums[:, 0])[0]  # the same noise in both
+    scale = np.abs(sums[:, 0] - np.median(sums[:, 0], axis=0)).mean()  # of Laplace's distribution
+    assert 0.9 * share < moved.sum() / scale < 1.1 * share
+
+
+def test_the_variance_of_a_replay_has_the_noise() -> None:
+    z = []
+    for secret in range(200):
+        own = replayed(secret, 1.0).groups["minority"]
+        z.append(np.array(own.change[1:]) / np.sqrt(own.variance[1:]))
+    assert 0.8 < np.std(z) < 1.2
+    assert abs(np.mean(z)) < 0.2
+
+
+def test_noise_alone_serves_no_level_and_a_gain_that_is_there_does() -> None:
+    target = LeastRegret()
+    chosen = [target.decide({}, replayed(secret, 1.0)).level for secret in range(200)]
+    assert np.mean([level != NO_LEVEL for level in chosen]) <= 0.05
+    chosen = [target.decide({}, replayed(secret, 1.0, n=20_000, gain=0.04)).level for secret in range(20)]
+    assert np.mean([level.group == "minority" for level in chosen]) >= 0.9
+
+
+def test_regret_is_withheld_where_noise_would_dominate_it() -> None:
+    level, hidden = FEW_LEVELS[1], {"regret": {}, "withheld": dict.fromkeys(NAMES, too_noisy(1.0))}
+    wide, few, many = replayed(0, 0.5, n=4000), replayed(0, 1.0, n=300), replayed(0, 1.0, n=40_000)
+    wide = wide._replace(  # as if the levels had changed ten times as much
+        groups={name: own._replace(variance=tuple(100 * v for v in own.variance)) for name, own in wide.groups.items()}
+    )
+    for withheld in ([], [few], [wide]):
+        assert reported_regret(withheld, level, NAMES, 1.0) == hidden
+    shown = reported_regret([many], level, NAMES, 1.0)
+    assert set(shown["regret"]) == set(NAMES)
+    assert shown["withheld"] == {}
+    assert set(reported_regret([], level, NAMES, "off")["withheld"].values()) == {TOO_FEW}
 
 
 def test_the_shares_of_an_update_add_up_to_its_budget() -> None:

@@ -121,8 +121,8 @@ def test_a_shop_without_any_group_data_gets_models_and_groups_count_once_they_ar
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", [None, ["minority", "majority"]])
 def test_an_accepted_gap_waits_until_there_are_groups(new_workspace: Maker, groups: list[str] | None) -> None:
-    learning = SMALL["learning"].with_options(model="item-item", max_disparity=0.001)
-    open_gate = SMALL["gate"].with_options(max_fall=0.99, max_rise=1.0, max_drift=1.0)
+    learning = SMALL["learning"].with_options(model="item-item", max_gap=0.001)
+    open_gate = SMALL["gate"].with_options(max_fall=0.99, max_group_fall=0.99, max_rise=1.0, max_drift=1.0)
     options = {**SMALL, "learning": learning, "gate": open_gate, "groups": groups, "advantaged": "majority"}
     workspace = new_workspace(**options)
     for t, events in enumerate(PERIODS[:3]):
@@ -130,7 +130,7 @@ def test_an_accepted_gap_waits_until_there_are_groups(new_workspace: Maker, grou
             know(workspace, PEOPLE)
         take_in(workspace, events)
         assert update(workspace).kind == "promoted"
-    assert set(models(workspace.engine)[0].about["control"]["gaps"]) == {"majority", "minority"}
+    assert set(models(workspace.engine)[0].about["control"]["regret"]) == {"majority", "minority"}
 
 
 def test_a_changed_shape_of_the_model_is_one_sentence_that_says_what_to_do(learned: Workspace) -> None:

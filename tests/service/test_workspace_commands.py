@@ -106,7 +106,7 @@ def test_groups_are_declared_when_a_workspace_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "is_noted"), [((), True), (("--advantaged", "X"), False), (("--max-disparity", "0.02"), False)]
+    ("options", "is_noted"), [((), True), (("--advantaged", "X"), False), (("--max-gap", "0.02"), True)]
 )
 def test_of_three_groups_without_an_advantaged_one_a_workspace_is_told_what_that_means(
     tmp_path: Path, options: tuple[str, ...], is_noted: bool

@@ -37,7 +37,7 @@ COMMANDS = {
     "compare": Command("compare", EXPERIMENTS, "Compare runs, paired on the same users, periods and seeds."),
     "sweep": Command("sweep", EXPERIMENTS, "Evaluate combinations of options in parallel; show the Pareto front."),
     "frontier": Command("frontier", EXPERIMENTS, "Show what each level of disparity would have cost on your own past."),
-    "explain": Command("explain", EXPERIMENTS, "Say which groups gained or lost in the last period, and why."),
+    "explain": Command("explain", EXPERIMENTS, "Say what changed in the last period, or why a group is behind."),
     "report": Command("report", EXPERIMENTS, "Write runs, or a reproduction of the paper, as one HTML page."),
     "reproduce": Command("reproduce", EXPERIMENTS, "Run all experiments of the paper."),
     "evaluate": Command("evaluate", EXPERIMENTS, "Evaluate lists of any recommender, by group, and compare systems."),

@@ -38,11 +38,13 @@ def compare(
     """Compare methods, paired on the same users, periods and seeds.
 
     Runs that differ in nothing but the seed count as one method. Reports which method has the best
-    performance, which the smallest disparity, and which are on the Pareto front of the two.
+    performance, which the smallest regret (how much less any group gets than its best among the compared methods
+    and their levels), which the smallest disparity, and which are on the Pareto front of performance and disparity.
     """
     comparison = compare_runs(runs, metric=metric, task=task, part=part)
     reference = _reference(comparison, against)
-    output.print(comparison.table(), difference_table(comparison, reference))
+    tables = (comparison.table(), comparison.regret_table(), difference_table(comparison, reference))
+    output.print(*(table for table in tables if table is not None))
     output.print(*comparison.verdicts(), *comparison.notes)
     output.write({**asdict(comparison), "verdicts": comparison.verdicts()})
 

@@ -9,7 +9,7 @@ from fairstream.cli.console import Output
 from fairstream.cli.options import Device, Seed
 from fairstream.cli.progress import WorkProgress
 from fairstream.data import ADVANTAGED, read_events, synthetic_stream
-from fairstream.experiments import Run, RunConfig
+from fairstream.experiments import Run, RunConfig, compare
 from fairstream.pages.score_tables import Document, method_table
 
 TASK, METRIC = "event", "ndcg@20"
@@ -45,7 +45,7 @@ def demo(seed: Seed = 0, device: Device = "auto", *, output: Output) -> None:
         for name, job in runs.items():
             progress.follow(job, name)
     documents = {name: job.document() for name, job in runs.items()}
-    output.print(method_table(documents, TASK, METRIC))
+    output.print(method_table(documents, compare(runs.values(), task=TASK, metric=METRIC)))
     output.print(*verdict(documents))
     runs_by_name = {name: {"config": each["config"], "summary": each["summary"]} for name, each in documents.items()}
     output.write({"runs": runs_by_name, "verdicts": verdict(documents)})
@@ -64,10 +64,12 @@ def verdict(documents: Mapping[str, Document]) -> list[str]:
     gap = _moved(fair["abs_performance_disparity"], plain["abs_performance_disparity"], "the disparity")
     group = _moved(fair["by_group"][minority], plain["by_group"][minority], f"the quality for the {minority}")
     cost = _moved(fair["mean"], plain["mean"], "the overall quality")
+    down = f" That levels down: the {minority} is no better off, and others lose more."
+    is_down = fair["by_group"][minority] <= plain["by_group"][minority]
     return [
         f"Reading histories, next to {best}, {read} and {read_new}.",
         f"Updating, next to keeping the model, {updates}.",
-        f"Fairness, next to plain updates, {gap}, {group} and {cost}.",
+        f"Fairness, next to plain updates, {gap}, {group} and {cost}.{down if is_down else ''}",
     ]
 
 

@@ -72,7 +72,7 @@ def evaluate(
     With `--compare`, systems are compared in pairs on the same users. Nothing is trained.
     """
     result: Evaluation | RecommendationComparison = evaluate_recommendations(
-        lists if not compare else _by_name([lists, *compare]),
+        lists if not compare else by_name([lists, *compare]),
         truth,
         users=users,
         group=group,
@@ -91,7 +91,7 @@ def evaluate(
     output.write(result.to_dict())
 
 
-def _by_name(files: list[Path]) -> dict[str, Path]:
+def by_name(files: list[Path]) -> dict[str, Path]:
     """Return the files by name, or by path where two have the same name."""
     stems = [file.stem for file in files]
     names = stems if len(set(stems)) == len(stems) else [str(file) for file in files]

@@ -1,4 +1,4 @@
-"""`fairstream explain`: what moved in the last period, and why."""
+"""`fairstream explain`: what moved in the last period, or why a group is behind."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Annotated, Literal
 import typer
 
 from fairstream.cli.console import Output
-from fairstream.cli.options import Page, metric_option, task_option
+from fairstream.cli.options import Page, is_workspace, metric_option, task_option
 from fairstream.display import Table
+from fairstream.errors import ConfigurationError
+from fairstream.evaluation import GapExplanation
 from fairstream.evaluation.score_cells import CHANCE_MARK
 from fairstream.experiments import explain_run
+from fairstream.experiments.explain import explain_gap, read_one
 from fairstream.files import check_writable, write_file
 from fairstream.pages.change import PARTS, change_page, summary
+from fairstream.pages.gap import gap_page, group_table
 from fairstream.pages.rendering import require_report
 from fairstream.text import MISSING, number, signed
 from fairstream.tools.explain import Change, Explained
@@ -24,11 +28,19 @@ def explain(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN",
-            help="A run made with `--explain`: its JSON file, its file in a store, or a store with one run.",
+            metavar="RUN|WORKSPACE",
+            help="A run: its JSON file, its file in a store, or a store with one run; `--between periods` needs one "
+            "made with `--explain`. `--between groups` also takes a workspace.",
             show_default=False,
         ),
     ],
+    between: Annotated[
+        Literal["periods", "groups"],
+        typer.Option(
+            help="periods: what changed from one period to the next; groups: why a group is behind.",
+            case_sensitive=False,
+        ),
+    ] = "periods",
     page: Page = Path("explain.html"),
     task: Annotated[Literal["event", "next"] | None, task_option("the run's first")] = None,
     metric: Annotated[str | None, metric_option("the run's first")] = None,
@@ -38,19 +50,44 @@ def explain(
     *,
     output: Output,
 ) -> None:
-    """Say what moved in the last period: which groups gained or lost, and why.
+    """Say what moved in the last period, or why a group is behind.
 
-    The change is split into new people, the length of histories, new items, drift, what the update learned and
-    what the fairness lever did; the parts add up. Writes a page with pictures. Groups with too few tested users
-    are not reported. The page needs the extra: `pip install fairstream[report]`.
+    Between periods, the change is split into new people, the length of histories, new items, drift, what the update
+    learned and what the fairness lever did. Between groups, the gap is split into what remains when each group gets
+    its best attainable lists and what can be gained, and into what differences between people explain and what
+    remains between like people. The parts add up. Writes a page with pictures. Groups with too few tested users are
+    not reported. The page needs the extra: `pip install fairstream[report]`.
     """
     check_writable(page)
     require_report()
+    if between == "groups":
+        if metric is not None or t is not None:
+            raise ConfigurationError("--metric and --t are for --between periods: levels are tested in the main metric")
+        explanation, name = _between_groups(source, task)
+        output.print(*explanation.sentences(), group_table(explanation), *explanation.notes)
+        write_file(page, gap_page(explanation, name).encode())
+        output.print(f"{page}: open it in any browser.")
+        output.write(explanation.to_dict())
+        return
     explained = explain_run(source, task=task, metric=metric, t=t)
     output.print(*summary(explained), _table(explained), *explained.notes)
     write_file(page, change_page(explained).encode())
     output.print(f"{page}: open it in any browser.")
     output.write({**explained.to_dict(), "summary": summary(explained)})
+
+
+def _between_groups(source: Path, task: str | None) -> tuple[GapExplanation, str]:
+    """Explain the gap in a run, or of the model that a workspace serves; also return a name for it."""
+    if not is_workspace(source):
+        record = read_one(source)
+        config = record.config
+        return explain_gap(record, task=task), f"{config['method']} ({config['model']}, seed {record.seed})"
+    from fairstream.cli.workspaces import opened  # noqa: PLC0415 (needs the extra `live`)
+    from fairstream.service.released import explain_released, serving_model  # noqa: PLC0415
+
+    with opened(source) as workspace:
+        current = serving_model(workspace)
+        return explain_released(current.about, workspace.config.group), f"model {current.id}"
 
 
 def _table(explained: Explained) -> Table:

@@ -21,12 +21,13 @@ from fairstream.pages.frontier import picture, picture_format
 from fairstream.pages.score_tables import change_table
 from fairstream.recommender import FairRecommender
 from fairstream.registry import load_plugins
+from fairstream.text import anything, plain
 from fairstream.training import RuntimeConfig
 
 if TYPE_CHECKING:
     from fairstream.experiments.frontier import LeverName
 
-_DECIDED_HERE = {"group_weight", "fairness_weight", *TARGET_OPTIONS}
+_DECIDED_HERE = {"group_weight", "weighted_group", "fairness_weight", *TARGET_OPTIONS}
 _FIELDS = {*MethodConfig.model_fields, *RuntimeConfig.model_fields, "plugins"} - _DECIDED_HERE
 _OPTIONS = {name: field for name, field in RunConfig.model_fields.items() if name in _FIELDS}
 
@@ -37,27 +38,25 @@ def frontier(
     *,
     reading: ReadOptions,
     lever: Annotated[
-        Literal["group-weight", "fairness-weight"] | None,
+        Literal["level", "group-weight", "fairness-weight"],
         typer.Option(
-            help="What is varied: how many times the events of the groups behind count, or λ of the fairness loss; "
-            "the other one is off.",
-            show_default="group-weight where the model takes weights",
+            help="What is varied: how many times the events of the group furthest behind count in popularity (level) "
+            "or in training (group-weight), or λ of the fairness loss; the others are off.",
             case_sensitive=False,
         ),
-    ] = None,
+    ] = "level",
     levels: Annotated[
         str | None,
         typer.Option(
             metavar="VALUE,…",
             help="Its values, including the one without an effect (1; of λ 0).",
-            show_default="1,1.5,2,3,5,8; of λ 0,0.5,1,2,4,8",
+            show_default="1,1.5,2,3,5,8,13,20,50,alone; group weights 1,1.5,2,3,5,8; of λ 0,0.5,1,2,4,8",
         ),
     ] = None,
-    max_disparity: Annotated[
+    max_gap: Annotated[
         float | None,
         typer.Option(
-            help="The largest gap between a group and the rest that is accepted; the best quality within it is "
-            "recommended.",
+            help="The largest accepted gap between a group and the rest; the best quality within it is recommended.",
             show_default=False,
         ),
     ] = None,
@@ -65,7 +64,7 @@ def frontier(
         float | None,
         typer.Option(
             help="The share of the quality that may be lost.",
-            show_default="0.01, and none where --max-disparity can be met",
+            show_default="0.01, and none where --max-gap can be met",
         ),
     ] = None,
     n_updates: Annotated[
@@ -94,8 +93,9 @@ def frontier(
 
     The model is pre-trained once on the first part of the log, without a lever. From there,
     for each level of the lever, the model trains on a period and is tested on the next, to the end of the log.
+    The levels of popularity need no training of their own: one run tests them all.
 
-    `fairstream frontier DATA --group gender --advantaged M --max-disparity 0.02 --figure frontier.png`
+    `fairstream frontier DATA --group gender --advantaged M --max-gap 0.02 --figure frontier.png`
     """
     if figure is not None:
         picture_format(figure)
@@ -108,13 +108,13 @@ def frontier(
     with on_interrupt(outcome), on_cluster(cluster), WorkProgress(quiet=output.quiet) as progress:
         result = recommender.frontier(
             log,
-            lever=cast("LeverName | None", lever and lever.replace("-", "_")),
-            levels=cast("list[float] | None", levels and levels.split(",")),
+            lever=cast("LeverName", lever.replace("-", "_")),
+            levels=None if levels is None else levels.split(","),
             n_periods=n_updates,
             pretrain_ratio=pretrain_ratio,
             task=task,
             metric=metric,
-            max_disparity=max_disparity,
+            max_gap=max_gap,
             max_loss=max_loss,
             min_group_size=min_group_size,
             n_resamples=n_resamples,
@@ -122,7 +122,7 @@ def frontier(
         )
     output.print(*result.notes)
     output.print(result.table(), change_table(result))
-    setting = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in result.setting.items())
+    setting = " ".join(f"--{name.replace('_', '-')} {anything(value, plain)}" for name, value in result.setting.items())
     output.print(*result.verdicts(), f"As options: {setting}")
     about = {
         "config": config.model_dump(mode="json", include={*MethodConfig.model_fields, "seed"}),

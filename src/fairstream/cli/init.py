@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +15,7 @@ from fairstream.service.demo import DEMO, fill
 from fairstream.service.keys import make_key
 from fairstream.service.learning import Learning
 from fairstream.service.privacy import readable_from
-from fairstream.service.settings import FILE, LiveConfig
+from fairstream.service.settings import FILE, Gate, LiveConfig
 from fairstream.service.workspace import Workspace
 
 _QUALITY = 0.1  # a mean NDCG that shops have, for an example
@@ -48,19 +48,24 @@ def init(
         ),
     ] = None,
     every: Every = None,
-    max_disparity: Annotated[
+    target: Annotated[
+        Literal["least-regret", "none"] | None,
+        typer.Option(
+            help="What each update does for groups: least-regret tries how much their events should count, and serves "
+            "what leaves every group closest to its best.",
+            show_default="least-regret",
+        ),
+    ] = None,
+    max_gap: Annotated[
         float | None,
         typer.Option(
-            help="The largest gap between a group and the rest that is accepted; 0.02, say: each update sets how much "
-            "the groups' events count to hold it.",
-            show_default="none: fairness_weight",
+            help="The largest accepted gap between a group and the rest; instead of --target.", show_default="none"
         ),
     ] = None,
     max_group_loss: Annotated[
         float | None,
         typer.Option(
-            help="The largest share of its quality that any group may lose to max_disparity; 0.05, say.",
-            show_default="none",
+            help="The largest share of its quality that least-regret may cost any group.", show_default="0.02"
         ),
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Fill it with a synthetic stream, to see how it works.")] = False,
@@ -73,7 +78,7 @@ def init(
     """
     values = None if groups is None else [value.strip() for value in groups.split(",")]
     given = _given(group=group, groups=values, advantaged=advantaged, every=every)
-    learning = _given(max_disparity=max_disparity, max_group_loss=max_group_loss)
+    learning = _given(target=target, max_gap=max_gap, max_group_loss=max_group_loss)
     if (folder / FILE).is_file():
         raise ConfigurationError(
             f"{folder} is a workspace already; its options are in {folder / FILE}, and `fairstream upgrade {folder}` "
@@ -82,11 +87,15 @@ def init(
     with _create(folder, given, learning, database, demo=demo) as workspace:
         config, epsilon = workspace.config, workspace.config.privacy.epsilon
         notes = []
-        if max_disparity is None and not config.has_advantaged:
+        if max_gap is not None:
+            notes.append(
+                f"A level that holds the gap takes from other groups: the gate accepts a loss of "
+                f"{config.gate.max_group_fall:.0%} of any group at an update (max_group_fall in [gate])."
+            )
+        if not config.has_advantaged:
             notes.append(
                 f"{len(config.groups or ())} groups of {config.group} and no advantaged one named: a signed fairness "
-                f"loss will not be applied; name the best-served group with --advantaged, or accept a gap with "
-                f"--max-disparity"
+                f"loss will not be applied; name the best-served group with --advantaged"
             )
         if epsilon != "off":
             notes.append(
@@ -100,7 +109,7 @@ def init(
             + (f" ({', '.join(config.groups)})" if config.groups else "")
             + (f", {config.advantaged} ahead" if config.advantaged else ""),
             f"  database     {where}",
-            *([f"  accepted gap {max_disparity:g}"] if max_disparity is not None else []),
+            *([f"  accepted gap {max_gap:g}"] if max_gap is not None else []),
             f"  options      {folder / FILE}",
             *notes,
         )
@@ -125,6 +134,8 @@ def _given(**options: Any) -> dict[str, Any]:
 def _create(
     folder: Path, given: dict[str, Any], learning: dict[str, Any], database: str | None, *, demo: bool
 ) -> Workspace:
+    if "max_gap" in learning:  # with the limit of least-regret the gate would reject most levels
+        given["gate"] = Gate(max_group_fall=Gate().max_fall)
     if not demo:
         return Workspace.create(folder, LiveConfig(**given, learning=Learning(**learning)), database)
     if own := given.keys() & {"group", "groups", "advantaged"}:

@@ -14,6 +14,11 @@ Page = Annotated[Path, typer.Option("--output", metavar="FILE", help="The page: 
 DATA_FOLDER = "FAIRSTREAM_DATA"  # the variable that names the folder of prepared data sets
 
 
+def is_workspace(path: Path) -> bool:
+    """Whether a path is the folder of a workspace, without importing the service."""
+    return (path / "fairstream.toml").is_file()
+
+
 def from_names(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
     """Return a completion by names, which it looks up when the shell asks for them."""
 

@@ -59,10 +59,10 @@ def recommend(
     documents = []
     for user, answer in answers.items():
         by = "what is popular" if answer.source == "popularity" else f"model {answer.model}"
-        pairs = list(zip(answer.items, answer.scores, strict=True))
-        lines = (f"{rank:4}  {item}  {number(score)}" for rank, (item, score) in enumerate(pairs, start=1))
+        scores = ["" if score is None else f"  {number(score)}" for score in answer.scores]
+        lines = (f"{rank:4}  {item}{scores[rank - 1]}" for rank, item in enumerate(answer.items, start=1))
         output.print(f"{user}, by {by}:", *lines)
-        items = [{"item_id": item, "score": score} for item, score in pairs]
+        items = [{"item_id": item, "score": score} for item, score in zip(answer.items, answer.scores, strict=True)]
         documents.append({"user_id": user, "model": answer.model, "source": answer.source, "items": items})
     output.write({"answers": documents})
 

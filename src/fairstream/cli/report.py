@@ -1,8 +1,8 @@
-"""`fairstream report`: runs, or a reproduction of the paper, as one page."""
+"""`fairstream report`: runs, a reproduction of the paper, or a fairness report to hand over, as one page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,14 +10,18 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fairstream.cli.console import Output
-from fairstream.cli.options import Metric, Page, Task
+from fairstream.cli.evaluate import by_name
+from fairstream.cli.options import Advantaged, Group, Metric, Page, Task, Users, is_workspace
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.experiments import Store, by_label, compare, pooled
 from fairstream.files import check_writable, write_file
+from fairstream.pages.audit import FairnessReport, fairness_report, report_on
 from fairstream.pages.rendering import require_report
 from fairstream.pages.runs import runs_page
 from fairstream.paper.collect import findings_of
 from fairstream.paper.report import write_figures, write_report
+
+_AUDIT = "A fairness report to hand over (--for audit)"
 
 
 def report(
@@ -26,11 +30,43 @@ def report(
         typer.Argument(
             metavar="RUN…",
             help="Stores (`--store`), their run files, JSON files (`--json`), in any mix; or the store of one "
-            "`fairstream reproduce`.",
+            "`fairstream reproduce`. With `--for audit`: a run, and another one to compare it with; a workspace; or, "
+            "with `--truth`, files of recommendation lists, the system in question first.",
             show_default=False,
         ),
     ],
     page: Page = Path("report.html"),
+    reader: Annotated[
+        Literal["audit"] | None,
+        typer.Option(
+            "--for",
+            help="audit: a fairness report of one system to hand over, for screens and A4; `--json` writes it with its "
+            "schema.",
+            show_default=False,
+            case_sensitive=False,
+        ),
+    ] = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What people did after lists were made.", show_default=False, rich_help_panel=_AUDIT
+        ),
+    ] = None,
+    users: Users = None,
+    group: Group = None,
+    advantaged: Advantaged = None,
+    accepted_gap: Annotated[
+        float | None,
+        typer.Option(help="The gap declared acceptable before the test.", show_default=False, rich_help_panel=_AUDIT),
+    ] = None,
+    materiality: Annotated[
+        float | None,
+        typer.Option(help="The size below which a gap is immaterial.", show_default=False, rich_help_panel=_AUDIT),
+    ] = None,
+    declared_by: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help="Who declared that, and when.", show_default=False, rich_help_panel=_AUDIT),
+    ] = None,
     metric: Metric = None,
     task: Task = None,
     figures: Annotated[
@@ -47,10 +83,24 @@ def report(
 ) -> None:
     """Write runs as one HTML page: compared with each other, period by period, group by group, with all settings.
 
-    For the store of a `fairstream reproduce` it writes the page of the paper: verdicts, the paper's figures next to
-    ours, every number. Needs the extra: `pip install fairstream[report]`.
+    With `--for audit` it writes a fairness report of one system: a summary in plain words, each group with intervals,
+    what can be gained, what was tried, limits, and a line to sign. For the store of a `fairstream reproduce` it writes
+    the page of the paper: verdicts, the paper's figures next to ours, every number. Pages with charts need the extra:
+    `pip install fairstream[report]`.
     """
     check_writable(page)
+    reading = {"users": users, "group": group, "advantaged": advantaged}
+    declared = {"accepted_gap": accepted_gap, "materiality": materiality, "declared_by": declared_by}
+    if reader == "audit":
+        if metric is not None or figures is not None:
+            raise ConfigurationError("--metric and --figures are not for --for audit: it reports the main metric")
+        handed_over = _audit(runs, truth, reading, declared, task)
+        handed_over.save(page)
+        output.print(*handed_over.sentences(), f"{page}: open it in any browser, or print it.")
+        output.write(handed_over.to_dict())
+        return
+    if any(value is not None for value in (truth, *reading.values(), *declared.values())):
+        raise ConfigurationError("--truth, --users, --group and what was declared are for --for audit")
     require_report()
     if len(runs) == 1 and Store(runs[0]).note("plan") is not None:  # of a reproduction
         findings = findings_of(runs[0])
@@ -67,6 +117,33 @@ def report(
         lines = [*document["verdicts"], *document["notes"], f"{page}: open it in any browser."]
     output.print(*lines)
     output.write(document)
+
+
+def _audit(
+    sources: Sequence[Path],
+    truth: Path | None,
+    reading: Mapping[str, Any],
+    declared: Mapping[str, Any],
+    task: str | None,
+) -> FairnessReport:
+    """The fairness report of a run, of a workspace, or of lists."""
+    first, *others = sources
+    if truth is not None:
+        lists = first if not others else by_name(list(sources))
+        return fairness_report(lists, truth, task=task, **reading, **declared)
+    if is_workspace(first):
+        if others or task is not None or any(value is not None for value in reading.values()):
+            raise ConfigurationError(
+                "a workspace is reported alone and as it is: give no other option but what was declared"
+            )
+        from fairstream.cli.workspaces import opened  # noqa: PLC0415 (needs the extra `live`)
+        from fairstream.service.released import released_subject  # noqa: PLC0415
+
+        with opened(first) as workspace:
+            return report_on(released_subject(workspace), declared)
+    if len(others) > 1:
+        raise ConfigurationError(f"give one run, and at most one to compare it with, got {len(sources)}")
+    return fairness_report(first, task=task, against=others[0] if others else None, **reading, **declared)
 
 
 def write_runs(runs: Sequence[Path], output: Path, *, metric: str | None, task: str | None) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def run(
 
     The log is cut into pre-training data and periods; after each update the model is evaluated on
     what comes next. PD is the advantaged group's value minus that of the rest; values that chance
-    explains are marked.
+    explains are marked. A group's regret is the share of what is attainable for it that it does not get.
 
     With several seeds, `--json FILE` writes a file for each, and `--json -` one list `runs`. Results contain
     personal data: the group and hits of each tested user.
@@ -153,7 +153,7 @@ def _show(document: Document, others: Mapping[str, Document], output: Output) ->
     for task in document["summary"]:
         output.print(period_table(document, task, others))
     main = next(iter(document["summary"]))
-    if len(document["data"]["groups"]) > 2:
+    if len(document["data"]["groups"]) > 1:
         output.print(group_table({"": document}, main))
     output.print(metric_table(document, main))
     output.print(slice_table(document, main))

@@ -179,9 +179,9 @@ def _short(body: dict[str, Any]) -> str:
     plain = {name: value for name, value in body.items() if isinstance(value, str | int | float)}
     reason = body.get("decision", {}).get("reason") if isinstance(body.get("decision"), dict) else None
     about = body.get("about")
-    sentences = (about.get("control") or {}).get("sentences", ()) if isinstance(about, dict) else ()
+    control = about.get("control") if isinstance(about, dict) else None
     words = [*(f"{name} {value}" for name, value in plain.items()), *([reason] if reason else [])]
-    return "; ".join([", ".join(words), *sentences])
+    return "; ".join([", ".join(words), *([control["sentence"]] if control else [])])
 
 
 def upgrade(folder: WorkspaceFolder, *, output: Output) -> None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics, panel_scores
+from fairstream.evaluation.gap import Composition, GapExplanation, GroupOutlook, Trial, seed_certificate
 from fairstream.evaluation.lists import ItemLists, Lists, Truth
 from fairstream.evaluation.metrics import DEFAULT_METRICS, METRICS, Metric, MetricAtK, built_in, resolve_metrics
 from fairstream.evaluation.paired import Paired
@@ -19,10 +20,13 @@ __all__ = [
     "DEFAULT_METRICS",
     "METRICS",
     "AggregateMetric",
+    "Composition",
     "Estimate",
     "EvaluatedLists",
     "Evaluation",
     "Evaluator",
+    "GapExplanation",
+    "GroupOutlook",
     "GroupPanel",
     "GroupScores",
     "ItemLists",
@@ -34,6 +38,7 @@ __all__ = [
     "Slice",
     "Statistics",
     "SystemDifference",
+    "Trial",
     "Truth",
     "UserResults",
     "best_items",
@@ -43,6 +48,7 @@ __all__ = [
     "panel_scores",
     "resolve_metrics",
     "score_periods",
+    "seed_certificate",
     "stack_periods",
 ]
 

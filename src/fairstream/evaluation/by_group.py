@@ -122,6 +122,19 @@ class GroupScores:
     comparison of several groups."""
     furthest_behind_group: str | None = None
     """The worst-served group: the one furthest behind the rest."""
+    attainable: Mapping[str, float] = field(default_factory=dict)
+    """Each group's mean at the level that is best for it, free of the winner's curse; at least the mean as served."""
+    regret: Mapping[str, Estimate] = field(default_factory=dict)
+    """The share of its attainable mean that each group does not get."""
+    best_level: Mapping[str, str] = field(default_factory=dict)
+    """The level with the highest mean of each group."""
+    inherent_gap: float | None = None
+    """The part of PD (with three groups or more: of `furthest_behind`) that remains when each group gets its best
+    attainable lists …"""
+    avoidable_gap: float | None = None
+    """… and the part that does not; both add up to the gap."""
+    avoidable_gap_interval: tuple[float, float] | None = None
+    """The 95 % confidence interval of `avoidable_gap`."""
 
     @property
     def gap(self) -> Estimate | None:
@@ -150,7 +163,7 @@ class GroupScores:
         return (
             f"{self.advantaged} counts as advantaged, but is {number(-gap.value)} behind the rest in {metric} "
             f"(p = {gap.p_value:.3f}), and a fairness loss would take from it; name another group with advantaged=, or "
-            f"set target=MaxGap(…) (on the command line: --max-disparity), which finds the group that is behind"
+            f"use a target instead (--target least-regret, --max-gap), which can raise any group"
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -160,7 +173,10 @@ class GroupScores:
         for name, (value, interval) in [("all", (self.mean, self.interval)), *means.items()]:
             gap = self.gaps.get(name) if rows else None
             of_gap = (None,) * 4 if gap is None else (gap.value, *(gap.interval or (None, None)), gap.p_value)
-            cells = (name, value, *(interval or (None, None)), *of_gap)
+            regret = self.regret.get(name) if rows else None
+            of_regret = (None,) * 3 if regret is None else (regret.value, *(regret.interval or (None, None)))
+            attainable = self.attainable.get(name) if rows else None
+            cells = (name, value, *(interval or (None, None)), attainable, *of_regret, *of_gap)
             rows.append({column: cell for (column, _), cell in zip(SCORE_COLUMNS, cells, strict=True)})
         return rows
 
@@ -199,7 +215,8 @@ def ordered(names: Sequence[str]) -> list[str]:
 
 SCORE_COLUMNS = (
     ("group", pa.string()),
-    *((name, pa.float64()) for name in ("value", "low", "high", "gap", "gap_low", "gap_high", "p_value")),
+    *((name, pa.float64()) for name in ("value", "low", "high", "attainable", "regret", "regret_low", "regret_high")),
+    *((name, pa.float64()) for name in ("gap", "gap_low", "gap_high", "p_value")),
 )
 """What `GroupScores.rows` has, as fields of an Arrow schema: `low` and `high` are those of `value` in every row."""
 

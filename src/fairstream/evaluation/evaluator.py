@@ -18,9 +18,10 @@ from fairstream.evaluation.ranking import evaluating
 from fairstream.evaluation.requests import Requests
 from fairstream.evaluation.resampling import GroupPanel
 from fairstream.evaluation.results import EvaluatedLists, Evaluation, Slice, cut_slices
-from fairstream.evaluation.top_k import top_k_of_all
-from fairstream.evaluation.user_results import UserResults, score_periods
-from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
+from fairstream.evaluation.top_k import top_k_at_levels, top_k_of_all
+from fairstream.evaluation.user_results import UserResults, score_periods, strata_of
+from fairstream.models import ContextBuilder, Level, RecentPopularityScorer, Scorer, Tilt, levels_of, tilts
+from fairstream.models.levels import COARSE_LADDER
 from fairstream.randomness import Randomness
 
 
@@ -39,6 +40,8 @@ class Evaluator:
     metrics: Sequence[str] | Mapping[str, Metric] | None = None
     """Names ("ndcg", "recall@10"), or functions of (lists, truth) by name; None: `named_metrics`."""
     keep_lists: bool = False  # whether evaluations keep their `lists`
+    at_levels: bool = False
+    """Whether to test the lists at every level of the groups, too (`models.levels`); regret needs it."""
 
     def __post_init__(self) -> None:
         _ = self.resolved_metrics  # an unknown name is an error now, not after the training
@@ -104,13 +107,20 @@ class Evaluator:
         n_cold = len(np.unique(requests.users[is_cold]))
         is_tested = self._tested(is_cold)
         requests, is_cold, draw = requests.where(is_tested), is_cold[is_tested], (t, len(users))
+        levels, hits = self._levels(history, by_event=by_event), None
         with torch.no_grad():
-            lists = self._lists(model, requests, history, draw)
+            if levels:
+                lists, hits = self._lists_at_levels(model, requests, history, tilts(history, self.groups, levels))
+            else:
+                lists = self._lists(model, requests, history, draw)
         truth, codes = requests.truth(history), self.groups.codes[requests.users]
         metrics = tuple(self.resolved_metrics)
         test = EvaluatedLists(lists, truth, metrics, codes, is_cold, self.n_rankable(history), requests.n_earlier)
         n_groups = max(self.groups.n_groups_among(history.n_users), int(codes.max(initial=-1)) + 1)
         tested = self._results(lists, truth, is_cold, n_groups)
+        if hits is not None:
+            tested = tested.with_levels(levels, hits, self.resolved_metrics[0])
+        tested = replace(tested, strata=strata_of(history, tested.users))
         scores, panel = self.scores([tested], n_groups, self.randomness.numpy("resampling", *draw))
         return Evaluation.of(
             tested,
@@ -154,9 +164,36 @@ class Evaluator:
         lists = self._lists_of_model(model, requests.where(by_model), history, draw)
         if by_model.all():
             return lists
-        fallback = RecentPopularityScorer.of(history, self.n_rankable(history)).eval().to(model.device)
-        others = replace(requests.where(~by_model), contexts=ContextBuilder(0, history))
+        fallback, others = self._newcomers(model, requests.where(~by_model), history)
         return lists.merge(self._rank(fallback, others, self.depth, history, draw, " of newcomers"), by_model)
+
+    def _levels(self, history: History, *, by_event: bool) -> tuple[Level, ...]:
+        """The levels of the groups that the history knows; none where the main metric needs more than the hits.
+
+        The task `event` has many more lists, so it is tested at fewer levels.
+        """
+        names, main = self.groups.names[: self.groups.n_groups_among(history.n_users)], self.resolved_metrics[0]
+        if not self.at_levels or len(names) < 2 or main in self.stored_metrics:
+            return ()
+        return levels_of(names, COARSE_LADDER if by_event else None)
+
+    def _lists_at_levels(self, model: Scorer, requests: Requests, history: History, tilts: Tilt) -> tuple[Lists, Mask]:
+        """The lists as served, and (L, R, depth) their hits at each level."""
+        by_model, n_items, k = self._by_model(model, requests), history.n_items, self.depth
+        with evaluating(model):
+            lists, hits = top_k_at_levels(model, requests.where(by_model), tilts, n_items=n_items, k=k)
+        if by_model.all():
+            return lists, hits
+        fallback, others = self._newcomers(model, requests.where(~by_model), history)
+        more, hits_of_more = top_k_at_levels(fallback, others, tilts, n_items=n_items, k=k)
+        both = np.empty((len(tilts), len(requests), k), np.bool_)
+        both[:, by_model], both[:, ~by_model] = hits, hits_of_more
+        return lists.merge(more, by_model), both
+
+    def _newcomers(self, model: Scorer, requests: Requests, history: History) -> tuple[Scorer, Requests]:
+        """The fallback, and these requests to it."""
+        fallback = RecentPopularityScorer.of(history, self.n_rankable(history)).eval().to(model.device)
+        return fallback, replace(requests, contexts=ContextBuilder(0, history, tilt=requests.contexts.tilt))
 
     def _by_model(self, model: Scorer, requests: Requests) -> Mask:
         """(R,) whether the model ranks the list."""

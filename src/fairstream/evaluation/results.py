@@ -13,10 +13,21 @@ from fairstream.data import UNKNOWN, Groups, Rows
 from fairstream.data.groups import Codes
 from fairstream.display import Summary, Table, Tabular
 from fairstream.evaluation.by_group import SCORE_COLUMNS, Estimate, GroupScores, ordered
+from fairstream.evaluation.gap import GapExplanation, explain_evaluation
 from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import MetricAtK
 from fairstream.evaluation.resampling import Array, GroupPanel
-from fairstream.evaluation.score_cells import FEW_GROUPS, LEGEND, gap_cells, gap_headings, score_cells, shown_groups
+from fairstream.evaluation.score_cells import (
+    ABOUT_REGRET,
+    FEW_GROUPS,
+    LEGEND,
+    gap_headings,
+    group_cells,
+    group_headings,
+    regret_sentences,
+    score_cells,
+    shown_groups,
+)
 from fairstream.evaluation.user_results import UserResults
 from fairstream.plotting import bar_chart
 from fairstream.text import between, number
@@ -132,7 +143,7 @@ class Evaluation(Tabular):
 
     @property
     def verdict(self) -> str:
-        """One sentence on the gap between the groups in the first metric: who is furthest behind, and who ahead."""
+        """The gap between the groups in the first metric: who is furthest behind, and who could be served better."""
         name, score = next(iter(self.metrics.items()))
         if self.group is None:
             over = f"over {self.n_users:,} users"
@@ -146,7 +157,7 @@ class Evaluation(Tabular):
         if len(score.gaps) > FEW_GROUPS and first is not None and score.gaps[first].value > 0:
             size = f"{number(score.largest_gap.value)} ahead"
             verdict += f"; the largest gap is that of {first}, {size}{_chance(score.largest_gap)}"
-        return f"{verdict}."
+        return " ".join([f"{verdict}.", *regret_sentences(score.to_dict())])
 
     def cells(self, score: GroupScores) -> list[str]:
         """Return the mean and its interval, and the gap if there are groups."""
@@ -163,11 +174,13 @@ class Evaluation(Tabular):
     def _summary(self) -> Summary:
         by_group, names = self.n_users_by_group, ordered(list(self.n_users_by_group))
         rows = [[name, *self.cells(score)] for name, score in self.metrics.items()]
-        more = [self._group_table()] if self.group and len(names) > FEW_GROUPS else []
+        more = [self._group_table()] if self.group and len(names) >= FEW_GROUPS else []
         sizes = ", ".join(f"{name} {by_group[name]:,}" for name in names)
         captions = [f"{self.n_users:,} users" + (f" by {self.group}: {sizes}" if self.group else "")]
         if any(score.furthest_behind and score.furthest_behind.p_value for score in self.metrics.values()):
             captions += [LEGEND, "null: the size of the gap on average (null mean) where the groups' means are equal"]
+        if any(score.regret for score in self.metrics.values()):
+            captions.append(ABOUT_REGRET)
         if self.excluded_groups:
             captions.append(f"excluded, too few users: {', '.join(self.excluded_groups)}")
         title = self.verdict
@@ -177,16 +190,11 @@ class Evaluation(Tabular):
         return Summary(title, ["", *self.headings], rows, self.notes, more, captions)
 
     def _group_table(self) -> Table:
-        """Return the mean and the gap of each group in the first metric."""
-        name, score = next(iter(self.metrics.items()))
-        rows = []
-        for group in ordered(list(self.n_users_by_group)):
-            gap = score.gaps.get(group)
-            mean = [number(score.by_group[group]), between(score.by_group_interval.get(group))]
-            cells = [*mean, *gap_cells(None if gap is None else gap.to_dict())]
-            rows.append([group, f"{self.n_users_by_group[group]:,}", *cells])
-        interval = "95 % interval"
-        return Table([str(self.group), "users", name, interval, "gap to the rest", interval, "p", "null"], rows)
+        """Return the mean, the regret and the gap of each group in the first metric."""
+        name, stored = next(iter(self.metrics)), next(iter(self.metrics.values())).to_dict()
+        sizes = self.n_users_by_group
+        rows = [[group, f"{sizes[group]:,}", *group_cells(stored, group)] for group in ordered(list(sizes))]
+        return Table([str(self.group), "users", *group_headings(stored, name)], rows)
 
     @property
     def extras(self) -> dict[str, Any]:
@@ -196,8 +204,8 @@ class Evaluation(Tabular):
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each metric and group, "all" being all users.
 
-        Columns: metric, group, value, its interval low and high, gap (to the other groups' users), its interval
-        gap_low and gap_high, p_value (of the gap).
+        Columns: metric, group, value, its interval low and high, attainable, regret, its interval regret_low and
+        regret_high, gap (to the other groups' users), its interval gap_low and gap_high, p_value (of the gap).
         """
         return pa.Table.from_pylist(
             [{"metric": name, **row} for name, score in self.metrics.items() for row in score.rows()],
@@ -205,9 +213,19 @@ class Evaluation(Tabular):
         )
 
     def plot(self, metric: str | None = None) -> Any:
-        """Draw a metric (by default the first) for all users and by group; needs altair (`fairstream[report]`)."""
+        """Draw a metric (by default the first) for all users and by group, with what is attainable for each group.
+
+        Needs altair (`fairstream[report]`).
+        """
         name = metric or next(iter(self.metrics))
         return bar_chart([row for row in self[name].rows() if row["value"] is not None], name)
+
+    def explain_gap(self) -> GapExplanation:
+        """Say why the group furthest behind is behind, in the first metric.
+
+        Raises DataError without two groups, or if the lists were not tested at levels.
+        """
+        return explain_evaluation(self)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; without the users and their values."""

@@ -24,9 +24,9 @@ from torch import Tensor
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data import Rows
 from fairstream.errors import ModelError
-from fairstream.evaluation.lists import Floats, ItemLists, Lists
+from fairstream.evaluation.lists import Floats, ItemLists, Lists, Mask
 from fairstream.evaluation.requests import Requests, rank_blocks
-from fairstream.models import Scorer
+from fairstream.models import Context, Scorer, Tilt
 
 Blocks = Iterable[tuple[int, Tensor]]
 """(first item, scores (B, W) of the W items from it on) for the same B users, block after block."""
@@ -55,22 +55,41 @@ class _AllItems:
     k: int
     n_ranked: int
     allowed: Rows | None
+    tilts: Tilt | None = None  # (L, n_items) rank each list at L levels
 
     @torch.no_grad()
     def __call__(self, block: range) -> tuple[Floats, Rows]:
-        """(B, k) scores and codes."""
+        """(B, k) scores and codes; with `tilts` (L, B, k)."""
         part, device = self.requests.where(slice(block.start, block.stop)), self.model.device
-        users = torch.from_numpy(part.users).to(device)
-        score = self.model.block_scorer(users, part.context())
+        users, context = torch.from_numpy(part.users).to(device), part.context()
+        score = self.model.block_scorer(users, context)
         scored: Blocks = (
             (items.start, check_shape(score(items.start, items.stop), (len(users), len(items))))
             for items in self.blocks
         )
         seen, positives = part.seen(), part.positives
         if self.allowed is not None:
-            scored = _only(scored, self.allowed)
             seen, positives = seen.among(self.allowed), positives.among(self.allowed)
-        return backend_for(device).top_k(scored, seen, positives, self.n_ranked, self.k)
+        if self.tilts is not None:
+            scored = list(scored)  # all levels share the scores
+
+        def ranked(tilt: Tilt | None) -> tuple[Floats, Rows]:
+            at_level = scored if tilt is None else self._tilted(scored, tilt, context)
+            at_level = at_level if self.allowed is None else _only(at_level, self.allowed)
+            return backend_for(device).top_k(at_level, seen, positives, self.n_ranked, self.k)
+
+        if self.tilts is None:
+            return ranked(part.contexts.tilt)
+        scores, codes = zip(*map(ranked, self.tilts), strict=True)
+        return np.stack(scores), np.stack(codes)
+
+    def _tilted(self, scored: Blocks, tilt: Tilt, context: Context) -> Blocks:
+        """Items after the end of `tilt` came later: their popularity stays as it is."""
+        shifts = torch.zeros(self.blocks[-1].stop)
+        shifts[: len(tilt)] = torch.from_numpy(tilt[: len(shifts)])
+        shifts = shifts.to(self.model.device)
+        for first, scores in scored:
+            yield first, self.model.tilted(scores, shifts[first : first + scores.shape[1]], context)
 
 
 def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, allowed: Rows | None = None) -> Lists:
@@ -96,10 +115,31 @@ def top_k_of_all(model: Scorer, requests: Requests, *, n_items: int, k: int, all
 
     of_requests = list(chunks(len(requests), width=blocks[0].stop, at_once=backend.scores_at_once))
     rank_blocks(_AllItems(model, requests, blocks, k, n_ranked, allowed), of_requests, write, model, requests.index)
-    lists = decode(scores, codes, n_ranked)
-    if allowed is None:
-        return lists
-    return Lists(np.where(lists.items >= 0, allowed[lists.items], -1), lists.scores, lists.hits)
+    return _decode_allowed(scores, codes, n_ranked, allowed)
+
+
+def top_k_at_levels(model: Scorer, requests: Requests, tilts: Tilt, *, n_items: int, k: int) -> tuple[Lists, Mask]:
+    """The lists as served, and (L, R, k) their hits at L levels (`tilts` is (L, n_items)), from the same scores."""
+    allowed, served = requests.contexts.items, requests.contexts.tilt
+    if type(model).tilted is Scorer.tilted or (allowed is not None and len(allowed) == 0):  # levels change nothing
+        lists = top_k_of_all(model, requests, n_items=n_items, k=k)
+        return lists, np.broadcast_to(lists.hits, (len(tilts), *lists.hits.shape))
+    first = np.zeros(n_items, np.float32)
+    if served is not None:
+        first[: len(served)] = served[:n_items]
+    backend, n_ranked = backend_for(model.device), n_items if allowed is None else len(allowed)
+    blocks = list(chunks(n_items, at_once=max(backend.items_at_once, _SCORES_OF_A_FEW // max(1, len(requests)))))
+    scores, codes = np.empty((len(requests), k)), np.empty((len(requests), k), np.int64)
+    hits = np.zeros((len(tilts), len(requests), k), np.bool_)
+
+    def write(at: slice, ranked: tuple[Floats, Rows]) -> None:
+        scores[at], codes[at] = ranked[0][0], ranked[1][0]
+        hits[:, at] = (ranked[1][1:] >= n_ranked) & np.isfinite(ranked[0][1:])
+
+    of_requests = list(chunks(len(requests), width=n_items, at_once=backend.scores_at_once))
+    rank = _AllItems(model, requests, blocks, k, n_ranked, allowed, np.vstack([first[None], tilts]))
+    rank_blocks(rank, of_requests, write, model, requests.index)
+    return _decode_allowed(scores, codes, n_ranked, allowed), hits
 
 
 def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
@@ -113,6 +153,14 @@ def _only(blocks: Blocks, allowed: Rows) -> Iterator[tuple[int, Tensor]]:
                 yield begin + int(np.searchsorted(columns, run[0])), scores[:, run[0] : run[-1] + 1]
         else:
             yield begin, scores[:, torch.from_numpy(columns).to(scores.device)]
+
+
+def _decode_allowed(scores: Floats, codes: Rows, n_ranked: int, allowed: Rows | None) -> Lists:
+    """Items and hits from codes that count the allowed items."""
+    lists = decode(scores, codes, n_ranked)
+    if allowed is None:
+        return lists
+    return Lists(np.where(lists.items >= 0, allowed[lists.items], -1), lists.scores, lists.hits)
 
 
 def decode(scores: Floats, codes: Rows, n_items: int) -> Lists:

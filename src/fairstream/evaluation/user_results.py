@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairstream.data import Rows
+from fairstream.data import History, Rows
 from fairstream.data.groups import Codes
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.by_group import GroupScores, panel_scores, scores_of
 from fairstream.evaluation.lists import Lists, Mask, Truth
 from fairstream.evaluation.metrics import BUILT_IN, HitCounts, Metric, MetricAtK, hit
+from fairstream.evaluation.regret import LEVEL_DIGITS, LevelPanel, with_regret
 from fairstream.evaluation.resampling import Array, GroupPanel, average_periods, furthest_behind
+
+if TYPE_CHECKING:
+    from fairstream.models import Level
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,9 @@ class UserResults:
     totals: Mapping[str, AggregateMetric] = field(default_factory=dict)
     """NAME@K → metrics with one number for all users."""
     n_lists: Rows | None = None  # (U,) in the task `event`, the number of each user's lists; None: one each
+    levels: tuple[Level, ...] = ()  # the levels of `level_values`, `NO_LEVEL` first
+    level_values: Array | None = None  # (U, L) the users' values of the main metric at each level
+    strata: Codes | None = None  # (U,) what the user's history is like, see `strata_of`
 
     @classmethod
     def of(
@@ -102,6 +109,13 @@ class UserResults:
                 totals[metric.name] = total
         return cls(users, codes[first], is_cold[first], lists.hits, truth.n_positives, values, totals, n_lists)
 
+    def with_levels(self, levels: tuple[Level, ...], hits: Mask, metric: MetricAtK) -> UserResults:
+        """Add the values of a built-in metric from the hits (L, R, k) at each level."""
+        values = [metric.metric(HitCounts(part[:, : metric.k], self.n_positives), self) for part in hits]
+        by_user = [user_means(np.asarray(part, np.float64), self.n_lists) for part in values]
+        # Rounded as in files, so that a stored run has the regrets of the run itself.
+        return replace(self, levels=levels, level_values=np.stack(by_user, axis=1).round(LEVEL_DIGITS))
+
     def values_of(self, metric: str | Metric | MetricAtK) -> Array:
         """(U,) the values of a stored metric by its name, or of a built-in one computed from the hits."""
         name = metric.name if isinstance(metric, MetricAtK) else metric
@@ -130,6 +144,9 @@ class UserResults:
             self.n_positives[mask],
             {name: values[chosen] for name, values in self.values.items()},
             n_lists=None if self.n_lists is None else self.n_lists[chosen],
+            levels=self.levels,
+            level_values=None if self.level_values is None else self.level_values[chosen],
+            strata=None if self.strata is None else self.strata[chosen],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,6 +157,9 @@ class UserResults:
             "n_lists": None if self.n_lists is None else self.n_lists.tolist(),
             "values": {name: values.tolist() for name, values in self.values.items()},
             "totals": {name: total.to_dict() for name, total in self.totals.items()},
+            "levels": [list(level) for level in self.levels] or None,
+            "level_values": None if self.level_values is None else self.level_values.tolist(),
+            "strata": None if self.strata is None else self.strata.tolist(),
         }
         return {
             "k": self.hits.shape[1],
@@ -154,6 +174,8 @@ class UserResults:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> UserResults:
         """Return what `to_dict` wrote."""
+        from fairstream.models import Level  # noqa: PLC0415 (it loads PyTorch, which tables of lists do without)
+
         users, hit_ranks = np.array(stored["users"], dtype=np.int64), stored["hit_ranks"]
         is_cold = np.zeros(len(users), dtype=np.bool_)
         is_cold[np.array(stored["cold"], dtype=np.int64)] = True
@@ -169,6 +191,9 @@ class UserResults:
             {name: np.array(values, dtype=np.float64) for name, values in stored.get("values", {}).items()},
             {name: AggregateMetric.from_dict(total) for name, total in stored.get("totals", {}).items()},
             np.array(stored["n_lists"], dtype=np.int64) if "n_lists" in stored else None,
+            tuple(Level(*level) for level in stored.get("levels", ())),
+            np.array(stored["level_values"], dtype=np.float64) if "level_values" in stored else None,
+            np.array(stored["strata"], dtype=np.int16) if "strata" in stored else None,
         )
 
 
@@ -182,6 +207,28 @@ def user_means(values: Array, n_lists: Rows | None) -> Array:
         return values
     owner = np.repeat(np.arange(len(n_lists)), n_lists)
     return np.asarray(np.bincount(owner, weights=values, minlength=len(n_lists)) / n_lists)
+
+
+HISTORY_STARTS = (1, 2, 5, 20)
+"""Where ranges of history lengths begin: 0, 1, 2 to 4, 5 to 19, 20 and more events."""
+N_TASTES = 3
+
+
+def strata_of(history: History, users: Rows) -> Codes:
+    """(U,) each user's stratum: the range of the history's length, and how popular its items are (a third each).
+
+    The stratum is 3 · range + third; users without a history are in stratum 0.
+    """
+    rows = np.where(users < history.n_users, users, -1)
+    lengths = np.where(rows >= 0, history.n_events_of(np.maximum(rows, 0)), 0)
+    popularity = np.log1p(np.bincount(history.items, minlength=history.n_items))
+    bounds, items = history.items_of(np.maximum(rows, 0))
+    sums = np.bincount(np.repeat(np.arange(len(users)), np.diff(bounds)), popularity[items], minlength=len(users))
+    taste, thirds = sums / np.maximum(1, np.diff(bounds)), np.zeros(len(users), np.int64)
+    if (lengths > 0).any():
+        thirds = np.searchsorted(np.quantile(taste[lengths > 0], [1 / 3, 2 / 3]), taste)
+    stratum = N_TASTES * np.searchsorted(HISTORY_STARTS, lengths, side="right") + thirds
+    return np.where(lengths > 0, stratum, 0).astype(np.int16)
 
 
 def stack_periods(tested: Sequence[UserResults], metrics: Sequence[str | Metric | MetricAtK]) -> tuple[Array, Codes]:
@@ -221,6 +268,10 @@ def score_periods(
     n_resamples = n_resamples if by_user else 0
     statistics = panel_scores(panel, names, rng, n_resamples, has_advantaged=has_advantaged)
     scores = dict(zip(by_user, statistics, strict=False))
+    if by_user and (main := next(iter(by_name))) in by_user:
+        levels = LevelPanel.of(tested, by_user[main], names, min_size)
+        if levels is not None and levels.levels:
+            scores[main] = with_regret(scores[main], levels, rng, n_resamples)
     scores |= {name: aggregate_scores(parts, names, has_advantaged=has_advantaged) for name, parts in totals.items()}
     return {name: scores[name] for name in by_name}, panel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,17 @@ import pyarrow as pa
 
 from fairstream.display import Summary, Table, Tabular
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Estimate, UserResults
+from fairstream.evaluation import Estimate, UserResults, seed_certificate
 from fairstream.evaluation.by_group import ordered
-from fairstream.evaluation.score_cells import shown_groups
+from fairstream.evaluation.regret import SystemRegret
+from fairstream.evaluation.score_cells import ABOUT_REGRET, alignment, regret_cells, shown_groups
 from fairstream.experiments.config import TASK_NAMES, RunConfig
-from fairstream.experiments.measured import measure, pareto_front
+from fairstream.experiments.measured import level_panels, measure, own_regret, pareto_front
 from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store
 from fairstream.plotting import tradeoff_chart
-from fairstream.text import between, counted, number
+from fairstream.text import between, counted, number, percent
 
 DEFAULT_TASK = "remain"
 ON_FRONT = "●"
@@ -43,6 +44,15 @@ class Contender:
     behind: str  # the worst-served group: the one furthest behind the rest
     by_group: dict[str, float | None]
     is_on_front: bool  # whether no other is at least as good on both and better on one
+    regret: dict[str, Estimate] = field(default_factory=dict)
+    """The share of what is attainable for each group with this method, at any level, that the group does not get."""
+    regret_to_best: dict[str, Estimate] = field(default_factory=dict)
+    """The share of what is attainable for each group with any of the compared methods that it does not get."""
+    largest_regret: Estimate | None = None
+    """The largest of `regret_to_best`; None: the metric is one number for all users."""
+    largest_regret_group: str | None = None
+    seed_certificate: float | None = None
+    """How much another seed would narrow the gap at most, in expectation; None with one seed."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,7 @@ class Difference:
     against: str
     performance: Estimate
     disparity: Estimate
+    largest_regret: Estimate | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +80,10 @@ class Comparison(Tabular):
     differences: tuple[Difference, ...]  # of every ordered pair
     notes: tuple[str, ...] = ()
     """Notes of the runs, such as fairness options without an effect: one sentence each."""
+    attainable: Mapping[str, float] = field(default_factory=dict)
+    """The best mean of each group with any of the methods at any level, free of the winner's curse."""
+    best: Mapping[str, str] = field(default_factory=dict)
+    """The method, and its level, that gives each group its best mean."""
 
     def table(self) -> Table:
         """Return the performance and the disparity of every contender."""
@@ -83,10 +98,12 @@ class Comparison(Tabular):
                 [number(part.value), between(part.interval)] for part in (one.performance, one.disparity)
             )
             by_group, behind = [number(one.by_group[name]) for name in names], [] if names else [one.behind]
-            rows.append([ON_FRONT if one.is_on_front else "", one.label, *performance, *by_group, *disparity, *behind])
+            regret = [regret_cells(_stored(one.largest_regret))[0]] if one.largest_regret else []
+            marks = [ON_FRONT if one.is_on_front else "", one.label]
+            rows.append([*marks, *performance, *by_group, *disparity, *behind, *regret])
         gap = ("mean |PD|", "interval") if names else ("behind by", "interval", "furthest behind")
         return Table(
-            ["", "method", self.metric, "interval", *names, *gap],
+            ["", "method", self.metric, "interval", *names, *gap, *(["largest regret"] if self.attainable else [])],
             rows,
             f"{self.metric} on {TASK_NAMES[self.task]}, {self.n_users:,} users, {counted(n_seeds, 'seed')}",
             f"{intervals}; {ON_FRONT} on the Pareto front\n"
@@ -94,15 +111,35 @@ class Comparison(Tabular):
             align="ll",
         )
 
+    def regret_table(self) -> Table | None:
+        """Return each group's regret with each method; None for a metric that is one number for all users."""
+        if not self.attainable:
+            return None
+        rows = []
+        for one in self.contenders:
+            for name in [name for name in one.by_group if name in self.attainable]:
+                alone, to_best = (_stored(part.get(name)) for part in (one.regret, one.regret_to_best))
+                mean = number(one.by_group[name])
+                rows.append([one.label, name, mean, *regret_cells(alone), *regret_cells(to_best), self.best[name]])
+        own = ["own regret", "its interval", "regret to the best", "its interval", "the best for it"]
+        headings = ["method", "group", self.metric, *own]
+        caption = (
+            f"{ABOUT_REGRET}: own, at a level of the method itself; to the best, with any of the compared methods\n"
+            "a method that was tested without levels has no regret of its own"
+        )
+        return Table(headings, rows, "Regret by group", caption, alignment(headings, "Ll"))
+
     def _summary(self) -> Summary:
-        table, notes = self.table(), (*self.verdicts(), *self.notes)
-        return Summary(f"Comparison of {table.title}", (), (), notes, [table], table.caption.splitlines())
+        tables = [table for table in (self.table(), self.regret_table()) if table is not None]
+        captions = [line for table in tables for line in table.caption.splitlines()]
+        return Summary(f"Comparison of {tables[0].title}", (), (), (*self.verdicts(), *self.notes), tables, captions)
 
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each contender.
 
         Columns: label, performance, performance_low, performance_high, the same for disparity, behind (the worst-served
-        group), is_on_front, and each group's mean under its name.
+        group), is_on_front, and each group's mean under its name. Where there is a value for each user, also
+        largest_regret with its interval, largest_regret_group, and GROUP_regret (own) and GROUP_regret_to_best.
         """
         return pa.Table.from_pylist(
             [
@@ -113,6 +150,7 @@ class Comparison(Tabular):
                     "behind": one.behind,
                     "is_on_front": one.is_on_front,
                     **one.by_group,
+                    **_regret_columns(one),
                 }
                 for one in self.contenders
             ]
@@ -135,19 +173,34 @@ class Comparison(Tabular):
         return [difference for difference in self.differences if difference.against == label]
 
     def verdicts(self) -> list[str]:
-        """Return the best method on performance and on disparity, and the Pareto front, in sentences."""
+        """Return the best method on performance, regret and disparity, and the Pareto front, in sentences.
+
+        A method does not lead on disparity if its largest regret is larger than another's by more than chance.
+        """
         best = max(self.contenders, key=lambda contender: contender.performance.value)
-        fairest = min(self.contenders, key=lambda contender: contender.disparity.value)
+        worse = {
+            pair.label for pair in self.differences if pair.largest_regret and pair.largest_regret.low > 0
+        }  # by more than chance than some other
+        fairest = min(
+            (one for one in self.contenders if one.label not in worse), key=lambda contender: contender.disparity.value
+        )
+        smallest = min(self.contenders, key=lambda contender: contender.disparity.value)
         front = ", ".join(contender.label for contender in self.contenders if contender.is_on_front)
-        verdicts = [
-            self._verdict("performance", best),
-            self._verdict("disparity", fairest),
-            f"On the Pareto front of the two: {front}.",
-        ]
+        verdicts = [self._verdict("performance", best)]
+        if self.attainable:
+            least = min(self.contenders, key=lambda one: one.largest_regret.value if one.largest_regret else 0.0)
+            verdicts.append(self._verdict("largest_regret", least))
+        verdicts.append(self._verdict("disparity", fairest))
+        if smallest is not fairest:
+            verdicts.append(self._levelled_down(smallest, fairest))
+        verdicts.append(f"On the Pareto front of performance and disparity: {front}.")
         if best.performance.interval is None:
             verdicts.append(f"{self.metric} is one number for all users: its differences have no intervals.")
         elif len(self.seeds) == 1:
             verdicts.append("One seed only: what another would change is not in these intervals; try --seeds 5.")
+        if fairest.seed_certificate is not None:
+            bound = number(fairest.seed_certificate)
+            verdicts.append(f"Another seed of {fairest.label} would narrow its gap by at most {bound} in expectation.")
         return verdicts
 
     def _verdict(self, what: str, leader: Contender) -> str:
@@ -155,11 +208,44 @@ class Comparison(Tabular):
             difference.label for difference in self.against(leader.label) if not getattr(difference, what).excludes_zero
         ]
         how = ""
+        if leader.largest_regret is not None and what == "largest_regret":
+            what, share = "regret", leader.largest_regret.value
+            how = " (every group gets its best of the compared)"
+            if share >= 0.001:
+                group = leader.largest_regret_group
+                how = f" ({group} gets {percent(share)} less than its best of the compared, the most of any group)"
         if what == "disparity" and self.n_groups > 2:
             how = f" ({leader.behind}, its worst-served group, is {number(leader.disparity.value)} behind the rest)"
         if not level:
             return f"{leader.label} wins on {what}{how}: no other's interval of the difference holds 0."
         return f"{leader.label} leads on {what}{how}, but cannot be told from {', '.join(level)}."
+
+    def _levelled_down(self, one: Contender, than: Contender) -> str:
+        """Say why the method with the smallest gap does not lead on disparity."""
+        assert one.largest_regret is not None
+        before, after = (each.by_group.get(than.behind) for each in (than, one))
+        levels_down = before is not None and after is not None and after <= before
+        why = f", and levels down: {than.behind} is no better off than with {than.label}" if levels_down else ""
+        group, share = one.largest_regret_group, percent(one.largest_regret.value)
+        return (
+            f"{one.label} has the smallest gap ({number(one.disparity.value)}), but serves {group} {share} worse than "
+            f"{self.best[str(group)]} would{why}."
+        )
+
+
+def _stored(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate.to_dict()
+
+
+def _regret_columns(one: Contender) -> dict[str, Any]:
+    if one.largest_regret is None:
+        return {}
+    largest = estimate_columns("largest_regret", one.largest_regret)
+    by_group: dict[str, Any] = {}
+    for name in one.by_group:
+        for column, regrets in (("regret", one.regret), ("regret_to_best", one.regret_to_best)):
+            by_group[f"{name}_{column}"] = regrets[name].value if name in regrets else None
+    return {**largest, "largest_regret_group": one.largest_regret_group, **by_group}
 
 
 def estimate_columns(name: str, estimate: Estimate) -> dict[str, float | None]:
@@ -233,9 +319,15 @@ def compare(
     if not any(len(tested.users) for periods in tests for tested in periods):
         raise DataError(f"no {part} users were tested")
     groups = [record.about["data"]["groups"] for record in flat]
-    measured = measure(tests, like.metric(metric), groups, like.config["min_group_size"], len(seeds), n_resamples)
     labels = _labels([group[0] for group in records])
-    each = range(len(labels))
+    min_size, each = like.config["min_group_size"], range(len(labels))
+    measured = measure(tests, like.metric(metric), groups, min_size, len(seeds), n_resamples)
+    regret, own = None, [dict[str, Estimate]() for _ in each]
+    if not any(metric in tested.totals for periods in tests for tested in periods):
+        if not all(record.metrics[:1] == [metric] for record in flat):  # levels are tested by the main metric alone
+            tests = [[replace(part, levels=(), level_values=None) for part in periods] for periods in tests]
+        panels = level_panels(tests, like.metric(metric), groups, min_size, len(seeds))
+        regret, own = SystemRegret.of(panels, n_resamples), [own_regret(panel, n_resamples) for panel in panels]
     performance, disparity = ([of(c, None) for c in each] for of in (measured.performance, measured.disparity))
     is_on_front = pareto_front([(-p.value, d.value) for p, d in zip(performance, disparity, strict=True)])
     means = measured.by_group.astype(object)
@@ -248,11 +340,22 @@ def compare(
             groups[0][int(np.nanargmin(measured.gaps[:, c]))],
             {name: means[groups[0].index(name), c] for name in ordered(groups[0])},
             is_on_front[c],
+            own[c],
+            {} if regret is None else regret.by_group(c),
+            None if regret is None else regret.largest(c),
+            None if regret is None else regret.worst(c),
+            seed_certificate(measured.by_seed[c].tolist()) if len(seeds) > 1 else None,
         )
         for c in each
     )
     differences = tuple(
-        Difference(labels[a], labels[b], measured.performance(a, b), measured.disparity(a, b))
+        Difference(
+            labels[a],
+            labels[b],
+            measured.performance(a, b),
+            measured.disparity(a, b),
+            None if regret is None else regret.largest(a, b),
+        )
         for a in each
         for b in each
         if a != b
@@ -264,7 +367,15 @@ def compare(
         for record in of
         for note in record.about.get("notes", ())
     )
-    return Comparison(metric, task, part, tuple(seeds), n_users, len(groups[0]), contenders, differences, tuple(notes))
+    attainable, best = {}, {}
+    if regret is not None:
+        attainable = dict(zip(regret.names, regret.attainable, strict=True))
+        best = {
+            name: labels[c] if level is None else f"{labels[c]} at {level}"
+            for name, (c, level) in zip(regret.names, regret.best, strict=True)
+        }
+    about = (metric, task, part, tuple(seeds), n_users, len(groups[0]))
+    return Comparison(*about, contenders, differences, tuple(notes), attainable, best)
 
 
 def by_label(

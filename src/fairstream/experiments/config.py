@@ -69,6 +69,13 @@ def protocol_of(name: str) -> Protocol:
     return PROTOCOLS[base](*repairs)
 
 
+_NAMES_OF_METHODS = {
+    *("method", "strategy", "fairness", "fairness_weight", "group_weight"),
+    *("surrogate", "temperature", "n_fairness_negatives"),  # of a fairness loss
+}
+"""Options that choose a method; without any of them a strict run does what `FairRecommender` does by default."""
+
+
 class RunConfig(MethodConfig, RuntimeConfig):
     """A method, a protocol, how the log is cut, and where it runs.
 
@@ -156,6 +163,8 @@ model on the new period, too, and repeats the update without the fairness lever,
         if options is not None:
             given |= options(**{name: given[name] for name in own if name in given}).model_dump()
         protocol = given.get("protocol", "strict")
+        if protocol == "strict" and not given.keys() & _NAMES_OF_METHODS:
+            given = {"method": "Finetune", "target": "least-regret", **given}  # as FairRecommender does
         return {**protocol_of(protocol).defaults, **given} if isinstance(protocol, str) else given
 
     @property

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairstream.errors import ConfigurationError, DataError
+from fairstream.evaluation import GapExplanation, GroupScores
+from fairstream.evaluation.gap import NO_LEVELS, explain_tests
 from fairstream.experiments.record import Record
 from fairstream.experiments.store import Store
+from fairstream.models import Level
 from fairstream.tools.explain import Explained, Explanation
 
 
@@ -17,7 +20,7 @@ def explain_run(path: Path, *, task: str | None = None, metric: str | None = Non
     `path` is what `--json` wrote, a run file of a store, or a store with one run; the run was made with `explain`,
     else DataError. Raises ConfigurationError if it has no such task, metric or period.
     """
-    record = _only(path) if path.is_dir() else Record.read(path)
+    record = read_one(path)
     stored = {result["t"]: result["explanation"] for result in record.about["periods"] if "explanation" in result}
     if not stored:
         raise DataError(
@@ -45,6 +48,42 @@ def explain_run(path: Path, *, task: str | None = None, metric: str | None = Non
         periods=explanations,
         notes=() if config["n_resamples"] else ("The run was made without resampling, so there are no intervals.",),
     )
+
+
+def explain_gap(record: Record, *, task: str | None = None) -> GapExplanation:
+    """Say why the group furthest behind is behind in a run: in its main metric, averaged over the periods.
+
+    `task` is by default the first that was tested at levels. Raises DataError if the run has no groups, or no levels;
+    ConfigurationError if it has no such task.
+    """
+    summary, config, data = record.about["summary"], record.config, record.about["data"]
+    name = record.metrics[0]
+    scores = {each: GroupScores.from_dict(by_metric[name]) for each, by_metric in summary.items()}
+    first = next((each for each, score in scores.items() if score.regret), next(iter(scores)))
+    task = first if task is None else _chosen("task", task, list(scores))
+    if not scores[task].regret and scores[task].gap is not None:
+        tasks = [each for each, score in scores.items() if score.regret]
+        what = f"choose the task {' or '.join(tasks)}" if tasks else "make the run again with the protocol strict"
+        raise DataError(f"in the task {task} of this run {NO_LEVELS}; {what}")
+    levels = {tuple(result["level"]) for result in record.about["periods"] if result.get("level")}
+    moved = "the levels in force changed from period to period" if len(levels) > 1 else ""
+    return explain_tests(
+        scores[task],
+        record.tested(task),
+        record.metric(name),
+        data["groups"],
+        min_size=config["min_group_size"],
+        n_resamples=config["n_resamples"],
+        attribute=data["group"] or "",
+        task=task,
+        level=str(Level(*levels.pop())) if len(levels) == 1 else None,
+        notes=(moved,) if moved else (),
+    )
+
+
+def read_one(path: Path) -> Record:
+    """Read what `--json` wrote, a run file of a store, or a store with one run."""
+    return _only(path) if path.is_dir() else Record.read(path)
 
 
 def _only(folder: Path) -> Record:

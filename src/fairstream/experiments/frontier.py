@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
 from fairstream.display import Summary, Table, Tabular
 from fairstream.evaluation import Estimate, GroupScores
-from fairstream.evaluation.score_cells import CHANCE_MARK, gap_cells, shown_groups
+from fairstream.evaluation.score_cells import CHANCE_MARK, gap_cells, regret_cells, shown_groups
 from fairstream.experiments.compare import ON_FRONT, estimate_columns
-from fairstream.models import Task
+from fairstream.models import Level, Task
+from fairstream.models.levels import ALONE
 from fairstream.objectives import DisparityLoss
 from fairstream.plotting import tradeoff_chart
 from fairstream.recipe import GroupWeight
+from fairstream.strategies import MaxGap
 from fairstream.text import between, counted, number, percent, signed, signed_percent
 
 MAX_LOSS: Final = 0.01  # the share of the quality that may be lost by default
 FRONTIER_TASKS = {"event": "at each event", "next": "in one list a period"}
 RECOMMENDED = "◆"
 
-LeverName = Literal["group_weight", "fairness_weight"]
+LeverName = Literal["level", "group_weight", "fairness_weight"]
 
 
 class Lever(NamedTuple):
@@ -33,6 +36,7 @@ class Lever(NamedTuple):
 
 
 LEVERS: Final[Mapping[LeverName, Lever]] = {
+    "level": Lever(1.0, (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 50.0, ALONE)),  # two groups have all of them
     "group_weight": Lever(1.0, (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)),
     "fairness_weight": Lever(0.0, (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)),
 }
@@ -59,6 +63,8 @@ class FrontierLevel:
     """Of an update, on average."""
     is_on_front: bool
     """Whether no other level has at least the quality and at most the gap, and is better in one of them."""
+    regret_to_best: Mapping[str, Estimate] = field(default_factory=dict)
+    """The share of what is attainable for each group at any level that was tried that the group does not get."""
 
     @property
     def quality(self) -> float:
@@ -93,6 +99,7 @@ class FrontierLevel:
             **{name: {"value": each.value, "interval": [each.low, each.high]} for name, each in changes.items()},
             "seconds": self.seconds,
             "is_on_front": self.is_on_front,
+            "regret_to_best": {name: regret.to_dict() for name, regret in self.regret_to_best.items()},
         }
 
 
@@ -105,13 +112,13 @@ class Frontier(Tabular):
     >>> from fairstream import FairRecommender, read_events, synthetic_stream
     >>> stream = synthetic_stream(n_users=150, n_items=80, n_events=4000, seed=0)
     >>> log = read_events(stream.events, users=stream.users, group="community", advantaged="majority")
-    >>> frontier = FairRecommender("item-item", device="cpu").frontier(log, levels=[1, 2, 4], n_resamples=100)
+    >>> frontier = FairRecommender("popularity", device="cpu").frontier(log, levels=[1, 2, 8], n_resamples=100)
     >>> [level.value for level in frontier.levels], frontier.lever
-    ([1.0, 2.0, 4.0], 'group_weight')
-    >>> sorted(frontier.setting)
-    ['fairness_weight', 'group_weight']
+    ([1.0, 2.0, 8.0], 'level')
+    >>> frontier.target_groups
+    ('minority',)
     >>> frontier.to_arrow().column_names[:3]
-    ['group_weight', 'ndcg@20', 'majority']
+    ['level', 'ndcg@20', 'majority']
 
     """
 
@@ -123,7 +130,7 @@ class Frontier(Tabular):
     groups: tuple[str, ...]
     """Their names, the advantaged one first."""
     target_groups: tuple[str, ...]
-    """The groups that the lever is for: all but the advantaged one."""
+    """The groups that the lever raises: the one furthest behind in the first test; of λ, all but the advantaged one."""
     n_users: int
     """Users tested."""
     period_ends: tuple[int, ...]
@@ -131,7 +138,7 @@ class Frontier(Tabular):
     is only learned from, the last only tested on."""
     levels: tuple[FrontierLevel, ...]
     """In ascending order of the values; `baseline` has no effect."""
-    max_disparity: float | None
+    max_gap: float | None
     """The gap that is accepted, if one was named."""
     max_loss: float | None
     """The share of the quality that may be lost for it, if one was named."""
@@ -161,18 +168,32 @@ class Frontier(Tabular):
         return min(least, key=lambda level: level.size)
 
     @property
-    def setting(self) -> dict[str, float]:
-        """The recommended level as flat options (`run`, `MethodConfig`): both levers, of which the other is off."""
-        off: dict[str, float] = {name: lever.off for name, lever in LEVERS.items()}
-        return {**off, self.lever: self.recommended.value}
+    def setting(self) -> dict[str, Any]:
+        """The recommended level as flat options (`run`, `MethodConfig`); the other levers are off."""
+        if self.lever == "level":
+            return {"target": "none"} if self.target is None else {"max_gap": self.target.gap}
+        off: dict[str, Any] = {name: LEVERS[name].off for name in ("group_weight", "fairness_weight")}
+        level, setting = self.recommended, {**off, "target": "none", self.lever: self.recommended.value}
+        is_weighted = self.lever == "group_weight" and level is not self.baseline
+        return {**setting, "weighted_group": self.target_groups[0]} if is_weighted else setting
 
     @property
     def fairness(self) -> GroupWeight | DisparityLoss | None:
-        """The recommended level as the parameter `fairness` of a recommender."""
+        """The recommended level as the parameter `fairness` of a recommender; None for the lever "level"."""
         level = self.recommended
-        if level is self.baseline:
+        if level is self.baseline or self.lever == "level":
             return None
-        return GroupWeight(level.value) if self.lever == "group_weight" else DisparityLoss(weight=level.value)
+        weighs_groups = self.lever == "group_weight"
+        return GroupWeight(level.value, self.target_groups[0]) if weighs_groups else DisparityLoss(weight=level.value)
+
+    @property
+    def target(self) -> MaxGap | None:
+        """The recommended level of the lever "level" as the parameter `target`: updates then hold its gap."""
+        level = self.recommended
+        if level is self.baseline or self.lever != "level":
+            return None
+        gap = self.max_gap if self._is_within(level) else None
+        return MaxGap(gap or max(1e-4, ceil(round(level.size * 1e4, 6)) / 1e4), task=self.task, metric=self.metric)
 
     def verdicts(self) -> list[str]:
         """Return the findings and the recommendation in sentences, with intervals."""
@@ -190,15 +211,19 @@ class Frontier(Tabular):
         else:
             verdicts += self._choice(self.recommended)
         if self.target_groups and base.behind not in self.target_groups and not gap.may_be_chance:
+            why = "which was furthest behind in the first test"
+            turn = "weigh the group that is behind with GroupWeight(group=…), or use a target"
+            if self.lever == "fairness_weight":
+                why = "all but the advantaged group"
+                turn = "declare another group as the advantaged one to turn it around"
             verdicts.append(
-                f"The lever is for {', '.join(self.target_groups)}, but here {base.behind} is behind, which counts as "
-                f"advantaged; declare another group as the advantaged one to turn it around."
+                f"The lever is for {', '.join(self.target_groups)}, {why}, but here {base.behind} is behind; {turn}."
             )
         return [*verdicts, "One seed: what another one would change is in none of these intervals."]
 
     def to_dict(self) -> dict[str, Any]:
         names = ["lever", "metric", "task", "groups", "target_groups", "n_users", "period_ends"]
-        names += ["max_disparity", "max_loss", "pretrain_seconds", "notes"]
+        names += ["max_gap", "max_loss", "pretrain_seconds", "notes"]
         return {
             **{name: list(value) if isinstance(value := getattr(self, name), tuple) else value for name in names},
             "group": self.attribute,
@@ -215,6 +240,7 @@ class Frontier(Tabular):
                 self.lever: level.value,
                 self.metric: level.quality,
                 **{name: level.scores.by_group[name] for name in self.groups},
+                **{f"{name}_regret_to_best": regret.value for name, regret in level.regret_to_best.items()},
                 **estimate_columns("gap", level.gap),
                 "behind": level.behind,
                 **estimate_columns("quality_change", level.quality_change),
@@ -244,8 +270,14 @@ class Frontier(Tabular):
             f"{self.metric}, everyone",
             kinds=("recommended", "on the front", "behind it"),
             colours=("#009E73", "#0072B2", "#767676"),
-            title=f"What each level of {self.lever} costs",
+            title=self.title,
         )
+
+    @property
+    def title(self) -> str:
+        """The heading of pictures."""
+        raised = f"a level of {self.target_groups[0]}" if self.lever == "level" else f"each level of {self.lever}"
+        return f"What {raised} costs"
 
     def table(self) -> Table:
         """Return the quality and the gap of every level."""
@@ -255,25 +287,34 @@ class Frontier(Tabular):
             means = [number(value) for value in (level.quality, *(level.scores.by_group[name] for name in names))]
             gap, *interval_and_p, _ = gap_cells(level.gap.to_dict())
             behind = [gap] if names else [gap.lstrip("+±"), level.behind]
-            rows.append([mark, self.name_of(level), *means, *behind, *interval_and_p, f"{level.seconds:.2f}"])
+            largest = max(level.regret_to_best.values(), key=lambda regret: regret.value, default=None)
+            regret = regret_cells(None if largest is None else largest.to_dict())[0]
+            rows.append([mark, self.name_of(level), *means, *behind, *interval_and_p, regret, f"{level.seconds:.2f}"])
         gap_names = ["PD"] if names else ["largest gap", "furthest behind"]
         return Table(
-            ["", "level", self.metric, *names, *gap_names, "95 % interval", "p", "s / update"],
+            ["", "level", self.metric, *names, *gap_names, "95 % interval", "p", "largest regret", "s / update"],
             rows,
-            f"{self.metric} {FRONTIER_TASKS[self.task]} by {self.lever}: {self.n_users:,} users, mean over "
-            f"{counted(len(self.period_ends) - 2, 'period')}",
-            f"{RECOMMENDED} recommended, {ON_FRONT} on the Pareto front; {CHANCE_MARK} not significant (permutations)",
+            f"{self.metric} {FRONTIER_TASKS[self.task]} by {self.lever}{self._raised}: {self.n_users:,} users, mean "
+            f"over {counted(len(self.period_ends) - 2, 'period')}",
+            f"{RECOMMENDED} recommended, {ON_FRONT} on the Pareto front; {CHANCE_MARK} not significant (permutations)\n"
+            "largest regret: the largest share of what its best level would give a group that it does not get",
         )
 
     def _summary(self) -> Summary:
         table, notes = self.table(), (*self.verdicts(), *self.notes)
-        return Summary(table.title, (), (), notes, [table], [table.caption])
+        return Summary(table.title, (), (), notes, [table], table.caption.splitlines())
 
     def name_of(self, level: FrontierLevel) -> str:
+        if self.lever == "level" and level.value >= ALONE:
+            return "alone"
         return "none" if level is self.baseline else f"{level.value:g}"
 
+    @property
+    def _raised(self) -> str:
+        return "" if self.lever == "fairness_weight" else f" of {self.target_groups[0]}"
+
     def _is_within(self, level: FrontierLevel) -> bool:
-        return self.max_disparity is not None and level.size <= self.max_disparity
+        return self.max_gap is not None and level.size <= self.max_gap
 
     def _affordable(self, max_loss: float | None) -> list[FrontierLevel]:
         return [level for level in self.levels if max_loss is None or level.loss <= max_loss]
@@ -283,9 +324,9 @@ class Frontier(Tabular):
         base, change, quality = self.baseline, chosen.gap_change, chosen.quality_change
         limit = f"a loss of at most {percent(MAX_LOSS if self.max_loss is None else self.max_loss)}"
         verdicts = []
-        if self.max_disparity is not None and not self._is_within(chosen):
+        if self.max_gap is not None and not self._is_within(chosen):
             afford = "" if self.max_loss is None else f" at {limit}"
-            verdicts.append(f"No level that was tried brings the gap to {self.max_disparity:g}{afford}.")
+            verdicts.append(f"No level that was tried brings the gap to {self.max_gap:g}{afford}.")
         if chosen is base:
             return [*verdicts, f"Recommended: no lever. No level has a smaller gap at {limit}."]
         why = f"the smallest gap at {limit}"
@@ -295,7 +336,7 @@ class Frontier(Tabular):
             signed_percent(relative(part, base.quality)) for part in (quality.value, quality.low, quality.high)
         )
         verdicts += [
-            f"Recommended: {self.lever} {self.name_of(chosen)}, {why}. There {_how_far(chosen)}.",
+            f"Recommended: {self._named(chosen)}, {why}. There {_how_far(chosen)}.",
             f"{'PD' if len(self.groups) == 2 else 'The largest gap'} changes by {signed(change.value)} (95 % interval "
             f"{between(change.interval, is_signed=True)}), the quality of everyone by {value} (95 % interval {low} … "
             f"{high}); {self._by_group(chosen)}.",
@@ -307,12 +348,17 @@ class Frontier(Tabular):
             verdicts.append("That the gap narrows cannot be told from chance: the interval of its change holds 0.")
         return verdicts
 
+    def _named(self, level: FrontierLevel) -> str:
+        if self.lever == "level":
+            return f"the level {Level(self.target_groups[0], level.value)}"
+        return f"{self.lever} {self.name_of(level)}{self._raised}"
+
     def _limit(self, level: FrontierLevel) -> str:
         """The accepted gap, and whether the whole interval of the level's gap is within it."""
-        assert self.max_disparity is not None
-        is_whole = max(map(abs, level.size_interval)) <= self.max_disparity
+        assert self.max_gap is not None
+        is_whole = max(map(abs, level.size_interval)) <= self.max_gap
         reach = "and so is its whole interval" if is_whole else "though its interval reaches beyond"
-        return f"{self.max_disparity:g}, {reach}"
+        return f"{self.max_gap:g}, {reach}"
 
     def _by_group(self, level: FrontierLevel) -> str:
         """Return the gain or loss of each group."""

@@ -27,6 +27,7 @@ _LEFT_OUT_AT = {
     "feature_buckets": 4096,
     "layers": 4,
     "group_weight": 1.0,
+    "weighted_group": None,
     "tasks": PAPER_TASKS,
     "explain": False,
 }
@@ -57,8 +58,8 @@ def groups_of(log: EventLog) -> Groups:
 def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
     """Return the configuration resolved on the log (without groups every lever is off), and the periods."""
     if log.groups is None:
-        if config.max_disparity is not None or METHODS[config.method].lever is not None:
-            option = f"method {config.method}" if config.max_disparity is None else "max_disparity"
+        if config.max_gap is not None or METHODS[config.method].lever is not None:
+            option = f"method {config.method}" if config.max_gap is None else "max_gap"
             raise ConfigurationError(
                 f"{option} is about groups of users, but the log has none; read it with a users table and group=COLUMN "
                 f"(on the command line: --group COLUMN), or leave it out"
@@ -82,9 +83,14 @@ def resolved(log: EventLog, config: RunConfig) -> tuple[RunConfig, Periods]:
 def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the method uses, without the seed."""
     unused, method = _WITHOUT_EFFECT, METHODS[config["method"]]
-    if (config.get("fairness") or method.fairness or config.get("max_disparity")) is None:
+    if (config.get("fairness") or method.fairness) is None:
         unused += _OF_THE_FAIRNESS_LOSS
-    unused += TARGET_OPTIONS if config.get("max_disparity") is None else ("fairness_weight",)
+    if config.get("max_gap") is None:
+        unused += TARGET_OPTIONS if config.get("target", "none") == "none" else ("max_gap",)
+    else:
+        unused += ("target", "max_group_loss")
+    if config.get("group_weight", 1.0) == 1:
+        unused += ("weighted_group",)
     used = {**{name: value for name, value in config.items() if name not in unused}, **config["model_settings"]}
     return {name: value for name, value in used.items() if not _is_left_out(name, value)}
 

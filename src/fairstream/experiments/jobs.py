@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from math import ceil
 from pathlib import Path
@@ -26,9 +26,11 @@ from fairstream.experiments.run import TRAINED, Run, make_run
 from fairstream.experiments.store import Store
 from fairstream.files import replace_file
 from fairstream.methods import Parts
+from fairstream.models import NO_LEVEL
 from fairstream.periods import Periods
 from fairstream.recommender import Update
 from fairstream.registry import load_plugins
+from fairstream.strategies import PeriodReplay
 from fairstream.training import Tensors, TrainingReport
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -134,11 +136,18 @@ class Pretrained:
     @classmethod
     def of(cls, run: Run) -> Pretrained:
         """Copy the pre-trained model of a run that has begun and gone no further."""
-        return cls({name: value.detach().clone() for name, value in run.learned().items()}, run.begin().update)
+        update = replace(run.begin().update, notes=(), decision=None, level=NO_LEVEL)  # each run's target decides anew
+        return cls({name: value.detach().clone() for name, value in run.learned().items()}, update)
 
     def save(self, path: Path) -> None:
         weights = {name: value.cpu().contiguous() for name, value in self.weights.items()}
-        replace_file(path, safetensors.torch.save(weights, {_UPDATE: json.dumps(asdict(self.update))}))
+        replace_file(path, safetensors.torch.save(weights, {_UPDATE: json.dumps(self._about())}))
+
+    def _about(self) -> dict[str, Any]:
+        update = self.update
+        report, replay = update.report and asdict(update.report), update.replay and update.replay.to_json()
+        names = ("t", "step", "seconds", "event_weights")
+        return {**{name: getattr(update, name) for name in names}, "report": report, "replay": replay}
 
     @classmethod
     def load(cls, path: Path) -> Pretrained | None:
@@ -149,8 +158,9 @@ class Pretrained:
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             _ = weights[TRAINED]
             report = None if update["report"] is None else TrainingReport(**update["report"])
-            weighted = update["event_weights"]
-            return cls(weights, Update(update["t"], update["step"], update["seconds"], report, event_weights=weighted))
+            replay = None if update["replay"] is None else PeriodReplay.from_json(update["replay"])
+            about = {"event_weights": update["event_weights"], "replay": replay}
+            return cls(weights, Update(update["t"], update["step"], update["seconds"], report, **about))
         except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
             return None
 

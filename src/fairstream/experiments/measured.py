@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fairstream.errors import DataError
 from fairstream.evaluation import Estimate, GroupPanel, MetricAtK, Paired, UserResults, score_periods, stack_periods
+from fairstream.evaluation.regret import LevelPanel, SystemRegret
 from fairstream.evaluation.resampling import Array
 
 
@@ -20,6 +22,7 @@ class Measured(NamedTuple):
     disparity: Callable[[int, int | None], Estimate]  # of the worst-served group, or minus that of another
     by_group: Array  # (G, C), the mean of each group
     gaps: Array  # (G, C), of each group minus the rest
+    by_seed: Array  # (C, S), how far the worst-served group is behind with each seed
 
 
 def measure(
@@ -46,7 +49,8 @@ def measure(
         values = np.concatenate([values for values, _ in stacks], axis=2)
         paired = Paired(GroupPanel(values, stacks[0][1], len(groups[0]), min_size), n_seeds, n_resamples)
         by_group, gaps, disparities = (paired.of(each)[0] for each in ("by_group", "gap", "behind"))
-        measured = Measured(partial(paired.interval, "mean"), paired.furthest_behind, by_group, gaps)
+        by_seed = paired.observed.behind.reshape(-1, n_seeds)
+        measured = Measured(partial(paired.interval, "mean"), paired.furthest_behind, by_group, gaps, by_seed)
     if np.isnan(disparities).any():
         raise DataError("no disparity can be compared: too few users of the groups were tested")
     return measured
@@ -66,7 +70,8 @@ def _of_all_users(
 
     means = averaged([score.mean for score in scores])
     sizes = [np.nan if score.furthest_behind is None else score.furthest_behind.value for score in scores]
-    furthest = np.reshape(sizes, (-1, n_seeds)).mean(axis=1)  # NaN where one seed has none
+    by_seed = np.reshape(sizes, (-1, n_seeds))
+    furthest = by_seed.mean(axis=1)  # NaN where one seed has none
     by_group = [averaged([score.by_group[group] for score in scores]) for group in groups[0]]
     gaps = [
         averaged([score.gaps[name].value if name in score.gaps else None for score in scores]) for name in groups[0]
@@ -75,8 +80,30 @@ def _of_all_users(
     def estimate(values: Array, contender: int, minus: int | None = None) -> Estimate:
         return Estimate(float(values[contender] - (0.0 if minus is None else values[minus])))
 
-    measured = Measured(partial(estimate, means), partial(estimate, furthest), np.array(by_group), np.array(gaps))
-    return measured, furthest
+    values = (partial(estimate, means), partial(estimate, furthest), np.array(by_group), np.array(gaps))
+    return Measured(*values, by_seed), furthest
+
+
+def level_panels(
+    tests: Sequence[Sequence[UserResults]],
+    metric: str | MetricAtK,
+    groups: Sequence[Sequence[str]],
+    min_size: int,
+    n_seeds: int,
+) -> list[LevelPanel]:
+    """Return the users' values with each contender, as served and at its levels, averaged over periods and seeds.
+
+    The parameters are those of `measure`, which raises if too few users of the groups were tested.
+    """
+    seeds = [LevelPanel.of(periods, metric, names, min_size) for periods, names in zip(tests, groups, strict=True)]
+    panels = [panel for panel in seeds if panel is not None]
+    contenders = [panels[start : start + n_seeds] for start in range(0, len(panels), n_seeds)]
+    return [replace(each[0], values=np.mean([panel.values for panel in each], axis=0)) for each in contenders]
+
+
+def own_regret(panel: LevelPanel, n_resamples: int) -> dict[str, Estimate]:
+    """Return each group's regret at the contender's own levels; none without levels."""
+    return SystemRegret.of([panel], n_resamples).by_group(0) if panel.levels else {}
 
 
 def pareto_front(costs: Sequence[tuple[float, float]]) -> list[bool]:

@@ -63,6 +63,7 @@ def _pooled_period(records: Sequence[Record], results: Sequence[Mapping[str, Any
         "t": t,
         "step": " / ".join(dict.fromkeys(steps)),
         "advantaged": sorted({name for names in advantaged for name in names}),
+        "levels": list(dict.fromkeys(tuple(level) for result in results if (level := result.get("level")))),
         "tasks": tasks,
     }
 
@@ -103,7 +104,15 @@ def _mean_results(results: Sequence[UserResults], metrics: Mapping[str, MetricAt
             totals[name] = AggregateMetric.from_dict(mean_of([result.totals[name].to_dict() for result in results]))
         else:
             values[name] = np.mean([result.values_of(metric) for result in results], axis=0)
-    return replace(results[0], values=values, totals=totals)
+    levels = [result.level_values for result in results if result.level_values is not None]
+    at_levels = np.mean(levels, axis=0) if len(levels) == len(results) else None
+    return replace(
+        results[0],
+        values=values,
+        totals=totals,
+        levels=() if at_levels is None else results[0].levels,
+        level_values=at_levels,
+    )
 
 
 def _sd(values: Sequence[float | None]) -> float | None:

@@ -12,7 +12,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ import pyarrow.parquet as pq
 
 from fairstream.errors import DataError
 from fairstream.evaluation import AggregateMetric, GroupScores, MetricAtK, UserResults, built_in, score_periods
+from fairstream.evaluation.regret import LEVEL_DIGITS
 from fairstream.experiments.config import Protocol, protocol_of
 from fairstream.experiments.identity import used_settings
+from fairstream.models import Level
 from fairstream.randomness import Randomness
 
-FORMAT = 2
+FORMAT = 3
 Tests = dict[tuple[int, str], UserResults]  # (t, task) → the tested users
 
 _KEY, _RESULTS_KEY = b"fairstream", b"fairstream.results"
@@ -42,10 +44,13 @@ _SCHEMA = pa.schema(
         ("is_cold", pa.bool_()),
         ("n_positives", pa.int32()),
         ("hit_ranks", pa.list_(pa.int16())),
+        ("stratum", pa.int16()),
+        ("level_values", pa.list_(pa.float32())),  # in the first row of each user
     ]
 )
 """The columns of every run; those of metrics, NAME@K, come after them."""
 _TOTALS = "totals"  # the key of metrics with one number for all users: [t, task, NAME@K → number]
+_LEVELS = "levels"  # the key of the levels of `level_values`: [t, task, levels]
 _GIVE = "give a store, a run file of it, or what `--json` wrote"
 _SECTIONS = {"config", "data", "pretrained", "periods", "summary", "slices"}
 
@@ -212,6 +217,9 @@ class Record:
         results = {name: part for name, part in self.about.items() if name not in _DESCRIPTION}
         if any(tested.totals for tested in self.tests.values()):
             results[_TOTALS] = [[*at, tested.to_dict()["totals"]] for at, tested in self.tests.items() if tested.totals]
+        if any(tested.levels for tested in self.tests.values()):
+            levels = {at: [list(level) for level in tested.levels] for at, tested in self.tests.items()}
+            results[_LEVELS] = [[*at, each] for at, each in levels.items() if each]
         table = self.table()
         packed = base64.b64encode(zlib.compress(json.dumps(results, allow_nan=False).encode(), 9))
         with pq.ParquetWriter(buffer, table.schema, compression="zstd", compression_level=9) as writer:
@@ -266,6 +274,7 @@ def _read_parquet(path: Path) -> Record:
             (t, task): {name: AggregateMetric.from_dict(total) for name, total in by_name.items()}
             for t, task, by_name in about.pop(_TOTALS, [])
         }
+        levels = {(t, task): tuple(Level(*one) for one in each) for t, task, each in about.pop(_LEVELS, [])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, pa.ArrowException):
         is_run = False
     if not is_run:
@@ -276,11 +285,16 @@ def _read_parquet(path: Path) -> Record:
             about["timing"] = json.loads(seconds.read_bytes())
         except (OSError, ValueError):
             raise DataError(f"{seconds} is damaged; remove it: only the run's seconds are lost") from None
-    record = Record(about, lambda: _read_tests(path, record, totals))
+    record = Record(about, lambda: _read_tests(path, record, totals, levels))
     return record
 
 
-def _read_tests(path: Path, record: Record, totals: Mapping[tuple[int, str], Mapping[str, AggregateMetric]]) -> Tests:
+def _read_tests(
+    path: Path,
+    record: Record,
+    totals: Mapping[tuple[int, str], Mapping[str, AggregateMetric]],
+    levels: Mapping[tuple[int, str], tuple[Level, ...]],
+) -> Tests:
     try:
         table = pq.read_table(path)
         table = table.cast(_with_values(table.column_names[len(_SCHEMA) :]))
@@ -289,7 +303,8 @@ def _read_tests(path: Path, record: Record, totals: Mapping[tuple[int, str], Map
     tests = {}
     for t, task in [(result["t"], task) for result in record.results for task in result["tasks"]]:
         rows = table.filter((pc.field("t") == t) & (pc.field("task") == task))
-        tests[t, task] = _tested(rows, record.config["k"], totals.get((t, task), {}), by_event=task == "event")
+        tested = _tested(rows, record.config["k"], totals.get((t, task), {}), by_event=task == "event")
+        tests[t, task] = _with_levels(tested, rows, levels.get((t, task), ()))
     return tests
 
 
@@ -317,9 +332,37 @@ def _rows(t: int, task: str, tested: UserResults, schema: pa.Schema) -> pa.Table
         pa.array(np.repeat(tested.is_cold, n_lists)),
         pa.array(tested.n_positives.astype(np.int32)),
         ranks,
+        pa.nulls(n, pa.int16()) if tested.strata is None else pa.array(np.repeat(tested.strata, n_lists), pa.int16()),
+        _level_column(tested, n),
         *(pa.array(values.get(name, [None] * n), pa.float64()) for name in schema.names[len(_SCHEMA) :]),
     ]
     return pa.table(columns, schema=schema)
+
+
+def _level_column(tested: UserResults, n: int) -> pa.Array:
+    if tested.level_values is None:
+        return pa.nulls(n, pa.list_(pa.float32()))
+    width, n_lists = (
+        tested.level_values.shape[1],
+        np.ones(len(tested.users)) if tested.n_lists is None else tested.n_lists,
+    )
+    is_first = np.zeros(n, np.bool_)
+    is_first[(np.cumsum(n_lists) - n_lists).astype(np.int64)] = True
+    bounds = np.r_[0, np.cumsum(is_first * width)]
+    values = pa.array(tested.level_values.ravel(), pa.float32())
+    lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values)
+    return pc.if_else(pa.array(is_first), lists, pa.scalar(None, lists.type))
+
+
+def _with_levels(tested: UserResults, rows: pa.Table, levels: tuple[Level, ...]) -> UserResults:
+    """Add the strata and the values at each level from the rows of a file."""
+    first = np.arange(len(rows)) if tested.n_lists is None else np.cumsum(tested.n_lists) - tested.n_lists
+    strata = None if rows["stratum"].null_count else rows["stratum"].to_numpy()[first].astype(np.int16)
+    values = None
+    if levels:
+        flat = rows["level_values"].combine_chunks().flatten().to_numpy()
+        values = flat.astype(np.float64).round(LEVEL_DIGITS).reshape(len(tested.users), len(levels))
+    return replace(tested, strata=strata, levels=levels, level_values=values)
 
 
 def _tested(rows: pa.Table, k: int, totals: Mapping[str, AggregateMetric], *, by_event: bool) -> UserResults:

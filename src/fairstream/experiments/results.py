@@ -38,6 +38,7 @@ class PeriodResult:
             "training": {} if report is None else {name: getattr(report, name) for name in names},
             "advantaged": list(self.advantaged),
             "event_weights": dict(self.update.event_weights),
+            "level": list(self.update.level),
             "tasks": {name: _task_document(evaluation) for name, evaluation in self.tasks.items()},
         }
         if explained:

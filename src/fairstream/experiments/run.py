@@ -12,9 +12,11 @@ import torch
 
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.sources import recognise
-from fairstream.display import Summary, Tabular
+from fairstream.display import Summary, Table, Tabular
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric
+from fairstream.evaluation.by_group import ordered
+from fairstream.evaluation.score_cells import FEW_GROUPS, group_cells, group_headings, regret_sentences
 from fairstream.experiments.config import RunConfig, protocol_of
 from fairstream.experiments.identity import groups_of, resolved
 from fairstream.experiments.record import Record, Tests
@@ -83,7 +85,8 @@ class Run(Tabular, Iterator[PeriodResult]):
 
     def _make_evaluator(self, metrics: Sequence[str] | Mapping[str, Metric] | None) -> Evaluator:
         config, randomness = self.config, Randomness(self.config.seed)
-        return Evaluator(config.k, self.groups, randomness, config.min_group_size, config.n_resamples, metrics)
+        options = (config.k, self.groups, randomness, config.min_group_size, config.n_resamples, metrics)
+        return Evaluator(*options, at_levels=True)
 
     def __next__(self) -> PeriodResult:
         before = self.results[-1] if self.results else self.begin()
@@ -110,8 +113,8 @@ class Run(Tabular, Iterator[PeriodResult]):
         trained_items = np.zeros(history.n_items, np.bool_)
         trained_items[events.items[trained[events.users]]] = True
         about: dict[str, Any] = {"features": self._features, "event_weights": update.event_weights}
-        self._state = State(model, optimizer, history, self.groups, *ids, trained, trained_items, 0, 0, **about)
-        self._unjudged = update
+        state = State(model, optimizer, history, self.groups, *ids, trained, trained_items, 0, 0, **about)
+        self._state, self._unjudged = self._trainer.begin_target(state, update)
         return self.begin()
 
     def expected_work(self) -> list[int]:
@@ -237,6 +240,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         """Test W_t, which is in service, or another state in its place, on one task."""
         state = state or self._begun()
         span = self.periods.remaining(t) if task == "remain" else self.periods.span(t + 1)
+        evaluator = replace(evaluator, at_levels=evaluator.at_levels and task != "remain")
         return evaluator.evaluate(
             state.model,
             self.log.users[span],
@@ -260,7 +264,13 @@ class Run(Tabular, Iterator[PeriodResult]):
             for name in list(tested.metrics)[:1]
         ]
         headings = ["t", "update", "task", "metric", *(tests[0][2].headings if tests else ())]
-        return Summary(title, headings, rows, self.notes)
+        if not rows or len(self._names()) < FEW_GROUPS:
+            return Summary(title, headings, rows, self.notes)
+        task, metric = tests[0][1], rows[0][3]
+        score = self.summary()[task][metric]
+        by_group = [[name, *group_cells(score, name)] for name in ordered(self._names())]
+        groups = Table([f"{self.groups.attribute}, {task}, mean over t", *group_headings(score, metric)], by_group)
+        return Summary(title, headings, rows, self.notes, [groups], regret_sentences(score))
 
     def to_arrow(self) -> pa.Table:
         """As an Arrow table, a row for each period so far, task, metric and group, "all" being everyone.
@@ -350,7 +360,7 @@ def _tests_of(results: Iterable[PeriodResult]) -> Tests:
 
 def run(
     log: EventLog,
-    method: str = "FADE",
+    method: str | None = None,
     *,
     model: str | ModelFactory | None = None,
     loss: str | Loss | None = None,
@@ -366,7 +376,10 @@ def run(
     ----------
     log
         The events.
-    method, model, loss, fairness, strategy
+    method
+        A registered method; by default "FADE" under the paper's protocol or with an option of a fairness loss, else
+        "Finetune" with the target least-regret.
+    model, loss, fairness, strategy
         As for `FairRecommender`.
     metrics
         What is measured: names, or custom functions by name.

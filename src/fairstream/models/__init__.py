@@ -11,6 +11,7 @@ from fairstream.models.blend import Blend, BlendScorer
 from fairstream.models.config import MODELS, CustomModel, Model, ModelConfig, resolve_model
 from fairstream.models.context import NO_CONTEXT, TASKS, Context, ContextBuilder, Mask, Task
 from fairstream.models.item_item import ItemItem, ItemItemScorer
+from fairstream.models.levels import NO_LEVEL, Level, Tilt, levels_of, tilts
 from fairstream.models.mf import MF, MFScorer
 from fairstream.models.ncf import NCF, NCFScorer
 from fairstream.models.popularity import Popularity, PopularityScorer, RecentPopularity, RecentPopularityScorer
@@ -44,6 +45,7 @@ __all__ = [
     "MODELS",
     "NCF",
     "NO_CONTEXT",
+    "NO_LEVEL",
     "TASKS",
     "Blend",
     "BlendScorer",
@@ -56,6 +58,7 @@ __all__ = [
     "ItemItem",
     "ItemItemScorer",
     "ItemTable",
+    "Level",
     "MFScorer",
     "Mask",
     "Model",
@@ -71,11 +74,14 @@ __all__ = [
     "Scorer",
     "Table",
     "Task",
+    "Tilt",
     "UserTable",
     "UserWeights",
     "WindowScorer",
     "closed_forms",
+    "levels_of",
     "make_model",
     "resolve_model",
     "takes_weights",
+    "tilts",
 ]

@@ -98,6 +98,11 @@ class BlendScorer(Scorer):
         weights, parts = self._weights_of(context), self._part_scorer(users, context)
         return lambda start, stop: self._blended(weights, parts(start, stop))
 
+    def tilted(self, scores: Tensor, tilt: Tensor, context: Context) -> Tensor:
+        """A tilt is added to the logarithm of each popularity."""
+        of_popularity = self._weights_of(context)[:, -len(self.popular) :].sum(dim=1, keepdim=True)  # (B, 1)
+        return torch.addcmul(scores, of_popularity, tilt)
+
     def _part_scorer(self, users: Tensor, context: Context) -> Callable[[int, int], list[Tensor]]:
         sequence = self.sequence.block_scorer(users, self._latest(context))
         item_item = self.item_item.block_scorer(users, context)

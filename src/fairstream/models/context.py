@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fairstream.data import History, Rows
+from fairstream.models.levels import Tilt
 
 if TYPE_CHECKING:
     from fairstream.models.scorer import Scorer
@@ -50,6 +51,7 @@ class ContextBuilder:
     items: Rows | None = None  # the sorted rows of the items that the model can score; None: all of them
     observed: History | None = None  # a longer history to read latest items from; its later events are not learned
     task: Task = "event"
+    tilt: Tilt | None = None  # (n_items,) of the level in force, for lists; None: no level
 
     def observing(self, history: History) -> ContextBuilder:
         """Return a builder that reads latest items from a longer history; the trained users stay the same."""

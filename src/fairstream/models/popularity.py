@@ -49,6 +49,9 @@ class PopularityScorer(ClosedFormScorer):
     def score_range(self, users: Tensor, start: int, stop: int, context: Context = NO_CONTEXT) -> Tensor:
         return self.popularity[start:stop].expand(len(users), -1)
 
+    def tilted(self, scores: Tensor, tilt: Tensor, context: Context = NO_CONTEXT) -> Tensor:
+        return scores * tilt.double().exp()
+
 
 class RecentPopularityScorer(PopularityScorer):
     """s_ui = Σ_e w_e 2^(−age_e / h) over the events e of item i; see `RecentPopularity`.

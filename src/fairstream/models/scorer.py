@@ -76,6 +76,13 @@ class Scorer(nn.Module, ABC):
         """
         return lambda start, stop: self.score_range(users, start, stop, context)
 
+    def tilted(self, scores: Tensor, tilt: Tensor, context: Context) -> Tensor:
+        """Scores (B, C) and the tilts (C,) of the same items → the scores at that level (see `models.levels`).
+
+        By default popularity is no part of the model, so no level changes its scores.
+        """
+        return scores
+
     def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
         """Users (B,) → vectors of the users (B, d) and of all items (n_items, d) whose inner products are the scores.
 

@@ -21,7 +21,7 @@ PARTS = {
     "lever": "fairness lever",
 }
 """The names of the parts, in order."""
-_TASKS = {"event": "at each event", "next": "with one list for the period"}
+TASKS = {"event": "at each event", "next": "with one list for the period"}
 _EVERYONE = "Everyone"
 _ROW_HEIGHT, _PERIODS_HEIGHT = 30, 200
 _MARGIN = 0.05
@@ -36,7 +36,7 @@ def summary(explained: Explained) -> list[str]:
     gap = next(iter(moves), None)
     if len(moves) > 2:
         gap = max(moves, key=lambda name: (not moves[name].includes_zero, abs(moves[name].value)))
-    words = macros("change.txt").summary(explained, explained.shown, _TASKS[explained.task], _named, gap)
+    words = macros("change.txt").summary(explained, explained.shown, TASKS[explained.task], _named, gap)
     return str(words).splitlines()
 
 
@@ -54,7 +54,7 @@ def change_page(explained: Explained) -> str:
         title=f"What changed: {explained.name}",
         explained=explained,
         metric=explained.metric.upper(),
-        task=_TASKS[explained.task],
+        task=TASKS[explained.task],
         sentences=summary(explained),
         styles=styles,
         pictures=_pictures(subjects, charts, styles, "part", words.moved),
@@ -80,7 +80,7 @@ def _pictures(
     parts = [part for change in changes.values() for part in change.parts.values()]
     ends = [0.0, *(end for part in parts for end in (part.value, *(part.interval or ())))]
     margin = (max(ends) - min(ends) or 0.01) * _MARGIN
-    spec = _part_spec(styles, (min(ends) - margin, max(ends) + margin))
+    spec = part_spec(styles, (min(ends) - margin, max(ends) + margin))
     pictures = []
     for position, (name, change) in enumerate(changes.items()):
         rows = []
@@ -111,7 +111,8 @@ def _tooltip(*fields: tuple[str, str]) -> list[Any]:
     ]
 
 
-def _part_spec(styles: Styles, domain: tuple[float, float]) -> dict[str, Any]:
+def part_spec(styles: Styles, domain: tuple[float, float]) -> dict[str, Any]:
+    """Return a chart of parts as bars with intervals: rows of `part`, `value`, `low`, `high`."""
     alt, names = altair(), [name for name, _ in styles]
     shown = _tooltip(("part:N", "part"), ("value:Q", "change"), ("low:Q", "95 % from"), ("high:Q", "to"))
     y = alt.Y("part:N", title=None, sort=names, axis=alt.Axis(labelLimit=140, labelOverlap=False))

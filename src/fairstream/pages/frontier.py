@@ -53,7 +53,7 @@ def picture(frontier: Frontier, format: PictureFormat = "png") -> bytes:  # noqa
     >>> from fairstream import FairRecommender, synthetic_stream
     >>> stream = synthetic_stream(n_users=100, n_items=60, n_events=3000, seed=0)
     >>> rec = FairRecommender("popularity", device="cpu").fit(stream.events, users=stream.users)
-    >>> picture(rec.frontier(levels=[1, 4], n_periods=2, n_resamples=20), "svg")[:4]
+    >>> picture(rec.frontier(levels=[1, 5], n_periods=2, n_resamples=20), "svg")[:4]
     b'<svg'
 
     """
@@ -80,7 +80,7 @@ def _titles(frontier: Frontier) -> tuple[str, str]:
         f"{frontier.metric} {FRONTIER_TASKS[frontier.task]}, {frontier.n_users:,} users, "
         f"{counted(len(frontier.period_ends) - 2, 'period')}; 95 % intervals over users"
     )
-    return f"What each level of {frontier.lever} costs", subtitle
+    return frontier.title, subtitle
 
 
 def _page(frontier: Frontier) -> str:
@@ -115,7 +115,7 @@ def _tradeoff(frontier: Frontier) -> Any:
     """Draw the gap and the change in quality of each level, with intervals, and a band for the accepted gap."""
     alt = altair()
     rows = [_row(frontier, level) for level in frontier.levels]
-    limit, xs = frontier.max_disparity, [row[end] for row in rows for end in ("gap_low", "gap_high")] + [0.0]
+    limit, xs = frontier.max_gap, [row[end] for row in rows for end in ("gap_low", "gap_high")] + [0.0]
     if limit is not None:
         xs += [limit, *([-limit] if min(xs) < 0 else [])]
     x_range, y_range = axis_range(xs), axis_range([row[end] for row in rows for end in ("low", "high")] + [0.0])

@@ -41,6 +41,7 @@ def runs_page(
         if comparison is None
         else {
             "contenders": comparison.table(),
+            **({} if (table := comparison.regret_table()) is None else {"regret": table}),
             "differences": difference_table(comparison, comparison.contenders[0].label),
         },
         group_table=group_table(runs, task, metric) if data["groups"] else None,

@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING, Any
 from fairstream.display import Table
 from fairstream.evaluation.by_group import ordered
 from fairstream.evaluation.score_cells import (
+    ABOUT_REGRET,
     CHANCE_MARK,
     LEGEND,
+    alignment,
     difference_cells,
     gap_cells,
     gap_headings,
+    group_cells,
+    group_headings,
     plus_minus,
+    regret_sentences,
     score_cells,
     shown_groups,
 )
 from fairstream.experiments.config import TASK_NAMES
-from fairstream.text import MISSING, between, count, counted, number, signed, signed_percent
+from fairstream.models import NO_LEVEL, Level
+from fairstream.text import MISSING, between, count, counted, number, percent, signed, signed_percent
 
 if TYPE_CHECKING:
     from fairstream.experiments import Comparison, Frontier
@@ -71,6 +77,19 @@ def period_table(document: Document, task: str, others: Mapping[str, Document] |
     return Table(["period", "step", main, *headings, "seconds"], rows, title, _caption(document, task, main), "rl")
 
 
+def _levels(document: Document) -> list[str]:
+    """Return a line on the levels in force, if there were any: each with the period from which it was served."""
+    changes, before = [], str(NO_LEVEL)
+    for result in [document["pretrained"], *document["periods"]]:
+        # Several seeds have a list of them.
+        stored = result["levels"] if "levels" in result else [result.get("level") or NO_LEVEL]
+        level = " / ".join(str(Level(*each)) for each in stored)
+        if level != before:
+            changes.append(f"{level} from period {result['t']} on")
+        before = level
+    return [f"level: {', '.join(changes)}"] if changes else []
+
+
 def metric_table(document: Document, task: str) -> Table:
     """Return every metric, averaged over the periods."""
     headings, cells = _scores_of(document)
@@ -86,29 +105,34 @@ def _scores_of(document: Document) -> tuple[list[str], Callable[[Mapping[str, An
 
 
 def group_table(documents: Mapping[str, Document], task: str, metric: str | None = None) -> Table:
-    """Return the score of each group and its gap to the rest in each run, averaged over the periods."""
+    """Return the score of each group, its regret and its gap to the rest in each run, averaged over the periods."""
     first = next(iter(documents.values()))
     metric, names = metric or next(iter(first["summary"][task])), ordered(first["data"]["groups"])
-    rows = []
-    for label, document in documents.items():
-        score, begin = document["summary"][task][metric], [label] if len(documents) > 1 else []
-        gaps = score.get("gaps") or {}
+    several, scores = len(documents) > 1, [document["summary"][task][metric] for document in documents.values()]
+    like = next((score for score in scores if score.get("regret")), scores[0])
+    headings, rows, captions = group_headings(like, metric), [], [LEGEND]
+    for label, score in zip(documents, scores, strict=True):
+        begin, gaps = [label] if several else [], score.get("gaps") or {}
         excluded = [name for name in names if not gaps.get(name)]
         listed = len(excluded) <= MAX_LISTED
         for name in names:
             if name not in excluded:
-                rows.append([*begin, name, number(score["by_group"][name]), *gap_cells(gaps[name])])
+                mean, *rest = group_cells(score, name)
+                # A run without levels, such as a reranking, has no regret among others that do.
+                missing = [MISSING] * (len(headings) - 1 - len(rest))
+                rows.append([*begin, name, mean, *rest[:1], *missing, *rest[1:]])
             elif listed:
-                rows.append([*begin, name, "excluded", *[""] * 4])
+                rows.append([*begin, name, "excluded", *[""] * (len(headings) - 1)])
         if not listed:
-            rows.append([*begin, f"{len(excluded)} groups", "excluded", *[""] * 4])
-    several = len(documents) > 1
+            rows.append([*begin, f"{len(excluded)} groups", "excluded", *[""] * (len(headings) - 1)])
+        captions += [f"{label}: {line}" if several else line for line in regret_sentences(score)]
+    all_headings = [*(["method"] if several else []), "group", *headings]
     return Table(
-        [*(["method"] if several else []), "group", metric, "gap to the rest", _INTERVAL, "p", "null"],
+        all_headings,
         rows,
         f"{metric} by {first['data']['group']} on {TASK_NAMES[task]}, mean over the periods",
-        LEGEND,
-        align="ll" if several else "l",
+        "\n".join([*captions, *([ABOUT_REGRET] if like.get("regret") else [])]),
+        alignment(all_headings, "ll" if several else "l"),
     )
 
 
@@ -128,19 +152,22 @@ def slice_table(document: Document, task: str) -> Table:
     return Table(headings, rows, f"{main} on {TASK_NAMES[task]} by slice, mean over the periods")
 
 
-def method_table(documents: Mapping[str, Document], task: str, metric: str) -> Table:
-    """Return one row for each run, averaged over its periods."""
-    groups = next(iter(documents.values()))["data"]["groups"]
+def method_table(documents: Mapping[str, Document], comparison: Comparison) -> Table:
+    """Return one row for each run of a comparison, in its order, averaged over the periods."""
+    groups, task, metric = next(iter(documents.values()))["data"]["groups"], comparison.task, comparison.metric
     rows = []
-    for name, document in documents.items():
+    for (name, document), contender in zip(documents.items(), comparison.contenders, strict=True):
         score = document["summary"][task][metric]
         newcomers = document["slices"][task]["cold_users"][metric]["mean"]
         gap, interval, *_ = gap_cells(score["disparity"])
-        means = [score["mean"], *(score["by_group"][group] for group in groups), newcomers]
+        means = [score["mean"], *(score["by_group"][group] for group in groups)]
         size, seconds = number(score["abs_performance_disparity"]), _mean_seconds(_update_seconds(document))
-        rows.append([name, *map(number, means), gap, interval, size, seconds])
-    headings = ["", metric, *groups, "newcomers", "PD", _INTERVAL, "mean |PD|", "s / update"]
-    return Table(headings, rows, f"{metric} on {TASK_NAMES[task]}, mean over the periods", LEGEND)
+        regret = [percent(contender.regret_to_best[group].value) for group in groups]
+        rows.append([name, *map(number, means), *regret, number(newcomers), gap, interval, size, seconds])
+    regrets = [f"regret {group}" for group in groups]
+    headings = ["", metric, *groups, *regrets, "newcomers", "PD", _INTERVAL, "mean |PD|", "s / update"]
+    caption = f"{LEGEND}\nregret: how much less a group gets than its best of these systems, at any of their levels"
+    return Table(headings, rows, f"{metric} on {TASK_NAMES[task]}, mean over the periods", caption)
 
 
 def recovery_line(probe: Mapping[str, Any]) -> str:
@@ -180,6 +207,7 @@ def _caption(document: Document, task: str, main: str) -> str:
         p = "" if spread["p_value"] is None else f" (p = {number(spread['p_value'], 3)})"
         sizes.append(f"spread between groups {number(spread['value'])}{p}")
     lines = [", ".join(sizes), "null: the size it has on average (null mean) where the groups' means are equal", LEGEND]
+    lines += _levels(document)
     excluded: dict[str, int] = {}
     for period in document["periods"]:
         for name, n in period["tasks"][task]["excluded_groups"].items():
@@ -202,12 +230,14 @@ def _caption(document: Document, task: str, main: str) -> str:
 def difference_table(comparison: Comparison, against: str) -> Table:
     """Return every other contender minus one."""
     gap = "mean |PD|" if comparison.n_groups == 2 else "behind by"
+    regret = ["largest regret", _INTERVAL] if comparison.attainable else []
+    rows = []
+    for one in comparison.against(against):
+        cells = [one.label, *difference_cells(one.performance), *difference_cells(one.disparity)]
+        rows.append([*cells, *difference_cells(one.largest_regret)[: len(regret)]])
     return Table(
-        ["method", comparison.metric, _INTERVAL, gap, _INTERVAL],
-        [
-            [one.label, *difference_cells(one.performance), *difference_cells(one.disparity)]
-            for one in comparison.against(against)
-        ],
+        ["method", comparison.metric, _INTERVAL, gap, _INTERVAL, *regret],
+        rows,
         f"The others minus {against}, on the same users and seeds",
         f"{CHANCE_MARK} the interval contains 0",
     )

@@ -24,7 +24,7 @@ from fairstream._version import __version__
 from fairstream.data import Columns, Groups, History, Vocabulary, utf8
 from fairstream.errors import CheckpointError
 from fairstream.files import replace_file
-from fairstream.models import resolve_model
+from fairstream.models import Level, resolve_model
 from fairstream.recipe import GroupWeight, saved_options
 from fairstream.recommender.model_builder import tensors_of
 from fairstream.recommender.state import State
@@ -33,9 +33,9 @@ from fairstream.registry import CUSTOM
 from fairstream.strategies import FineTune
 from fairstream.training import RuntimeConfig, Tensors, Training
 
-FORMAT = 4
+FORMAT = 5
 _MANIFEST = "manifest.json"
-_FIELDS = ("t", "started_at", "memory", "event_weights", "lacks_groups", "control")  # JSON values
+_FIELDS = ("t", "started_at", "memory", "event_weights", "lacks_groups", "level", "replays")  # JSON values
 
 
 def write_checkpoint(folder: Path, state: State, trainer: Trainer) -> None:
@@ -158,6 +158,8 @@ def _tensors(state: State) -> Tensors:
     }
     if state.features is not None:
         columns["items/features"] = state.features
+    if state.tilt is not None:
+        columns["items/tilt"] = state.tilt
     return (
         tensors_of(state)
         | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
@@ -213,8 +215,9 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
     saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
     if not ends or fields["t"] < 0 or not isinstance(saved["attribute"], str):
         raise ValueError("period_ends, t or the attribute of the groups")
-    if not all(isinstance(fields[name], dict) for name in ("memory", "event_weights", "control")):
-        raise TypeError("memory, event_weights and control must be objects")
+    if not all(isinstance(fields[name], dict) for name in ("memory", "event_weights", "replays")):
+        raise TypeError("memory, event_weights and replays must be objects")
+    fields["level"] = Level(*fields["level"])
     if manifest["recipe"]["strategy"] != trainer.recipe.to_json()["strategy"]:
         fields["memory"] = {}  # it is that of another strategy
     groups = Groups(saved["attribute"], tuple(saved["names"]), tensors["groups/codes"].numpy(), saved["choice"])
@@ -234,6 +237,7 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
         columns=Columns(**manifest["columns"]),
         last_time=_time_from_json(manifest["last_time"]),
         features=features,
+        tilt=tensors["items/tilt"].numpy() if "items/tilt" in tensors else None,
         **fields,
     )
 

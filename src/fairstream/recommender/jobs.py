@@ -22,7 +22,7 @@ from fairstream.recipe import Recipe
 from fairstream.recommender.model_builder import ModelBuilder, Trained
 from fairstream.recommender.state import NewEvents
 from fairstream.sampling import EveryItem, NegativeSampler, SharedNegatives
-from fairstream.strategies import Control, Plan
+from fairstream.strategies import Plan
 from fairstream.threads import limit_threads, training_threads
 from fairstream.training import (
     Batches,
@@ -44,8 +44,6 @@ from fairstream.training.optimizers import own_memory, set_learning_rate
 MAX_RANKED_ITEMS = 5_000  # sequence models rank each positive among all items of a catalogue up to this size …
 N_SHARED = 1_024  # … and among a sample of this size, drawn for each batch, in a larger one
 MIN_USERS_OF_AN_ITEM = 10  # fewer users of known groups could be identified by the item: their events count once
-LAMBDA_PER_LOG_WEIGHT: Mapping[str, float] = {"log-likelihood": 0.25}
-"""λ per unit of log weight if a controller sets it, by the surrogate of the fairness loss; 2 for all others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +56,6 @@ class TrainingRequest:
     t: int
     unlearned: Rows  # positions of the events that the model has not learned
     event_weights: Mapping[str, float]  # how many times the events of each group count
-    control: Control | None = None  # the controller's decision, if there is a controller
     was_weighted: bool = False  # whether the model has learned events with other weights
 
     @property
@@ -192,19 +189,6 @@ class JobRunner:
             part.learn(subset, positions, **(weights if takes_weights(part) else {}))
 
     @property
-    def sets_lambda(self) -> bool:
-        """Whether the controller sets λ of gradient descent; raises if the target's lever does not fit the model."""
-        target = self.recipe.target
-        if target is None:
-            return False
-        if target.lever == "event-weights" and not self.takes_event_weights:
-            raise ConfigurationError(
-                f"{self.recipe.model.name} with the loss {self.recipe.training.loss} takes no event weights; choose a "
-                f"sequence model with the loss softmax, or the lever fairness-loss"
-            )
-        return target.lever == "fairness-loss" or not self._descent_takes_event_weights
-
-    @property
     def takes_event_weights(self) -> bool:
         """Whether some part of the model lets the events of a group count more."""
         return self._descent_takes_event_weights or any(map(takes_weights, closed_forms(self.models.example).values()))
@@ -214,19 +198,13 @@ class JobRunner:
         is_window = isinstance(self.models.example.gradient_part, WindowScorer)
         return is_window and self.recipe.objective.is_weighted
 
-    def lambda_of(self, control: Control) -> float:
-        surrogate = getattr(self.recipe.objective.fairness, "surrogate", "hit")
-        return LAMBDA_PER_LOG_WEIGHT.get(surrogate, 2.0) * control.log_weight
-
     def is_undirected(self, groups: Groups) -> bool:
         """Return whether the fairness loss needs to know the advantaged group and none is declared."""
         return getattr(self.recipe.objective.fairness, "needs_advantaged", False) and not groups.has_advantaged
 
     def _objective(self, request: TrainingRequest) -> Objective:
-        """The training objective, with the controller's λ; λ = 0 if the fairness loss is undirected."""
-        objective, control = self.recipe.objective, request.control
-        if self.sets_lambda and control is not None and control.log_weight != 0:
-            return replace(objective, lambda_=self.lambda_of(control), mu=self.recipe.n_fairness_negatives)
+        """The training objective; λ = 0 if the fairness loss is undirected."""
+        objective = self.recipe.objective
         if self.is_undirected(request.new_events.groups):
             return replace(objective, lambda_=0.0, mu=self.recipe.training.n_negatives)
         return objective
@@ -244,9 +222,6 @@ class JobRunner:
         rows, training, is_window = self.models.rows(history), self.recipe.training, isinstance(model, WindowScorer)
         objective, user_weights = self._objective(request), request.user_weights
         signs = groups.signs(groups.n_groups_among(rows.n_users))
-        if self.sets_lambda and request.control is not None:
-            signs = [request.control.sign(name) for name in groups.names[: len(signs)]]
-            user_weights = None
         if training.activity_exponent and not (is_window and self.recipe.objective.is_weighted):
             raise ConfigurationError(
                 "activity_exponent weighs the events of sequence models (gru, sasrec, blend) in the softmax loss; "

@@ -9,15 +9,15 @@ from typing import NamedTuple
 from fairstream.evaluation import Evaluation, Evaluator, Metric, resolve_metrics
 from fairstream.models import ContextBuilder, RecentPopularityScorer
 from fairstream.recommender.state import NewEvents, State
-from fairstream.strategies import MaxGap, Measured, MeasureGroups, UserQuality
+from fairstream.strategies import PeriodReplay, ReplayGroups, Target, UserQuality
 
 
 class Judgement(NamedTuple):
-    """The results of W_{t−1} on D_t before learning it that the strategy and the controller need."""
+    """The results of W_{t−1} on D_t before learning it that the strategy and the target need."""
 
     quality: float | None = None  # mean NDCG of the users that the model knew
     users: UserQuality | None = None  # NDCG of each of these users, for the strategy
-    measured: Measured | None = None  # the groups' means, for the controller
+    replay: PeriodReplay | None = None  # all levels, for the target
 
 
 UNJUDGED = Judgement()
@@ -25,7 +25,7 @@ UNJUDGED = Judgement()
 
 def judge_users(evaluator: Evaluator, state: State, events: NewEvents, known: Evaluation | None) -> Judgement:
     """NDCG of the users that the model knew; newcomers get the fallback, which says nothing about the model."""
-    evaluator = replace(evaluator, metrics=("ndcg",), n_resamples=0, min_group_size=1)
+    evaluator = replace(evaluator, metrics=("ndcg",), n_resamples=0, min_group_size=1, at_levels=False)
     tested = evaluate_state(evaluator, state, events) if known is None else known
     reference = evaluate_state(evaluator.plain, state, events, is_popularity=True)
     # Values of other metrics may share a name.
@@ -36,33 +36,33 @@ def judge_users(evaluator: Evaluator, state: State, events: NewEvents, known: Ev
     return Judgement(main.mean, UserQuality(warm[0].users, values, baseline, groups))
 
 
-def measure_gaps(
+def replay_levels(
     evaluator: Evaluator,
     state: State,
     events: NewEvents,
-    target: MaxGap,
+    target: Target,
     known: Evaluation | None,
     metrics: Mapping[str, Metric],
-    by: MeasureGroups | None,
-) -> Measured:
-    """Measure the groups' means on the task and by the metric of a target; `by` replaces `Measured.of`."""
+    by: ReplayGroups | None,
+) -> PeriodReplay | None:
+    """Test every level on new events, by the task and the metric of a target; `by` replaces `PeriodReplay.of`.
+
+    None where there are no two groups yet, or the hits do not determine the metric.
+    """
     custom = {target.metric: metrics[target.metric]} if target.metric in metrics else (target.metric,)
     (metric,) = resolve_metrics(custom, 20, evaluator.named_metrics)
     # A list is no longer than the catalogue.
     name = f"{metric.name.rpartition('@')[0]}@{min(metric.k, state.history.n_items)}"
-    evaluator = replace(evaluator.plain, metrics={name: metric.metric}, k=1, n_resamples=0)
-    (metric,) = evaluator.resolved_metrics
-    by_event, baseline = target.task == "event", None
-    if known is None or metric.name not in known.metrics:
-        known = evaluate_state(evaluator, state, events, by_event=by_event)
-    if target.max_group_loss is not None:
-        popularity = evaluate_state(evaluator, state, events, by_event=by_event, is_popularity=True)
-        baseline = popularity.tested.values_of(metric)
+    if known is None or not known.tested.levels or next(iter(known.metrics)) != name:
+        evaluator = replace(evaluator.plain, metrics={name: metric.metric}, k=1, n_resamples=0, at_levels=True)
+        known = evaluate_state(evaluator, state, events, by_event=target.task == "event")
     results, names = known.tested, events.groups.names
-    values = results.values_of(metric)
+    if results.level_values is None:
+        return None
     if by is not None:
-        return by(results.users, values, results.codes, names, baseline)
-    return Measured.of(values, results.codes, names, evaluator.min_group_size, baseline)
+        return by(results.users, results.level_values, results.codes, names, results.levels)
+    options = (evaluator.min_group_size, results.strata)
+    return PeriodReplay.of(results.levels, results.level_values, results.codes, names, *options)
 
 
 def evaluate_state(
@@ -73,7 +73,7 @@ def evaluate_state(
     if is_popularity:
         n_items, device = evaluator.n_rankable(state.history), state.model.device
         model = RecentPopularityScorer.of(state.history, n_items).eval().to(device)
-        contexts = ContextBuilder(0, state.history, None, device)
+        contexts = ContextBuilder(0, state.history, None, device)  # without a level: a baseline
     return evaluator.evaluate(
         model, events.users, events.items, history=state.history, contexts=contexts, t=state.t, by_event=by_event
     )

@@ -12,15 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from fairstream.data import History, Rows, Vocabulary, id_column
+from fairstream.data import Groups, History, Rows, Vocabulary, id_column
 from fairstream.distributed import PROCESS_BYTES, current_cluster
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import best_items
 from fairstream.evaluation.requests import n_bytes
 from fairstream.files import new_folder
-from fairstream.models import TASKS, ContextBuilder, Scorer, Task
+from fairstream.models import TASKS, ContextBuilder, Level, Scorer, Task, Tilt, tilts
 from fairstream.recommender.state import State
 
+AUDIENCE_WEIGHT = 4.0  # how many times the events of an audience count in popularity (docs/lab-log.md)
 _ROW_BYTES = 200  # memory per item of a list while it is ranked and written
 
 
@@ -36,12 +37,15 @@ class ListMaker:
     allowed: Rows | None  # the sorted rows of the allowed items; None: all of them
 
     @classmethod
-    def of(cls, state: State, k: int, task: Task, *, exclude: Any, only: Any) -> ListMaker:
-        """Rank with a recommender's state; `exclude` and `only` as for `FairRecommender.recommend`."""
+    def of(cls, state: State, k: int, task: Task, *, exclude: Any, only: Any, audience: Any = None) -> ListMaker:
+        """Rank with a recommender's state; the other options as for `FairRecommender.recommend`."""
+        contexts = replace(state.contexts, task=check_task(task))
+        if audience is not None:
+            contexts = replace(contexts, tilt=_lean(state, audience))
         return cls(
             state.model,
             state.history,
-            replace(state.contexts, task=check_task(task)),
+            contexts,
             state.item_ids.ids,
             min(k, state.history.n_items),
             _allowed(state.item_ids, exclude, only),
@@ -82,7 +86,7 @@ class ListMaker:
                     fallback() if is_fallback else self.model,
                     rows[chosen],
                     self.history,
-                    contexts=ContextBuilder(0, self.history) if is_fallback else self.contexts,
+                    contexts=self._newcomers if is_fallback else self.contexts,
                     k=self.k,
                     allowed=self.allowed,
                 )
@@ -97,6 +101,10 @@ class ListMaker:
                 "source": pa.array(np.where(by_model, "model", "popularity")[row]),
             }
         )
+
+    @property
+    def _newcomers(self) -> ContextBuilder:
+        return ContextBuilder(0, self.history, tilt=self.contexts.tilt)
 
     def write(self, folder: Path, ids: pa.Array, rows: Rows, fallback: Scorer, *, users_per_file: int) -> None:
         """Write the lists of users into a new folder; on a cluster, a task writes each file."""
@@ -137,6 +145,19 @@ def check_task(task: Task) -> Task:
     if task not in TASKS:
         raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     return task
+
+
+def _lean(state: State, audience: Any) -> Tilt:
+    """The tilt of the level in force, plus that of popularity among some users."""
+    rows = state.user_ids.lookup(id_or_ids(audience))
+    is_in = np.zeros(max(state.history.n_users, len(state.user_ids)), np.int16)
+    is_in[rows[rows >= 0]] = 1
+    tilt = tilts(
+        state.history, Groups("audience", ("others", "audience"), is_in), [Level("audience", AUDIENCE_WEIGHT)]
+    )[0]
+    if state.tilt is not None:
+        tilt[: len(state.tilt)] += state.tilt
+    return tilt
 
 
 def _allowed(item_ids: Vocabulary, exclude: Any, only: Any) -> Rows | None:

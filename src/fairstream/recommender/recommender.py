@@ -20,12 +20,13 @@ from fairstream.data.groups import read_more_groups
 from fairstream.data.reading import to_table
 from fairstream.display import ReprMixin, Summary
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, Metric, resolve_metrics
+from fairstream.evaluation import Evaluation, Evaluator, GapExplanation, Metric, resolve_metrics
 from fairstream.methods import METHODS, NO_GROUPS, MethodConfig, Parts
 from fairstream.models import CustomModel, Model, ModelConfig, ModelFactory, Scorer, Task, resolve_model
 from fairstream.randomness import Randomness
 from fairstream.recipe import AS_SAVED, Fairness, Recipe
 from fairstream.recommender.checkpoint import read_checkpoint, read_options, read_state, write_checkpoint
+from fairstream.recommender.gaps import explain_replays
 from fairstream.recommender.holder import StateHolder
 from fairstream.recommender.judging import evaluate_state
 from fairstream.recommender.lists import ListMaker, check_task, id_or_ids, users_in
@@ -33,7 +34,16 @@ from fairstream.recommender.state import NewEvents, State
 from fairstream.recommender.trainer import Trainer, Update
 from fairstream.recommender.vectors import similar_items, write_vectors
 from fairstream.reporting import report
-from fairstream.strategies import MaxGap, MeasureGroups, Strategy
+from fairstream.strategies import (
+    LeastRegret,
+    MaxGap,
+    PastRegret,
+    PeriodReplay,
+    ReplayGroups,
+    Strategy,
+    Target,
+    past_regret,
+)
 from fairstream.threads import inference_threads, limit_threads
 from fairstream.training import EngineName, OnEpoch, RuntimeConfig, Training
 
@@ -57,9 +67,10 @@ class FairRecommender(ReprMixin):
         hyperparameters (`models.SASRec(length=200)`), or a custom `Scorer` class.
     fairness
         What training does for fairness: `DisparityLoss` (the paper's FADE), `LargestGapLoss`, `GroupDROLoss`,
-        `GroupWeight`, or a custom loss. None: groups are measured only.
+        `GroupWeight`, or a custom loss. None: nothing.
     target
-        The limit that each update steers to: `MaxGap`. None: no limit.
+        What each update does for groups: `LeastRegret` (the default) serves each group as well as it can be served,
+        as long as no other loses; `MaxGap` limits the gap between groups. None: groups are measured only.
     strategy
         What each update learns: `FineTune` (the default), "retrain", "window", "replay", "keep",
         `RestartOnDegradation`, or a custom `Strategy`.
@@ -96,7 +107,7 @@ class FairRecommender(ReprMixin):
         model: str | Model | type[ModelConfig] | ModelFactory = "blend",
         *,
         fairness: Fairness = None,
-        target: MaxGap | None = None,
+        target: Target | str | None = "least-regret",
         strategy: str | Strategy = "fine-tune",
         training: Training | None = None,
         metrics: Metrics | None = None,
@@ -111,8 +122,8 @@ class FairRecommender(ReprMixin):
         custom = dict(metrics) if isinstance(metrics, Mapping) else {}
         self._trainer = Trainer(recipe, Randomness(runtime.seed), runtime.torch_device(), runtime.engine, custom)
         resolve_metrics(metrics, 1, {})  # an unknown name is an error now, not at the first evaluation
-        if target is not None:
-            resolve_metrics(custom if target.metric in custom else (target.metric,), 20, {})
+        if (goal := recipe.target) is not None:
+            resolve_metrics(custom if goal.metric in custom else (goal.metric,), 20, {})
         self.last_update: Update | None = None
         """The report of the last `fit` or `update`."""
         self.notes: tuple[str, ...] = ()
@@ -285,9 +296,9 @@ class FairRecommender(ReprMixin):
         """
         log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
         groups = log.require_groups() if log.groups is not None else Groups.none(log.n_users)
-        if groups.is_empty and self.recipe.target is not None:
+        if groups.is_empty and isinstance(self.recipe.target, MaxGap):
             raise ConfigurationError(
-                "a target is about a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
+                "MaxGap is about a gap between groups, but there are none; give users=TABLE and group=COLUMN, or no "
                 "target"
             )
         item_ids, features = log.item_ids.copy().indexed(), None
@@ -335,8 +346,7 @@ class FairRecommender(ReprMixin):
         items: Any = None,
         on_epoch: OnEpoch | None = None,
         min_group_size: int = 20,
-        control_step: float = 1.0,
-        measure_groups: MeasureGroups | None = None,
+        replay_groups: ReplayGroups | None = None,
         strategy: Strategy | None = None,
     ) -> Self:
         """Learn from new events, by the recommender's strategy.
@@ -351,12 +361,9 @@ class FairRecommender(ReprMixin):
             As for `fit`.
         min_group_size
             With a target, groups with fewer tested users are not measured.
-        control_step
-            With a target, the share of the controller's step to take: above 0, at most 1.
-        measure_groups
+        replay_groups
             With a target, replaces the plain means of the groups, for example by noisy ones: a function of the
-            users' rows, their values, the codes and names of their groups, and their values under recent popularity
-            if the target has a `max_group_loss`.
+            users' rows, their values at each level, the codes and names of their groups, and the levels.
         strategy
             Replaces the recommender's strategy for this update.
 
@@ -373,8 +380,6 @@ class FairRecommender(ReprMixin):
             If the recommender was loaded without groups while events have group weights: call `set_groups` first.
 
         """
-        if not 0 < control_step <= 1:
-            raise ConfigurationError(f"control_step must be above 0 and at most 1, got {control_step!r}")
         with self._limited_threads(), self._states.updating() as state:
             self._require_optimizer("learn")
             trainer = self._trainer_with(state.groups)
@@ -385,8 +390,8 @@ class FairRecommender(ReprMixin):
             if len(new.users) == 0 and len(state.pending) == 0:
                 raise DataError("there is nothing to learn: every one of these events is known already")
             evaluator = self._evaluator(new, k=min(20, state.history.n_items), min_group_size=min_group_size)
-            judgement = trainer.judge(evaluator, state, new, by=measure_groups)
-            candidate = trainer.update(state, new, judgement, on_epoch, control_step=control_step)
+            judgement = trainer.judge(evaluator, state, new, by=replay_groups)
+            candidate = trainer.update(state, new, judgement, on_epoch)
             if strategy is not None and candidate.state.started_at == state.started_at:
                 # The recommender's own strategy remembers what it knew; after a restart it begins again.
                 candidate.state = replace(candidate.state, memory=state.memory)
@@ -522,6 +527,7 @@ class FairRecommender(ReprMixin):
         histories: Sequence[Sequence[Any]] | None = None,
         exclude: Any = None,
         only: Any = None,
+        audience: Any = None,
         task: Task = "next",
     ) -> pa.Table:
         """Return the k best items for each user, without the items of the user's own events.
@@ -537,6 +543,9 @@ class FairRecommender(ReprMixin):
             the popularity fallback.
         exclude, only
             Ids of items to leave out, or of the only items to rank: one id or a list. Unknown ids change nothing.
+        audience
+            Ids of users, such as everyone in the newcomer's country or department: their events count four times in
+            popularity. Use an attribute that you know at the request and may use: the lists reveal it.
         task
             What the lists predict: "next", all events of the user in the coming period; "event", the user's very
             next event. `evaluate` tests the same lists.
@@ -561,7 +570,7 @@ class FairRecommender(ReprMixin):
         if (user_ids is None) == (histories is None):
             raise ConfigurationError("recommend takes either user_ids or histories")
         with self._reading() as state:
-            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
+            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only, audience=audience)
             if histories is None:
                 return maker.table("user_id", *users_in(state, user_ids), lambda: state.fallback)
             maker, rows = maker.with_histories(histories, state.item_ids)
@@ -657,6 +666,7 @@ class FairRecommender(ReprMixin):
         min_group_size: int = 20,
         n_resamples: int = 1000,
         keep_lists: bool = False,
+        at_levels: bool = True,
         baseline: bool = False,
     ) -> Evaluation:
         """Measure quality by group on new events, with its uncertainty.
@@ -680,6 +690,8 @@ class FairRecommender(ReprMixin):
             Bootstrap samples and permutations; 0: no intervals and no p-values.
         keep_lists
             Keep the lists as `Evaluation.lists`: `fairstream.tools.breakdown` reads them.
+        at_levels
+            Also test the lists at every level of the groups: without it there is no regret.
         baseline
             Evaluate recent popularity in place of the model.
 
@@ -706,10 +718,75 @@ class FairRecommender(ReprMixin):
                 n_resamples=n_resamples,
                 metrics=metrics,
                 keep_lists=keep_lists,
+                at_levels=at_levels,
             )
             evaluation = evaluate_state(evaluator, state, new, by_event=task == "event", is_popularity=baseline)
         tested = new.user_ids.ids.take(evaluation.tested.users)
         return replace(evaluation, users=tested, notes=(*notes, *evaluation.notes))
+
+    def regret(self) -> dict[str, PastRegret]:
+        """Return what each group could have had on the periods that this recommender has replayed.
+
+        Every update with a target replays all levels on the new period before learning it; `fit` of the blend replays
+        the last 5 % of its events. The numbers are those of the level in force now, in the metric of the target.
+
+        Returns
+        -------
+        dict
+            Group → `served`, `attainable`, `regret` (the share of `attainable` that it does not get) and its 95 %
+            `interval`; empty without a replay.
+
+        Examples
+        --------
+        >>> from fairstream import synthetic_stream
+        >>> stream = synthetic_stream(n_users=600, n_items=300, n_events=18_000, seed=7)
+        >>> first, later = stream.events.slice(0, 15_000), stream.events.slice(15_000)
+        >>> rec = FairRecommender("popularity").fit(first, users=stream.users, group="community")
+        >>> outlook = rec.update(later, users=stream.users).regret()["minority"]
+        >>> f"{outlook.served:.3f} of {outlook.attainable:.3f}"
+        '0.099 of 0.111'
+
+        """
+        with self._reading() as state:
+            periods = [PeriodReplay.from_json(period) for period in state.replays.get("periods", ())]
+            return past_regret(periods, state.level)
+
+    def explain_gap(self) -> GapExplanation:
+        """Say why the group furthest behind was behind on the periods that this recommender has replayed.
+
+        The numbers are those of `regret`: of the level in force now, in the metric of the target. For new events use
+        `rec.evaluate(events).explain_gap()`, which also gives intervals of all parts.
+
+        Returns
+        -------
+        GapExplanation
+            Its `sentences()`, a row for each group, `composition` and `plot()`.
+
+        Raises
+        ------
+        DataError
+            If no period was replayed, or it had fewer than two groups with enough tested users.
+
+        Examples
+        --------
+        >>> from fairstream import synthetic_stream
+        >>> stream = synthetic_stream(n_users=600, n_items=300, n_events=18_000, seed=7)
+        >>> first, later = stream.events.slice(0, 15_000), stream.events.slice(15_000)
+        >>> rec = FairRecommender("popularity").fit(first, users=stream.users, group="community")
+        >>> rec.update(later, users=stream.users).explain_gap().behind
+        'minority'
+
+        """
+        with self._reading() as state:
+            periods = [PeriodReplay.from_json(period) for period in state.replays.get("periods", ())]
+            target = self.recipe.target
+            return explain_replays(
+                periods,
+                state.level,
+                metric="the replayed metric" if target is None else target.metric,
+                task="" if target is None else target.task,
+                attribute=state.groups.attribute,
+            )
 
     def frontier(
         self,
@@ -720,12 +797,12 @@ class FairRecommender(ReprMixin):
         group: str | Sequence[str] | None = None,
         advantaged: object = None,
         lever: LeverName | None = None,
-        levels: Sequence[float] | None = None,
+        levels: Sequence[float | str] | None = None,
         n_periods: int = 5,
         pretrain_ratio: float = 0.7,
         task: Task | None = None,
         metric: str | None = None,
-        max_disparity: float | None = None,
+        max_gap: float | None = None,
         max_loss: float | None = None,
         min_group_size: int = 20,
         n_resamples: int = 1000,
@@ -734,25 +811,29 @@ class FairRecommender(ReprMixin):
         """Measure the cost of each level of a fairness lever on past events, and recommend a level.
 
         It trains a model with this recommender's configuration and no lever on the first events. From there, a run
-        for each level learns a period and tests the model on the next. The recommender does not change.
+        for each level learns a period and tests the model on the next; for the lever "level" one run tests all levels.
+        The recommender does not change.
 
         Parameters
         ----------
         events, users, items, group, advantaged
             The past, as for `fit`; None: the events that this recommender knows.
         lever
-            "group_weight", how many times the events of the groups behind count, or "fairness_weight", λ. By default
-            the first if the model takes weights (closed forms, sequence models with the softmax loss, the blend).
+            "level" (the default), how many times the events of the group furthest behind count in popularity;
+            "group_weight", how many times they count in training (closed forms, sequence models with the softmax loss,
+            the blend); "fairness_weight", λ. Which group is furthest behind is decided on the first test alone, which
+            comes before the tested periods.
         levels
-            Values of the lever, with the one that has no effect; by default 1, 1.5, 2, 3, 5, 8 for "group_weight" and
-            0, 0.5, 1, 2, 4, 8 for "fairness_weight".
+            Values of the lever, with the one that has no effect; by default 1, 1.5, 2, 3, 5, 8, 13, 20, 50 and "alone"
+            for "level" (with more than two groups 1, 2, 5, 13 and "alone"; others cannot be chosen), 1, 1.5, 2, 3, 5, 8
+            for "group_weight" and 0, 0.5, 1, 2, 4, 8 for "fairness_weight".
         n_periods
             Periods to test on, after a first one that is only learned.
         pretrain_ratio
             Share of the events before these periods.
         task, metric
             "event" or "next", and NAME@K; by default those of the target.
-        max_disparity
+        max_gap
             The accepted gap; by default the target's.
         max_loss
             The acceptable loss of overall quality, as a share; by default unlimited if some level reaches the
@@ -781,7 +862,7 @@ class FairRecommender(ReprMixin):
             log = log_of(self.state)
         else:
             log = self._read(events, users=users, items=items, group=group, advantaged=advantaged)
-        target = self.recipe.target or MaxGap(0.5)  # for its metric and task
+        target = self.recipe.target or LeastRegret()  # for its metric and task
         metric, custom = metric or target.metric, self._trainer.metrics
         return measure_frontier(
             self._trainer.readable(log),
@@ -792,7 +873,7 @@ class FairRecommender(ReprMixin):
             pretrain_ratio=pretrain_ratio,
             task=check_task(task or target.task),
             metric={metric: custom[metric]} if metric in custom else metric,
-            max_disparity=self.recipe.target.gap if max_disparity is None and self.recipe.target else max_disparity,
+            max_gap=target.gap if max_gap is None and isinstance(target, MaxGap) else max_gap,
             max_loss=max_loss,
             min_group_size=min_group_size,
             n_resamples=n_resamples,
@@ -853,7 +934,7 @@ class FairRecommender(ReprMixin):
         *,
         model: str | Model | ModelFactory = AS_SAVED,
         fairness: Fairness = AS_SAVED,
-        target: MaxGap | None = AS_SAVED,
+        target: Target | str | None = AS_SAVED,
         strategy: str | Strategy = AS_SAVED,
         training: Training = AS_SAVED,
         metrics: Metrics | None = None,
@@ -908,8 +989,8 @@ class FairRecommender(ReprMixin):
         options = read_options(path, manifest, given)
         if engine is not None:
             options["engine"] = engine
-        if target not in (None, AS_SAVED) and not manifest["groups"]["names"]:
-            raise ConfigurationError(f"a target is about a gap between groups, but {path} has none; leave it out")
+        if isinstance(target, MaxGap) and not manifest["groups"]["names"]:
+            raise ConfigurationError(f"MaxGap is about a gap between groups, but {path} has none; leave it out")
         recommender = cls(metrics=metrics, device=runtime.device, **options)
         # Flat options may have set what no parameter says.
         flat: tuple[str, ...] = ("update_epochs", "update_learning_rate") if strategy is AS_SAVED else ()

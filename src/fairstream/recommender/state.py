@@ -15,7 +15,7 @@ from fairstream.data.features import Codes, notes_on_undescribed, resized
 from fairstream.data.groups import UNKNOWN
 from fairstream.data.reading import is_text, open_source
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.models import ContextBuilder, Mask, RecentPopularityScorer, Scorer
+from fairstream.models import NO_LEVEL, ContextBuilder, Level, Mask, RecentPopularityScorer, Scorer, Tilt
 from fairstream.strategies import Memory
 
 _NOTHING: Rows = np.empty(0, dtype=np.int64)
@@ -65,14 +65,18 @@ class State:
     """(at least n_items, F) features of the items; None if the model reads none."""
     event_weights: Mapping[str, float] = field(default_factory=dict)
     """How many times the events of each group count; once if a group is missing."""
-    control: Memory = field(default_factory=dict)
-    """What the controller remembers."""
+    level: Level = NO_LEVEL
+    """The level in force."""
+    tilt: Tilt | None = None
+    """(n_items at the last update,) the tilt of each item at that level; None: no level."""
+    replays: Memory = field(default_factory=dict)
+    """What the target remembers: how all levels did on past periods, by group."""
     lacks_groups: bool = False
     """Whether events have weights by group and all groups are unknown, as in a checkpoint without groups."""
 
     @property
     def is_weighted(self) -> bool:
-        return any(weight != 1 for weight in self.event_weights.values())
+        return self.level != NO_LEVEL or any(weight != 1 for weight in self.event_weights.values())
 
     @cached_property
     def contexts(self) -> ContextBuilder:
@@ -80,7 +84,8 @@ class State:
         trained = torch.from_numpy(self.trained_items).to(self.model.device)
         can_score = self.model.can_score_items(trained).cpu().numpy()
         items = None if can_score.all() else np.flatnonzero(can_score)
-        return ContextBuilder(self.model.history_length, self.history, self.trained, self.model.device, items)
+        about = (self.model.history_length, self.history, self.trained, self.model.device, items)
+        return ContextBuilder(*about, tilt=self.tilt)
 
     @cached_property
     def fallback(self) -> RecentPopularityScorer:

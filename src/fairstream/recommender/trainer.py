@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,25 +15,26 @@ from fairstream.data import EventLog, Groups, History, Rows
 from fairstream.data.history import Positions
 from fairstream.errors import ConfigurationError, DataError
 from fairstream.evaluation import Evaluation, Evaluator, Metric
-from fairstream.models import ClosedFormScorer, Mask, closed_forms, takes_weights
+from fairstream.models import NO_LEVEL, ClosedFormScorer, Level, Mask, Scorer, closed_forms, takes_weights, tilts
 from fairstream.recommender.jobs import JobRunner, TrainingRequest, hide_identifiable, subtract
-from fairstream.recommender.judging import UNJUDGED, Judgement, judge_users, measure_gaps
+from fairstream.recommender.judging import UNJUDGED, Judgement, judge_users, replay_levels
 from fairstream.recommender.state import MemoryUse, NewEvents, State
 from fairstream.strategies import (
-    Control,
-    DisparityController,
+    Decision,
     FineTune,
     Keep,
-    Measured,
-    MeasureGroups,
+    LeastRegret,
     Memory,
     Period,
+    PeriodReplay,
     Plan,
+    ReplayGroups,
     Strategy,
 )
 from fairstream.threads import limit_threads, training_threads
 from fairstream.training import Engine, OnEpoch, TrainingReport
 
+MIN_GROUP_SIZE = 20  # tested users that a group needs in the replay of a `fit`
 CALIBRATION_SHARE = 0.05  # of the first events, the latest ones: on them `fit` calibrates the blend's weights
 _NOBODY: Mask = np.zeros(0, np.bool_)
 
@@ -53,10 +53,12 @@ class Update:
     """One sentence for each thing worth knowing."""
     event_weights: Mapping[str, float] = field(default_factory=dict)
     """How many times the events of each group counted; once if a group is missing."""
-    control: Control | None = None
-    """The controller's decision, if there is a target."""
-    fairness_weight: float | None = None
-    """λ if the controller set it; None: it set event weights alone."""
+    decision: Decision | None = None
+    """What the target decided; None without a target, or before a period could be replayed."""
+    level: Level = NO_LEVEL
+    """The level in force since then."""
+    replay: PeriodReplay | None = None
+    """How all levels did on the last events of a `fit` that calibrates the model, before it learned them."""
 
 
 @dataclass(eq=False)
@@ -88,15 +90,6 @@ class Trainer(JobRunner):
 
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # custom metrics by name, which a target may name
 
-    def __post_init__(self) -> None:
-        _ = self.sets_lambda  # raises if the lever does not fit the loss
-
-    @cached_property
-    def controller(self) -> DisparityController | None:
-        """Sets the event weights or λ, if there is a target."""
-        target = self.recipe.target
-        return None if target is None else DisparityController(target.gap, max_group_loss=target.max_group_loss)
-
     def without_lever(self) -> Trainer:
         return replace(self, recipe=self.recipe.without_lever())
 
@@ -116,19 +109,19 @@ class Trainer(JobRunner):
         state: State,
         events: NewEvents,
         known: Mapping[str, Evaluation] | None = None,
-        by: MeasureGroups | None = None,
+        by: ReplayGroups | None = None,
     ) -> Judgement:
         """Evaluate W_{t−1} on D_t before it learns D_t, if the strategy or the target needs it.
 
-        `known` maps tasks to existing evaluations of this model on these events; `by` replaces `Measured.of`.
+        `known` maps tasks to existing evaluations of this model on these events; `by` replaces `PeriodReplay.of`.
         """
         known, target, judgement = known or {}, self.recipe.target, UNJUDGED
         if self.recipe.strategy.needs_quality:
             judgement = judge_users(evaluator, state, events, known.get("next"))
         if target is None:
             return judgement
-        measured = measure_gaps(evaluator, state, events, target, known.get(target.task), self.metrics, by)
-        return judgement._replace(measured=measured)
+        replay = replay_levels(evaluator, state, events, target, known.get(target.task), self.metrics, by)
+        return judgement._replace(replay=replay)
 
     # ── transitions ──────────────────────────────────────────────────────────────────────
 
@@ -156,17 +149,34 @@ class Trainer(JobRunner):
         pretrained = self._fit_all(before, events, progress(0, self.recipe.update_epochs), t, **about)
         state, _ = pretrained.commit(in_place=True)
         new = events._replace(users=history.users_at(last), items=history.items_at(last))
+        replay = self._replay_last(state, new)
         on_update = progress(self.recipe.training.pretrain_epochs, 0)
         try:
             candidate = self.with_strategy(FineTune()).update(state, new, on_epoch=on_update)
         except DataError:  # no user of the last events has items left to draw negatives from
             return self._fit_all(history, events, on_epoch, t, **about)
         # The last events are not a period.
-        state = replace(candidate.state, history=history, t=t, started_at=t, memory={}, control={})
+        state = replace(candidate.state, history=history, t=t, started_at=t, memory={})
         # Notes on the pre-trained model are outdated; notes on its training are not.
         notes = [note for note in pretrained.update.notes if note not in pretrained.state.model.notes]
-        update = replace(pretrained.update, notes=(*state.model.notes, *notes), event_weights=state.event_weights)
+        about = {"notes": (*state.model.notes, *notes), "event_weights": state.event_weights, "replay": replay}
+        state, update = self.begin_target(state, replace(pretrained.update, **about))
         return Candidate(state, update, candidate._engine, pretrained._began)
+
+    def _replay_last(self, state: State, events: NewEvents) -> PeriodReplay | None:
+        """Replay the levels on the last events of a `fit`, also without a target: other methods may share the model."""
+        k, target = min(20, state.history.n_items), self.recipe.target or LeastRegret()
+        evaluator = Evaluator(k, events.groups, self.randomness, MIN_GROUP_SIZE)
+        return replay_levels(evaluator, state, events, target, None, self.metrics, None)
+
+    def begin_target(self, state: State, update: Update) -> tuple[State, Update]:
+        """Let the target decide on the replay of a `fit`, if there are both."""
+        decision = self._decide(state, update.replay)
+        if decision is None:
+            return state, update
+        state = self.with_tilt(replace(state, **self._level(decision)))
+        notes = (decision.sentence, *update.notes)
+        return state, replace(update, decision=decision, level=decision.level, notes=notes)
 
     def _fit_all(
         self, history: History, events: NewEvents, on_epoch: OnEpoch | None, t: int, **about: Any
@@ -201,13 +211,8 @@ class Trainer(JobRunner):
         events: NewEvents,
         judgement: Judgement = UNJUDGED,
         on_epoch: OnEpoch | None = None,
-        *,
-        control_step: float = 1.0,
     ) -> Candidate:
-        """Train W_t on D_t, from W_{t−1}.
-
-        `judgement` is how W_{t−1} did on D_t (`judge`); `control_step` is the share of the controller's step to take.
-        """
+        """Train W_t on D_t, from W_{t−1}; `judgement` is how W_{t−1} did on D_t (`judge`)."""
         began, t = time.perf_counter(), state.t + 1
         history = state.history.after(events.users, events.items, n_items=events.n_items)
         arrived = np.arange(len(state.history), len(history))
@@ -218,22 +223,25 @@ class Trainer(JobRunner):
         plan = self.recipe.strategy.plan(period)
         if not isinstance(plan, Plan):
             raise ConfigurationError(f"Strategy.plan must return a fairstream.Plan, got {plan!r}")
-        control = self._control(state, judgement.measured, control_step)
+        decision = self._decide(state, judgement.replay)
         following = replace(
-            self._with_events(state, events, history), t=t, control=control.memory, memory=_check_memory(plan.memory)
+            self._with_events(state, events, history), t=t, memory=_check_memory(plan.memory), **self._level(decision)
         )
-        reasons = (plan.reason,) if plan.reason else ()
+        following = self.with_tilt(following)
+        reasons = (*((plan.reason,) if plan.reason else ()), *(() if decision is None else (decision.sentence,)))
         if plan.events is None:
             model, optimizer = self.models.grow(state, history, events.features)
             following = replace(following, model=model, optimizer=optimizer, unlearned=unlearned)
-            update = Update(t, plan.step, 0.0, None, (*reasons, *model.notes), state.event_weights)
-            return Candidate(following, self._with_control(update, control), None, began)
+            notes = (*reasons, *model.notes)
+            update = Update(t, plan.step, 0.0, None, notes, state.event_weights, decision, following.level)
+            return Candidate(following, update, None, began)
         if len(plan.events) and not 0 <= plan.events[0] <= plan.events[-1] < len(history):
             raise ConfigurationError(f"a plan names events that do not exist; the history has {len(history)}")
         is_fresh, calibrates = plan.start == "fresh", self.recipe.calibrates
         unlearned = np.arange(len(history)) if is_fresh else unlearned
-        weights = self.fixed_weights(events.groups) if self.controller is None else dict(control.weights)
-        request = TrainingRequest(plan, history, events, t, unlearned, weights, control, state.is_weighted)
+        weights = self.fixed_weights(events.groups)
+        was_weighted = any(weight != 1 for weight in state.event_weights.values())
+        request = TrainingRequest(plan, history, events, t, unlearned, weights, was_weighted)
         start = self.models.grow(state, history, events.features, always=True) if calibrates or not is_fresh else None
         # Training changes the twin, and calibration needs the model as it was.
         previous = start[0].sharing_memory() if calibrates and start is not None else None
@@ -256,8 +264,8 @@ class Trainer(JobRunner):
             memory_use=MemoryUse(),
             event_weights=weights,
         )
-        notes = (*reasons, *control.reasons, *result.model.notes, *result.notes)
-        update = self._with_control(Update(t, plan.step, 0.0, result.report, notes, weights), control)
+        notes = (*reasons, *result.model.notes, *result.notes)
+        update = Update(t, plan.step, 0.0, result.report, notes, weights, decision, following.level)
         return Candidate(following, update, result.engine, began)
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
@@ -278,10 +286,12 @@ class Trainer(JobRunner):
         return self.with_strategy(Keep()).update(state, events).commit(in_place=False)[0]
 
     def unweighted(self, state: State) -> State:
-        """Return the state with group weights of 1 in closed forms; gradient parts do not change."""
+        """Return the state without a level, and with group weights of 1 in closed forms."""
         if not state.is_weighted:
             return state
-        history = state.history
+        state, history = replace(state, level=NO_LEVEL, tilt=None), state.history
+        if not any(weight != 1 for weight in state.event_weights.values()):
+            return state
         model, optimizer = self.models.grow(state, history, state.features, always=True)
         self.update_closed_forms(model, history, range(0), state.unlearned, None, state.started_at, restart=True)
         return replace(state, model=model.eval(), optimizer=optimizer, event_weights={})
@@ -308,7 +318,7 @@ class Trainer(JobRunner):
             learned = subtract(np.arange(len(history)), unlearned)
             weights = hide_identifiable(groups, history, unlearned).weights(state.event_weights)
             self.update_closed_forms(model, history, learned, unlearned, weights, state.started_at, restart=True)
-        return replace(
+        remaining = replace(
             state,
             model=model.eval(),
             optimizer=optimizer,
@@ -321,6 +331,7 @@ class Trainer(JobRunner):
             unlearned=unlearned,
             memory_use=MemoryUse(),
         )
+        return self.with_tilt(remaining)
 
     @staticmethod
     def _with_events(state: State, events: NewEvents, history: History) -> State:
@@ -339,36 +350,56 @@ class Trainer(JobRunner):
 
     # ── fairness ─────────────────────────────────────────────────────────────────────────
 
-    def _control(self, state: State, measured: Measured | None, share: float) -> Control:
-        """The controller's decision; without a measurement nothing changes."""
-        if self.controller is None:
-            return Control({}, {}, ())
-        # Before the first decision, events may have fixed weights.
-        memory = state.control if "thetas" in state.control else self.controller.start(state.event_weights)
-        return self.controller.unchanged(memory) if measured is None else self.controller.step(memory, measured, share)
+    def _decide(self, state: State, replay: PeriodReplay | None) -> Decision | None:
+        """The target's decision; None without a target or a replay, and then the level stays."""
+        target = self.recipe.target
+        return None if target is None or replay is None else target.decide(state.replays, replay)
 
-    def _with_control(self, update: Update, control: Control) -> Update:
-        """The update with the controller's decision, and with λ if a gradient step used it."""
-        if self.controller is None:
-            return update
-        has_lambda = self.sets_lambda and update.report is not None
-        return replace(update, control=control, fairness_weight=self.lambda_of(control) if has_lambda else None)
+    def _level(self, decision: Decision | None) -> dict[str, Any]:
+        """The fields of a state that a decision changes."""
+        if self.recipe.target is None:
+            return {"level": NO_LEVEL, "replays": {}}
+        return {} if decision is None else {"level": decision.level, "replays": decision.memory}
+
+    @staticmethod
+    def with_tilt(state: State) -> State:
+        """Return the state with the tilts of its level, from all events that it knows."""
+        if state.level == NO_LEVEL:
+            return replace(state, tilt=None)
+        return replace(state, tilt=tilts(state.history, state.groups, [state.level])[0])
 
     def fixed_weights(self, groups: Groups) -> dict[str, float]:
-        """Return how many times the events of each group count by the recipe; raise if no group is advantaged."""
-        weight = self.recipe.group_weight
+        """Return how many times the events of each group count by the recipe; raise if it is unclear which."""
+        weight, group = self.recipe.group_weight, self.recipe.weighted_group
         if weight == 1:
             return {}
+        if group is not None and not groups.is_empty:
+            if group not in groups.names:
+                raise ConfigurationError(
+                    f"the group weight is for the group {group!r}, but the groups of {groups.attribute} are "
+                    f"{', '.join(groups.names)}; name one of them"
+                )
+            return {group: weight}
         if not groups.has_advantaged:
             raise ConfigurationError(
                 f"a group weight is for every group but the advantaged one, and none of the {len(groups.names)} groups "
-                f"of {groups.attribute} was named; name the best-served one with advantaged= (--advantaged), or set "
-                f"target=MaxGap(…) (--max-disparity), which finds the group that is behind"
+                f"of {groups.attribute} was named; name the best-served one with advantaged= (--advantaged), or one "
+                f"to raise with GroupWeight(group=…) (--weighted-group), or use a target (--target least-regret)"
             )
         return dict.fromkeys(groups.behind(), weight)
 
     def notes_on_fairness(self, groups: Groups) -> tuple[str, ...]:
-        """Return a note if the group weight or the fairness loss has no effect."""
+        """Return notes if the target, the group weight or the fairness loss has little or no effect."""
+        has_levels = self.recipe.target is not None and not groups.is_empty
+        return (*(self.note_on_levels() if has_levels else ()), *self._notes_on_losses(groups))
+
+    def note_on_levels(self) -> tuple[str, ...]:
+        """Return a note if levels cannot change the lists of users that the model can score."""
+        if type(self.models.example).tilted is not Scorer.tilted:
+            return ()
+        return (f"levels reach newcomers only: {self.recipe.model.name} does not read popularity",)
+
+    def _notes_on_losses(self, groups: Groups) -> tuple[str, ...]:
         recipe, model = self.recipe, self.models.example
         if recipe.group_weight != 1 and not self.takes_event_weights:
             return (
@@ -380,7 +411,7 @@ class Trainer(JobRunner):
         if isinstance(model, ClosedFormScorer):
             if recipe.group_weight != 1:  # which closed forms do take
                 return ()
-            weights = "a target or group weights, or " if takes_weights(model) else ""
+            weights = "a target or group weights, or " if takes_weights(model) else "a target, or "
             return (
                 f"{recipe.model.name} is computed in closed form, so the fairness loss {recipe.fairness_name} has no "
                 f"effect: the results equal those without it; use {weights}a model trained by gradient descent",
@@ -389,8 +420,8 @@ class Trainer(JobRunner):
             return (
                 f"{len(groups.names)} groups of {groups.attribute} and no advantaged one named: the "
                 f"{recipe.fairness_name} fairness loss was not applied; name the best-served group with advantaged= "
-                f"(--advantaged), or use target=MaxGap(…) (--max-disparity) or fairness='largest', which find the "
-                f"group that is behind",
+                f"(--advantaged), or use a target (--target least-regret) or fairness='largest', which can raise any "
+                f"group",
             )
         return ()
 

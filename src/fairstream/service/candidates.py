@@ -7,27 +7,28 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from sqlalchemy import Engine
 
-from fairstream.data import UNKNOWN, Groups, read_events
+from fairstream.data import UNKNOWN, Groups, Rows, read_events
+from fairstream.data.groups import Codes
 from fairstream.errors import CheckpointError, ConfigurationError, DataError, WorkspaceError
 from fairstream.evaluation import Evaluation
 from fairstream.evaluation.resampling import Array
 from fairstream.recommender import FairRecommender, load
 from fairstream.service.event_store import EventStore, events_of, held_out
-from fairstream.service.gate import rejects_change, rejects_level
+from fairstream.service.gate import rejects_level
 from fairstream.service.learning import Learning
 from fairstream.service.privacy import Comparison, GroupMeans, Release, established, ndcg_of
 from fairstream.service.records import Model, Period
 from fairstream.service.registry import model, rejected_from
 from fairstream.service.settings import FILE
 from fairstream.service.workspace import Workspace
-from fairstream.strategies import RestartOnNew, Strategy
+from fairstream.strategies import PeriodReplay, RestartOnNew, Strategy
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,6 @@ class Trial:
     after: Evaluation  # the candidate on the held-out events
     before: Evaluation | None = None  # the model in service on the same events; None for the first model
     reference: Array | None = None  # the users' values under recent popularity, where the events have changed
-    control_step: float = 1.0  # the share of the controller's step that was taken, where there is a controller
     rejected: tuple[int, ...] = ()  # rejected periods that the candidate has learned, too
     comparison: Comparison | None = None  # only of the best trial, because it spends the privacy budget
 
@@ -63,6 +63,7 @@ class Candidates:
         self, workspace: Workspace, store: EventStore, parent: str | None, periods: Sequence[Period], release: Release
     ) -> None:
         self._workspace, self._config, self._store, self._release = workspace, workspace.config, store, release
+        self._replay: PeriodReplay | None = None
         self._parent = None if parent is None else model(workspace.engine, parent)
         if self._parent is not None:
             _check_shape(self._parent, self._config.learning)
@@ -132,21 +133,18 @@ class Candidates:
         n_new_items = int((current.state.item_ids.lookup(items) < 0).sum())
         self._observe(current, [events])  # at once, as the candidate does, so that both give users the same rows
         before = self._judge_held_out(current, tail)  # before the training: with too few users it would be in vain
-        step = control_step(self._workspace.engine, self._parent.id)
-        candidate.update(
-            _columns(events),
-            users=self._people,
-            control_step=step,
-            strategy=strategy,
-            measure_groups=lambda users, values, codes, names, popularity: self._release.measured(
-                values, np.where(users < n_established, codes, UNKNOWN), names, popularity
-            ),
-        )
+
+        def replay(users: Rows, values: Array, codes: Codes, *about: Any) -> PeriodReplay:
+            # The first trial's serves all: the budget pays for one.
+            if self._replay is None:
+                is_known = users < n_established
+                self._replay = self._release.replay(values, np.where(is_known, codes, UNKNOWN), *about)
+            return self._replay
+
+        candidate.update(_columns(events), users=self._people, strategy=strategy, replay_groups=replay)
         after = self._judge(candidate, tail)
         reference = ndcg_of(self._judge(current, tail, baseline=True).tested) if has_drifted else None
-        return n_established, Trial(
-            candidate, len(events), n_new_items, after, before, reference, step, tuple(rejected)
-        )
+        return n_established, Trial(candidate, len(events), n_new_items, after, before, reference, tuple(rejected))
 
     def _fit(self, events: pa.Table) -> FairRecommender:
         learning = self._config.learning
@@ -160,9 +158,10 @@ class Candidates:
             )
         if groups.n_occurring() > 1:
             log = log.with_groups(groups)
-        else:  # the accepted gap waits until there are groups
+        else:
             self._groups = Groups.none(0)
-            learning = learning.with_options(max_disparity=None, max_group_loss=None)
+        # The target begins with the first update: before it nobody is established, and no number of groups is released.
+        learning = learning.with_options(target="none", max_gap=None)
         candidate = FairRecommender.from_config(learning, seed=learning.seed, device=learning.device)
         candidate.fit(log)
         return candidate
@@ -215,7 +214,8 @@ class Candidates:
     def _judge(self, recommender: FairRecommender, events: pa.Table, *, baseline: bool = False) -> Evaluation:
         # One resample gives the intervals of everyone, which draw nothing; groups are left to `privacy`.
         k = min(self._config.gate.k, recommender.model.n_items)
-        return recommender.evaluate(_columns(events), users=self._people, k=k, n_resamples=1, baseline=baseline)
+        table = _columns(events)
+        return recommender.evaluate(table, users=self._people, k=k, n_resamples=1, baseline=baseline, at_levels=False)
 
 
 def _check_shape(parent: Model, learning: Learning) -> None:
@@ -228,16 +228,6 @@ def _check_shape(parent: Model, learning: Learning) -> None:
                 f"and cannot change it; put it back, or make a new workspace with `fairstream init` and ingest the "
                 f"events there"
             )
-
-
-def control_step(engine: Engine, parent: str) -> float:
-    """The share of the controller's step to take: half as much for each candidate rejected for its change.
-
-    The next candidate descends from the model in service, so it measures the same gap again and would take the step
-    that was rejected. A promotion ends the halving.
-    """
-    rejected = rejected_from(engine, parent)
-    return 0.5 ** sum("control" in row.about and rejects_change(row.decision) for row in rejected)
 
 
 def names_of(evaluation: Evaluation) -> list[str]:

@@ -38,11 +38,11 @@ def fill(workspace: Workspace, say: Callable[[str], None]) -> list[Update]:
     """Take in the stream period by period with an update after each, first without regard to fairness, then with it."""
     stream = synthetic_stream(**STREAM)
     store, learning = EventStore(workspace), workspace.config.learning
-    unfair = learning.with_options(fairness_weight=0.0, max_disparity=None, max_group_loss=None)
+    unfair = learning.without_lever()
     plain = replace(workspace, config=workspace.config.with_options(learning=unfair))
     fair = f"with fairness_weight {learning.fairness_weight:g}"
-    if learning.max_disparity is not None:
-        fair = f"with max_disparity {learning.max_disparity:g}"
+    if learning.has_target:
+        fair += f" and {learning.target}" if learning.max_gap is None else f" and max_gap {learning.max_gap:g}"
     with workspace.people() as people:
         users = pa.table({"user_id": _named("u", stream.users["user_id"]), "value": stream.users["community"]})
         people.put(people_from_arrow(users))

@@ -5,14 +5,17 @@ It reads what updates have stored (see `privacy`). Every workspace command impor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final
 
-from fairstream.text import number
+from fairstream.text import MISSING, number, percent
 
 TOO_FEW: Final = "too few people to report"
 _SIGNIFICANCE = 0.05
+_N_TREND, _TREND = 10, 1.96  # periods, and the size of the test's statistic
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,53 @@ def level_of(evaluation: Mapping[str, Any] | None, group: str) -> str:
     return with_margin(*level)
 
 
+def gap_of(score: Mapping[str, Any], group: str) -> str:
+    """A group's gap to everyone else, as `gap_in` tells it of the largest one.
+
+    >>> score = {"gaps": {"a": {"value": 0.06, "interval": [0.04, 0.08]}, "b": {"value": -0.06}}}
+    >>> gap_of(score, "a"), gap_of(score, "c")
+    ('0.060 ± 0.020 ahead', '–')
+    """
+    largest, gap = gap_in(score), (score.get("gaps") or {}).get(group)
+    if gap is None:
+        return MISSING
+    ends = gap.get("interval")
+    if ends is not None and gap["value"] < 0:
+        ends = (-ends[1], -ends[0])
+    own = Gap(group, abs(gap["value"]), ends and (max(0.0, ends[0]), ends[1]), gap["value"] < 0, gap.get("p_value"))
+    own = largest if largest is not None and largest.group == group else own
+    return f"{own.size}, may be chance" if own.may_be_chance else f"{own.size} {'behind' if own.is_behind else 'ahead'}"
+
+
+def regret_of(control: Mapping[str, Any] | None, group: str) -> str:
+    """A group's regret with its interval, or why it is withheld.
+
+    >>> regret_of({"regret": {"F": [0.123, [0.05, 0.2]]}, "withheld": {"M": TOO_FEW}}, "F")
+    '12.3 % (5.0 % to 20.0 %)'
+    """
+    if control is None:
+        return MISSING
+    if (regret := control["regret"].get(group)) is None:
+        return str(control["withheld"].get(group, MISSING))
+    value, (low, high) = regret
+    return f"{percent(value)} ({percent(low)} to {percent(high)})"
+
+
+def falling(means: Sequence[float | None]) -> str | None:
+    """A sentence if the quality has fallen over the last ten periods by more than chance (Mann and Kendall's test).
+
+    >>> print(falling([0.30, 0.31, 0.27, 0.26, 0.24, 0.22]))
+    Quality is falling: from 0.300 to 0.220 over the last 6 periods.
+    >>> falling([0.30, 0.31, 0.27, 0.28, 0.30, 0.29])
+    """
+    latest = [mean for mean in means if mean is not None][-_N_TREND:]
+    n, steps = len(latest), list(combinations(latest, 2))
+    score = sum((after > before) - (after < before) for before, after in steps)
+    if score + 1 > -_TREND * math.sqrt(n * (n - 1) * (2 * n + 5) / 18) or latest[-1] >= latest[0]:
+        return None
+    return f"Quality is falling: from {number(latest[0], 3)} to {number(latest[-1], 3)} over the last {n} periods."
+
+
 def with_margin(value: float, interval: tuple[float, float] | None) -> str:
     """A number of groups with half of its interval.
 
@@ -113,17 +163,13 @@ def too_noisy(epsilon: float | str) -> str:
     return f"too few people for the privacy noise (epsilon = {_written(epsilon)})"
 
 
-def noise_words(epsilon: float | str, *, has_target: bool = False) -> str | None:
-    """What readers of groups' numbers must know; None where there is no noise.
-
-    `has_target`: the controller's sentences, which give standard errors, are shown with them.
-    """
+def noise_words(epsilon: float | str) -> str | None:
+    """What readers of groups' numbers must know; None where there is no noise."""
     if epsilon == "off":
         return None
-    controller = ", or one standard error where the accepted gap is concerned" if has_target else ""
     return (
         f"Numbers of groups carry noise on purpose, for privacy (epsilon = {_written(epsilon)}); ± is half of a 95 % "
-        f"interval, the noise included{controller}."
+        f"interval, the noise included."
     )
 
 

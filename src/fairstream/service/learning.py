@@ -12,6 +12,9 @@ from fairstream.methods import MethodConfig
 class Learning(MethodConfig):
     """How the model learns."""
 
+    target: Literal["least-regret", "none"] = "least-regret"
+    """What each update does for groups: least-regret serves, of all levels tried on the periods so far, the one with \
+the smallest largest regret; none."""
     seed: int = Field(0, ge=0)
     """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"

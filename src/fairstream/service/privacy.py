@@ -4,8 +4,8 @@ All that an update stores or prints about groups comes from here, so no reader c
 neighbours if they differ in the group of one person. That person leaves the sum of one group and joins that of
 another: where one user adds at most b, the sums change by at most 2 b in all, and the sizes by 2. With Laplace noise of
 scale 2 b / ε each such set of numbers is ε-differentially private, the numbers of an update together by the sum of
-their shares (`SHARES`), and so is everything computed from them (means, gaps, the gate's checks, the controller's
-weights). Over updates the budget adds up.
+their shares (`SHARES`), and so is everything computed from them: means, gaps, the gate's checks, the level that the
+target chooses, regret. Over updates the budget adds up.
 
 The workspace's secret and the events of the period determine the noise: asking again gives the same number.
 
@@ -29,11 +29,13 @@ from fairstream.data import UNKNOWN
 from fairstream.data.groups import Codes
 from fairstream.evaluation import DEFAULT_METRICS, Evaluation, UserResults
 from fairstream.evaluation.by_group import Estimate, GroupScores
+from fairstream.evaluation.regret import MAX_WIDTH
 from fairstream.evaluation.resampling import Array
+from fairstream.models import NO_LEVEL, Level
 from fairstream.service.gaps import TOO_FEW, too_noisy
 from fairstream.service.settings import Privacy
-from fairstream.strategies.controller import Estimate as Measure
-from fairstream.strategies.controller import Measured
+from fairstream.strategies import PeriodReplay, PooledReplay, past_regret
+from fairstream.strategies.replay import GroupReplay
 
 SHARES: Final = {  # how the budget of an update is shared out
     "period sizes": 0.10,
@@ -41,11 +43,15 @@ SHARES: Final = {  # how the budget of an update is shared out
     "held-out sizes": 0.10,
     "held-out": 0.15,
     "change": 0.20,
-    "control sizes": 0.05,
-    "control": 0.10,
-    "control popularity": 0.05,
+    "replay sizes": 0.05,
+    "replay": 0.05,
+    "replay changes": 0.10,  # divided by the number of levels
 }
 EVERYONE: Final = "all users"
+RUNGS: Final = (2.0, 5.0)
+"""The weights of the levels that are replayed with noise: each level takes its part of the budget."""
+MAX_CHANGE: Final = 0.1
+"""By how much a level can change one user's value in the replay with noise; what goes beyond is cut off."""
 _SENSITIVITY = 2.0
 _SE_OF_LAPLACE = math.sqrt(2)  # the standard deviation of Laplace's distribution, in units of its scale
 _MAX_NOISE = 1 / 3  # the largest noise of a published number, as a share of everyone's mean quality
@@ -174,36 +180,53 @@ class Release:
         sizes: Mapping[str, float],
         least: float = 0.0,
         quality: float | None = None,
+        *,
+        most: float = 1.0,
+        part: str = "",
+        n_parts: int = 1,
     ) -> GroupMeans:
-        """The mean of each group, of values between `least` and 1; `quality` defaults to everyone's mean.
+        """The mean of each group, of values between `least` and `most`; `quality` defaults to everyone's mean.
 
         It sums deviations from everyone's mean, so that an error in a group's size hardly matters, and takes the
-        variance from everyone. Both are known without anybody's group.
+        variance from everyone. Both are known without anybody's group. Where one share of the budget pays for several
+        sets of means, `part` names this one of `n_parts`.
         """
-        values = np.clip(values, least, 1.0)
+        values = np.clip(values, least, most)
         everyone, variance = (float(values.mean()), float(values.var())) if len(values) else (0.0, 0.0)
-        scale = _scale(what, self.epsilon) * max(1.0 - everyone, everyone - least)  # times what one user can add
+        scale = n_parts * _scale(what, self.epsilon) * max(most - everyone, everyone - least)  # what one user can add
         means = {}
         for code, name in enumerate(names):
             if (size := sizes.get(name)) is not None:
-                total = float((values[codes == code] - everyone).sum()) + self._laplace(scale, what, name)
+                total = float((values[codes == code] - everyone).sum()) + self._laplace(scale, what, part, name)
                 noise = _SE_OF_LAPLACE * scale / size
-                mean = min(max(everyone + total / size, least), 1.0)
+                mean = min(max(everyone + total / size, least), most)
                 means[name] = Normal(mean, math.hypot(math.sqrt(variance / size), noise), noise)
         return GroupMeans(sizes, means, everyone if quality is None else quality)
 
-    def measured(self, values: Array, codes: Codes, names: Sequence[str], popularity: Array | None) -> Measured:
-        sizes = self.sizes("control sizes", codes, names)
-        groups = self.means("control", values, codes, names, sizes).readable()
-        gaps = {name: Measure(-gap.value, gap.se**2) for name, gap in groups.gaps().items()}
-        lifts = {}
-        if popularity is not None:
-            references = self.means("control popularity", popularity, codes, names, sizes).readable().means
-            for name, own in groups.means.items():
-                if name in gaps and name in references and min(own.value, references[name].value) > 0:
-                    error = math.hypot(own.se / own.value, references[name].se / references[name].value)
-                    lifts[name] = Measure(math.log(own.value / references[name].value), error**2)
-        return Measured(gaps, lifts)
+    def replay(self, values: Array, codes: Codes, names: Sequence[str], levels: Sequence[Level]) -> PeriodReplay:
+        """All levels on a period, from the users' values (U, L); with noise a few levels (`RUNGS`).
+
+        A user's changes at these levels are cut off at ± `MAX_CHANGE`. The variance is that of everyone plus that of
+        the noise.
+        """
+        if self.epsilon == "off":
+            return PeriodReplay.of(levels, values, codes, names, self._min_group_size)
+        tried = [at for at, level in enumerate(levels) if level == NO_LEVEL or level.weight in RUNGS]
+        sizes = self.sizes("replay sizes", codes, names)
+        plain = self.means("replay", values[:, 0], codes, names, sizes).readable().means
+        changes, variances = ({name: [0.0] for name in plain} for _ in range(2))
+        for at in tried[1:]:
+            change = values[:, at] - values[:, 0]
+            options: dict[str, Any] = {"least": -MAX_CHANGE, "most": MAX_CHANGE, "n_parts": len(tried) - 1}
+            moved = self.means("replay changes", change, codes, names, sizes, part=str(levels[at]), **options).means
+            for name in plain:
+                changes[name].append(moved[name].value)
+                variances[name].append(moved[name].se ** 2)
+        groups = {
+            name: GroupReplay(sizes[name], mean.value, tuple(changes[name]), tuple(variances[name]), mean.se**2)
+            for name, mean in plain.items()
+        }
+        return PeriodReplay(tuple(levels[at] for at in tried), groups)
 
     def _laplace(self, scale: float, *names: str) -> float:
         """A draw that the secret and these names determine."""
@@ -298,6 +321,25 @@ def reported(
         },
         "epsilon": epsilon,
     }
+
+
+def reported_regret(
+    periods: Sequence[PeriodReplay], level: Level, names: Sequence[str], epsilon: float | str
+) -> dict[str, Any]:
+    """The regret of each group at a level over past periods, and why it is withheld from others.
+
+    It is withheld where the 95 % interval of what a level changes is wider than `MAX_WIDTH` of the group's mean.
+    """
+    pooled, regret = PooledReplay.of(periods), past_regret(periods, level)
+    withheld = dict.fromkeys(names, TOO_FEW if epsilon == "off" else too_noisy(epsilon))
+    found = {}
+    for g, name in enumerate(() if pooled is None else pooled.names):
+        assert pooled is not None
+        is_readable = 2 * 1.96 * float(pooled.se[g, 1:].mean()) <= MAX_WIDTH * float(pooled.mean[g])
+        if is_readable and name in names:  # a group may have vanished
+            own, _ = regret[name], withheld.pop(name)
+            found[name] = [round(float(own.regret), _DIGITS), [round(float(end), _DIGITS) for end in own.interval]]
+    return {"regret": found, "withheld": withheld}
 
 
 def _exact(mean: Normal) -> list[Any]:

@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     """A recommendation list."""
 
     items: list[str]
-    scores: list[float]
+    scores: list[float | None]  # None in lists by popularity: they would show how much the level moves an item
     source: Source  # popularity, where the model cannot score the user
     model: str | None  # the model in memory; None: popularity answers everybody
 
@@ -351,7 +351,7 @@ class ServingModel:
         ranked: dict[int, _List] = {}
         answering: list[tuple[Scorer, ContextBuilder, Source, Rows]] = [
             (state.model, contexts, "model", np.flatnonzero(by_model)),
-            (self._fallback, ContextBuilder(0, history), "popularity", np.flatnonzero(~by_model)),
+            (self._fallback, ContextBuilder(0, history, tilt=state.tilt), "popularity", np.flatnonzero(~by_model)),
         ]
         for model, known, source, users in answering:
             if not len(users):
@@ -379,15 +379,15 @@ class ServingModel:
         return [row for row in map(self._state.item_ids.row_of, items) if row >= 0]
 
     def _answer(self, ranked: _List, places: Sequence[int]) -> Answer:
-        return Answer(
-            [self._name(ranked.rows[at]) for at in places], [ranked.scores[at] for at in places], ranked.source, self.id
-        )
+        scores = [None if ranked.source == "popularity" else ranked.scores[at] for at in places]
+        return Answer([self._name(ranked.rows[at]) for at in places], scores, ranked.source, self.id)
 
     def _written(self, ranked: _List, places: Sequence[int]) -> bytes:
         """An answer without its user; nine digits distinguish any two scores."""
         items, scores, source, _ = self._answer(ranked, places)
         pairs = ",".join(
-            f'{{"item_id":{quoted(item)},"score":{score:.9g}}}' for item, score in zip(items, scores, strict=True)
+            f'{{"item_id":{quoted(item)},"score":{"null" if score is None else f"{score:.9g}"}}}'
+            for item, score in zip(items, scores, strict=True)
         )
         model = "null" if self.id is None else quoted(self.id)
         return f'"model":{model},"source":"{source}","items":[{pairs}]}}'.encode()
@@ -438,7 +438,7 @@ class Serving:
     ['jam']
     >>> serving.set_available({"jam": False})
     >>> serving.current.json("carl", k=2)
-    b'{"user_id":"carl","model":null,"source":"popularity","items":[{"item_id":"tea","score":0.75}]}'
+    b'{"user_id":"carl","model":null,"source":"popularity","items":[{"item_id":"tea","score":null}]}'
     """
 
     def __init__(self) -> None:

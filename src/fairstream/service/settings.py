@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 FILE = "fairstream.toml"
 _LEARNING = "learning"
 LEARNING_OPTIONS = (
-    "activity_exponent batch_size device disparity_lever disparity_metric disparity_task "
-    "fairness fairness_weight group_weight l2 learning_rate loss max_disparity max_group_loss method "
-    "model model_settings n_fairness_negatives n_negatives optimizer pretrain_epochs restart "
-    "restart_every schedule seed strategy surrogate temperature threads update_epochs update_learning_rate"
+    "activity_exponent batch_size device fairness fairness_weight group_weight l2 learning_rate loss max_gap "
+    "max_group_loss method model model_settings n_fairness_negatives n_negatives optimizer pretrain_epochs restart "
+    "restart_every schedule seed strategy surrogate target target_metric target_task temperature threads "
+    "update_epochs update_learning_rate weighted_group"
 )
 """The names of the options of `Learning`, which itself needs PyTorch: a misspelt one is found by every command."""
 _PARTS = ("gate", "privacy", "alerts", "limits", "retention")
@@ -66,7 +66,9 @@ class Gate(Configuration):
     """Share of each period's events, its latest, on which the candidate is judged; they are learned with the \
 next period."""
     max_fall: float = Field(0.1, ge=0, lt=1)
-    """How much performance may fall, as a share of what it was; for every group, and for all together."""
+    """How much performance may fall for all together, as a share of what it was."""
+    max_group_fall: float = Field(0.02, ge=0, lt=1)
+    """How much it may fall for any group."""
     max_rise: float = Field(0.05, ge=0)
     """How much the largest gap between a group and the rest may rise, in units of the metric."""
     max_drift: float = Field(0.5, gt=0, le=1)
@@ -135,8 +137,8 @@ class LiveConfig(Configuration):
     groups: list[str] | None = Field(None, min_length=2)
     """The values of that attribute, as they are spelled; others are refused. Without it whatever comes is a group."""
     advantaged: str | None = None
-    """The group that is better served; without it the larger of two, and of more none, so that fairness needs \
-max_disparity."""
+    """The group that is better served; without it the larger of two, and of more none. Fairness losses and group \
+weights need it, a target does not."""
     every: str | None = None
     """When the service updates by itself: "1d", "6h", "30m", "90s" or "10000 events"; without it only when asked."""
     keep_models: int = Field(10, ge=2)
@@ -179,8 +181,7 @@ max_disparity."""
         if not self.has_advantaged and self.learning_options.get("group_weight", 1) != 1:
             raise ValueError(
                 f"group_weight is for every group but the advantaged one, and none of {', '.join(self.groups or ())} "
-                f"was named; name the best-served one as advantaged, or use max_disparity, which finds out who is "
-                f"behind"
+                f"was named; name the best-served one as advantaged, or use a target, which can raise any group"
             )
         return self
 

@@ -6,10 +6,12 @@ from pydantic import BaseModel, ConfigDict
 
 from fairstream.service import updates
 from fairstream.service.event_store import EventStore, closed_periods
-from fairstream.service.gaps import Gap, gap_in, noise_words, score_in, why_no_gap
+from fairstream.service.gaps import Gap, falling, gap_in, noise_words, score_in, why_no_gap
 from fairstream.service.records import Time, Update
 from fairstream.service.registry import in_service, rejections_in_a_row
 from fairstream.service.workspace import Workspace
+
+_LATEST = 60
 
 
 class Status(BaseModel):
@@ -23,6 +25,7 @@ class Status(BaseModel):
     rejections_in_a_row: int
     n_periods: int
     ndcg: float | None  # of the model in service on the last period
+    trend: str | None  # a sentence, if the quality falls
     largest_gap: Gap | None  # between a group and everyone else, as published
     no_gap: str | None  # why there is none although groups are known
     epsilon: float | str  # of the noise that numbers of groups carry; "off": none
@@ -32,8 +35,8 @@ class Status(BaseModel):
     @classmethod
     def of(cls, workspace: Workspace) -> Status:
         engine, current = workspace.engine, in_service(workspace.engine)
-        last, newest = closed_periods(engine, limit=1), updates.listed(engine, limit=1)
-        evaluation = (last[0].evaluation or {}) if last else {}
+        last, newest = closed_periods(engine, limit=_LATEST), updates.listed(engine, limit=1)
+        evaluation = (last[-1].evaluation or {}) if last else {}
         score = score_in(evaluation)
         gap = gap_in(score)
         return cls.model_validate(
@@ -42,8 +45,9 @@ class Status(BaseModel):
                 "since": current and current.since,
                 "last_update": newest[0] if newest else None,
                 "rejections_in_a_row": rejections_in_a_row(engine),
-                "n_periods": last[0].t + 1 if last else 0,
+                "n_periods": last[-1].t + 1 if last else 0,
                 "ndcg": score.get("mean"),
+                "trend": falling([score_in(period.evaluation).get("mean") for period in last]),
                 "largest_gap": gap,
                 "no_gap": why_no_gap(evaluation) if gap is None and score.get("by_group") else None,
                 "epsilon": workspace.config.privacy.epsilon,
@@ -60,6 +64,8 @@ class Status(BaseModel):
             gap = "" if self.largest_gap is None else f"; {self.largest_gap.words}"
             gap += "" if self.no_gap is None else f"; no gap between groups is reported: {self.no_gap}"
             lines.append(f"On the last of {self.n_periods} periods its NDCG was {self.ndcg:.4f}{gap}.")
+            if self.trend is not None:
+                lines.append(self.trend)
             if self.largest_gap is not None and (noise := noise_words(self.epsilon)) is not None:
                 lines.append(noise)
         if (done := self.last_update) is not None:

@@ -12,7 +12,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -33,12 +33,14 @@ from fairstream.service.event_store import EventStore, closed_periods, events_of
 from fairstream.service.forgetting import complete_forgetting
 from fairstream.service.gaps import noise_words
 from fairstream.service.gate import Check, Decision, attainable, compared, drift, finite, flood, rejects_drift
-from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported
+from fairstream.service.privacy import NO_GROUPS, GroupMeans, Release, reported, reported_regret
 from fairstream.service.records import Period
 from fairstream.service.registry import deciding, in_service, model, models, put_into_service
 from fairstream.service.workspace import Workspace
+from fairstream.strategies import TARGETS, PeriodReplay
 
 _NO_GROUPS = "fewer than two groups are known, so nothing is done for fairness and no gap is measured"
+_NOT_REPLAYED = "the level stays as it was: no level could be replayed on this period"
 Kind = Literal["promoted", "rejected", "failed", "skipped"]
 Say = Callable[[str], None]
 
@@ -205,10 +207,10 @@ class _Update:
             reason = decision.reason if self.candidates.has_groups else f"{decision.reason}; {_NO_GROUPS}"
             outcome = Outcome(kind, reason, self.t, name)
             self.conclude(connection, outcome)
-        sentences = about.get("control", {}).get("sentences", [])
-        for sentence in (*sentences, f"model {name} is {kind}: {outcome.reason}"):
-            self.say(sentence)
-        noise = noise_words(self.workspace.config.privacy.epsilon, has_target=bool(sentences))
+        if control := about.get("control"):
+            self.say(control["sentence"])
+        self.say(f"model {name} is {kind}: {outcome.reason}")
+        noise = noise_words(self.workspace.config.privacy.epsilon)
         if noise is not None and self.candidates.has_groups:
             self.say(noise)
         return outcome
@@ -236,7 +238,7 @@ class _Update:
             comparison = trial.comparison
             groups = NO_GROUPS if comparison is None else comparison.groups_after
             about |= {"n_learned": trial.n_learned, "evaluation": self._reported(trial.after, groups)}
-            about |= _control(trial)
+            about |= _control(trial, self.workspace.config.privacy.epsilon)
             if trial.before is not None and comparison is not None:
                 about["before"] = self._reported(trial.before, comparison.groups_before)
                 about["gains"] = comparison.gains()
@@ -258,37 +260,20 @@ def _hash(events: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _control(trial: Trial) -> dict[str, Any]:
-    """The weights of a candidate and the decisions of the controller that set them; empty without either."""
-    recommender, step = trial.recommender, trial.control_step
-    target, weights, update = recommender.recipe.target, recommender.state.event_weights, recommender.last_update
-    event_weights = {name: weights.get(name, 1.0) for name in names_of(trial.after)}
+def _control(trial: Trial, epsilon: float | str) -> dict[str, Any]:
+    """The target of a candidate, the level that it chose, and each group's regret; the weights of events, if any."""
+    recommender, state, names = trial.recommender, trial.recommender.state, names_of(trial.after)
+    weights, target, update = state.event_weights, recommender.recipe.target, recommender.last_update
+    about: dict[str, Any] = {"event_weights": {name: weights.get(name, 1.0) for name in names}} if weights else {}
     if target is None:
-        return {"event_weights": event_weights} if weights else {}
-    assert update is not None
-    control, fairness_weight = update.control, update.fairness_weight
-    gaps = {} if control is None else dict(control.gaps)
-    if control is None:
-        sentences = ["no model has been measured yet: the next update will be the first to hold the accepted gap"]
-    else:
-        sentences = list(control.reasons)
-        if not gaps:  # groups that are too small are not measured
-            sentences.append("no gap could be measured: too few users of more than one group were tested")
-    if fairness_weight:
-        sentences.append(f"the model learns that by its fairness loss, whose weight is {fairness_weight:.2f} now")
-    if control is not None and step < 1:
-        sentences.append(
-            f"candidates made from the same model were rejected for what they changed: {step:.3g} of the step is taken"
-        )
-    return {
-        "event_weights": event_weights,
-        "control": {
-            "max_disparity": target.gap,
-            "metric": target.metric,
-            "task": target.task,
-            "gaps": {name: {"value": gap.value, "se": gap.se} for name, gap in gaps.items()},
-            "fairness_weight": fairness_weight,
-            "step": step,
-            "sentences": sentences,
-        },
+        return about
+    decision = None if update is None else update.decision
+    name = next(name for name, kind in TARGETS.items() if isinstance(target, kind))
+    periods = [PeriodReplay.from_json(period) for period in state.replays.get("periods", ())]
+    about["control"] = {
+        "target": {"name": name, **asdict(target)},
+        "level": state.level._asdict(),
+        "sentence": _NOT_REPLAYED if decision is None else decision.sentence,
+        **reported_regret(periods, state.level, names, epsilon),
     }
+    return about

@@ -1,6 +1,6 @@
-"""Strategies: how each update turns W_{t−1} into W_t. Targets: how large a gap between groups may be."""
+"""Strategies: how each update turns W_{t−1} into W_t. Targets: what it does for groups."""
 
-from fairstream.strategies.controller import Control, DisparityController, MaxGap, Measured, MeasureGroups
+from fairstream.strategies.replay import PastRegret, PeriodReplay, PooledReplay, ReplayGroups, past_regret
 from fairstream.strategies.restart import RestartOnDegradation
 from fairstream.strategies.strategy import (
     STRATEGIES,
@@ -16,24 +16,38 @@ from fairstream.strategies.strategy import (
     Strategy,
     UserQuality,
 )
+from fairstream.strategies.targets import (
+    TARGETS,
+    Decision,
+    LeastRegret,
+    MaxGap,
+    Target,
+    target_named,
+)
 
 __all__ = [
     "STRATEGIES",
-    "Control",
-    "DisparityController",
+    "TARGETS",
+    "Decision",
     "FineTune",
     "Keep",
+    "LeastRegret",
     "MaxGap",
-    "MeasureGroups",
-    "Measured",
     "Memory",
+    "PastRegret",
     "Period",
+    "PeriodReplay",
     "Plan",
+    "PooledReplay",
     "Replay",
+    "ReplayGroups",
     "RestartOnDegradation",
     "RestartOnNew",
     "Retrain",
     "SlidingWindow",
     "Strategy",
+    "Target",
     "UserQuality",
+    "past_regret",
+    "target_named",
 ]

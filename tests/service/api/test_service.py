@@ -98,7 +98,11 @@ def test_answers_are_the_models(shared: Shared) -> None:
         assert answers[0] == {"user_id": user, "model": row.id, "source": table["source"][0].as_py()}
         assert [item["item_id"] for item in items] == table["item_id"].to_pylist()
         # The last bit depends on which users the scores were computed with.
-        assert [item["score"] for item in items] == pytest.approx(table["score"].to_pylist(), rel=1e-5)
+        scores = [item["score"] for item in items]
+        if answers[0]["source"] == "popularity":  # they would show how much a level moves an item
+            assert set(scores) == {None}
+        else:
+            assert scores == pytest.approx(table["score"].to_pylist(), rel=1e-5)
     many = client.post("/v1/recommendations", json={"users": ["u1", 17, "u1"], "k": 4}, headers=client.keys.read).json()
     assert many["model"] == row.id
     assert [answer["user_id"] for answer in many["answers"]] == ["u1", "17", "u1"]

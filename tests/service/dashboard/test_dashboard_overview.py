@@ -37,6 +37,7 @@ from fairstream.service.learning import Learning
 from fairstream.service.records import UnknownIdError
 from fairstream.service.schema import models, service
 from fairstream.service.serving import ServedBy
+from fairstream.service.status import Status
 from fairstream.service.workspace import Workspace
 
 Maker = Callable[..., Workspace]
@@ -120,6 +121,20 @@ def test_the_banner_has_the_colour_of_the_worst_and_says_what_to_do(new_workspac
     assert (damaged.level, damaged.sentences, damaged.can_roll_back) == ("bad", ["Model m is damaged."], True)
 
 
+def test_the_banner_warns_of_a_quality_that_falls(new_workspace: Maker) -> None:
+    workspace = filled(new_workspace())
+    with writing(workspace.engine) as connection:
+        for n in range(9):
+            mean = 0.3 - 0.02 * n + 0.03 * (n == 6)  # with a rise on the way
+            add_period(connection, 12 + n, evaluation={"metrics": {METRIC: {"mean": mean, "by_group": {}}}})
+    status = status_of(Overview(workspace), "model", None, 2)
+    assert (status.level, status.headline) == ("warning", "Up to date, but the quality is falling")
+    assert status.sentences[0].startswith("Quality is falling: from 0.")
+    assert status.sentences[0].endswith("to 0.140 over the last 10 periods.")
+    assert status.sentences[0] in Status.of(workspace).sentences()
+    assert status_of(Overview(workspace, before=12), "model", None, 2).level == "good"  # an old page
+
+
 def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace: Maker) -> None:
     workspace = new_workspace()
     with writing(workspace.engine) as connection:
@@ -131,7 +146,7 @@ def test_before_the_first_model_the_banner_says_why_there_is_none(new_workspace:
 
 
 def test_charts_have_dates_every_reported_group_and_the_accepted_gap(new_workspace: Maker) -> None:
-    workspace = filled(new_workspace(learning=Learning(model="item-item", max_disparity=0.05)))
+    workspace = filled(new_workspace(learning=Learning(model="item-item", max_gap=0.05)))
     overview = Overview(workspace)
     quality, gap = quality_chart(overview), gap_chart(overview, workspace.config)
     assert [line.name for line in quality.lines] == [name for name in GROUPS if name != TOO_SMALL] + ["everyone"]

@@ -31,6 +31,7 @@ from fairstream.service.event_store import EventStore
 from fairstream.service.gaps import gap_in, score_in
 from fairstream.service.incoming import batch_from_json
 from fairstream.service.keys import make_key, revoke_key
+from fairstream.service.registry import put_into_service
 from fairstream.service.settings import LiveConfig
 from fairstream.service.workspace import Workspace
 from fairstream.text import number
@@ -398,9 +399,14 @@ def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspa
     levels = {"young": [0.14, [0.12, 0.16]], "old": [0.2, [0.17, 0.23]]}
     evaluation = {"metrics": {METRIC: scores}, "levels": levels, "withheld": {"rare": why}, "epsilon": 1.0}
     evaluation |= {"n_tested_users": 900, "n_cold_users": 0}
-    gaps = {"young": {"value": 0.05, "se": 0.01}, "old": {"value": -0.05, "se": 0.03}}
-    control = {"max_disparity": 0.02, "gaps": gaps, "sentences": []}
-    about = {"evaluation": evaluation, "control": control, "event_weights": {"young": 1.0, "old": 1.0, "rare": 1.0}}
+    control = {
+        "target": {"name": "least-regret", "max_group_loss": 0.02},
+        "level": {"group": "young", "weight": 2.0},
+        "sentence": "events of young count 2 times in popularity: on the period that has ended that gave +3 %",
+        "regret": {"young": [0.123, [0.05, 0.2]]},
+        "withheld": {"old": why, "rare": "too few people to report"},
+    }
+    about = {"evaluation": evaluation, "control": control}
     untested = {
         "name": "performance",
         "ok": True,
@@ -411,6 +417,7 @@ def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspa
     with writing(workspace.engine) as connection:
         add_period(connection, 1, evaluation=evaluation)
         add_model(connection, "m1", 1, about=about, decision={"promote": True, "reason": "good", "checks": [untested]})
+        put_into_service(connection, "m1")
     client = signed_in(workspace)
     pages = {path: " ".join(Reader(client.get(path).text).texts) for path in ("/", "/models", "/models/m1")}
     for page in pages.values():
@@ -422,8 +429,11 @@ def test_a_gap_has_one_sign_and_its_margin_and_noise_is_called_noise(new_workspa
     for page in (pages["/"], pages["/models/m1"]):
         assert "0.140 ± 0.020" in page
         assert why in page
-        assert "0.050 ± 0.020 behind" in page  # of the young, by the controller
-        assert "0.050 ± 0.059, may be chance" in page  # of the old
+        assert "0.060 ± 0.020 behind" in page  # of the young: the number of the tile
+        assert "0.060 ± 0.020 ahead" in page  # of the old
+        assert "12.3 % (5.0 % to 20.0 %)" in page
+        assert "Events of young count 2 times in popularity: on the period that has ended that gave +3 %." in page
+        assert "no group may lose more than 2.0 % by it" in page
     assert "not tested" in pages["/models/m1"]
 
 

@@ -68,7 +68,7 @@ class FullModel(Model):
 
 
 class FullPeriod(Period):
-    """A closed period, and the decision of the gap controller in its update."""
+    """A closed period, and the level that the target chose in its update."""
 
     control: dict[str, Any] | None
 
@@ -105,7 +105,7 @@ def list_periods(
 
 
 def full_periods(engine: Engine, after: int = -1, limit: int | None = None) -> list[FullPeriod]:
-    """Return closed periods after one, with the decisions of the controller."""
+    """Return closed periods after one, with the levels that the target chose."""
     periods, rows = closed_periods(engine, after=after, limit=limit), schema.models.c
     query = select(rows.t, rows.about).where(rows.t.in_([period.t for period in periods]))
     with engine.connect() as connection:

@@ -25,10 +25,10 @@ router = APIRouter(tags=["recommend"])
 
 
 class RecommendedItem(BaseModel):
-    """An item of a list, with its score."""
+    """An item of a list, with its score by the model."""
 
     item_id: str
-    score: float
+    score: float | None  # None in a list by popularity
 
 
 class Recommendations(BaseModel):

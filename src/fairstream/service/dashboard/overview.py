@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from fairstream.service.dashboard.charts import Chart, Moment, Series, make_chart
 from fairstream.service.dashboard.reading import Overview, is_manual, reason_of
-from fairstream.service.gaps import gap_in
+from fairstream.service.gaps import falling, gap_in
 from fairstream.service.records import FINISHED, Model, Period, from_microseconds
 from fairstream.service.serving import ServedBy
 from fairstream.service.settings import LiveConfig
@@ -54,7 +54,14 @@ def status_of(overview: Overview, source: ServedBy | None, problem: str | None, 
         n = overview.n_rejected
         headline = "The last update was rejected" if n < 2 else f"The last {n} updates were rejected"
         return Status("bad" if n >= alert_after else "warning", headline, reasons, candidate)
-    return Status("good", "Everything is up to date", _why_good(overview, serving, state, reasons))
+    return _up_to_date(overview, _why_good(overview, serving, state, reasons))
+
+
+def _up_to_date(overview: Overview, why: list[str]) -> Status:
+    fall = falling([score["mean"] for _, score in overview.evaluated]) if overview.is_latest else None
+    if fall is None:
+        return Status("good", "Everything is up to date", why)
+    return Status("warning", "Up to date, but the quality is falling", [fall, *why])
 
 
 def _why_good(overview: Overview, serving: Model, state: str | None, reasons: list[str]) -> list[str]:
@@ -102,7 +109,7 @@ def gap_chart(overview: Overview, config: LiveConfig) -> Chart:
     """Return the largest gap between a group and everyone else."""
     gaps = [gap_in(score) for _, score in overview.evaluated]
     values, bands = [gap.value if gap else None for gap in gaps], [gap.interval if gap else None for gap in gaps]
-    accepted = config.learning.max_disparity
+    accepted = config.learning.max_gap
     limit = None if accepted is None else (accepted, "accepted")
     moments = [_moment(overview, period) for period, _ in overview.evaluated]
     series = [Series("largest gap", "line-0", values, bands)]

@@ -74,7 +74,8 @@ def pretty(document: str) -> str:
 _PACKAGE = "fairstream.service.dashboard"
 _FILTERS = (
     *(when, options, pretty, reading.reason_of, reading.is_manual),
-    *(gaps.score_in, gaps.gap_in, gaps.level_of, gaps.noise_words, gaps.why_no_gap, gaps.with_margin),
+    *(gaps.score_in, gaps.gap_in, gaps.gap_of, gaps.level_of, gaps.noise_words, gaps.regret_of, gaps.why_no_gap),
+    gaps.with_margin,
 )
 
 
