@@ -21,7 +21,7 @@ from fairstream.models import NO_LEVEL, Level
 from fairstream.models.levels import ALONE
 from fairstream.strategies.replay import ONE_SIDED, SIGNIFICANCE, PeriodReplay, PooledReplay
 from fairstream.strategies.strategy import Memory
-from fairstream.text import number
+from fairstream.text import number, percent
 
 N_POOLED: Final = 8  # the latest periods are pooled
 
@@ -95,7 +95,7 @@ class LeastRegret(_Target):
         if not is_better.any():
             why = "none of them raises a group by more than chance"
             if (is_proven & (regret < regret[0])).any():
-                loss = f"{self.max_group_loss:.0%}"
+                loss = percent(self.max_group_loss)
                 why = f"each that raises a group by more than chance costs another more than {loss}, or everyone"
             return 0, f"no level: of {len(pooled.levels) - 1} tried on {n_periods}, {why}", None
         best = int(np.flatnonzero(is_better)[np.argmin(regret[is_better])])
