@@ -8,6 +8,7 @@ results with those of earlier periods, and serves the level that the target pref
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -36,7 +37,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Target:
+class _Target(ABC):
     def decide(self, memory: Memory, period: PeriodReplay) -> Decision:
         """Choose the level to serve, from the period just replayed and those in `memory`."""
         periods = [*map(PeriodReplay.from_json, memory.get("periods", ())), period][-N_POOLED:]
@@ -47,8 +48,9 @@ class _Target:
         at, sentence, is_met = self._choose(pooled)
         return Decision(pooled.levels[at], sentence, stored, is_met)
 
+    @abstractmethod
     def _choose(self, pooled: PooledReplay) -> tuple[int, str, bool | None]:
-        raise NotImplementedError
+        """The place of the level to serve, why, and whether it meets the requested gap."""
 
 
 @dataclass(frozen=True)
