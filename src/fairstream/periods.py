@@ -160,13 +160,31 @@ def unit_of(times: np.ndarray[Any, Any]) -> str | None:
     return next((unit for unit, limit in _UNIX_UNITS.items() if last < limit), None)
 
 
+def seconds_of(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """Return timestamps and plausible Unix times as seconds since 1970.
+
+    None for other numbers, which only order the events.
+
+    >>> seconds_of(np.array(["1970-01-02"], "datetime64[D]")), seconds_of(np.array([978_300_760_000]))
+    (array([86400.]), array([9.7830076e+08]))
+    >>> seconds_of(np.array([3, 2500])) is None
+    True
+    """
+    if times.dtype.kind != "M" and not _are_unix_times(times):
+        return None
+    return to_moments(times).astype(np.int64) / 1e6
+
+
+def _are_unix_times(times: np.ndarray[Any, Any]) -> bool:
+    return bool(len(times)) and bool(_EARLIEST_UNIX_TIME <= times.min() <= times.max() <= _LATEST_UNIX_TIME)
+
+
 def readable_times(times: np.ndarray[Any, Any]) -> list[str]:
     """Format timestamps and plausible Unix times as dates, and other times as numbers.
 
     >>> readable_times(np.array([978_300_760])), readable_times(np.array([3, 2500]))
     (['2000-12-31 22:12:40'], ['3', '2,500'])
     """
-    is_unix_time = times.dtype.kind != "M" and _EARLIEST_UNIX_TIME <= times.min() <= times.max() <= _LATEST_UNIX_TIME
-    if times.dtype.kind == "M" or is_unix_time:
+    if times.dtype.kind == "M" or _are_unix_times(times):
         return [str(moment).replace("T", " ") for moment in to_moments(times).astype("datetime64[s]")]
     return [format(time, ",.6g" if times.dtype.kind == "f" else ",") for time in times]

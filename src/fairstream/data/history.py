@@ -104,6 +104,7 @@ class _Run:
 
     users: Rows
     items: Rows
+    times: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -116,7 +117,10 @@ class _Run:
     def followed_by(self, other: _Run) -> _Run:
         if not len(self):
             return other
-        return _Run(np.concatenate([self.users, other.users]), np.concatenate([self.items, other.items]))
+        times = None
+        if self.times is not None or other.times is not None:
+            times = np.concatenate([_or_unknown(self), _or_unknown(other)])
+        return _Run(np.concatenate([self.users, other.users]), np.concatenate([self.items, other.items]), times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,17 +151,26 @@ class History:
         cls,
         users: Rows,
         items: Rows,
+        times: Floats | None = None,
         *,
         n_items_before: int = 0,
         n_users: int = 0,
         n_items: int = 0,
         ends: tuple[int, ...] | None = None,
     ) -> History:
-        """The history of one batch of events, with at least `n_users` users and `n_items` items."""
+        """The history of one batch of events, with at least `n_users` users and `n_items` items.
+
+        `times` are seconds since 1970, NaN where unknown; None: no event has a time.
+        """
         seen = SeenItems.from_pairs(users, items)
         n_users, n_items = max(n_users, _n_rows(users)), max(n_items, _n_rows(items))
         return cls(
-            (_Run(users, items),), seen, n_users, n_items, n_items_before, (len(users),) if ends is None else ends
+            (_Run(users, items, times),),
+            seen,
+            n_users,
+            n_items,
+            n_items_before,
+            (len(users),) if ends is None else ends,
         )
 
     @classmethod
@@ -165,14 +178,16 @@ class History:
         """No events at all."""
         return cls((), SeenItems((), 0), 0, 0)
 
-    def after(self, users: Rows, items: Rows, *, ends_period: bool = True, n_items: int = 0) -> History:
+    def after(
+        self, users: Rows, items: Rows, times: Floats | None = None, *, ends_period: bool = True, n_items: int = 0
+    ) -> History:
         """Return the history with these events at its end; they end a period or belong to an open one.
 
         At least `n_items` items are known afterwards, some perhaps without events.
         """
         n_events = len(self) + len(users)
         longer = History(
-            append_run(self.runs, _Run(users, items), _Run.followed_by),
+            append_run(self.runs, _Run(users, items, times), _Run.followed_by),
             self.seen.union(SeenItems.from_pairs(users, items)),
             max(self.n_users, _n_rows(users)),
             max(self.n_items, _n_rows(items), n_items),
@@ -194,6 +209,7 @@ class History:
         return History.of(
             users - np.searchsorted(gone, users),
             self.items_at(positions),
+            self.times_at(positions),
             n_items_before=self.n_items_before,
             n_users=self.n_users - len(gone),
             n_items=self.n_items,
@@ -207,6 +223,7 @@ class History:
         return History.of(
             self.users_at(positions),
             self.items_at(positions),
+            self.times_at(positions),
             n_items_before=self.n_items_before,
             n_users=self.n_users,
             n_items=self.n_items,
@@ -238,10 +255,20 @@ class History:
         """The items of the events at these sorted positions."""
         return self._at("items", positions)
 
-    def _at(self, column: str, positions: Positions) -> Rows:
-        parts, first = [], 0
+    @property
+    def has_times(self) -> bool:
+        """Whether any event has a time."""
+        return any(run.times is not None for run in self.runs)
+
+    def times_at(self, positions: Positions) -> Floats | None:
+        """The times of the events at these sorted positions, NaN where unknown; None if no event has a time."""
+        return self._at("times", positions) if self.has_times else None
+
+    def _at(self, column: str, positions: Positions) -> Any:
+        parts: list[Any] = []
+        first = 0
         for run in self.runs:
-            values = getattr(run, column)
+            values = _or_unknown(run) if column == "times" else getattr(run, column)
             if isinstance(positions, range):  # a view, which matters where the log is a mapped file
                 parts.append(values[max(0, positions.start - first) : max(0, positions.stop - first)])
             else:
@@ -274,6 +301,15 @@ class History:
     def n_events_of(self, users: Rows, before: Rows | None = None) -> Rows:
         """The number of events of each of `users`; with `before` (B,) of those before these positions."""
         return count_entries([(run.by_user, run.items, limit) for run, _, limit in self._limits(users, before)], users)
+
+    def positions_of(self, users: Rows) -> tuple[Rows, Rows]:
+        """The positions of the events of each of `users`: of `users[i]` in `positions[bounds[i] : bounds[i + 1]]`."""
+        bounds = np.append(0, np.cumsum(self.n_events_of(users)))
+        positions, ends, first = np.empty(bounds[-1], dtype=np.int64), bounds[:-1].copy(), 0
+        for run in self.runs:
+            _add_positions(run.by_user, first, users, ends, positions)
+            first += len(run)
+        return bounds, positions
 
     def items_of(self, users: Rows, before: Rows | None = None) -> tuple[Rows, Rows]:
         """The sorted items of each of `users`: those of `users[i]` are `items[bounds[i] : bounds[i + 1]]`.
@@ -447,6 +483,15 @@ def _add_entries(keys: Any, values: Any, users: Any, limit: Any, ends: Any, entr
 
 
 @njit
+def _add_positions(by_user: Any, first: int, users: Any, ends: Any, positions: Any) -> None:
+    for u in range(len(users)):
+        begin = np.searchsorted(by_user, users[u] << 32)
+        for at in range(begin, np.searchsorted(by_user, (users[u] + 1) << 32)):
+            positions[ends[u]] = first + (by_user[at] & _ITEM_BITS)
+            ends[u] += 1
+
+
+@njit
 def _sort_each(bounds: Any, entries: Any) -> None:
     for u in range(len(bounds) - 1):
         entries[bounds[u] : bounds[u + 1]].sort()
@@ -471,6 +516,10 @@ def _fill_latest(by_user: Any, first: int, users: Any, limit: Any, latest: Any, 
 def _concatenate(parts: list[Rows]) -> Rows:
     parts = [part for part in parts if len(part)]
     return parts[0] if len(parts) == 1 else np.concatenate([_NOTHING, *parts])
+
+
+def _or_unknown(run: _Run) -> Floats:
+    return np.full(len(run), np.nan) if run.times is None else run.times
 
 
 def _n_rows(rows: Rows) -> int:

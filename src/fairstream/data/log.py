@@ -19,7 +19,7 @@ from fairstream.data.storage import StoredLog, write_log
 from fairstream.data.vocabulary import Rows, Vocabulary, same_kind
 from fairstream.display import Summary, Tabular
 from fairstream.errors import DataError
-from fairstream.periods import unit_of
+from fairstream.periods import seconds_of, unit_of
 from fairstream.plotting import area_chart
 
 _IDS_AT_ONCE = 1 << 16
@@ -192,6 +192,11 @@ class EventLog(Tabular):
     def n_items(self) -> int:
         """Items in the whole log."""
         return len(self.item_ids)
+
+    @cached_property
+    def seconds(self) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """The times as seconds since 1970; None if they only order the events."""
+        return seconds_of(self.times)
 
     @property
     def last_time(self) -> np.generic:

@@ -107,7 +107,7 @@ class Run(Tabular, Iterator[PeriodResult]):
     def begin_from(self, weights: Tensors, update: Update) -> PeriodResult:
         """Start from another run's model (`learned()` after `begin()`); `update` holds the weights of its events."""
         events = self._events(0)
-        history = History.of(events.users, events.items)
+        history = History.of(events.users, events.items, events.times)
         model, optimizer = self._trainer.models.load(history, weights, 0, self._features)
         trained, ids = weights[TRAINED].cpu().numpy(), (self.log.user_ids, self.log.item_ids)
         trained_items = np.zeros(history.n_items, np.bool_)
@@ -140,8 +140,11 @@ class Run(Tabular, Iterator[PeriodResult]):
             )
         if not 0 <= t < self.periods.last:
             raise ConfigurationError(f"t must be between 0 and {self.periods.last - 1}, got {t}")
-        start, events = self.periods.starts[t], self._events(t)
-        history = History.of(self.log.users[:start], self.log.items[:start]).after(events.users, events.items)
+        start, events, seconds = self.periods.starts[t], self._events(t), self.log.seconds
+        before = History.of(
+            self.log.users[:start], self.log.items[:start], None if seconds is None else seconds[:start]
+        )
+        history = before.after(events.users, events.items, events.times)
         with limit_threads(inference_threads("auto")):
             candidate = self._trainer.fit_history(history, events, self._on_epoch(t), t)
             self._state, self._unjudged = candidate.commit(in_place=False)
@@ -160,8 +163,8 @@ class Run(Tabular, Iterator[PeriodResult]):
 
     def _events(self, t: int) -> NewEvents:
         at, log = self.periods.span(t), self.log
-        ids = log.user_ids, log.item_ids
-        return NewEvents(log.users[at], log.items[at], *ids, self.groups, features=self._features)
+        ids, times = (log.user_ids, log.item_ids), None if log.seconds is None else log.seconds[at]
+        return NewEvents(log.users[at], log.items[at], *ids, self.groups, features=self._features, times=times)
 
     def _on_epoch(self, t: int) -> Callable[[int, int], None]:
         return lambda done, total: None if self.on_progress is None else self.on_progress(t, done, total)

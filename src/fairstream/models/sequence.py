@@ -78,7 +78,7 @@ class SASRecScorer(WindowScorer):
         self.history_length = length
         self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
         self.bias = ItemTable(n_items, 1, weight_decay=False, feature_buckets=feature_buckets)
-        self.blocks = nn.ModuleList(_Block(embedding_dim, length, heads, dropout) for _ in range(blocks))
+        self.blocks = nn.ModuleList(_GatedBlock(embedding_dim, length, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -95,27 +95,31 @@ class SASRecScorer(WindowScorer):
         return normed
 
 
-class _Block(nn.Module):
-    """Self-attention and a feed-forward network, each added to its input after normalising it."""
+class _GatedBlock(nn.Module):
+    """x ← x + σ(W₁ x̄) ⊙ attention(x̄), then x ← x + σ(W₂ x̄) ⊙ SwiGLU(x̄), with x̄ = LayerNorm(x)   (LiGR).
+
+    A gate can close a branch, which keeps deep stacks stable.
+    """
 
     def __init__(self, d: int, length: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.n_heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.query_key_value, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.attend, self.out = nn.Linear(d, 4 * d), nn.Linear(d, d)  # query, key, value and gate in one product
         self.bias = nn.Parameter(torch.zeros(self.n_heads, length))  # the attention bias of each distance
-        self.inner, self.outer = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
+        self.inner, self.outer = nn.Linear(d, 5 * d), nn.Linear(2 * d, d)  # two factors of width 2 d, and the gate
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, is_visible: Tensor) -> Tensor:
         b, length, d = x.shape
-        parts = self.query_key_value(self.norm_1(x)).view(b, length, 3, self.n_heads, d // self.n_heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)  # (B, H, L, d / H) each
+        heads, gate = self.attend(self.norm_1(x)).split([3 * d, d], dim=-1)
+        query, key, value = heads.view(b, length, 3, self.n_heads, d // self.n_heads).permute(2, 0, 3, 1, 4)
         lowest = torch.finfo(x.dtype).min
         mask = _by_distance(self.bias[:, :length]).masked_fill(~is_visible[:, None], lowest)  # (B, H, L, L)
-        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        x = x + self.dropout(self.out(seen.transpose(1, 2).reshape(b, length, d)))
-        added: Tensor = x + self.dropout(self.outer(F.gelu(self.inner(self.norm_2(x)))))
+        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, H, L, d / H)
+        x = x + self.dropout(torch.sigmoid(gate) * self.out(seen.transpose(1, 2).reshape(b, length, d)))
+        left, right, gate = self.inner(self.norm_2(x)).split([2 * d, 2 * d, d], dim=-1)
+        added: Tensor = x + self.dropout(torch.sigmoid(gate) * self.outer(F.silu(left) * right))
         return added
 
 
@@ -200,7 +204,7 @@ class SASRec(ModelConfig):
     --------
     >>> model = SASRec(embedding_dim=16, blocks=4, length=200).build(n_users=3, n_items=5)
     >>> len(model.blocks), model.history_length, sum(parameter.numel() for parameter in model.parameters())
-    (4, 200, 10613)
+    (4, 200, 14965)
 
     """
 

@@ -211,7 +211,7 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
     # Forgotten users may leave items that no other user has had, so the events do not determine the sizes.
     sizes = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
     ends = tuple(map(int, manifest["period_ends"]))
-    history = History.of(users, items, ends=ends, **sizes)
+    history = History.of(users, items, None, ends=ends, **sizes)
     saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
     if not ends or fields["t"] < 0 or not isinstance(saved["attribute"], str):
         raise ValueError("period_ends, t or the attribute of the groups")

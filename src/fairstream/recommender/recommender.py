@@ -314,6 +314,7 @@ class FairRecommender(ReprMixin):
             log.times[-1],
             features=features,
             n_items=0 if features is None else len(item_ids),
+            times=log.seconds,
         )
         with self._changing():
             candidate = self._trainer_with(groups).fit(first, on_epoch, columns=log.columns)

@@ -18,6 +18,7 @@ from fairstream.errors import ConfigurationError, DataError
 from fairstream.models import NO_LEVEL, ContextBuilder, Level, Mask, RecentPopularityScorer, Scorer, Tilt
 from fairstream.strategies import Memory
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 _NOTHING: Rows = np.empty(0, dtype=np.int64)
 _EVENTS = "the events"
 
@@ -143,6 +144,7 @@ class NewEvents(NamedTuple):
     notes: tuple[str, ...] = ()  # one sentence for each unusual thing about the events
     features: Codes | None = None  # as in a state
     n_items: int = 0  # the minimum number of known items; some may have no events
+    times: Floats | None = None  # in seconds since 1970; None: they only order the events
 
     @classmethod
     def align(cls, log: EventLog, state: State) -> NewEvents:
@@ -160,7 +162,8 @@ class NewEvents(NamedTuple):
         if features is not None:
             notes = (*notes, *notes_on_undescribed(features[item_rows]))
         last_time, n_items = max(times, default=None), 0 if features is None else len(item_ids)
-        return cls(users[new], items[new], user_ids, item_ids, groups, last_time, notes, features, n_items)
+        seconds = None if log.seconds is None else log.seconds[new]
+        return cls(users[new], items[new], user_ids, item_ids, groups, last_time, notes, features, n_items, seconds)
 
 
 def _merged_features(log: EventLog, state: State, item_ids: Vocabulary) -> Codes | None:

@@ -126,7 +126,7 @@ class Trainer(JobRunner):
     # ── transitions ──────────────────────────────────────────────────────────────────────
 
     def fit(self, events: NewEvents, on_epoch: OnEpoch | None = None, t: int = 0, **about: Any) -> Candidate:
-        history = History.of(events.users, events.items, n_items=events.n_items)
+        history = History.of(events.users, events.items, events.times, n_items=events.n_items)
         return self.fit_history(history, events, on_epoch, t, **about)
 
     def fit_history(
@@ -145,10 +145,12 @@ class Trainer(JobRunner):
         def progress(n_done: int, n_more: int) -> OnEpoch | None:
             return on_epoch and (lambda done, total: on_epoch(n_done + done, n_done + total + n_more))
 
-        before = History.of(history.users_at(first), history.items_at(first), n_items=events.n_items)
+        before = History.of(
+            history.users_at(first), history.items_at(first), history.times_at(first), n_items=events.n_items
+        )
         pretrained = self._fit_all(before, events, progress(0, self.recipe.update_epochs), t, **about)
         state, _ = pretrained.commit(in_place=True)
-        new = events._replace(users=history.users_at(last), items=history.items_at(last))
+        new = events._replace(users=history.users_at(last), items=history.items_at(last), times=history.times_at(last))
         replay = self._replay_last(state, new)
         on_update = progress(self.recipe.training.pretrain_epochs, 0)
         try:
@@ -214,7 +216,7 @@ class Trainer(JobRunner):
     ) -> Candidate:
         """Train W_t on D_t, from W_{t−1}; `judgement` is how W_{t−1} did on D_t (`judge`)."""
         began, t = time.perf_counter(), state.t + 1
-        history = state.history.after(events.users, events.items, n_items=events.n_items)
+        history = state.history.after(events.users, events.items, events.times, n_items=events.n_items)
         arrived = np.arange(len(state.history), len(history))
         new: Positions = range(len(state.history), len(history))
         new = np.concatenate([state.pending, arrived]) if len(state.pending) else new
@@ -270,7 +272,9 @@ class Trainer(JobRunner):
 
     def observe(self, state: State, events: NewEvents, *, learn_later: bool) -> State:
         """Record events without training on them; they belong to the period that the next update ends."""
-        history = state.history.after(events.users, events.items, ends_period=False, n_items=events.n_items)
+        history = state.history.after(
+            events.users, events.items, events.times, ends_period=False, n_items=events.n_items
+        )
         model, optimizer = self.models.grow(state, history, events.features)
         arrived = np.arange(len(state.history), len(history))
         return replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -89,6 +89,42 @@ def _with_negatives(history: History, events: Positions, sampler: NegativeSample
 
 
 @dataclass(frozen=True, eq=False)
+class Sequences:
+    """The events of some users, one user after another, and where their windows end.
+
+    A user with n events between the first and the last to learn has ⌈n / L⌉ windows of L places. The targets leave
+    some of these places free, the user's slack. So the windows can be cut at slack + 1 places.
+    """
+
+    items: Rows  # (E,)
+    learned: np.ndarray[Any, np.dtype[np.bool_]]  # (E,) whether each event is to be learned
+    user: Rows  # (W,) the number of the window's user
+    first: Rows  # (W,) the first event of the user
+    last: Rows  # (W,) behind the user's last event to learn
+    end: Rows  # (W,) behind the last target of the window, if all slack is in the user's earliest window
+    slack: Rows  # (U,) of each user
+    length: int
+
+    def cut(self, shift: Rows) -> tuple[Rows, Rows]:
+        """(W, L) the items and the targets of all windows, cut `shift` (U,) ≤ slack events later.
+
+        Each event to learn is a target of one window. A window with fewer targets than places reads earlier items.
+        """
+        ends = self.end + shift[self.user]
+        begin = ends - self.length  # (W,) the first possible target
+        # (W, L + 1) the events of each window, the last of them a target only
+        events = np.minimum(ends, self.last)[:, None] + np.arange(-self.length - 1, 0)
+        is_event, events = events >= self.first[:, None], events.clip(0)
+        is_target = is_event & self.learned[events] & (events >= begin[:, None])
+        items = self.items[events]
+        return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:]
+
+    def random_shift(self, key: int) -> Rows:
+        """(U,)"""
+        return np.random.default_rng(key).integers(0, self.slack + 1)
+
+
+@dataclass(frozen=True, eq=False)
 class Windows(_Cut):
     """Windows of users' sequences: at each place an item of the user and the item that followed it."""
 
@@ -98,6 +134,7 @@ class Windows(_Cut):
     codes: Codes  # the group of every user row
     size: int  # windows per batch
     weights: Floats  # (W,) the weight of each target of a window; 1 on average over all targets
+    sequences: Sequences
     n_without_negatives: int = 0  # events left out because their user has too few items left to draw negatives from
 
     @property
@@ -110,6 +147,11 @@ class Windows(_Cut):
         counts = (self.targets >= 0).sum(axis=1)
         before = np.append(0, np.cumsum(counts))
         return before[[*(self.span(b).start for b in range(len(self))), len(self.users)]]
+
+    def cut_again(self, key: int) -> Windows:
+        """Return the same windows, cut at random places: an event then has other events before it in its window."""
+        history, targets = self.sequences.cut(self.sequences.random_shift(key))
+        return replace(self, history=history, targets=targets)
 
 
 def cut_windows(
@@ -130,31 +172,28 @@ def cut_windows(
     `user_weights`. A user's first event is predicted from padding alone.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
-    users = history.users_at(events)
-    learned = np.zeros(len(history), dtype=np.bool_)  # (events of the history,)
-    learned[events] = True
-    order = np.lexsort((events, users))
-    changes = users[order][1:] != users[order][:-1]
-    # (U,) each user, and the positions of its last and its first event to learn.
-    owner, end = users[order][np.append(changes, True)], events[order][np.append(changes, True)]
-    begin = events[order][np.append(True, changes)]
-    items, parts = history.items, []
-    while len(owner):  # one window per user and round, from the latest events back to the first to learn
-        places, _ = history.latest_positions(owner, length + 1, end + 1)  # (U, L + 1), −1 where there is none
-        known, following = places[:, :-1], places[:, 1:]  # (U, L) the input and the target of each place
-        is_target = learned[following.clip(0)] & (following >= 0)
-        window = np.where(known >= 0, items[known.clip(0)], -1)
-        parts.append((window, np.where(is_target, items[following.clip(0)], -1), owner, end))
-        continues = places[:, 0] >= begin  # the oldest event was input only: it ends the next window
-        owner, end, begin = owner[continues], places[continues, 0], begin[continues]
-    windows, targets, owners, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
-    useful = np.flatnonzero((targets >= 0).any(axis=1))
-    useful = useful[np.argsort(ends[useful], kind="stable")]
-    windows, targets, owners = windows[useful], targets[useful], owners[useful]
-    n_targets = (targets >= 0).sum(axis=1)
-    weights = np.bincount(owners, n_targets)[owners] ** -activity_exponent
+    users = np.unique(history.users_at(events))  # (U,)
+    bounds, positions = history.positions_of(users)  # (E,) all events of these users
+    order, items = np.argsort(positions), np.empty_like(positions)
+    items[order] = history.items_at(positions[order])
+    learned = events[np.searchsorted(events, positions).clip(max=len(events) - 1)] == positions
+    places = np.flatnonzero(learned)
+    first, last = (places[np.searchsorted(places, bounds[:-1])], places[np.searchsorted(places, bounds[1:]) - 1] + 1)
+    n_windows = -(-(last - first) // length)  # (U,)
+    owner = np.repeat(np.arange(len(users)), n_windows)  # (W,)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows)  # of the user's windows
+    end, slack = last[owner] - number * length, n_windows * length - (last - first)
+    before = np.append(0, np.cumsum(learned))
+    reach = np.minimum(end + slack[owner], last[owner]), np.maximum(end - length, first[owner])
+    useful = np.flatnonzero(before[reach[0]] > before[reach[1]])  # the others have no event to learn
+    useful = useful[np.argsort(positions[end[useful] - 1], kind="stable")]
+    owner, end = owner[useful], end[useful]
+    sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length)
+    windows, targets = sequences.cut(np.zeros_like(slack))
+    n_targets, owners = (targets >= 0).sum(axis=1), users[owner]
+    weights: Floats = np.bincount(owners, n_targets)[owners] ** -activity_exponent
     if user_weights is not None:
         weights *= user_weights[owners]
     weights *= n_targets.sum() / (weights * n_targets).sum()  # 1 on average over the targets
     size = max(1, round(size / n_targets.mean()))
-    return Windows(windows, targets, owners, codes, size, weights, n_before - len(events))
+    return Windows(windows, targets, owners, codes, size, weights, sequences, n_before - len(events))

@@ -77,6 +77,7 @@ class _Share(Windows):
             windows.codes,
             windows.size,
             windows.weights[own],
+            windows.sequences,
             windows.n_without_negatives,
             bounds=bounds,
             positions=np.repeat(before[own] - before_own, n_targets[own]) + np.arange(n_targets[own].sum()),
@@ -111,8 +112,8 @@ class ShareEngine(WindowEngine):
     def __init__(self, job: TrainingJob) -> None:
         rank, self._n_workers = distributed.get_rank(), distributed.get_world_size()
         assert isinstance(job.batches, Windows)
-        self._share = _Share.of(job.batches, rank, self._n_workers)
-        super().__init__(replace(job, batches=self._share))
+        self._rank, self._whole = rank, job.batches
+        super().__init__(replace(job, batches=_Share.of(job.batches, rank, self._n_workers)))
         self.worker = (rank,) if rank else ()  # the first worker draws what one process would draw
         if job.objective.needs_all_items and job.shared_negatives is None:
             for table in job.model.tables():  # all rows have a gradient, and DDP takes either kind but not their sum
@@ -121,6 +122,15 @@ class ShareEngine(WindowEngine):
         self._reported = torch.zeros(())
         self.losses: list[float] = []  # mean loss of each epoch; a restored checkpoint has those of the earlier ones
         self._n_epochs = 0
+
+    def _load(self, windows: Windows) -> None:
+        assert isinstance(windows, _Share)
+        self._share = windows
+        super()._load(windows)
+
+    def _cut_again(self, key: int) -> None:
+        if not self.job.same_batches_every_epoch:
+            self._load(_Share.of(self._whole.cut_again(key), self._rank, self._n_workers))
 
     def epoch(self, order: Rows, key: int) -> float:
         self._n_epochs += 1

@@ -93,11 +93,17 @@ class WindowEngine(Engine):
         super().__init__(job)
         windows = job.batches
         assert isinstance(windows, Windows)
-        self._windows, self._device = windows, job.model.device
-        columns = (windows.history, windows.targets, windows.codes[windows.users].astype(np.int64))
-        self._history, self._targets, self._groups = (torch.tensor(column, device=self._device) for column in columns)
+        self._device = job.model.device
+        self._groups = torch.tensor(windows.codes[windows.users].astype(np.int64), device=self._device)
         self._signs = torch.tensor(job.signs, device=self._device)
         self._have_two_groups = windows.have_two_groups.tolist()
+        self._load(windows)
+
+    def _load(self, windows: Windows) -> None:
+        """Move windows to the device."""
+        self._windows = windows
+        columns = (windows.history, windows.targets)
+        self._history, self._targets = (torch.tensor(column, device=self._device) for column in columns)
         is_target = windows.targets >= 0
         counts = is_target.sum(axis=1)
         self._target_users = windows.users.repeat(counts)
@@ -109,7 +115,12 @@ class WindowEngine(Engine):
         return None if isinstance(job.batches, Windows) else "the batches are single interactions"
 
     def epoch(self, order: Rows, key: int) -> float:
+        self._cut_again(key)
         return self._mean_loss(self._step(b, key) for b in order.tolist())
+
+    def _cut_again(self, key: int) -> None:
+        if not self.job.same_batches_every_epoch:
+            self._load(self._windows.cut_again(key))
 
     def _step(self, b: int, key: int) -> Tensor:
         job, (begin, end) = self.job, self._target_span(b)

@@ -8,6 +8,7 @@ step of a model meets this; if it does not, the engine launches its kernels one 
 from __future__ import annotations
 
 import gc
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -44,14 +45,18 @@ class Replayed(Engine):
     def __init__(self, job: TrainingJob, **options: Any) -> None:
         super().__init__(job, **options)
         device, n = job.model.device, len(job.batches)
+        self._forget_graphs()
         self._order = torch.zeros(n, dtype=torch.int64, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)  # the place in the order
         self._losses = torch.zeros(n, dtype=next(job.model.parameters()).dtype, device=device)
         self._kinds = [self._kind(b) for b in range(n)]
-        self._graphs: dict[Kind, torch.cuda.CUDAGraph] = {}
-        self._n_warm_ups: Counter[Kind] = Counter()
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._is_capturable = True
+
+    def _forget_graphs(self) -> None:
+        """Record all steps again: the tensors that they read have moved."""
+        self._graphs: dict[Kind, torch.cuda.CUDAGraph] = {}
+        self._n_warm_ups: Counter[Kind] = Counter()
 
     @abstractmethod
     def _kind(self, b: int) -> Kind:
@@ -178,11 +183,23 @@ class CapturedWindowEngine(Replayed, WindowEngine):
     The positive of a filler is far above its negatives, which adds 0 to the loss, and its group is unknown.
     """
 
+    _capacity = 0  # targets that a batch has room for
+
     def __init__(self, job: TrainingJob) -> None:
         super().__init__(job)
-        windows, n_batches = self._windows, len(job.batches)
+        self._within = torch.arange(self._windows.size, device=self._device)
+        self._shared = self._draw_shared(0)
+        n_targets = len(self._target_items)
+        self._negatives = torch.zeros(n_targets, 1 + job.objective.n_drawn, dtype=torch.int64, device=self._device)
+
+    def _load(self, windows: Windows) -> None:
+        self._windows = windows
         counts = np.diff(windows.first_target)
-        shape, length = (n_batches, int(counts.max())), windows.targets.shape[1]
+        if counts.max() > self._capacity:  # graphs read the tensors of the first load, unless these become too small
+            self._capacity = min(math.ceil(1.1 * counts.max()), windows.size * windows.targets.shape[1])
+            self._columns: tuple[Tensor, ...] = ()
+            self._forget_graphs()
+        shape, length = (len(windows), self._capacity), windows.targets.shape[1]
         is_target = np.arange(shape[1]) < counts[:, None]  # (batches, M)
         window, place = np.nonzero(windows.targets >= 0)
         number = np.repeat(windows.first_target[:-1, None], shape[1], axis=1)  # fillers repeat the first target
@@ -191,16 +208,17 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         places[is_target] = window % windows.size * length + place
         groups = np.full(shape, UNKNOWN, dtype=np.int64)
         groups[is_target] = windows.codes[windows.users[window]]
-        self._number, self._places, self._place_groups, self._counts = (
-            torch.from_numpy(part).to(self._device) for part in (number, places, groups, counts)
-        )
-        self._within = torch.arange(windows.size, device=self._device)
         weights = np.zeros(shape, dtype=np.float32)  # a filler's is 0
         weights[is_target] = windows.weights[window]
-        self._place_weights = torch.from_numpy(weights).to(self._device)
-        self._shared = self._draw_shared(0)
-        n_targets = len(self._target_items)
-        self._negatives = torch.zeros(n_targets, 1 + job.objective.n_drawn, dtype=torch.int64, device=self._device)
+        self._target_users = windows.users[window]
+        items = windows.targets[window, place]
+        columns = [torch.from_numpy(part) for part in (windows.history, items, number, places, groups, weights, counts)]
+        if self._columns:
+            for column, fresh in zip(self._columns, columns, strict=True):
+                column.copy_(fresh)
+        else:
+            self._columns = tuple(column.to(self._device) for column in columns)
+        self._history, self._target_items, *self._by_batch = self._columns
 
     @staticmethod
     def unsupported(job: TrainingJob) -> str | None:
@@ -215,6 +233,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         return at.stop - at.start, self.job.objective.is_fair_on(has_two_groups=self._have_two_groups[b])
 
     def _draw(self, key: int) -> None:
+        self._cut_again(key)
         drawn = self.job.sampler.draw(self._target_users, self.job.objective.n_drawn, key)
         self._negatives.copy_(torch.cat([self._target_items[:, None], drawn], dim=1))
         for column, fresh in zip(self._shared, self._draw_shared(key), strict=True):
@@ -234,10 +253,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         assert isinstance(model, WindowScorer)
         rows = b * self._windows.size + self._within[:size]  # (W,)
         history = self._history.index_select(0, rows)  # (W, L)
-        number, places, groups, weights, count = (
-            column.index_select(0, b)[0]
-            for column in (self._number, self._places, self._place_groups, self._place_weights, self._counts)
-        )
+        number, places, groups, weights, count = (column.index_select(0, b)[0] for column in self._by_batch)
         candidates = self._negatives.index_select(0, number)  # (M, 1 + n)
         is_filler = (places == self._windows.size * history.shape[1])[:, None]
         # Fillers point behind the last place; the clamp gives them some state, and the loss ignores it.
