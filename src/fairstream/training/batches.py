@@ -191,7 +191,7 @@ def cut_windows(
     sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length)
     windows, targets = sequences.cut(np.zeros_like(slack))
     n_targets, owners = (targets >= 0).sum(axis=1), users[owner]
-    weights: Floats = np.bincount(owners, n_targets)[owners] ** -activity_exponent
+    weights: Floats = np.asarray(np.bincount(owners, n_targets)[owners] ** -activity_exponent, np.float64)
     if user_weights is not None:
         weights *= user_weights[owners]
     weights *= n_targets.sum() / (weights * n_targets).sum()  # 1 on average over the targets
