@@ -12,7 +12,7 @@ import torch
 from fairstream.data import Groups, History, Rows
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.by_group import GroupScores, check_resampling
-from fairstream.evaluation.lists import Lists, Mask, Truth
+from fairstream.evaluation.lists import Floats, Lists, Mask, Truth
 from fairstream.evaluation.metrics import DEFAULT_METRICS, Metric, MetricAtK, built_in, resolve_metrics
 from fairstream.evaluation.ranking import evaluating
 from fairstream.evaluation.requests import Requests
@@ -87,6 +87,7 @@ class Evaluator:
         contexts: ContextBuilder,
         t: int,
         by_event: bool = False,
+        times: Floats | None = None,
     ) -> Evaluation:
         """Test a model on the events `users`, `items`, in chronological order, which come after `history`.
 
@@ -95,14 +96,18 @@ class Evaluator:
 
         By default there is one list for each user after `history`, tested on all of the user's events (the tasks `next`
         and `remain`). With `by_event` there is one for each event, from everything that the user did before it, tested
-        on its item; a user's value is the mean over the user's events (the task `event`).
+        on its item; a user's value is the mean over the user's events (the task `event`). The `times` of the events, in
+        seconds since 1970, are then those of the requests.
         """
         if not 1 <= self.depth <= history.n_items:
             raise ConfigurationError(
                 f"k must be between 1 and the number of known items, {history.n_items}, got {self.depth}"
             )
-        make_requests = Requests.of_events if by_event else Requests.of_period
-        requests = make_requests(users, items, history, replace(contexts, task="event" if by_event else "next"))
+        contexts = replace(contexts, task="event" if by_event else "next")
+        if by_event:
+            requests = Requests.of_events(users, items, history, contexts, times)
+        else:
+            requests = Requests.of_period(users, items, history, contexts)
         is_cold = requests.users >= history.n_users
         n_cold = len(np.unique(requests.users[is_cold]))
         is_tested = self._tested(is_cold)

@@ -244,6 +244,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         state = state or self._begun()
         span = self.periods.remaining(t) if task == "remain" else self.periods.span(t + 1)
         evaluator = replace(evaluator, at_levels=evaluator.at_levels and task != "remain")
+        seconds = self.log.seconds
         return evaluator.evaluate(
             state.model,
             self.log.users[span],
@@ -252,6 +253,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             contexts=state.contexts,
             t=t,
             by_event=task == "event",
+            times=None if seconds is None else seconds[span],
         )
 
     def _summary(self) -> Summary:

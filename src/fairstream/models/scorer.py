@@ -56,6 +56,9 @@ class Scorer(nn.Module, ABC):
     """Training settings, as in `Training` and `FineTune`, that suit the model better than the paper's."""
     history_length: int = 0
     """How many of the user's latest items `context.history` holds; 0: none."""
+    reads_times: bool = False
+    """Whether `context.times` holds the times of these events and of the request. A model that can read them takes
+    `with_times` in its constructor: whether the events have timestamps."""
     answers_newcomers: ClassVar[bool] = False
     """Whether a model that reads histories also answers users without any; else they get the popularity fallback."""
 
@@ -208,7 +211,16 @@ class WindowScorer(Scorer):
 
     @abstractmethod
     def states(self, history: Tensor) -> Tensor:
-        """History (B, L) padded with −1 at the front → (B, L, d) states; none may depend on later places."""
+        """History (B, L) padded with −1 at the front → (B, L, d) states; none may depend on later places.
+
+        If the model `reads_times`, it also gets `times` (B, L + 1) as in `Context`: the state at a place may depend on
+        the time of the event that follows it, which is the time of its request.
+        """
+
+    def states_at(self, history: Tensor, times: Tensor | None) -> Tensor:
+        """`states`, with the times if the model reads them."""
+        states: Callable[..., Tensor] = self.states
+        return states(history) if times is None else states(history, times)
 
     def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
         """States (M, d), items (M, C), or (C,) for all states, or None for all items → scores (M, C)."""
@@ -247,7 +259,7 @@ class WindowScorer(Scorer):
 
     def _last_states(self, context: Context) -> Tensor:
         assert context.history is not None
-        return self.states(context.history)[:, -1]
+        return self.states_at(context.history, context.times)[:, -1]
 
 
 class ClosedFormScorer(Scorer):

@@ -132,9 +132,9 @@ class FilteredModel:
             raise AttributeError(name)
         return getattr(self.base, name)
 
-    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
         """Return a freshly initialised model with its filter."""
-        model = self.base.build(n_users, n_items, with_features=with_features)
+        model = self.base.build(n_users, n_items, with_features=with_features, with_times=with_times)
         tables = user_embedding_tables(model)
         widths = {table.embedding_dim for table in tables}
         if len(widths) != 1 or any(type(table) is not UserTable for table in tables):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairstream.evaluation import Evaluation, Evaluator, Metric, resolve_metrics
 from fairstream.models import ContextBuilder, RecentPopularityScorer
@@ -74,6 +74,5 @@ def evaluate_state(
         n_items, device = evaluator.n_rankable(state.history), state.model.device
         model = RecentPopularityScorer.of(state.history, n_items).eval().to(device)
         contexts = ContextBuilder(0, state.history, None, device)  # without a level: a baseline
-    return evaluator.evaluate(
-        model, events.users, events.items, history=state.history, contexts=contexts, t=state.t, by_event=by_event
-    )
+    about: Any = {"history": state.history, "contexts": contexts, "t": state.t, "times": events.times}
+    return evaluator.evaluate(model, events.users, events.items, **about, by_event=by_event)

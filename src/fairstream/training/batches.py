@@ -104,9 +104,10 @@ class Sequences:
     end: Rows  # (W,) behind the last target of the window, if all slack is in the user's earliest window
     slack: Rows  # (U,) of each user
     length: int
+    minutes: Rows | None = None  # (E,) when each event happened; None: the model reads no times
 
-    def cut(self, shift: Rows) -> tuple[Rows, Rows]:
-        """(W, L) the items and the targets of all windows, cut `shift` (U,) ≤ slack events later.
+    def cut(self, shift: Rows) -> tuple[Rows, Rows, Rows | None]:
+        """(W, L) the items and the targets of all windows, and (W, L + 1) times, cut `shift` (U,) ≤ slack events later.
 
         Each event to learn is a target of one window. A window with fewer targets than places reads earlier items.
         """
@@ -117,7 +118,8 @@ class Sequences:
         is_event, events = events >= self.first[:, None], events.clip(0)
         is_target = is_event & self.learned[events] & (events >= begin[:, None])
         items = self.items[events]
-        return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:]
+        times = None if self.minutes is None else np.where(is_event, self.minutes[events], -1)
+        return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:], times
 
     def random_shift(self, key: int) -> Rows:
         """(U,)"""
@@ -136,6 +138,8 @@ class Windows(_Cut):
     weights: Floats  # (W,) the weight of each target of a window; 1 on average over all targets
     sequences: Sequences
     n_without_negatives: int = 0  # events left out because their user has too few items left to draw negatives from
+    times: Rows | None = None
+    """(W, L + 1) whole minutes since 1970: of the events at the places, then of the last target; −1 where unknown."""
 
     @property
     def positives(self) -> Rows:
@@ -150,8 +154,8 @@ class Windows(_Cut):
 
     def cut_again(self, key: int) -> Windows:
         """Return the same windows, cut at random places: an event then has other events before it in its window."""
-        history, targets = self.sequences.cut(self.sequences.random_shift(key))
-        return replace(self, history=history, targets=targets)
+        history, targets, times = self.sequences.cut(self.sequences.random_shift(key))
+        return replace(self, history=history, targets=targets, times=times)
 
 
 def cut_windows(
@@ -163,6 +167,7 @@ def cut_windows(
     n_drawn: int,
     length: int,
     size: int,
+    with_times: bool = False,
     activity_exponent: float = 0.0,
     user_weights: Floats | None = None,
 ) -> Windows:
@@ -174,8 +179,8 @@ def cut_windows(
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = np.unique(history.users_at(events))  # (U,)
     bounds, positions = history.positions_of(users)  # (E,) all events of these users
-    order, items = np.argsort(positions), np.empty_like(positions)
-    items[order] = history.items_at(positions[order])
+    items = history.items_of_events(positions)
+    minutes = history.minutes_of_events(positions) if with_times else None
     learned = events[np.searchsorted(events, positions).clip(max=len(events) - 1)] == positions
     places = np.flatnonzero(learned)
     first, last = (places[np.searchsorted(places, bounds[:-1])], places[np.searchsorted(places, bounds[1:]) - 1] + 1)
@@ -188,12 +193,12 @@ def cut_windows(
     useful = np.flatnonzero(before[reach[0]] > before[reach[1]])  # the others have no event to learn
     useful = useful[np.argsort(positions[end[useful] - 1], kind="stable")]
     owner, end = owner[useful], end[useful]
-    sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length)
-    windows, targets = sequences.cut(np.zeros_like(slack))
+    sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length, minutes)
+    windows, targets, times = sequences.cut(np.zeros_like(slack))
     n_targets, owners = (targets >= 0).sum(axis=1), users[owner]
     weights: Floats = np.asarray(np.bincount(owners, n_targets)[owners] ** -activity_exponent, np.float64)
     if user_weights is not None:
         weights *= user_weights[owners]
     weights *= n_targets.sum() / (weights * n_targets).sum()  # 1 on average over the targets
     size = max(1, round(size / n_targets.mean()))
-    return Windows(windows, targets, owners, codes, size, weights, sequences, n_before - len(events))
+    return Windows(windows, targets, owners, codes, size, weights, sequences, n_before - len(events), times)

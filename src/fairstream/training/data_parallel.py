@@ -79,6 +79,7 @@ class _Share(Windows):
             windows.weights[own],
             windows.sequences,
             windows.n_without_negatives,
+            None if windows.times is None else windows.times[own],
             bounds=bounds,
             positions=np.repeat(before[own] - before_own, n_targets[own]) + np.arange(n_targets[own].sum()),
             shares=n_share / np.diff(windows.first_target),
@@ -242,6 +243,7 @@ def training_name(job: TrainingJob, options: Mapping[str, Any]) -> str:
     assert isinstance(windows, Windows)
     columns: list[Any] = [windows.users, windows.codes, windows.history, windows.targets, windows.weights]
     tensors = (*job.model.parameters(), *state_tensors(job.optimizer, job.model).values())
+    columns += [] if windows.times is None else [windows.times]
     for column in (*columns, np.asarray(job.signs), *(value.detach().numpy() for value in tensors)):
         digest.update(f"{column.dtype}{column.shape}".encode())
         digest.update(np.ascontiguousarray(column).data)

@@ -104,6 +104,7 @@ class WindowEngine(Engine):
         self._windows = windows
         columns = (windows.history, windows.targets)
         self._history, self._targets = (torch.tensor(column, device=self._device) for column in columns)
+        self._times = None if windows.times is None else torch.tensor(windows.times, device=self._device)
         is_target = windows.targets >= 0
         counts = is_target.sum(axis=1)
         self._target_users = windows.users.repeat(counts)
@@ -163,14 +164,20 @@ class WindowEngine(Engine):
         window, place = torch.nonzero(is_target, as_tuple=True)
         back = place[:, None] - torch.arange(history.shape[1] - 1, -1, -1, device=self._device)  # (M, L)
         known = history[window[:, None], back.clamp(min=0)].masked_fill(back < 0, -1)
-        return Context(known, (known >= 0).sum(dim=1))
+        times = None
+        if self._times is not None:
+            of_window = self._times[at][window]  # (M, L + 1)
+            before = of_window.gather(1, back.clamp(min=0)).masked_fill(back < 0, -1)
+            times = torch.cat([before, of_window.gather(1, place[:, None] + 1)], dim=1)
+        return Context(known, (known >= 0).sum(dim=1), times)
 
     def _states(self, b: int, is_target: Tensor) -> Tensor:
         """Return the states (M, d) at the targets of a batch, computed without most of the padding of short windows."""
-        model, history = self.job.model, self._history[self._windows.span(b)]
+        model, rows = self.job.model, self._windows.span(b)
+        history, times = self._history[rows], None if self._times is None else self._times[rows]
         assert isinstance(model, WindowScorer)
         if not model.ignores_padding:
-            return model.states(history)[is_target]
+            return model.states_at(history, times)[is_target]
         length = history.shape[1]
         widths = [*(width for width in _WIDTHS if width < length), length]
         n_places = ((history >= 0).sum(dim=1) + 1).clamp(max=length)  # a first event is predicted from padding
@@ -178,11 +185,12 @@ class WindowEngine(Engine):
         number = is_target.flatten().cumsum(0).view_as(is_target) - 1  # (W, L) the index of each target in the batch
         states, numbers = [], []
         for at, width in enumerate(widths):
-            rows = torch.nonzero(chosen == at).squeeze(1)
-            if len(rows):
-                targets = is_target[rows, -width:]
-                states.append(model.states(history[rows, -width:])[targets])
-                numbers.append(number[rows, -width:][targets])
+            some = torch.nonzero(chosen == at).squeeze(1)
+            if len(some):
+                targets = is_target[some, -width:]
+                part = None if times is None else times[some, -width - 1 :]
+                states.append(model.states_at(history[some, -width:], part)[targets])
+                numbers.append(number[some, -width:][targets])
         return torch.cat(states)[torch.cat(numbers).argsort()]  # back in the order of the targets
 
 

@@ -148,11 +148,10 @@ class CapturedEngine(Replayed, ReferenceEngine):
             return NO_CONTEXT
         spans = range(0, len(batches.users), _EVENTS_AT_ONCE)
         parts = [self._context(slice(start, min(start + _EVENTS_AT_ONCE, len(batches.users)))) for start in spans]
-        history, n_events = (
-            torch.cat([part for part in column if part is not None])
-            for column in ([p.history for p in parts], [p.n_events for p in parts])
-        )
-        return Context(history, n_events)
+        columns = ([p.history for p in parts], [p.n_events for p in parts], [p.times for p in parts])
+        whole = ([part for part in column if part is not None] for column in columns)
+        history, n_events, times = (torch.cat(column) if column else None for column in whole)
+        return Context(history, n_events, times)
 
     def _kind(self, b: int) -> Kind:
         at, conditions = self.job.batches.span(b), self._conditions(b)
@@ -169,11 +168,11 @@ class CapturedEngine(Replayed, ReferenceEngine):
         users, candidates, groups = (
             column.index_select(0, rows) for column in (self._users, self._held_candidates, self._groups)
         )
-        history, n_events = (
+        history, n_events, times = (
             None if column is None else column.index_select(0, rows)
-            for column in (self._contexts.history, self._contexts.n_events)
+            for column in (self._contexts.history, self._contexts.n_events, self._contexts.times)
         )
-        context = Context(history, n_events)
+        context = Context(history, n_events, times)
         return self._learn(users, candidates, groups, context, **dict(conditions))
 
 
@@ -212,13 +211,15 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         weights[is_target] = windows.weights[window]
         self._target_users = windows.users[window]
         items = windows.targets[window, place]
-        columns = [torch.from_numpy(part) for part in (windows.history, items, number, places, groups, weights, counts)]
+        parts = [windows.history, items, number, places, groups, weights, counts]
+        columns = [torch.from_numpy(part) for part in (*parts, windows.times) if part is not None]
         if self._columns:
             for column, fresh in zip(self._columns, columns, strict=True):
                 column.copy_(fresh)
         else:
             self._columns = tuple(column.to(self._device) for column in columns)
-        self._history, self._target_items, *self._by_batch = self._columns
+        self._history, self._target_items, *self._by_batch = self._columns[: len(parts)]
+        self._times = self._columns[-1] if windows.times is not None else None
 
     @staticmethod
     def unsupported(job: TrainingJob) -> str | None:
@@ -257,7 +258,8 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         candidates = self._negatives.index_select(0, number)  # (M, 1 + n)
         is_filler = (places == self._windows.size * history.shape[1])[:, None]
         # Fillers point behind the last place; the clamp gives them some state, and the loss ignores it.
-        states = model.states(history).flatten(0, 1).index_select(0, places.clamp(max=history.numel() - 1))
+        times = None if self._times is None else self._times.index_select(0, rows)  # (W, L + 1)
+        states = model.states_at(history, times).flatten(0, 1).index_select(0, places.clamp(max=history.numel() - 1))
         among_all = None
         if objective.needs_all_items:
             shared = tuple(column.index_select(0, b)[0] for column in self._shared)
