@@ -100,6 +100,7 @@ class _FactoredSoftmax(torch.autograd.Function):
         of_states, of_rows, of_bias = (part * grads[0] for part in ctx.saved_tensors)
         return of_states, of_rows, of_bias, None, None
 
+
 MEAN_LOSSES = (bpr_loss, sampled_softmax_loss, softmax_loss)  # a batch can be divided or padded
 
 LOSSES: Registry[Loss] = Registry("loss")  # recommendation losses by name

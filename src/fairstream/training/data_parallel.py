@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fairstream.data import History, Rows
 from fairstream.distributed import Cluster, TrainWorker
 from fairstream.models import ContextBuilder
-from fairstream.objectives import MEAN_LOSSES, AmongAll, Disparity, DisparityLoss, fairness_loss
+from fairstream.objectives import MEAN_LOSSES, Disparity, DisparityLoss, Ranked, fairness_loss
 from fairstream.training.batches import Floats, Windows
 from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import load_tensors, named_tensors, state_tensors
@@ -171,7 +171,7 @@ class ShareEngine(WindowEngine):
             self._reported = self._reported + fairness.detach() / self._n_workers  # every worker computes all of it
         return self._n_workers * loss
 
-    def _fairness(self, scores: Tensor, groups: Tensor, among_all: AmongAll | None) -> Tensor:
+    def _fairness(self, scores: Tensor, groups: Tensor, among_all: Ranked | None) -> Tensor:
         """Return L_fair of the global batch; its gradient flows through this worker's part of the sums."""
         fairness, signs = self.job.objective.fairness, self._signs
         assert isinstance(fairness, DisparityLoss)

@@ -9,7 +9,7 @@ from torch import Tensor
 from fairstream.data import Rows
 from fairstream.errors import ModelError
 from fairstream.models import NO_CONTEXT, Context, WindowScorer
-from fairstream.objectives import AmongAll
+from fairstream.objectives import AmongAll, FactoredAmongAll, Ranked
 from fairstream.training.batches import Batches, Windows
 from fairstream.training.engine import Batch, Engine, TrainingJob
 
@@ -137,7 +137,7 @@ class WindowEngine(Engine):
         begin, end = self._windows.first_target[b : b + 2]
         return int(begin), int(end)
 
-    def _scores(self, b: int, key: int) -> tuple[Tensor, Tensor, Tensor, AmongAll | None]:
+    def _scores(self, b: int, key: int) -> tuple[Tensor, Tensor, Tensor, Ranked | None]:
         """Return groups (M,), candidates (M, 1 + n) and scores of a batch, and the scores of all items if needed."""
         job, model, (begin, end) = self.job, self.job.model, self._target_span(b)
         assert isinstance(model, WindowScorer)
@@ -208,12 +208,15 @@ def descend(job: TrainingJob, loss: Tensor) -> Tensor:
 
 def among_all_items(
     model: WindowScorer, states: Tensor, positives: Tensor, weights: Tensor, shared: tuple[Tensor, Tensor] | None
-) -> AmongAll:
+) -> Ranked:
     """Score M places against all items, or against a `shared` sample of them: (items, log of their expected counts).
 
     In a sample, log(expected count) is subtracted from the score of each item, so that Σ e^s estimates the sum over
     all items.
     """
+    factors = model.factors() if shared is None else None
+    if factors is not None:
+        return FactoredAmongAll(states, *factors, positives, weights)
     if shared is None:
         return AmongAll(model.score_states(states, None), positives, weights)
     items, log_expected = shared  # (S,)
