@@ -236,7 +236,7 @@ class JobRunner:
             rows.seen, history.users_at(events), n_items=rows.n_items, among=among, device=self.device
         )
         batches: Batches | Windows
-        if is_window:
+        if isinstance(model, WindowScorer):
             batches = cut_windows(
                 history,
                 events,
@@ -248,6 +248,7 @@ class JobRunner:
                 size=training.batch_size,
                 activity_exponent=training.activity_exponent,
                 user_weights=user_weights,
+                ignores_padding=model.ignores_padding,
             )
         else:
             batches = cut_batches(

@@ -81,9 +81,6 @@ class ReferenceEngine(Engine):
         return loss
 
 
-_WIDTHS = (1, 2, 8)  # windows with at most this many places are computed separately from wider ones
-
-
 class WindowEngine(Engine):
     """The same step on windows of users' sequences: a loss at every place of a window."""
 
@@ -172,26 +169,11 @@ class WindowEngine(Engine):
         return Context(known, (known >= 0).sum(dim=1), times)
 
     def _states(self, b: int, is_target: Tensor) -> Tensor:
-        """Return the states (M, d) at the targets of a batch, computed without most of the padding of short windows."""
-        model, rows = self.job.model, self._windows.span(b)
-        history, times = self._history[rows], None if self._times is None else self._times[rows]
+        """Return the states (M, d) at the targets of a batch."""
+        model, rows, width = self.job.model, self._windows.span(b), int(self._windows.widths[b])
         assert isinstance(model, WindowScorer)
-        if not model.ignores_padding:
-            return model.states_at(history, times)[is_target]
-        length = history.shape[1]
-        widths = [*(width for width in _WIDTHS if width < length), length]
-        n_places = ((history >= 0).sum(dim=1) + 1).clamp(max=length)  # a first event is predicted from padding
-        chosen = torch.bucketize(n_places, torch.tensor(widths, device=self._device))
-        number = is_target.flatten().cumsum(0).view_as(is_target) - 1  # (W, L) the index of each target in the batch
-        states, numbers = [], []
-        for at, width in enumerate(widths):
-            some = torch.nonzero(chosen == at).squeeze(1)
-            if len(some):
-                targets = is_target[some, -width:]
-                part = None if times is None else times[some, -width - 1 :]
-                states.append(model.states_at(history[some, -width:], part)[targets])
-                numbers.append(number[some, -width:][targets])
-        return torch.cat(states)[torch.cat(numbers).argsort()]  # back in the order of the targets
+        times = None if self._times is None else self._times[rows, -width - 1 :]
+        return model.states_at(self._history[rows, -width:], times)[is_target[:, -width:]]
 
 
 def descend(job: TrainingJob, loss: Tensor) -> Tensor:
