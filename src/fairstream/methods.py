@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fairstream.configuration import Configuration
@@ -127,8 +128,11 @@ holds it at the lowest cost, and says so if none does."""
         if not isinstance(given, dict):
             return given
         name = given.get("model", cls.model_fields["model"].default)
-        is_known = isinstance(name, str) and name != CUSTOM and name in MODELS
-        return _with_defaults(resolve_model(name, given.get("model_settings")), given) if is_known else given
+        if not (isinstance(name, str) and name != CUSTOM and name in MODELS):
+            return given
+        default = cls.model_fields["device"].default if "device" in cls.model_fields else "cpu"
+        device = _kind_of(given.get("device", default))
+        return _with_defaults(resolve_model(name, given.get("model_settings")), given, device)
 
     @field_validator("model", "method", "strategy", "surrogate", "fairness")
     @classmethod
@@ -238,13 +242,17 @@ _OF_A_LOSS = {
 """Flat options, and their names in a fairness loss."""
 
 
-def _with_defaults(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(model: Model, given: Mapping[str, Any], device: str) -> dict[str, Any]:
     """The options given over the defaults of the model."""
-    updates = {
-        name: model.defaults[name] for name in ("update_epochs", "update_learning_rate") if name in model.defaults
-    }
-    own = {**defaults_for(model.defaults, given, given.get("loss")), **updates}
-    return {**own, **given, "model_settings": dict(model.settings)}
+    defaults = model.defaults_on(device)
+    updates = {name: defaults[name] for name in ("update_epochs", "update_learning_rate") if name in defaults}
+    own = {**defaults_for(defaults, given, given.get("loss")), **updates}
+    return {**own, **given, "model_settings": dict(model.sized(device).settings)}
+
+
+def _kind_of(device: Any) -> str:
+    """The kind of a device that an option names: "cpu" or "cuda"."""
+    return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
 
 
 def _make_loss(name: str, options: Mapping[str, Any]) -> FairnessLoss:
@@ -296,9 +304,9 @@ class Parts:
             if name == "model":
                 part = resolve_model(part)
                 if part.registered_name is not None:
-                    options |= {"model": part.registered_name, "model_settings": dict(part.settings)}
+                    options |= {"model": part.registered_name, "model_settings": dict(part.given)}
                     continue
-                options = _with_defaults(part, options)
+                options = _with_defaults(part, options, _kind_of(options.get("device", "auto")))
             objects[name], options[name] = part, CUSTOM
         if metrics is not None:
             options["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)

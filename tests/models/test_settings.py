@@ -21,7 +21,7 @@ from fairstream.models.config import ModelConfig
         ("blend", {"sequence.lenght": 9}, "lenght is not a setting of sasrec; .*"),
         ("blend", {"ridge": 9}, "ridge is not a setting of blend; its settings are item_item, sequence"),
         ("blend", {"sequence": 9, "sequence.length": 9}, "sequence is a part of the model .*; give one of them"),
-        ("sasrec", {"length": 0}, r"length must be >= 1, got 0 \(the default is 50\)"),
+        ("sasrec", {"length": 0}, r"length must be >= 1, got 0 \(the default is 100\)"),
         ("sasrec", {"dropout": 1.0}, r"dropout must be < 1, got 1.0 \(the default is 0.2\)"),
         ("item-item", {"ridge": "high"}, r"ridge must be a number, got 'high' \(the default is 10.0\)"),
         ("sasrec", {"embedding_dim": 10, "heads": 4}, "embedding_dim must be a multiple of heads, 4, got 10; .*"),

@@ -121,9 +121,9 @@ class Run(Tabular, Iterator[PeriodResult]):
         """Events that training is expected to visit in each period, all epochs together; the first is pre-training."""
         config, ends = self.config, self.periods.ends
         if isinstance(self._trainer.recipe.strategy, Retrain):
-            return [end * config.pretrain_epochs for end in ends[: self.periods.last]]
+            return [end * config.epochs_on(end) for end in ends[: self.periods.last]]
         updates = np.diff(ends[: self.periods.last]).tolist()
-        return [ends[0] * config.pretrain_epochs, *(n * config.update_epochs for n in updates)]
+        return [ends[0] * config.epochs_on(ends[0]), *(n * config.update_epochs for n in updates)]
 
     def learned(self) -> Tensors:
         """Return the current model and optimizer, and which users the model was trained on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -341,6 +341,12 @@ class Blend(ModelConfig):
     def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
         parts: dict[str, Any] = {"sequence": self.sequence, "item_item": self.item_item}
         return BlendScorer(n_users, n_items, **parts, with_features=with_features, with_times=with_times)
+
+    def defaults_on(self, device: str) -> Mapping[str, Any]:
+        return self.sequence.defaults_on(device)
+
+    def sized(self, device: str) -> Self:
+        return self.with_options(sequence=self.sequence.sized(device))
 
     @property
     def reads_features(self) -> bool:

@@ -118,9 +118,10 @@ class FairRecommender(ReprMixin):
         parts: dict[str, Any] = {"fairness": fairness, "target": target, "strategy": strategy, "training": training}
         runtime_options: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
         self._params: dict[str, Any] = {"model": model, **parts, "metrics": metrics, **runtime_options}
-        recipe, runtime = Recipe.resolve(model, **parts), RuntimeConfig(**runtime_options)
-        custom = dict(metrics) if isinstance(metrics, Mapping) else {}
-        self._trainer = Trainer(recipe, Randomness(runtime.seed), runtime.torch_device(), runtime.engine, custom)
+        runtime = RuntimeConfig(**runtime_options)
+        torch_device, custom = runtime.torch_device(), dict(metrics) if isinstance(metrics, Mapping) else {}
+        recipe = Recipe.resolve(model, **parts, device=torch_device.type)
+        self._trainer = Trainer(recipe, Randomness(runtime.seed), torch_device, runtime.engine, custom)
         resolve_metrics(metrics, 1, {})  # an unknown name is an error now, not at the first evaluation
         if (goal := recipe.target) is not None:
             resolve_metrics(custom if goal.metric in custom else (goal.metric,), 20, {})
@@ -247,7 +248,7 @@ class FairRecommender(ReprMixin):
         changed = {**self._params, **{name: value for name, value in params.items() if name in self._params}}
         parts = _parts(self.recipe)
         if changed != self._params:  # the settings are those of the new parts
-            parts = _parts(Recipe.resolve(**{name: changed[name] for name in parts}))
+            parts = _parts(Recipe.resolve(**{name: changed[name] for name in parts}, device=self._trainer.device.type))
         known = _with_nested(changed, parts)
         if unknown := sorted(set(params) - set(known)):
             raise ConfigurationError(
