@@ -17,6 +17,7 @@ from fairstream.errors import ConfigurationError, DataError
 
 _UNIX_UNITS = {"s": 4.1e9, "ms": 4.1e12, "us": 4.1e15, "ns": 4.1e18}
 """The start of the year 2100, rounded up, as Unix time in each unit."""
+LATEST_SECONDS = _UNIX_UNITS["s"]
 _EARLIEST_UNIX_TIME, _LATEST_UNIX_TIME = 1e8, 4e18  # 1973 in seconds, 2096 in nanoseconds; other numbers are counts
 _CALENDAR = re.compile(r"(\d+)\s*(h|d|w|mo|y)")
 

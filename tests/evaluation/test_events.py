@@ -15,6 +15,7 @@ from torch import Tensor
 from fairstream.data import Groups, History
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation import DEFAULT_METRICS, Evaluation, Evaluator, Lists, Truth
+from fairstream.evaluation.requests import Requests
 from fairstream.experiments import protocol_of
 from fairstream.models import Context, ContextBuilder, ItemTable, MFScorer, PopularityScorer, Scorer
 from fairstream.paper.protocol import PaperEvaluator
@@ -88,6 +89,21 @@ def evaluated(model: Scorer, stream: Stream, metrics: Any = None, *, is_trained:
     contexts = ContextBuilder(model.history_length, past, np.full(past.n_users, is_trained))
     users, items = stream.users[stream.n_past :], stream.items[stream.n_past :]
     return evaluator.evaluate(model, users, items, history=past, contexts=contexts, t=0, by_event=True)
+
+
+@given(streams)
+def test_a_list_is_requested_at_the_time_of_its_event(stream: Stream) -> None:
+    """Also if its item is unknown, so that the history has no such event, and never at a later one."""
+    users, items = stream.users[stream.n_past :], stream.items[stream.n_past :]
+    minutes = np.random.default_rng(0).permutation(len(users))
+    contexts = ContextBuilder(3, stream.past, reads_times=True)
+    requests = Requests.of_events(users, items, stream.past, contexts, 60.0 * minutes)
+    expected = minutes[np.argsort(users, kind="stable")]
+    some = np.arange(len(users)) % 2 == 0
+    for part, times in ((requests, expected), (requests.where(some), expected[some])):
+        found = part.context().times
+        assert found is not None
+        assert found[:, -1].tolist() == times.tolist()
 
 
 def rank_by_hand(scores: np.ndarray, item: int, had: list[int]) -> float:

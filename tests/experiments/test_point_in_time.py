@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 import fairstream
 from fairstream import EventLog, FairRecommender, Run
@@ -54,10 +54,14 @@ Pairs = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class World(NamedTuple):
-    """(user, item) pairs in the order in which they happen, and the group of every user id."""
+    """(user, item) pairs in the order in which they happen, and the group of every user id.
+
+    `times` are timestamps in seconds; None: the times only order the events.
+    """
 
     pairs: Pairs
     groups: tuple[str | None, ...]
+    times: Pairs | None = None
 
     def days(self) -> Pairs:
         """The day of each event: the first 150 on the first one, then 25 a day."""
@@ -66,7 +70,7 @@ class World(NamedTuple):
     def tables(self, start: int = 0, end: int | None = None) -> tuple[pa.Table, pa.Table]:
         """The events from `start` to `end`, and the users that they tell of."""
         part, at = self.pairs[start:end], np.arange(len(self.pairs))[start:end]
-        moments = self.days()[start:end] * 86_400 + at
+        moments = self.days()[start:end] * 86_400 + at if self.times is None else self.times[start:end]
         here = np.unique(part[:, 0])
         events = pa.table({"user_id": part[:, 0], "item_id": part[:, 1], "time": moments})
         return events, pa.table({"user_id": here, "side": pa.array([self.groups[u] for u in here], pa.string())})
@@ -102,14 +106,27 @@ def random_pairs(rng: np.random.Generator, n: int, *, n_users: int, n_items: int
 def reordered(world: World, end: int, rng: np.random.Generator) -> World:
     """The same later events in another order."""
     later = rng.permutation(world.pairs[end:])
-    return regrouped(World(np.concatenate([world.pairs[:end], later]), world.groups), end, rng)
+    return regrouped(world._replace(pairs=np.concatenate([world.pairs[:end], later])), end, rng)
 
 
 def replaced(world: World, end: int, rng: np.random.Generator) -> World:
     """Other later events, many of them by users and on items that nobody had heard of."""
     n_users, n_items = rng.integers(N_USERS, 2 * N_USERS), rng.integers(N_ITEMS, 2 * N_ITEMS)
     later = random_pairs(rng, len(world.pairs) - end, n_users=n_users, n_items=n_items, but=world.pairs[:end])
-    return regrouped(World(np.concatenate([world.pairs[:end], later]), world.groups), end, rng)
+    return regrouped(world._replace(pairs=np.concatenate([world.pairs[:end], later])), end, rng)
+
+
+def with_times(world: World, rng: np.random.Generator) -> World:
+    """The same events with timestamps, from minutes to weeks apart."""
+    return world._replace(times=1_700_000_000 + (10 ** rng.uniform(1.5, 6.5, len(world.pairs))).astype(int).cumsum())
+
+
+def retimed(world: World, end: int, rng: np.random.Generator) -> World:
+    """The same later events at other times."""
+    assert world.times is not None
+    times = world.times.copy()
+    times[end:] = times[end - 1] + with_times(world, rng).times[: len(times) - end] - 1_700_000_000
+    return regrouped(world._replace(times=times), end, rng)
 
 
 def regrouped(world: World, end: int, rng: np.random.Generator) -> World:
@@ -117,7 +134,7 @@ def regrouped(world: World, end: int, rng: np.random.Generator) -> World:
     past = set(world.pairs[:end, 0].tolist())
     # "above" sorts before every other name: where names decide a tie, it would be seen
     other = permuted_groups(rng, ("above", "zenith", *sorted(filter(None, set(world.groups)))), len(world.groups))
-    return World(world.pairs, tuple(world.groups[u] if u in past else other[u] for u in range(len(world.groups))))
+    return world._replace(groups=tuple(world.groups[u] if u in past else other[u] for u in range(len(world.groups))))
 
 
 # ── what a run has computed up to the end of D_t ─────────────────────────────────────────
@@ -193,7 +210,7 @@ def contents(state: Any) -> dict[str, Any]:
     return {
         **{name: value.tolist() for name, value in tensors.items()},
         "known": (known.n_users, known.n_items, known.n_items_before, known.seen.keys.tolist()),
-        "events": (known.users.tolist(), known.items.tolist()),
+        "events": (known.users.tolist(), known.items.tolist(), known.minutes_of_events(np.arange(len(known))).tolist()),
         "fallback": known.recent_popularity.tolist(),
         "trained": state.trained.tolist(),
         "memory": dict(state.memory),
@@ -415,9 +432,9 @@ def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 @READERS
 @pytest.mark.usefixtures("few_requests")
 def test_a_model_that_reads_histories_reads_none_of_the_future(model: str) -> None:
-    """Whether that is other events, the same in another order, or nothing at all."""
+    """Whether that is other events, the same in another order or at other times, or nothing at all."""
     rng, t = np.random.default_rng(0), 2
-    world = make_world(rng, 2)
+    world = with_times(make_world(rng, 2), rng)
     options = {
         "method": "Finetune",
         "model": model,
@@ -430,7 +447,7 @@ def test_a_model_that_reads_histories_reads_none_of_the_future(model: str) -> No
     assert len(expected["judged"]) == t
     if model == "blend":  # the weights are among what is compared
         assert any(map(any, expected["models"][t - 1]["n_periods"]))
-    for change in (replaced, reordered):
+    for change in (replaced, reordered, retimed):
         assert past(carried(change(world, end, rng).log("south"), **options), t, learned=t - 1) == expected
     cut = {"pretrain_ratio": N_FIRST / end, "n_periods": t, "n_blocks": t}
     assert past(carried(world.log("south", end=end), **{**options, **cut}), t, learned=t - 1) == expected
@@ -441,7 +458,7 @@ def with_other_item(world: World, at: int) -> World:
     pairs = world.pairs.copy()
     had = pairs[pairs[:, 0] == pairs[at, 0], 1]
     pairs[at, 1] = np.setdiff1d(np.arange(N_ITEMS), had)[0]
-    return World(pairs, world.groups)
+    return world._replace(pairs=pairs)
 
 
 def lists_at_events(recommender: FairRecommender, world: World, start: int, end: int, k: int = K) -> dict[int, Any]:
@@ -462,18 +479,56 @@ def lists_at_events(recommender: FairRecommender, world: World, start: int, end:
     }
 
 
+def learned_up_to_the_second_period(model: str, world: World) -> FairRecommender:
+    """A recommender whose biases of elapsed time, if it has any, are far from 0."""
+    recommender = make_recommender(model, **{**LEARNING, "model_settings": small_settings(model, 4)})
+    recommender.fit(world.log("south", end=N_FIRST))
+    events, users = world.tables(N_FIRST, N_FIRST + N_EACH)
+    recommender.update(events, users=users)
+    for name, parameter in recommender.model.named_parameters():
+        if name.endswith("elapsed"):
+            nn.init.normal_(parameter.data[1:], std=3.0)
+    return recommender
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("model", ["sasrec", "blend"])
+@pytest.mark.usefixtures("few_requests")
+def test_the_time_of_an_event_changes_the_list_at_it_and_later_lists_of_its_user_alone(model: str) -> None:
+    rng = np.random.default_rng(1)
+    world = with_times(make_world(rng, 2), rng)
+    assert world.times is not None
+    recommender, start = learned_up_to_the_second_period(model, world), N_FIRST + N_EACH
+    here, changed = lists_at_events(recommender, world, start, N_EVENTS), set[int]()
+    gaps = np.diff(world.times)[start:]
+    for moment in (start + 1 + np.argsort(-gaps)[:8]).tolist():
+        times = world.times.copy()
+        times[moment] = times[moment - 1]  # still between the same events
+        there = lists_at_events(recommender, world._replace(times=times), start, N_EVENTS)
+        user = int(world.pairs[moment, 0])
+        n_before = int((world.pairs[start:moment, 0] == user).sum())
+        for other, lists in here.items():
+            for n, (ours, theirs) in enumerate(zip(lists, there[other], strict=True)):
+                if other != user or n < n_before:
+                    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)
+                elif n == n_before and not np.allclose(ours[1], theirs[1], rtol=1e-4, atol=0):
+                    changed.add(moment)
+    assert len(changed) >= 3
+    lists = [  # a list for the period is requested before it
+        recommender.evaluate(other.tables(start)[0], users=other.tables(start)[1], k=K, n_resamples=0).to_dict()
+        for other in (world, retimed(world, start, rng)._replace(groups=world.groups))
+    ]
+    assert lists[0] == lists[1]
+
+
 @pytest.mark.few(2)
 @READERS
-@pytest.mark.parametrize("change", [replaced, reordered])
+@pytest.mark.parametrize("change", [replaced, reordered, retimed])
 @pytest.mark.usefixtures("few_requests")
 def test_a_list_at_an_event_rests_on_the_events_before_it(model: str, change: Callable[..., World]) -> None:
     rng = np.random.default_rng(1)
-    world = make_world(rng, 2)
-    recommender = make_recommender(model, **{**LEARNING, "model_settings": small_settings(model, 4)})
-    recommender.fit(world.log("south", end=N_FIRST))
-    start, end = N_FIRST + N_EACH, N_EVENTS
-    events, users = world.tables(N_FIRST, start)
-    recommender.update(events, users=users)
+    world = with_times(make_world(rng, 2), rng)
+    recommender, start, end = learned_up_to_the_second_period(model, world), N_FIRST + N_EACH, N_EVENTS
     assert model != "blend" or recommender.model.n_periods.any()
     here = lists_at_events(recommender, world, start, end)
     assert sum(map(len, here.values())) == end - start

@@ -12,11 +12,12 @@ from unittest.mock import ANY
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairstream import FairRecommender, load, read_events
-from fairstream.errors import ModelError
+from fairstream.errors import ConfigurationError, ModelError
 from fairstream.service import serving
 from fairstream.service.serving import Answer, Serving, ServingModel, popularity_of
 from support import make_recommender
@@ -124,6 +125,78 @@ def test_sessions_are_answered_as_histories_are(model: str, items: list[str], so
         if options != {"exclude": {*ITEMS}}:
             answer = answering.current.recommend_session([*items, "unheard of"], 10, **options)
             assert answer == expected(recommender, 10, histories=[items], **options)
+
+
+NOW = 1_800_000_000.0
+
+
+@cache
+def fitted_with_times(model: str) -> FairRecommender:
+    """One that attends by elapsed time, fitted on events of about 300 days."""
+    random = np.random.default_rng(1)
+    users, items = random.integers(0, N_USERS, 400), random.integers(0, N_ITEMS, 400)
+    times = NOW - random.exponential(90_000, 400).cumsum()[::-1]
+    columns = {"user_id": [f"u{row}" for row in users], "item_id": [f"i{row}" for row in items]}
+    recommender = make_recommender(model, device="cpu", pretrain_epochs=1, update_epochs=1, embedding_dim=8)
+    recommender.fit(pa.table({**columns, "time": (times * 1e6).astype(np.int64)}))
+    for name, parameter in recommender.state.model.named_parameters():
+        if name.endswith("elapsed"):
+            torch.nn.init.normal_(parameter.data[1:], std=3.0)
+    return recommender
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("model", ["sasrec", "blend"])
+@settings(deadline=None, max_examples=3)
+@given(batches=st.lists(st.tuples(EVENTS, st.integers(0, 10**12)), max_size=3))
+def test_lists_are_requested_at_the_present_moment(
+    model: str, batches: list[tuple[list[tuple[str, str]], int]]
+) -> None:
+    recommender, clock = deepcopy(fitted_with_times(model)), [NOW]
+    serving = ServingModel(recommender.state, "m", lambda: clock[0])
+    for events, microseconds in batches:
+        new = table(events, int(clock[0] * 1e6))
+        serving.add(new)
+        if known := [event for event in events if event[1] in ITEMS]:
+            recommender.observe(table(known, int(clock[0] * 1e6)))
+        clock[0] += 60 + microseconds / 1e6
+        serving.refresh_popularity()
+        for user in ("newcomer", *{user for user, _ in events}):
+            assert serving.recommend(user, 10, only=ITEMS) == expected(recommender, 10, user, at=clock[0])
+
+
+def test_a_cached_list_is_used_for_a_quarter_of_the_time_since_the_latest_event() -> None:
+    clock = [NOW + 30]
+    serving = ServingModel(fitted_with_times("sasrec").state, "m", lambda: clock[0])
+    serving.add(table([("u1", serving.recommend("u1", 1).items[0])], int(NOW * 1e6)))
+    for moment, is_cached in (
+        (30, False),
+        (89, True),
+        (91, False),
+        (150, True),
+        (4_000, False),
+        (4_900, True),
+        (5_100, False),
+    ):
+        clock[0] = NOW + moment
+        assert (serving.cached_json("u1", 5) is not None) == is_cached
+        serving.recommend("u1", 5)
+    serving.recommend("nobody", 5)
+    clock[0] += 10**8
+    assert serving.cached_json("nobody", 5) is not None  # nothing has an age there
+
+
+def test_one_moment_can_stand_for_the_present() -> None:
+    recommender = fitted_with_times("sasrec")
+    serving = ServingModel(recommender.state, "m", lambda: NOW)
+    now = serving.recommend("u3", 10)
+    serving.request_at(NOW + 10**7)
+    assert serving.recommend("u3", 10) == expected(recommender, 10, "u3", at=NOW + 10**7) != now
+    serving.add(table([("newcomer", "i1")], int((NOW + 10**6) * 1e6)))
+    with pytest.raises(ConfigurationError, match="before the latest known event, 2027-01-26"):
+        serving.request_at(NOW)
+    with pytest.raises(ConfigurationError, match="does not read times"):
+        new_serving("mf").current.request_at(NOW)
 
 
 @pytest.mark.parametrize("model", READ_HISTORIES)

@@ -79,6 +79,7 @@ def test_lists_are_those_of_the_service(learned: Workspace, tmp_path: Path) -> N
     assert [item["item_id"] for item in allowed] == [best]
     assert f"{PERSON}, by model {expected.model}" in cli("recommend", learned.folder, PERSON).stdout
     assert "give ids of users" in str(cli("recommend", learned.folder).exception)
+    assert "does not read times" in str(cli("recommend", learned.folder, PERSON, "--at", "2030-01-01").exception)
 
 
 @pytest.mark.slow

@@ -37,9 +37,11 @@ def history_of(pieces: list[Pairs]) -> History:
     return history
 
 
-def windows_of(history: History, events: Any, *, length: int = LENGTH, size: int = 8, n_drawn: int = 2) -> Windows:
+def windows_of(
+    history: History, events: Any, *, length: int = LENGTH, size: int = 8, n_drawn: int = 2, **options: Any
+) -> Windows:
     sampler = NegativeSampler(history.seen, np.arange(N_USERS), n_items=N_ITEMS)
-    return cut_windows(history, events, CODES, sampler, n_drawn=n_drawn, length=length, size=size)
+    return cut_windows(history, events, CODES, sampler, n_drawn=n_drawn, length=length, size=size, **options)
 
 
 # ── the windows ──────────────────────────────────────────────────────────────────────────
@@ -90,6 +92,29 @@ def test_windows_over_everything_tile_each_sequence(pieces: list[Pairs], length:
         targets = [item for w in mine for item in windows.targets[w].tolist() if item >= 0]
         known = [item for w in mine for item in windows.history[w].tolist() if item >= 0]
         assert (targets, known) == (items, items[:-1])
+
+
+@given(PIECES, st.integers(1, 20), st.integers(0, 5))
+def test_trimming_leaves_out_nothing_but_padding(pieces: list[Pairs], length: int, start: int) -> None:
+    log = [pair for piece in pieces for pair in piece]
+    assume(len(log) > start)
+    whole, trimmed = (
+        windows_of(history_of(pieces), range(start, len(log)), length=length, with_times=True, trim=trim)
+        for trim in (False, True)
+    )
+    most = max(sum(owner == user for owner, _ in log) for user in {user for user, _ in log[start:]})
+    assert trimmed.history.shape[1] == min(length, most)
+    for ours, theirs in ((trimmed, whole), (trimmed.cut_again(3), whole.cut_again(3))):
+        assert (ours.users.tolist(), ours.weights.tolist(), ours.size) == (
+            theirs.users.tolist(),
+            theirs.weights.tolist(),
+            theirs.size,
+        )
+        for name in ("history", "targets", "times"):
+            column, longer = getattr(ours, name), getattr(theirs, name)
+            n_left_out = longer.shape[1] - column.shape[1]
+            assert (longer[:, :n_left_out] == -1).all()
+            assert column.tolist() == longer[:, n_left_out:].tolist()
 
 
 def test_only_events_to_learn_are_targets_and_the_rest_is_what_is_known() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +41,14 @@ def recommend(
         list[str] | None,
         typer.Option(metavar="ITEM", help="Only these items may be in the lists. Repeatable.", show_default=False),
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time of the requests, for a model that reads times: ISO 8601, or seconds since 1970.",
+            show_default="now",
+        ),
+    ] = None,
     *,
     output: Output,
 ) -> None:
@@ -53,6 +63,8 @@ def recommend(
         serving = Serving()
         Follower(workspace, EventStore(workspace), serving).poll()
         problem = serving.status().problem
+        if at is not None:
+            serving.current.request_at(_moment(at))
         answers = {user: serving.current.recommend(user, k, exclude or (), only or None) for user in people}
     if problem is not None:
         print_error(f"note: {problem}")
@@ -65,6 +77,15 @@ def recommend(
         items = [{"item_id": item, "score": score} for item, score in zip(answer.items, answer.scores, strict=True)]
         documents.append({"user_id": user, "model": answer.model, "source": answer.source, "items": items})
     output.write({"answers": documents})
+
+
+def _moment(at: str) -> datetime | float | str:
+    """A time in ISO 8601, or a number; other text as it is, which no list can be requested at."""
+    kinds: tuple[Callable[[str], datetime | float], ...] = (float, datetime.fromisoformat)
+    for read in kinds:
+        with suppress(ValueError):
+            return read(at)
+    return at
 
 
 def forget(

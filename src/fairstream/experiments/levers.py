@@ -149,11 +149,14 @@ class LevelRun(Run):
 
 
 def log_of(state: State) -> EventLog:
-    """Return the events of a state as a log, in order of arrival, with their positions as times."""
+    """Return the events of a state as a log, in order of arrival; if times do not have this order, without times."""
     history = state.history
     users, items = history.users, history.items
+    seconds, times = history.times_at(range(len(history))), np.arange(len(history))
+    if seconds is not None and bool((np.diff(seconds, prepend=0) >= 0).all()):
+        times = (seconds * 1e6).round().astype("datetime64[us]")
     log = EventLog.from_columns(
-        state.user_ids.ids.take(users), state.item_ids.ids.take(items), np.arange(len(history)), state.columns.repeats
+        state.user_ids.ids.take(users), state.item_ids.ids.take(items), times, state.columns.repeats
     )
     features = None
     if state.features is not None:

@@ -245,6 +245,7 @@ class JobRunner:
                 n_drawn=objective.n_drawn,
                 length=model.history_length,
                 with_times=model.reads_times,
+                trim=model.ignores_padding,
                 size=training.batch_size,
                 activity_exponent=training.activity_exponent,
                 user_weights=user_weights,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fairstream.evaluation import best_items
 from fairstream.evaluation.requests import n_bytes
 from fairstream.files import new_folder
 from fairstream.models import TASKS, ContextBuilder, Level, Scorer, Task, Tilt, tilts
+from fairstream.periods import LATEST_SECONDS, readable_times
 from fairstream.recommender.state import State
 
 AUDIENCE_WEIGHT = 4.0  # how many times the events of an audience count in popularity (docs/lab-log.md)
@@ -37,9 +39,12 @@ class ListMaker:
     allowed: Rows | None  # the sorted rows of the allowed items; None: all of them
 
     @classmethod
-    def of(cls, state: State, k: int, task: Task, *, exclude: Any, only: Any, audience: Any = None) -> ListMaker:
+    def of(
+        cls, state: State, k: int, task: Task, *, exclude: Any, only: Any, at: Any = None, audience: Any = None
+    ) -> ListMaker:
         """Rank with a recommender's state; the other options as for `FairRecommender.recommend`."""
-        contexts = replace(state.contexts, task=check_task(task))
+        now = None if at is None else request_time(at, state.history.latest_time(), reads_times=state.model.reads_times)
+        contexts = replace(state.contexts, task=check_task(task), now=now)
         if audience is not None:
             contexts = replace(contexts, tilt=_lean(state, audience))
         return cls(
@@ -145,6 +150,30 @@ def check_task(task: Task) -> Task:
     if task not in TASKS:
         raise ConfigurationError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     return task
+
+
+def request_time(at: Any, latest: float, *, reads_times: bool) -> float:
+    """Return the moment `at` in seconds since 1970; raise a ConfigurationError if no list can be requested then.
+
+    `latest` is the time of the latest known event.
+    """
+    if not reads_times:
+        raise ConfigurationError(
+            "at is the time of the request, and this model does not read times; fit sasrec or blend on events with "
+            "timestamps, or leave at out"
+        )
+    moment: Any = at
+    if isinstance(at, datetime):
+        moment = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    elif isinstance(at, np.datetime64):
+        moment = np.nan if np.isnat(at) else at.astype("datetime64[us]").astype(np.int64) / 1e6
+    is_number = isinstance(moment, int | float | np.integer | np.floating) and not isinstance(moment, bool)
+    if not is_number or not 0 <= moment < LATEST_SECONDS:
+        raise ConfigurationError(f"at must be a datetime, a NumPy datetime64 or seconds since 1970, got {at!r}")
+    if moment // 60 < latest // 60:
+        known = readable_times(np.array([latest * 1e6]).astype("datetime64[us]"))[0]
+        raise ConfigurationError(f"at must not be before the latest known event, {known} UTC, got {at!r}")
+    return float(moment)
 
 
 def _lean(state: State, audience: Any) -> Tilt:

@@ -531,6 +531,7 @@ class FairRecommender(ReprMixin):
         only: Any = None,
         audience: Any = None,
         task: Task = "next",
+        at: Any = None,
     ) -> pa.Table:
         """Return the k best items for each user, without the items of the user's own events.
 
@@ -551,6 +552,10 @@ class FairRecommender(ReprMixin):
         task
             What the lists predict: "next", all events of the user in the coming period; "event", the user's very
             next event. `evaluate` tests the same lists.
+        at
+            The time of the request, for a model that reads times: a datetime (without a time zone in UTC), a NumPy
+            datetime64, or seconds since 1970. By default the time of the latest known event. Items of `histories` have
+            no time.
 
         Returns
         -------
@@ -560,8 +565,8 @@ class FairRecommender(ReprMixin):
         Raises
         ------
         ConfigurationError
-            If neither or both of `user_ids` and `histories` are given, histories are not lists, or `only` and
-            `exclude` leave no item.
+            If neither or both of `user_ids` and `histories` are given, histories are not lists, `only` and `exclude`
+            leave no item, or `at` is before the latest known event or the model reads no times.
 
         Warns
         -----
@@ -572,7 +577,7 @@ class FairRecommender(ReprMixin):
         if (user_ids is None) == (histories is None):
             raise ConfigurationError("recommend takes either user_ids or histories")
         with self._reading() as state:
-            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only, audience=audience)
+            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only, at=at, audience=audience)
             if histories is None:
                 return maker.table("user_id", *users_in(state, user_ids), lambda: state.fallback)
             maker, rows = maker.with_histories(histories, state.item_ids)
@@ -587,6 +592,7 @@ class FairRecommender(ReprMixin):
         exclude: Any = None,
         only: Any = None,
         task: Task = "next",
+        at: Any = None,
         users_per_file: int = 10_000,
     ) -> None:
         """Write the k best items for many users as Parquet files, in the memory of one file.
@@ -597,7 +603,7 @@ class FairRecommender(ReprMixin):
             A missing or empty folder, for `part-00000.parquet` and so on: the tables of `recommend`.
         user_ids
             As for `recommend`; None: all known users.
-        k, exclude, only, task
+        k, exclude, only, task, at
             As for `recommend`.
         users_per_file
             Users per file.
@@ -623,7 +629,7 @@ class FairRecommender(ReprMixin):
         if users_per_file < 1:
             raise ConfigurationError(f"users_per_file must be >= 1, got {users_per_file}")
         with self._reading() as state:
-            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only)
+            maker = ListMaker.of(state, _check_k(k), task, exclude=exclude, only=only, at=at)
             ids, rows = users_in(state, state.user_ids.ids if user_ids is None else user_ids)
             maker.write(Path(path), ids, rows, state.fallback, users_per_file=users_per_file)
 

@@ -7,14 +7,15 @@ Events with items that the model does not know wait for the next model, which ha
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from json.encoder import encode_basestring_ascii as quoted
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,9 @@ from fairstream.errors import FairstreamError, ModelError
 from fairstream.evaluation import best_items
 from fairstream.models import ContextBuilder, RecentPopularityScorer, Scorer
 from fairstream.recommender import State
+from fairstream.recommender.lists import request_time
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 Source = Literal["model", "popularity"]
 ServedBy = Literal["model", "earlier model", "popularity"]
 MAX_EVENTS = 2_000_000  # that a model reads; beyond them it drops those of the least recently active users
@@ -34,6 +37,8 @@ _EVENTS_AT_ONCE = 1_000
 _CACHED_LISTS = 10_000
 _LISTS_AT_ONCE = 64
 _MIN_LENGTH = 32  # lists are computed a little longer than requested: a few more items cost little, another list much
+_SHARE_OF_ELAPSED = 0.25  # for which a cached list is valid, of the time since the user's latest event
+_Events = tuple[Rows, Floats]  # the items of a user's events, and their times in seconds since 1970
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +73,7 @@ class _List:
     scores: list[float]
     source: Source
     is_complete: bool  # no further item could follow the last one
+    expires: float = np.inf  # when the time since the user's events has changed too much
     written: tuple[tuple[int, int], bytes] | None = None  # the JSON, with its k and change of items
 
     def positions(self, k: int, *left_out: Collection[int]) -> list[int]:
@@ -85,16 +91,24 @@ class _List:
         """Drop items, for a model that reads no histories."""
         places = [at for at, row in enumerate(self.rows) if row not in rows]
         rest = [self.rows[at] for at in places], [self.scores[at] for at in places]
-        return _List(*rest, self.source, self.is_complete)
+        return _List(*rest, self.source, self.is_complete, self.expires)
+
+
+class _Recent(NamedTuple):
+    """A user's events since the model learned."""
+
+    items: array[int]
+    seconds: array[float]
 
 
 class ServingModel:
     """One model in memory with the events since it learned; safe to use from many threads.
 
-    Without an id the state's model is popularity.
+    Without an id the state's model is popularity. Lists are requested at the time of the `clock`; a model that reads
+    times may answer from its cache for a quarter of the time since the user's latest event, at least a minute.
     """
 
-    def __init__(self, state: State, model_id: str | None) -> None:
+    def __init__(self, state: State, model_id: str | None, clock: Callable[[], float] = time.time) -> None:
         if not all(bool(torch.isfinite(weights).all()) for weights in state.model.parameters()):
             raise ModelError(f"model {model_id} has weights that are not finite; promote another one")
         self.id = model_id
@@ -102,7 +116,8 @@ class ServingModel:
         self._fallback = self._state.fallback
         self._reads_events = state.contexts.history_length > 0
         self._stranger = max(state.history.n_users, len(state.user_ids))  # a row without events
-        self._recent: dict[str, array[int]] = {}  # items since the model learned, by last activity
+        self.clock = clock
+        self._recent: dict[str, _Recent] = {}  # by last activity
         self._n_recent = 0
         self._arrived = array("i")  # the items of all recent events in the order of arrival
         self._n_counted = 0  # how many of them the fallback has counted
@@ -136,7 +151,8 @@ class ServingModel:
         self, items: Sequence[str], k: int, exclude: Collection[str] = (), only: Collection[str] | None = None
     ) -> Answer:
         """The same for an anonymous user who has had these items, in this order; unknown ones are ignored."""
-        events = np.array(self._rows_of(items), np.int64)
+        rows = np.array(self._rows_of(items), np.int64)
+        events = rows, np.full(len(rows), np.nan)
         [ranked] = self._rank(np.array([self._stranger]), [events], k, self._allowed(exclude, only))
         return self._answer(ranked, range(len(ranked.rows))[:k])
 
@@ -177,6 +193,15 @@ class ServingModel:
     def some_users(self, n: int) -> list[str]:
         return list(self._state.user_ids.ids[:n].to_pylist())
 
+    def request_at(self, at: Any) -> None:
+        """Request all lists as of one moment from now on; raise a ConfigurationError if there can be none then."""
+        with self._lock:
+            latest = [max(recent.seconds, default=np.nan) for recent in self._recent.values()]
+            newest = float(np.fmax.reduce([self._state.history.latest_time(), *latest]))
+            seconds = request_time(at, newest, reads_times=self._state.model.reads_times)
+            self.clock = lambda: seconds
+            self._lists.clear()
+
     # ── what changes them ────────────────────────────────────────────────────────────────
 
     def add(self, events: pa.Table) -> None:
@@ -195,19 +220,22 @@ class ServingModel:
         pairs = is_known & (rows >= 0)
         is_known[pairs] = ~self._state.history.seen.has(rows[pairs], items[pairs])
         places = np.flatnonzero(is_known)
+        seconds = events["time"].to_numpy() / 1e6
         by_user: dict[str, dict[int, int]] = {}
         for place, item in zip(places.tolist(), items[places].tolist(), strict=True):
             by_user.setdefault(users[place], {}).setdefault(item, place)
         arrived: list[int] = []
         with self._lock:
             for user, place_of in by_user.items():
-                recent = self._recent.pop(user, None) or array("i")
-                had = recent if len(place_of) == 1 else set(recent)
+                recent = self._recent.pop(user, None) or _Recent(array("i"), array("d"))
+                had = recent.items if len(place_of) == 1 else set(recent.items)
                 fresh = [item for item in place_of if item not in had]
-                recent.extend(fresh)
+                at = [place_of[item] for item in fresh]
+                recent.items.extend(fresh)
+                recent.seconds.extend(seconds[at].tolist())
                 self._recent[user] = recent
                 if fresh:
-                    arrived += map(place_of.__getitem__, fresh)
+                    arrived += at
                     self._invalidate(user, fresh)
             self._n_recent += len(arrived)
             self._arrived.extend(items[np.sort(arrived)].tolist() if arrived else ())
@@ -226,8 +254,12 @@ class ServingModel:
         with self._lock:
             for user in user_ids:
                 self._forgotten.add(user)
-                self._n_recent -= len(self._recent.pop(user, ()))
+                self._drop_recent(user)
                 self._lists.pop(user, None)
+
+    def _drop_recent(self, user: str) -> None:
+        recent = self._recent.pop(user, None)
+        self._n_recent -= 0 if recent is None else len(recent.items)
 
     def users(self) -> Iterable[str]:
         return {*self._state.user_ids.ids.to_pylist(), *list(self._recent)} - self._forgotten
@@ -263,7 +295,7 @@ class ServingModel:
         n_left_out = 0
         while self._n_recent > MAX_EVENTS:
             user = next(iter(self._recent))
-            self._n_recent -= len(self._recent.pop(user))
+            self._drop_recent(user)
             self._lists.pop(user, None)
             n_left_out += 1
         if (n_over := len(self._arrived) - MAX_EVENTS) > 0:
@@ -307,7 +339,7 @@ class ServingModel:
     def _cached(self, key: str | None) -> _List | None:
         with self._lock:
             ranked = self._lists.get(key)
-            if not isinstance(ranked, _List):
+            if not isinstance(ranked, _List) or self.clock() >= ranked.expires:
                 return None
             self._lists.move_to_end(key)
             return ranked
@@ -316,37 +348,47 @@ class ServingModel:
         row = -1 if user_id in self._forgotten else self._state.user_ids.row_of(user_id)
         return row if row >= 0 else self._stranger
 
-    def _recent_of(self, user_ids: Iterable[str]) -> list[Rows]:
-        return [np.array(self._recent.get(user, ()), np.int64) for user in user_ids]
+    def _recent_of(self, user_ids: Iterable[str]) -> list[_Events]:
+        of_users = (self._recent.get(user, ((), ())) for user in user_ids)
+        return [(np.array(items, np.int64), np.array(seconds, np.float64)) for items, seconds in of_users]
 
-    def _make(self, user_ids: list[str], recent: list[Rows], n: int, allowed: Rows | None) -> list[_List]:
+    def _make(self, user_ids: list[str], recent: list[_Events], n: int, allowed: Rows | None) -> list[_List]:
         """The n best for each user after the model's and the recent events."""
         rows = np.array([self._row(user) for user in user_ids])
         is_stranger = rows == self._stranger
         rows[is_stranger] += np.arange(np.count_nonzero(is_stranger))  # each with separate events
-        events = [np.concatenate(both) for both in zip(self._known(rows), recent, strict=True)]
+        both = zip(self._known(rows), recent, strict=True)
+        events = [(np.append(items, more), np.append(seconds, later)) for (items, seconds), (more, later) in both]
         return self._rank(rows, events, n, allowed)
 
-    def _known(self, rows: Rows) -> list[Rows]:
-        """The items of each user's events in the model, in order if the model reads it (8 bytes an event)."""
+    def _known(self, rows: Rows) -> list[_Events]:
+        """Each user's events in the model, in order if the model reads it (8 bytes an event, 16 with times)."""
         history = self._state.history
         if not self._reads_events:
             bounds, items = history.items_of(rows)
-            return np.split(items, bounds[1:-1])
+            return [(part, np.full(len(part), np.nan)) for part in np.split(items, bounds[1:-1])]
         counts = history.n_events_of(rows)
-        latest = history.latest(rows, int(counts.max()))[0]
-        return [each[len(each) - n :] for each, n in zip(latest, counts.tolist(), strict=True)]
+        places = history.latest_positions(rows, int(counts.max()))[0]
+        latest = history.items_of_events(places)
+        seconds = np.full(places.shape, np.nan)
+        if self._state.model.reads_times:
+            minutes = history.minutes_of_events(places)
+            seconds[minutes >= 0] = 60.0 * minutes[minutes >= 0]
+        ends = zip(latest, seconds, counts.tolist(), strict=True)
+        return [(items[len(items) - n :], times[len(times) - n :]) for items, times, n in ends]
 
-    def _rank(self, rows: Rows, events: list[Rows], n: int, allowed: Rows | None) -> list[_List]:
-        """The n best for users by their rows and the items of their events, in order."""
+    def _rank(self, rows: Rows, events: list[_Events], n: int, allowed: Rows | None) -> list[_List]:
+        """The n best for users by their rows and their events, in order."""
         state = self._state
         n_items = state.history.n_items
         n_ranked = n_items if allowed is None else len(allowed)
         n = min(max(n, _MIN_LENGTH), n_ranked)
         if n == 0:
             return [_List([], [], "popularity", is_complete=True) for _ in rows]
-        history = History.of(np.repeat(rows, [*map(len, events)]), np.concatenate(events), n_items=n_items)
-        contexts = state.contexts.observing(history)
+        items_of_all, seconds_of_all = (np.concatenate(column) for column in zip(*events, strict=True))
+        users_of_all, now = np.repeat(rows, [len(items) for items, _ in events]), self.clock()
+        history = History.of(users_of_all, items_of_all, seconds_of_all, n_items=n_items)
+        contexts = replace(state.contexts.observing(history), now=now)
         by_model = contexts.can_score(state.model, rows) & (self.id is not None)
         ranked: dict[int, _List] = {}
         answering: list[tuple[Scorer, ContextBuilder, Source, Rows]] = [
@@ -361,8 +403,15 @@ class ServingModel:
             lists = zip(users.tolist(), lengths, items.tolist(), scores.astype(np.float32).tolist(), strict=True)
             for user, length, best, best_scores in lists:
                 is_complete = length < n or n == n_ranked
-                ranked[user] = _List(best[:length], best_scores[:length], source, is_complete)
+                expires = self._expires(events[user][1], now) if source == "model" else np.inf
+                ranked[user] = _List(best[:length], best_scores[:length], source, is_complete, expires)
         return [ranked[at] for at in range(len(rows))]
+
+    def _expires(self, seconds: Floats, now: float) -> float:
+        """When the time since the latest event has grown by a quarter, which is less than a range of the model."""
+        if not self._state.model.reads_times or np.isnan(seconds).all():
+            return np.inf
+        return now + max(60.0, _SHARE_OF_ELAPSED * (now - float(np.nanmax(seconds))))
 
     def _allowed(self, exclude: Collection[str] = (), only: Collection[str] | None = None) -> Rows | None:
         """The sorted rows of the allowed items; None: all."""

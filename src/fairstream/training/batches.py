@@ -186,6 +186,7 @@ def cut_windows(
     length: int,
     size: int,
     with_times: bool = False,
+    trim: bool = False,
     activity_exponent: float = 0.0,
     user_weights: Floats | None = None,
     ignores_padding: bool = True,
@@ -195,7 +196,8 @@ def cut_windows(
     A model that does not ignore padding gets windows of one width.
 
     The weight of an event is (the number of its user's events to learn)^−`activity_exponent`, times the user's
-    `user_weights`. A user's first event is predicted from padding alone.
+    `user_weights`. A user's first event is predicted from padding alone. `trim` leaves out places that are padding in
+    every window.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = np.unique(history.users_at(events))  # (U,)
@@ -205,6 +207,7 @@ def cut_windows(
     learned = events[np.searchsorted(events, positions).clip(max=len(events) - 1)] == positions
     places = np.flatnonzero(learned)
     first, last = (places[np.searchsorted(places, bounds[:-1])], places[np.searchsorted(places, bounds[1:]) - 1] + 1)
+    length = min(length, int((last - bounds[:-1]).max())) if trim else length
     n_windows = -(-(last - first) // length)  # (U,)
     owner = np.repeat(np.arange(len(users)), n_windows)  # (W,)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows)  # of the user's windows

@@ -1,0 +1,127 @@
+"""The time of the request: what `at` means, what it changes, and that times survive all that happens to a state."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import fairstream as fs
+from support import make_recommender
+
+N_USERS, N_ITEMS, LAST = 12, 30, 1_750_000_020  # the first second of a minute
+USERS = [f"u{row}" for row in range(N_USERS)]
+
+
+def events(n: int = 200, last: float = LAST, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    pairs = rng.permutation(N_USERS * N_ITEMS)[:n]
+    times = last - np.append(rng.exponential(5_000, n - 1).cumsum()[::-1], 0)
+    columns = {"user_id": [f"u{pair // N_ITEMS}" for pair in pairs], "item_id": pairs % N_ITEMS}
+    return pa.table({**columns, "timestamp": (times * 1e6).astype("datetime64[us]")})
+
+
+def fitted(model: str = "sasrec", table: pa.Table | None = None) -> fs.FairRecommender:
+    rec = make_recommender(model, device="cpu", pretrain_epochs=1, update_epochs=1, embedding_dim=8)
+    rec.fit(events() if table is None else table)
+    for name, parameter in rec.state.model.named_parameters():
+        if name.endswith("elapsed"):  # what the tests look at is not what one epoch learns
+            torch.nn.init.normal_(parameter.data[1:], std=3.0)
+    return rec
+
+
+def without_times(table: pa.Table) -> pa.Table:
+    return table.set_column(2, "timestamp", pa.array(range(len(table))))
+
+
+def seconds_of(rec: fs.FairRecommender) -> list[float]:
+    history = rec.state.history
+    times = history.times_at(range(len(history)))
+    assert times is not None
+    return times.tolist()
+
+
+@pytest.mark.parametrize("model", ["sasrec", "blend"])
+def test_a_list_depends_on_the_time_of_its_request(model: str, tmp_path: Path) -> None:
+    rec = fitted(model)
+    now, week = (rec.recommend(USERS, at=LAST + days * 86_400) for days in (0, 7))
+    assert rec.recommend(USERS).equals(now)
+    assert not week.equals(now)
+    rec.recommend_to(tmp_path / "lists", USERS, at=LAST + 7 * 86_400)
+    assert pq.read_table(tmp_path / "lists")["item_id"].equals(week["item_id"])
+
+
+def test_one_moment_can_be_written_in_several_ways() -> None:
+    rec, moment = fitted(), datetime(2025, 7, 1, 12, tzinfo=UTC)
+    abroad = moment.astimezone(timezone(timedelta(hours=9)))
+    ways = [moment.timestamp(), int(moment.timestamp()), np.float64(moment.timestamp()), abroad]
+    ways += [moment.replace(tzinfo=None), np.datetime64("2025-07-01T12:00"), np.datetime64("2025-07-01T12", "h")]
+    expected = rec.recommend(USERS, at=moment)
+    assert all(rec.recommend(USERS, at=way).equals(expected) for way in ways)
+    same_minute = rec.recommend(USERS, at=LAST)
+    assert rec.recommend(USERS, at=LAST + 59).equals(same_minute)
+
+
+@pytest.mark.parametrize("at", ["2025-07-01", True, np.datetime64("NaT"), np.nan, -1, 1.8e12, [LAST]])
+def test_what_is_no_moment_is_refused(at: Any) -> None:
+    with pytest.raises(fs.ConfigurationError, match="at must be a datetime, a NumPy datetime64 or seconds since 1970"):
+        fitted().recommend(USERS, at=at)
+
+
+def test_a_request_is_not_before_what_is_known() -> None:
+    rec = fitted()
+    with pytest.raises(fs.ConfigurationError, match=r"before the latest known event, 2025-06-15 15:07:00 UTC, got"):
+        rec.recommend(USERS, at=LAST - 1)
+    rec.observe(events(20, LAST + 3_600, seed=1))
+    with pytest.raises(fs.ConfigurationError, match="before the latest known event"):
+        rec.recommend(USERS, at=LAST)
+
+
+@pytest.mark.parametrize(("model", "table"), [("item-item", events()), ("sasrec", without_times(events()))])
+def test_a_model_without_times_takes_no_moment(model: str, table: pa.Table) -> None:
+    rec = fitted(model, table)
+    assert not rec.state.model.reads_times
+    with pytest.raises(fs.ConfigurationError, match="this model does not read times"):
+        rec.recommend(USERS, at=LAST)
+
+
+def test_items_of_histories_have_no_time() -> None:
+    rec = fitted()
+    lists = [rec.recommend(histories=[[1, 2, 3], []], at=at) for at in (None, LAST, LAST + 10**7)]
+    assert all(each.equals(lists[0]) for each in lists)
+
+
+def test_times_are_kept_with_the_events(tmp_path: Path) -> None:
+    rec = fitted().update(events(60, LAST + 10**6, seed=1)).observe(events(30, LAST + 2 * 10**6, seed=2))
+    known, users = seconds_of(rec), rec.state.history.users
+    assert len(known) == len(rec.state.history)
+    rec.save(tmp_path / "saved")
+    for loaded in (fs.load(tmp_path / "saved"), fs.load(tmp_path / "saved", mapped=True)):
+        assert seconds_of(loaded) == known
+        assert loaded.recommend(USERS, at=LAST + 10**7).equals(rec.recommend(USERS, at=LAST + 10**7))
+    row = rec.state.user_ids.row_of("u3")
+    rec.forget("u3")
+    assert seconds_of(rec) == [time for time, user in zip(known, users, strict=True) if user != row]
+    rec.retain(events(60, LAST + 10**6, seed=1))
+    assert len(seconds_of(rec)) == len(rec.state.history) < len(known)
+    assert set(seconds_of(rec)) < set(known)
+
+
+def test_a_model_keeps_the_kind_of_its_fit(tmp_path: Path) -> None:
+    """Timestamps that come later do not change the module; events without one have an unknown time."""
+    untimed, timed = fitted(table=without_times(events())), fitted()
+    later = events(40, LAST + 10**6, seed=1)
+    assert not untimed.update(
+        later.set_column(2, "timestamp", pa.array([10**9 + at for at in range(40)]))
+    ).model.reads_times
+    untimed.save(tmp_path / "untimed")
+    assert not fs.load(tmp_path / "untimed").model.reads_times
+    backwards = timed.update(events(40, LAST - 10**7, seed=1))
+    assert any("older than the latest known event" in note for note in backwards.notes)
+    assert backwards.recommend(USERS).equals(backwards.recommend(USERS, at=LAST))
