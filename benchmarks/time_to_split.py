@@ -124,15 +124,22 @@ def quality(model: str | Model, ratings: Ratings, parts: Split) -> tuple[float, 
     )
     log = fs.read_events(learned, users=ratings.people, group="gender", advantaged="M", repeats="all")
     rec = fs.FairRecommender(model, target=None).fit(log)
-    options = {"task": "event", "k": K, "n_resamples": 0, "at_levels": False, "keep_lists": True, "metrics": ("ndcg",)}
-    evaluation = rec.evaluate(later, users=ratings.people, **options)
-    test = evaluation.lists
-    has_history = test.n_earlier > 0
-    lists, truth, codes, is_cold = (
-        part.where(has_history) if hasattr(part, "where") else part[has_history]
-        for part in (test.lists, test.truth, test.codes, test.is_cold)
+    evaluation = rec.evaluate(
+        later,
+        users=ratings.people,
+        task="event",
+        k=K,
+        metrics=("ndcg",),
+        n_resamples=0,
+        at_levels=False,
+        keep_lists=True,
     )
-    tested = UserResults.of(lists, truth, codes, is_cold, (), 2, 1)
+    test = evaluation.lists
+    assert test is not None
+    assert test.n_earlier is not None
+    rest = test.n_earlier > 0  # the fallback serves first events
+    lists, truth = test.lists.where(rest), test.truth.where(rest)
+    tested = UserResults.of(lists, truth, test.codes[rest], test.is_cold[rest], (), 2, 1)
     values = tested.values_of(test.metrics[0])
     return float(values.mean()), {name: float(values[tested.codes == code].mean()) for code, name in enumerate("MF")}
 
