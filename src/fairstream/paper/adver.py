@@ -22,7 +22,6 @@ from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.engines.cuda_graph import CapturedEngine
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
-from fairstream.training.row_adam import RowAdam
 
 N_DISCRIMINATOR_STEPS: Final = 10  # steps of the discriminator for one of the model's
 DROPOUT: Final = 0.3
@@ -239,12 +238,6 @@ class AdversarialEngine(ReferenceEngine):
 
 class CapturedAdversarialEngine(CapturedEngine, AdversarialEngine):
     """The same steps on CUDA, all eleven of a batch in one graph. Dropout draws from PyTorch's generator, as usual."""
-
-    @staticmethod
-    def unsupported(job: TrainingJob) -> str | None:
-        if isinstance(job.optimizer, RowAdam):
-            return "a recorded row Adam updates the discriminator differently; use the dense optimizer"
-        return CapturedEngine.unsupported(job)
 
 
 def choose_adversarial_engine(name: EngineName, job: TrainingJob, *, gamma: float) -> Callable[[TrainingJob], Engine]:
