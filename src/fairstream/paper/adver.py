@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Final
 
@@ -22,12 +23,11 @@ from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.engines.cuda_graph import CapturedEngine
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
-from fairstream.training.row_adam import RowAdam
 
 N_DISCRIMINATOR_STEPS: Final = 10  # steps of the discriminator for one of the model's
 DROPOUT: Final = 0.3
 _HIDDEN: Final = (128, 256, 128, 128, 64, 32)
-_SLOPE: Final = 0.2
+SLOPE: Final = 0.2
 _DISCRIMINATOR = "group_discriminator"
 
 
@@ -68,7 +68,7 @@ class Discriminator(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for n_in, n_out in pairwise((d, *_HIDDEN)):
-            layers += [nn.Linear(n_in, n_out), nn.LeakyReLU(_SLOPE), nn.Dropout(dropout)]
+            layers += [nn.Linear(n_in, n_out), nn.LeakyReLU(SLOPE), nn.Dropout(dropout)]
         self.hidden = nn.Sequential(*layers)
         self.head = nn.Linear(_HIDDEN[-1], 2)
 
@@ -217,18 +217,25 @@ class AdversarialEngine(ReferenceEngine):
         **conditions: bool,
     ) -> Tensor:
         """Take the steps on one batch; without a user of known group it trains on L_rec alone."""
-        with capture_outputs(self.job.model) as outputs:
-            loss = self._loss(users, candidates, groups, context, **conditions)
-        if not outputs:
-            raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")
+        loss, rows = self._loss_and_rows(users, candidates, groups, context, **conditions)
         if has_known:
-            rows, codes = torch.cat(outputs), groups.repeat(len(outputs))  # (m B, d), (m B,) with m embeddings a user
+            codes = groups.repeat(len(rows) // len(groups))  # (m B,) with m embeddings a user
             fixed_rows = rows.detach()
             for _ in range(N_DISCRIMINATOR_STEPS):
                 self._descend(self._discriminator.loss(fixed_rows, codes), self._against)
             loss = loss - self._gamma * self._discriminator.loss(rows, codes)
         self._descend(loss, self._for)
         return loss.detach()
+
+    def _loss_and_rows(
+        self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, **conditions: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return L_rec and the filtered embeddings (m B, d) that it was computed from."""
+        with capture_outputs(self.job.model) as outputs:
+            loss = self._loss(users, candidates, groups, context, **conditions)
+        if not outputs:
+            raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")
+        return loss, torch.cat(outputs)
 
     def _descend(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
         """Take one step of these parameters alone: the others have no gradient."""
@@ -241,18 +248,20 @@ class AdversarialEngine(ReferenceEngine):
 class CapturedAdversarialEngine(CapturedEngine, AdversarialEngine):
     """The same steps on CUDA, all eleven of a batch in one graph. Dropout draws from PyTorch's generator, as usual."""
 
-    @staticmethod
-    def unsupported(job: TrainingJob) -> str | None:
-        if isinstance(job.optimizer, RowAdam):
-            return "a recorded row Adam updates the discriminator differently; use the dense optimizer"
-        return CapturedEngine.unsupported(job)
-
 
 def choose_adversarial_engine(name: EngineName, job: TrainingJob, *, gamma: float) -> Callable[[TrainingJob], Engine]:
     """Return Adver's engine of this name, for a `FilteredModel`."""
     reason = CapturedAdversarialEngine.unsupported(job)
     if name != "reference" and reason is None:
-        return partial(CapturedAdversarialEngine, gamma=gamma)
+        return partial(_fastest(job), gamma=gamma)
     if name == "fused":
         raise ConfigurationError(f"Adver has no fused engine for this job: {reason}; use auto or reference")
     return partial(AdversarialEngine, gamma=gamma)
+
+
+def _fastest(job: TrainingJob) -> type[CapturedAdversarialEngine]:
+    if find_spec("triton") is None:
+        return CapturedAdversarialEngine
+    from fairstream.paper.adver_cuda import FusedAdversarialEngine  # noqa: PLC0415
+
+    return CapturedAdversarialEngine if FusedAdversarialEngine.unsupported(job) else FusedAdversarialEngine
