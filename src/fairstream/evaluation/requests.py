@@ -1,4 +1,4 @@
-"""The lists that a test requests of a model, one for each user or for each event, and their ranking in blocks.
+"""The lists that a test requests of a model, one for each user, event or moment, and their ranking in blocks.
 
 The last bit of a matrix product depends on the shapes of the matrices. The tasks of a cluster therefore rank the same
 whole blocks as a single process, and the lists are equal bit for bit.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.data import History, Rows, SeenItems
-from fairstream.data.log import first_of_each, pair_keys
+from fairstream.data.log import first_of_each, pair_keys, tied_events
 from fairstream.distributed import PROCESS_BYTES, current_cluster
 from fairstream.evaluation.lists import ItemLists, Mask, TrainingHistory, Truth
 from fairstream.models import Context, ContextBuilder, Scorer
@@ -22,6 +22,7 @@ from fairstream.models import Context, ContextBuilder, Scorer
 Rank = Callable[[range], Any]
 """From a block of requests to its ranked lists; for a cluster it is pickled, with all that it refers to."""
 Write = Callable[[slice, Any], None]  # called with the rows of a block, and its ranked lists
+Moments = np.ndarray[Any, Any]  # times in any unit
 _TASKS_PER_CPU = 4
 
 
@@ -29,13 +30,13 @@ _TASKS_PER_CPU = 4
 class Requests:
     """Requested lists, one a row, and what they are tested on."""
 
-    users: Rows  # (R,) user rows, sorted; in the task `event` a user's events follow each other in chronological order
+    users: Rows  # (R,) user rows, sorted; several lists of one user are in chronological order
     positives: ItemLists  # the items that each list should hold
     history: History  # the users' events; their items are left out of the users' lists
     contexts: ContextBuilder
     before: Rows | None = None
-    """(R,) in the task `event`, the position in `history` of each list; None: all lists come at its end."""
-    n_earlier: Rows | None = None  # (R,) in the task `event`, the number of the user's events before each
+    """(R,) in the tasks `event` and `moment`, the position in `history` of each list; None: all come at its end."""
+    n_earlier: Rows | None = None  # (R,) in the same tasks, the number of the user's events before each
 
     @classmethod
     def of_period(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
@@ -48,8 +49,13 @@ class Requests:
         return cls(present, ItemLists(*pairs.lists(present)), history, contexts)
 
     @classmethod
-    def of_events(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
+    def of_events(
+        cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder, moments: Moments | None = None
+    ) -> Requests:
         """Request one list for each event, from everything before it, and test it on the event's item.
+
+        With `moments`, the times of the events, a user's events with the same time share a list, made from everything
+        before the first of them.
 
         The model reads earlier events of the period, but was not trained on them. It has no row for items that are not
         in `history`, so it does not read events with them. It also reads events that repeat an item of the user; they
@@ -63,13 +69,18 @@ class Requests:
         # The user's events in the history, and those before this one in the period: `rows` is sorted.
         n_earlier = history.n_events_of(rows) + np.arange(len(rows)) - np.searchsorted(rows, rows)
         before, tested = before[order], items[order]
+        is_tied = np.zeros(len(rows), np.bool_) if moments is None else tied_events(rows, moments[order])
+        request = np.cumsum(~is_tied) - 1  # of each event
         # Whether the event is the user's first with its item, here and in the history.
         is_first = np.zeros(len(rows), np.bool_)
         is_first[first_of_each(pair_keys(rows, tested))] = True
         is_first &= ~history.seen.has(rows, tested)
-        if not is_first.all():
-            rows, tested, before, n_earlier = (part[is_first] for part in (rows, tested, before, n_earlier))
-        positives = ItemLists(np.arange(len(rows) + 1), tested)
+        in_order = np.lexsort((tested, request))  # the lists of `ItemLists` are sorted
+        in_order = in_order[is_first[in_order]]
+        tested, counts = tested[in_order], np.bincount(request[is_first], minlength=len(rows) - int(is_tied.sum()))
+        is_tested = counts > 0
+        rows, before, n_earlier = (part[~is_tied][is_tested] for part in (rows, before, n_earlier))
+        positives = ItemLists(np.concatenate([[0], np.cumsum(counts[is_tested])]), tested)
         return cls(rows, positives, observed, contexts.observing(observed), before, n_earlier)
 
     def __len__(self) -> int:
