@@ -61,7 +61,7 @@ def test_every_command_with_a_task_takes_it(command: Callable[..., Any], data: P
     for name, options in {
         "compare": ("results",),
         "report": ("results",),
-        "sweep": (data, *READING, "--grid=model=item-item,popularity", "--set=n-periods=3", "--set=tasks=moment"),
+        "sweep": (data, *READING, "--grid=model=item-item,popularity", "--set=min-group-size=1", "--set=tasks=moment"),
         "frontier": (data, *READING, "--model=item-item", "--n-updates=2", "--n-resamples=20", "--min-group-size=2"),
     }.items():
         outcome = command(name, *options, "--task=moment", "--json=out.json", folder=tmp_path)

@@ -40,8 +40,11 @@ class Protocol:
     cuts_whole_batches: bool = False  # whether periods are cut in whole batches, and by number alone
     run: Callable[..., Any] | None = None  # its kind of `Run`, with the parameters of `Run`
 
-    def check_task(self, task: str, *, reranks: bool = False) -> None:
-        """Raise a `ConfigurationError` where a task with several lists a user cannot be evaluated."""
+    def check_task(self, task: str, reranker: str | None = None) -> None:
+        """Raise a `ConfigurationError` if a task with several lists a user cannot be evaluated.
+
+        `reranker` is the method that chooses the lists of all users together, if one does.
+        """
         if task not in ("event", "moment"):
             return
         if not all(self.way_of_testing[:2]):
@@ -49,10 +52,10 @@ class Protocol:
                 f"the task {task} ranks all known items and needs the true NDCG; use the protocol strict, or at least "
                 f"paper+ranking+ndcg"
             )
-        if reranks:
+        if reranker is not None:
             raise ConfigurationError(
-                f"the task {task} makes a list for one user at a time, and a method that reranks chooses the lists of "
-                f"all users together; evaluate it on the tasks next and remain"
+                f"the task {task} makes a list for one user at a time, and {reranker} chooses the lists of all users "
+                f"together; evaluate it on the tasks next and remain"
             )
 
 
@@ -199,7 +202,7 @@ model on the new period, too, and repeats the update without the fairness lever,
         if self.explain and not self.explained_tasks:
             raise ValueError("explain is about the tasks event, moment and next; evaluate one of them, too")
         for task in self.tasks:
-            protocol_of(self.protocol).check_task(task, reranks=METHODS[self.method].lever == "lists")
+            protocol_of(self.protocol).check_task(task, self.method if METHODS[self.method].lever == "lists" else None)
         return self
 
     @model_validator(mode="after")

@@ -106,7 +106,7 @@ class PaperEvaluator(Evaluator):
 
     def evaluate(self, *events: Any, **about: Any) -> Evaluation:
         """Evaluate as `Evaluator.evaluate` does, with a report if Rerank chose the lists."""
-        self.protocol.check_task(about.get("task", "next"), reranks=self.rerank is not None)
+        self.protocol.check_task(about.get("task", "next"), None if self.rerank is None else "Rerank")
         evaluation = super().evaluate(*events, **about)
         if self.rerank is None:
             return evaluation
