@@ -73,8 +73,8 @@ class LeakReport:
     n_repeated_pairs: int
     """Test events whose user and item occur together in training, at any time."""
     n_tied: int | None
-    """Test events with the same time as the user's previous event, of either part; None if there are none and the times
-    are numbers that only order the events."""
+    """Test events with the same time as the user's previous event, which may be a training event. None if there are
+    none and the times are numbers that only order the events."""
 
     @property
     def leaks(self) -> bool:
