@@ -18,7 +18,7 @@ from fairstream.models import (
     WindowScorer,
     resolve_model,
 )
-from fairstream.models.sequence import GRU4RecScorer
+from fairstream.models.sequence import GRU4RecScorer, SASRecScorer
 from fairstream.objectives import DisparityLoss, Objective, bpr_loss
 from fairstream.sampling import NegativeSampler
 from fairstream.training import TrainingJob, cut_batches, cut_windows, make_optimizer
@@ -92,6 +92,15 @@ class Windowed(WindowScorer):
         return self.gru(self.item(history))[0]  # (B, L, d)
 
 
+class Timed(SASRecScorer):
+    """Self-attention with biases of elapsed time that are not 0."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__(n_users, n_items, embedding_dim=8, length=12, with_times=True, dropout=0.0)
+        for block in self.blocks:
+            nn.init.normal_(block.elapsed[1:])
+
+
 OWN: dict[str, type[Scorer]] = {
     "gru": Recurrent,
     "dropout": Dropping,
@@ -99,6 +108,7 @@ OWN: dict[str, type[Scorer]] = {
     "rebinding": Rebinding,
     "windows": Windowed,
     "gru4rec": GRU4RecScorer,
+    "timed": Timed,
 }
 
 
@@ -127,7 +137,8 @@ def job_of(
         codes[rng.random(n_users) < 0.3] = -1
     if one_group:
         codes[users[: 7 * BATCH]] = 1
-    history = History.of(users, items, n_users=n_users, n_items=n_items)
+    times = 1.7e9 + rng.exponential(1_000, len(users)).cumsum()
+    history = History.of(users, items, times, n_users=n_users, n_items=n_items)
     sampler = NegativeSampler(history.seen, users, n_items=n_items, device=device)
     torch.manual_seed(0)
     scorer = (
@@ -148,12 +159,21 @@ def job_of(
         scorer.train(),
         make_optimizer(optimizer, scorer, learning_rate=1e-3, l2=1e-4),
         aim,
-        cut_windows(history, events, codes, sampler, n_drawn=aim.n_drawn, length=scorer.history_length, size=BATCH)
+        cut_windows(
+            history,
+            events,
+            codes,
+            sampler,
+            n_drawn=aim.n_drawn,
+            length=scorer.history_length,
+            size=BATCH,
+            with_times=scorer.reads_times,
+        )
         if isinstance(scorer, WindowScorer)
         else cut_batches(history, events, codes, sampler, n_drawn=aim.n_drawn, size=BATCH),
         sampler,
         tuple(1.0 if g == 0 else -1.0 for g in range(n_groups)),
-        ContextBuilder(scorer.history_length, history, None, device),
+        ContextBuilder(scorer.history_length, history, None, device, reads_times=scorer.reads_times),
         extra_loss=extra_loss,
     )
 

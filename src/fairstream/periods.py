@@ -175,6 +175,16 @@ def seconds_of(times: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float
     return to_moments(times).astype(np.int64) / 1e6
 
 
+def minutes_of(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return whole minutes since 1970; −1 where the time is unknown or earlier.
+
+    >>> minutes_of(np.array([119.9, 120.0, np.nan]))
+    array([ 1,  2, -1])
+    """
+    is_known = seconds >= 0
+    return np.where(is_known, np.where(is_known, seconds, 0) // 60, -1).astype(np.int64)
+
+
 def _are_unix_times(times: np.ndarray[Any, Any]) -> bool:
     return bool(len(times)) and bool(_EARLIEST_UNIX_TIME <= times.min() <= times.max() <= _LATEST_UNIX_TIME)
 

@@ -364,7 +364,7 @@ def test_missing_files_are_named(saved: Path, tmp_path: Path) -> None:
     assert "manifest.json is missing" in the_sentence(lambda: fairstream.load(saved))
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 5}', b"{}"])
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe\x00", b"{", b"[1, 2]", b"3", b"null", b'{"format": 6}', b"{}"])
 def test_a_garbage_manifest_is_noticed(saved: Path, garbage: bytes) -> None:
     (saved / "manifest.json").write_bytes(garbage)
     assert "is damaged" in the_sentence(lambda: fairstream.load(saved))
@@ -439,7 +439,7 @@ def test_another_format_says_what_to_do(saved: Path) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 999}))
     sentence = the_sentence(lambda: fairstream.load(saved))
-    assert "format 999, this version reads 5; use the version of fairstream that wrote it" in sentence
+    assert "format 999, this version reads 6; use the version of fairstream that wrote it" in sentence
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -450,7 +450,7 @@ def test_a_checkpoint_of_the_first_format_says_what_to_do(saved: Path, whole: bo
     (saved / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
     sentence = the_sentence(lambda: fairstream.load(saved))
     assert sentence == (
-        f"{saved} has checkpoint format 1, this version reads 5; use the version of fairstream that wrote it"
+        f"{saved} has checkpoint format 1, this version reads 6; use the version of fairstream that wrote it"
     )
 
 

@@ -39,6 +39,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("windows", {}),
     ("windows", {"unknown": True, "n": 2, "mu": 5}),
     ("windows", {"loss": softmax_loss, "lambda_": 0.0}),
+    ("timed", {"loss": softmax_loss, "lambda_": 0.0}),
 ]
 
 

@@ -23,6 +23,7 @@ SASREC: dict[str, Any] = {"model": "sasrec", "loss": softmax_loss, "embedding_di
 CASES: dict[str, dict[str, Any]] = {
     "windows, bpr, sparse gradients": {"model": "windows"},
     "gru4rec": {"model": "gru4rec", "loss": softmax_loss, "optimizer": "dense"},
+    "times": {"model": "timed", "loss": softmax_loss, "optimizer": "dense"},
     "sasrec": {**SASREC, "optimizer": "dense"},
     "sasrec, absolute likelihood": {
         **SASREC,
@@ -47,9 +48,9 @@ def job_for(case: str, **changes: Any) -> TrainingJob:
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     windows = job.batches
-    last = slice(0, len(windows.users) - (len(windows.users) - 1) % windows.size)  # one window in the last batch
-    columns = {name: getattr(windows, name)[last] for name in ("history", "targets", "users", "weights")}
-    windows = replace(windows, **columns)
+    bounds, widths = windows.bounds, windows.widths
+    one = {"bounds": np.insert(bounds, -1, bounds[-1] - 1), "widths": np.append(widths, widths[-1])}
+    windows = replace(windows, **one)  # one window in the last batch
     job = replace(job, batches=windows)
     if by_window:  # neighbouring windows have different groups: each worker alone would see no disparity
         codes = np.full_like(windows.codes, -1)

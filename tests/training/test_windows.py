@@ -205,28 +205,48 @@ def by_hand(job: TrainingJob, order: list[int], key: int) -> float:
 
 
 @pytest.mark.few
-@pytest.mark.parametrize("ignores_padding", [False, True])
 @pytest.mark.parametrize("loss", [bpr_loss, softmax_loss])
 @pytest.mark.parametrize("size", [5, 9, 1000])
-def test_the_loss_is_that_of_a_loop_over_single_events(
-    size: int, loss: Loss, ignores_padding: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Summed, "ignores_padding", ignores_padding)
+def test_the_loss_is_that_of_a_loop_over_single_events(size: int, loss: Loss) -> None:
     job = job_of(loss=loss, size=size, learning_rate=1e-30)  # a model that stands still can be asked again
     order = np.random.default_rng(2).permutation(len(job.batches))
     expected = by_hand(job, order.tolist(), key=11)
     assert WindowEngine(job).epoch(order, 11) == pytest.approx(expected, rel=1e-5)
 
 
-def test_padding_that_is_not_computed_changes_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    n_events = [9, 1, 4, 14, 2]  # of each user, whose last events come in this order
+def test_a_batch_is_as_wide_as_its_windows_and_loses_nothing_but_padding() -> None:
+    n_events = [9, 1, 4, 14, 2]  # of each user
     log = [(user, item) for user, n in enumerate(n_events) for item in range(n)]
     windows = windows_of(history_of([log]), range(len(log)), length=12, size=1000)
+    assert sorted(windows.widths.tolist()) == [2, 8, 12]
+    for key in range(5):
+        cut = windows.cut_again(key)
+        for b, width in enumerate(cut.widths):
+            at = cut.span(b)
+            assert (cut.history[at, :-width] < 0).all()
+            assert (cut.targets[at, :-width] < 0).all()
+            assert (cut.history[at, -width:] >= 0).any(axis=1).all() or width == 2
     engine = WindowEngine(replace(job_of(), batches=windows))
     is_target = torch.from_numpy(windows.targets >= 0)
-    whole = engine._states(0, is_target)
-    monkeypatch.setattr(Summed, "ignores_padding", True)
-    torch.testing.assert_close(engine._states(0, is_target), whole)
+    whole = engine.job.model.states(torch.from_numpy(windows.history))[is_target]
+    parts = [engine._states(b, is_target[windows.span(b)]) for b in range(len(windows))]
+    torch.testing.assert_close(torch.cat(parts), whole)
+
+
+def test_random_cuts_learn_every_event_once_after_other_events() -> None:
+    n_events = [9, 1, 4, 14, 2, 41]
+    log = [(user, item) for user, n in enumerate(n_events) for item in range(n)]
+    windows = windows_of(history_of([log]), range(len(log)), length=5, size=7)
+    whole = sorted(zip(windows.users.repeat((windows.targets >= 0).sum(axis=1)), windows.positives, strict=True))
+    cuts = [windows.cut_again(key) for key in range(20)]
+    for cut in cuts:
+        is_target = cut.targets >= 0
+        assert sorted(zip(cut.users.repeat(is_target.sum(axis=1)), cut.positives, strict=True)) == whole
+        # The place of a target holds the item before it; each user had the items 0, 1, 2 …
+        assert (cut.history[is_target] == cut.targets[is_target] - 1).all()
+    contexts = {tuple(row) for cut in cuts for row in cut.history[cut.users == 5].tolist()}
+    assert len(contexts) > len(windows.history[windows.users == 5])
+    np.testing.assert_array_equal(windows.cut_again(3).history, cuts[3].history)
 
 
 def test_training_on_windows_lowers_the_loss() -> None:

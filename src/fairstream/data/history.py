@@ -12,6 +12,7 @@ import numpy as np
 from fairstream.compiled import njit
 from fairstream.data.log import distinct_pair_keys, pair_keys
 from fairstream.data.vocabulary import Rows
+from fairstream.periods import minutes_of
 
 Positions = range | Rows  # where events are in the log, in ascending order
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -113,6 +114,10 @@ class _Run:
     def by_user(self) -> Rows:
         """The events as `user << 32 | place in this run`, sorted: a user's events lie together, in order."""
         return np.sort((self.users << 32) | np.arange(len(self.users)))
+
+    @cached_property
+    def latest_time(self) -> float:
+        return _latest(_or_unknown(self))
 
     def followed_by(self, other: _Run) -> _Run:
         if not len(self):
@@ -264,6 +269,16 @@ class History:
         """The times of the events at these sorted positions, NaN where unknown; None if no event has a time."""
         return self._at("times", positions) if self.has_times else None
 
+    def latest_time(self, n_events: int | None = None) -> float:
+        """The latest time of the first `n_events` (None: all) events, in seconds since 1970; NaN: none is known."""
+        latest, first = [np.nan], 0
+        for run in self.runs:
+            n = len(run) if n_events is None else min(len(run), n_events - first)
+            if run.times is not None and n > 0:
+                latest.append(run.latest_time if n == len(run) else _latest(run.times[:n]))
+            first += len(run)
+        return _latest(np.array(latest))
+
     def _at(self, column: str, positions: Positions) -> Any:
         parts: list[Any] = []
         first = 0
@@ -284,11 +299,22 @@ class History:
         these positions count.
         """
         places, counts = self.latest_positions(users, length, before)
-        is_event = places >= 0
-        order = np.sort(places[is_event])
-        items = np.full_like(places, -1)
-        items[is_event] = self.items_at(order)[np.searchsorted(order, places[is_event])]
-        return items, counts
+        return self.items_of_events(places), counts
+
+    def items_of_events(self, positions: Rows) -> Rows:
+        """The items of the events at these positions, in any order and shape; −1 where there is none."""
+        return self._of_events(self.items_at, positions)
+
+    def minutes_of_events(self, positions: Rows) -> Rows:
+        """As `items_of_events`, whole minutes since 1970; −1 where unknown."""
+        return self._of_events(lambda order: minutes_of(self._at("times", order)), positions)
+
+    def _of_events(self, read: Callable[[Rows], Rows], positions: Rows) -> Rows:
+        is_event = (positions >= 0) & (positions < len(self))
+        order = np.sort(positions[is_event])
+        values = np.full_like(positions, -1)
+        values[is_event] = read(order)[np.searchsorted(order, positions[is_event])]
+        return values
 
     def latest_positions(self, users: Rows, length: int, before: Rows | None = None) -> tuple[Rows, Rows]:
         """As `latest`, with the positions of the events in place of their items."""
@@ -520,6 +546,10 @@ def _concatenate(parts: list[Rows]) -> Rows:
 
 def _or_unknown(run: _Run) -> Floats:
     return np.full(len(run), np.nan) if run.times is None else run.times
+
+
+def _latest(times: Floats) -> float:
+    return float(np.fmax.reduce(times, initial=np.nan))  # NaN only if no time is known
 
 
 def _n_rows(rows: Rows) -> int:

@@ -12,7 +12,7 @@ import torch
 from fairstream.data import Groups, History, Rows
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.by_group import GroupScores, check_resampling
-from fairstream.evaluation.lists import Lists, Mask, PeriodTask, Truth
+from fairstream.evaluation.lists import Floats, Lists, Mask, PeriodTask, Truth
 from fairstream.evaluation.metrics import DEFAULT_METRICS, Metric, MetricAtK, built_in, resolve_metrics
 from fairstream.evaluation.ranking import evaluating
 from fairstream.evaluation.requests import Moments, Requests
@@ -87,6 +87,7 @@ class Evaluator:
         contexts: ContextBuilder,
         t: int,
         task: PeriodTask = "next",
+        times: Floats | None = None,
         moments: Moments | None = None,
     ) -> Evaluation:
         """Test a model on the events `users`, `items`, in chronological order, which come after `history`.
@@ -96,18 +97,20 @@ class Evaluator:
 
         By default there is one list for each user after `history`, tested on all of the user's events (the tasks `next`
         and `remain`). In the task `event` there is one for each event, from everything that the user did before it,
-        tested on its item; a user's value is the mean over the user's events. In the task `moment` a user's events with
-        equal `moments`, the times of the events in any unit, share one list; without `moments` all times differ.
+        tested on its item; a user's value is the mean over the user's events. The `times` of the events, in seconds
+        since 1970, are then those of the requests. In the task `moment` a user's events with equal `moments`, times in
+        any unit, share one list; without `moments` they all differ.
         """
         if not 1 <= self.depth <= history.n_items:
             raise ConfigurationError(
                 f"k must be between 1 and the number of known items, {history.n_items}, got {self.depth}"
             )
+        contexts = replace(contexts, task="next" if task == "next" else "event")
         if task == "next":
-            requests = Requests.of_period(users, items, history, replace(contexts, task="next"))
+            requests = Requests.of_period(users, items, history, contexts)
         else:
             moments = moments if task == "moment" else None
-            requests = Requests.of_events(users, items, history, replace(contexts, task="event"), moments)
+            requests = Requests.of_events(users, items, history, contexts, times, moments)
         is_cold = requests.users >= history.n_users
         n_cold = len(np.unique(requests.users[is_cold]))
         is_tested = self._tested(is_cold)

@@ -16,7 +16,7 @@ import numpy as np
 from fairstream.data import History, Rows, SeenItems
 from fairstream.data.log import first_of_each, pair_keys, tied_events
 from fairstream.distributed import PROCESS_BYTES, current_cluster
-from fairstream.evaluation.lists import ItemLists, Mask, TrainingHistory, Truth
+from fairstream.evaluation.lists import Floats, ItemLists, Mask, TrainingHistory, Truth
 from fairstream.models import Context, ContextBuilder, Scorer
 
 Rank = Callable[[range], Any]
@@ -37,6 +37,7 @@ class Requests:
     before: Rows | None = None
     """(R,) in the tasks `event` and `moment`, the position in `history` of each list; None: all come at its end."""
     n_earlier: Rows | None = None  # (R,) in the same tasks, the number of the user's events before each
+    seconds: Floats | None = None  # (R,) in the same tasks, the time of each request; None: unknown
 
     @classmethod
     def of_period(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
@@ -50,7 +51,13 @@ class Requests:
 
     @classmethod
     def of_events(
-        cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder, moments: Moments | None = None
+        cls,
+        users: Rows,
+        items: Rows,
+        history: History,
+        contexts: ContextBuilder,
+        times: Floats | None = None,
+        moments: Moments | None = None,
     ) -> Requests:
         """Request one list for each event, from everything before it, and test it on the event's item.
 
@@ -59,16 +66,17 @@ class Requests:
 
         The model reads earlier events of the period, but was not trained on them. It has no row for items that are not
         in `history`, so it does not read events with them. It also reads events that repeat an item of the user; they
-        are not tested, because no list holds the item.
+        are not tested, because no list holds the item. A list is requested at the time of its event.
         """
         is_known = items < history.n_items
-        observed = history.after(users[is_known], items[is_known], ends_period=False)
+        known_times, seconds = (None, None) if times is None else (times[is_known], times)
+        observed = history.after(users[is_known], items[is_known], known_times, ends_period=False)
         before = len(history) + np.cumsum(is_known) - is_known
         order = np.argsort(users, kind="stable")
         rows = users[order]
         # The user's events in the history, and those before this one in the period: `rows` is sorted.
         n_earlier = history.n_events_of(rows) + np.arange(len(rows)) - np.searchsorted(rows, rows)
-        before, tested = before[order], items[order]
+        before, tested, seconds = before[order], items[order], None if times is None else times[order]
         is_tied = np.zeros(len(rows), np.bool_) if moments is None else tied_events(rows, moments[order])
         request = np.cumsum(~is_tied) - 1  # of each event
         # Whether the event is the user's first with its item, here and in the history.
@@ -76,22 +84,22 @@ class Requests:
         is_first[first_of_each(pair_keys(rows, tested))] = True
         is_first &= ~history.seen.has(rows, tested)
         in_order = np.lexsort((tested, request))  # the lists of `ItemLists` are sorted
-        in_order = in_order[is_first[in_order]]
-        tested, counts = tested[in_order], np.bincount(request[is_first], minlength=len(rows) - int(is_tied.sum()))
-        is_tested = counts > 0
-        rows, before, n_earlier = (part[~is_tied][is_tested] for part in (rows, before, n_earlier))
-        positives = ItemLists(np.concatenate([[0], np.cumsum(counts[is_tested])]), tested)
-        return cls(rows, positives, observed, contexts.observing(observed), before, n_earlier)
+        tested, begins = tested[in_order[is_first[in_order]]], np.flatnonzero(~is_tied)
+        counts = np.bincount(request[is_first], minlength=len(begins))
+        begins, counts = begins[counts > 0], counts[counts > 0]
+        rows, before, n_earlier = (part[begins] for part in (rows, before, n_earlier))
+        seconds = None if seconds is None else seconds[begins]
+        positives = ItemLists(np.concatenate([[0], np.cumsum(counts)]), tested)
+        return cls(rows, positives, observed, contexts.observing(observed), before, n_earlier, seconds)
 
     def __len__(self) -> int:
         return len(self.users)
 
     def where(self, rows: slice | Mask) -> Requests:
         """Select rows."""
-        before, n_earlier = (None if part is None else part[rows] for part in (self.before, self.n_earlier))
-        return replace(
-            self, users=self.users[rows], positives=self.positives.where(rows), before=before, n_earlier=n_earlier
-        )
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in ("before", "n_earlier", "seconds")}
+        chosen = {name: None if part is None else part[rows] for name, part in chosen.items()}
+        return replace(self, users=self.users[rows], positives=self.positives.where(rows), **chosen)
 
     def index(self) -> None:
         """Build the indexes of `seen` and `context` now, so that copies of these requests do not have to."""
@@ -105,7 +113,7 @@ class Requests:
 
     def context(self) -> Context:
         """What the model may know at the moment of each row."""
-        return self.contexts.at(self.users, self.before)
+        return self.contexts.at(self.users, self.before, self.seconds)
 
     def can_score(self, model: Scorer) -> Mask:
         """(R,) whether the model ranks the row's list; the fallback ranks the others.

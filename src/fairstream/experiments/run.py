@@ -252,6 +252,7 @@ class Run(Tabular, Iterator[PeriodResult]):
         state = state or self._begun()
         span = self.periods.remaining(t) if task == "remain" else self.periods.span(t + 1)
         evaluator = replace(evaluator, at_levels=evaluator.at_levels and task != "remain")
+        seconds = self.log.seconds
         return evaluator.evaluate(
             state.model,
             self.log.users[span],
@@ -260,6 +261,7 @@ class Run(Tabular, Iterator[PeriodResult]):
             contexts=state.contexts,
             t=t,
             task=check_period_task("next" if task == "remain" else task),
+            times=None if seconds is None else seconds[span],
             moments=self.log.times[span],
         )
 

@@ -55,9 +55,12 @@ class BlendScorer(Scorer):
         sequence: SASRec | None = None,
         item_item: ItemItem | None = None,
         with_features: bool = False,
+        with_times: bool = False,
     ) -> None:
         super().__init__()
-        self.sequence = (sequence or SASRec()).build(n_users, n_items, with_features=with_features)
+        options = {"with_features": with_features, "with_times": with_times}
+        self.sequence = (sequence or SASRec()).build(n_users, n_items, **options)
+        self.reads_times = self.sequence.reads_times
         self.item_item = (item_item or ItemItem()).build(n_users, n_items)
         self.history_length = max(self.sequence.history_length, self.item_item.history_length)
         recent = (RecentPopularityScorer(n_users, n_items, half_life=share) for share in HALF_LIVES)
@@ -115,7 +118,9 @@ class BlendScorer(Scorer):
 
     def _latest(self, context: Context) -> Context:
         assert context.history is not None
-        return replace(context, history=context.history[:, -self.sequence.history_length :])
+        length, times = self.sequence.history_length, context.times
+        times = None if times is None else times[:, -length - 1 :]
+        return replace(context, history=context.history[:, -length:], times=times)
 
     def _popularities(self) -> list[PopularityScorer]:
         return [part for part in self.popular if isinstance(part, PopularityScorer)]
@@ -167,7 +172,10 @@ class BlendScorer(Scorer):
         self, task: Task, requests: _Requests, history: History, contexts: ContextBuilder
     ) -> _CalibrationData:
         candidates, offset = _candidates(requests.items, contexts.n_items)
-        known, columns = replace(contexts, observed=history, task=task), torch.from_numpy(candidates).to(self.device)
+        # A list for a period is requested before it, one for an event at its own time.
+        now = history.latest_time(int(requests.before[0])) if task == "next" else None
+        known = replace(contexts, observed=history, task=task, now=now)
+        columns = torch.from_numpy(candidates).to(self.device)
         shape = len(requests.users), len(candidates)
         features = torch.empty(*shape, len(PARTS), device=self.device)
         shift = torch.from_numpy(offset).to(features).repeat(shape[0], 1)
@@ -330,10 +338,9 @@ class Blend(ModelConfig):
     sequence: SASRec = SASRec()
     item_item: ItemItem = ItemItem()
 
-    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
-        return BlendScorer(
-            n_users, n_items, sequence=self.sequence, item_item=self.item_item, with_features=with_features
-        )
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
+        parts: dict[str, Any] = {"sequence": self.sequence, "item_item": self.item_item}
+        return BlendScorer(n_users, n_items, **parts, with_features=with_features, with_times=with_times)
 
     @property
     def reads_features(self) -> bool:

@@ -15,6 +15,7 @@ from fairstream.errors import ConfigurationError
 from fairstream.models.scorer import ModelFactory, Scorer, check_kind, make_model
 from fairstream.registry import Registry
 
+_TIMES = "with_times"
 FEATURE_BUCKETS = 4096  # rows that the features of items share, by their hash, in a custom model that reads features
 
 
@@ -23,7 +24,7 @@ class ModelConfig(Configuration):
 
     A subclass names its fields, with their ranges and defaults, and the `Scorer` class that it builds. The class
     takes (n_users, n_items) and the fields as keywords. A field `feature_buckets` declares that the model reads
-    features of items; the class gets it only if items have features.
+    features of items; the class gets it only if items have features. A class that takes `with_times` can read times.
 
     Examples
     --------
@@ -36,11 +37,11 @@ class ModelConfig(Configuration):
     scorer: ClassVar[type[Scorer]]
     """The class of the model."""
 
-    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
-        """Return a freshly initialised model."""
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
+        """Return a freshly initialised model, for items with features, or for events with timestamps, if it can."""
         unused = () if with_features else ("feature_buckets",)
         settings = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
-        return self.scorer(n_users, n_items, **settings)
+        return self.scorer(n_users, n_items, **settings, **_with_times(self.scorer, with_times))
 
     @property
     def reads_features(self) -> bool:
@@ -91,7 +92,8 @@ class CustomModel:
     def _keywords(self) -> list[inspect.Parameter]:
         """The parameters of the factory after the numbers of users and items."""
         parameters = list(inspect.signature(self.factory).parameters.values())
-        return [p for at, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY or at > 1]
+        keywords = [p for at, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY or at > 1]
+        return [p for p in keywords if p.name != _TIMES]
 
     @property
     def all_settings(self) -> dict[str, Any]:
@@ -129,13 +131,19 @@ class CustomModel:
         """Whether the factory takes `feature_buckets`."""
         return "feature_buckets" in inspect.signature(self.factory).parameters
 
-    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
         """Return a freshly initialised model; raises ModelError where the factory makes no `Scorer`."""
         settings = {name: value for name, value in self.settings.items() if name != "feature_buckets"}
         bound = self.factory.keywords if isinstance(self.factory, partial) else {}
         if with_features and self.reads_features and "feature_buckets" not in bound:
             settings["feature_buckets"] = self.settings.get("feature_buckets", FEATURE_BUCKETS)
+        settings |= _with_times(self.factory, with_times)
         return make_model(partial(self.factory, **settings), n_users, n_items)
+
+
+def _with_times(factory: Callable[..., Scorer], with_times: bool) -> dict[str, bool]:
+    """The keyword that tells a model to read times, if there are times and it can."""
+    return {_TIMES: True} if with_times and _TIMES in inspect.signature(factory).parameters else {}
 
 
 Model = ModelConfig | CustomModel

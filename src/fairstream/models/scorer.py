@@ -56,6 +56,9 @@ class Scorer(nn.Module, ABC):
     """Training settings, as in `Training` and `FineTune`, that suit the model better than the paper's."""
     history_length: int = 0
     """How many of the user's latest items `context.history` holds; 0: none."""
+    reads_times: bool = False
+    """Whether `context.times` holds the times of these events and of the request. A model that can read them takes
+    `with_times` in its constructor: whether the events have timestamps."""
     answers_newcomers: ClassVar[bool] = False
     """Whether a model that reads histories also answers users without any; else they get the popularity fallback."""
 
@@ -208,7 +211,16 @@ class WindowScorer(Scorer):
 
     @abstractmethod
     def states(self, history: Tensor) -> Tensor:
-        """History (B, L) padded with −1 at the front → (B, L, d) states; none may depend on later places."""
+        """History (B, L) padded with −1 at the front → (B, L, d) states; none may depend on later places.
+
+        If the model `reads_times`, it also gets `times` (B, L + 1) as in `Context`: the state at a place may depend on
+        the time of the event that follows it, which is the time of its request.
+        """
+
+    def states_at(self, history: Tensor, times: Tensor | None) -> Tensor:
+        """`states`, with the times if the model reads them."""
+        states: Callable[..., Tensor] = self.states
+        return states(history) if times is None else states(history, times)
 
     def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
         """States (M, d), items (M, C), or (C,) for all states, or None for all items → scores (M, C)."""
@@ -238,16 +250,22 @@ class WindowScorer(Scorer):
 
     def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
         """The states and the items' rows; a bias is the last number of an item, with 1 in the user's vector."""
+        factors, states = self.factors(), self._last_states(context)
+        if factors is None or factors[1] is None:
+            return None if factors is None else (states, factors[0])
+        rows, bias = factors[0], factors[1]
+        return torch.cat([states, states.new_ones(len(states), 1)], 1), torch.cat([rows, bias[:, None]], 1)
+
+    def factors(self) -> tuple[Tensor, Tensor | None] | None:
+        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias. None: they are not."""
         if type(self).score_states is not WindowScorer.score_states:
             return None
-        states, rows, bias = self._last_states(context), self.item.embeddings(), getattr(self, "bias", None)
-        if bias is None:
-            return states, rows
-        return torch.cat([states, states.new_ones(len(states), 1)], 1), torch.cat([rows, bias.embeddings()], 1)
+        bias: ItemTable | None = getattr(self, "bias", None)
+        return self.item.embeddings(), None if bias is None else bias.embeddings().squeeze(-1)
 
     def _last_states(self, context: Context) -> Tensor:
         assert context.history is not None
-        return self.states(context.history)[:, -1]
+        return self.states_at(context.history, context.times)[:, -1]
 
 
 class ClosedFormScorer(Scorer):

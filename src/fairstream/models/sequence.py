@@ -16,6 +16,8 @@ from fairstream.models.scorer import WindowScorer
 from fairstream.models.tables import ItemTable
 
 _STD = 0.05
+_ELAPSED = tuple(math.ceil(math.exp(0.301 * n)) for n in range(49))
+"""Where ranges of elapsed time begin, in minutes: 1, 2, 3, 4 … and 3.6 years; each is about 1.35 times as long."""
 _DEFAULTS = {
     "loss": "softmax",
     "optimizer": "dense",
@@ -60,6 +62,7 @@ class SASRecScorer(WindowScorer):
     """s_ui = ⟨self-attention over the user's latest items, q_i⟩ + b_i; see `SASRec`."""
 
     ignores_padding: ClassVar[bool] = True
+    elapsed: Tensor
     defaults: ClassVar[Mapping[str, Any]] = {**_DEFAULTS, "learning_rate": 2e-3, "update_learning_rate": 5e-4}
 
     def __init__(
@@ -73,26 +76,43 @@ class SASRecScorer(WindowScorer):
         heads: int = 2,
         dropout: float = 0.2,
         feature_buckets: int = 0,
+        with_times: bool = False,
     ) -> None:
         super().__init__()
-        self.history_length = length
+        self.history_length, self.reads_times = length, with_times
         self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
         self.bias = ItemTable(n_items, 1, weight_decay=False, feature_buckets=feature_buckets)
-        self.blocks = nn.ModuleList(_GatedBlock(embedding_dim, length, heads, dropout) for _ in range(blocks))
+        n_elapsed = len(_ELAPSED) if with_times else 0
+        self.blocks = nn.ModuleList(
+            _GatedBlock(embedding_dim, length, heads, dropout, n_elapsed) for _ in range(blocks)
+        )
+        if with_times:
+            self.register_buffer("elapsed", torch.tensor(_ELAPSED), persistent=False)
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = nn.Dropout(dropout)
 
-    def states(self, history: Tensor) -> Tensor:
+    def states(self, history: Tensor, times: Tensor | None = None) -> Tensor:
         is_item = history >= 0
         place = torch.arange(history.shape[1], device=history.device)
         distance = place[:, None] - place  # (L, L)
         # Padding attends to itself: a softmax over no place at all would be NaN.
         is_visible = ((distance >= 0) & is_item[:, None, :]) | (distance == 0)  # (B, L, L)
+        elapsed = None if times is None else self._elapsed(times)
         x = self.dropout(self.item(history) * math.sqrt(self.item.embedding_dim))
         for block in self.blocks:
-            x = block(x, is_visible)
+            x = block(x, is_visible, elapsed)
         normed: Tensor = self.norm(x)
         return normed
+
+    def _elapsed(self, times: Tensor) -> Tensor:
+        """(B, L + 1) minutes → (B, L, L) the range of the time from event k to the request of place j; 0: unknown.
+
+        The request of place j comes with event j + 1. Times below a minute are one range: they would tell which events
+        were entered together.
+        """
+        requests, events = times[:, 1:, None], times[:, None, :-1]
+        minutes = (requests - events).clamp(min=1).masked_fill((requests < 0) | (events < 0), 0)
+        return torch.bucketize(minutes, self.elapsed, right=True)
 
 
 class _GatedBlock(nn.Module):
@@ -101,21 +121,26 @@ class _GatedBlock(nn.Module):
     A gate can close a branch, which keeps deep stacks stable.
     """
 
-    def __init__(self, d: int, length: int, heads: int, dropout: float) -> None:
+    def __init__(self, d: int, length: int, heads: int, dropout: float, n_elapsed: int) -> None:
         super().__init__()
         self.n_heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.attend, self.out = nn.Linear(d, 4 * d), nn.Linear(d, d)  # query, key, value and gate in one product
         self.bias = nn.Parameter(torch.zeros(self.n_heads, length))  # the attention bias of each distance
+        if n_elapsed:  # … and of each range of elapsed time; that of an unknown one stays 0
+            self.elapsed = nn.Parameter(torch.zeros(1 + n_elapsed, self.n_heads))
         self.inner, self.outer = nn.Linear(d, 5 * d), nn.Linear(2 * d, d)  # two factors of width 2 d, and the gate
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, is_visible: Tensor) -> Tensor:
+    def forward(self, x: Tensor, is_visible: Tensor, elapsed: Tensor | None) -> Tensor:
         b, length, d = x.shape
         heads, gate = self.attend(self.norm_1(x)).split([3 * d, d], dim=-1)
         query, key, value = heads.view(b, length, 3, self.n_heads, d // self.n_heads).permute(2, 0, 3, 1, 4)
         lowest = torch.finfo(x.dtype).min
-        mask = _by_distance(self.bias[:, :length]).masked_fill(~is_visible[:, None], lowest)  # (B, H, L, L)
+        bias = _by_distance(self.bias[:, :length])  # (H, L, L)
+        if elapsed is not None:
+            bias = bias + F.embedding(elapsed, self.elapsed, padding_idx=0).permute(0, 3, 1, 2)  # (B, H, L, L)
+        mask = bias.masked_fill(~is_visible[:, None], lowest)  # (B, H, L, L)
         seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, H, L, d / H)
         x = x + self.dropout(torch.sigmoid(gate) * self.out(seen.transpose(1, 2).reshape(b, length, d)))
         left, right, gate = self.inner(self.norm_2(x)).split([2 * d, 2 * d, d], dim=-1)
@@ -175,7 +200,9 @@ class SASRec(ModelConfig):
     """Self-attention over the user's latest items: s_ui = ⟨attention(items), q_i⟩ + b_i.
 
     Attention has a learned bias for each distance between items instead of one for each place, so it does not matter
-    where a window begins. There is no user table: the model serves every user from the first event on.
+    where a window begins. If the events have timestamps, it also has one for each range of the time from an item to
+    the request: 1, 2, 3, 4 … minutes, then ranges that grow by 35 % each. There is no user table: the model serves
+    every user from the first event on.
 
     Cost: 4 · embedding_dim bytes per item (12 · embedding_dim with the optimizer). Training on a window of L items
     takes O(L · embedding_dim · (blocks · (embedding_dim + L) + C)) operations; the softmax loss ranks C items, at most

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairstream.data import UNKNOWN
 from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models import Context, Model, Scorer, UserTable
-from fairstream.training import EngineName
+from fairstream.training import Batches, EngineName
 from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.engines.cuda_graph import CapturedEngine
 from fairstream.training.optimizers import grow_state
@@ -132,9 +132,9 @@ class FilteredModel:
             raise AttributeError(name)
         return getattr(self.base, name)
 
-    def build(self, n_users: int, n_items: int, *, with_features: bool = False) -> Scorer:
+    def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
         """Return a freshly initialised model with its filter."""
-        model = self.base.build(n_users, n_items, with_features=with_features)
+        model = self.base.build(n_users, n_items, with_features=with_features, with_times=with_times)
         tables = user_embedding_tables(model)
         widths = {table.embedding_dim for table in tables}
         if len(widths) != 1 or any(type(table) is not UserTable for table in tables):
@@ -198,6 +198,7 @@ class AdversarialEngine(ReferenceEngine):
         theirs = {id(p) for p in discriminator.parameters()}
         self._for = [p for p in job.model.parameters() if p.requires_grad and id(p) not in theirs]
         batches = job.batches
+        assert isinstance(batches, Batches)
         is_known = batches.codes[batches.users] != UNKNOWN
         # Computed once on the host: reading it from the device would block every step.
         self._have_known = np.logical_or.reduceat(is_known, np.arange(0, len(is_known), batches.size))

@@ -33,7 +33,7 @@ from fairstream.registry import CUSTOM
 from fairstream.strategies import FineTune
 from fairstream.training import RuntimeConfig, Tensors, Training
 
-FORMAT = 5
+FORMAT = 6
 _MANIFEST = "manifest.json"
 _FIELDS = ("t", "started_at", "memory", "event_weights", "lacks_groups", "level", "replays")  # JSON values
 
@@ -143,6 +143,7 @@ def _manifest(state: State, trainer: Trainer) -> dict[str, Any]:
         "groups": {name: getattr(groups, name) for name in ("attribute", "names", "choice")},
         "columns": asdict(state.columns),
         "last_time": _time_to_json(state.last_time),
+        "reads_times": state.model.reads_times,
     }
 
 
@@ -156,6 +157,9 @@ def _tensors(state: State) -> Tensors:
         "users/trained": state.trained,
         "items/trained": state.trained_items,
     }
+    times = state.history.times_at(range(len(state.history)))
+    if times is not None:
+        columns["events/times"] = times
     if state.features is not None:
         columns["items/features"] = state.features
     if state.tilt is not None:
@@ -211,7 +215,8 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
     # Forgotten users may leave items that no other user has had, so the events do not determine the sizes.
     sizes = {name: int(manifest[name]) for name in ("n_items_before", "n_users", "n_items")}
     ends = tuple(map(int, manifest["period_ends"]))
-    history = History.of(users, items, None, ends=ends, **sizes)
+    times = tensors["events/times"].numpy() if "events/times" in tensors else None
+    history = History.of(users, items, times, ends=ends, **sizes)
     saved, fields = manifest["groups"], {name: manifest[name] for name in _FIELDS} | {"t": int(manifest["t"])}
     if not ends or fields["t"] < 0 or not isinstance(saved["attribute"], str):
         raise ValueError("period_ends, t or the attribute of the groups")
@@ -222,7 +227,8 @@ def _read_state(manifest: dict[str, Any], tensors: Tensors, trainer: Trainer, *,
         fields["memory"] = {}  # it is that of another strategy
     groups = Groups(saved["attribute"], tuple(saved["names"]), tensors["groups/codes"].numpy(), saved["choice"])
     features = tensors["items/features"].numpy() if "items/features" in tensors else None
-    model, optimizer = trainer.models.load(history, tensors, int(manifest["started_at"]), features, mapped=mapped)
+    options = {"with_times": bool(manifest["reads_times"]), "mapped": mapped}
+    model, optimizer = trainer.models.load(history, tensors, int(manifest["started_at"]), features, **options)
     return State(
         model,
         optimizer,

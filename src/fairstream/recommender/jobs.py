@@ -236,7 +236,7 @@ class JobRunner:
             rows.seen, history.users_at(events), n_items=rows.n_items, among=among, device=self.device
         )
         batches: Batches | Windows
-        if is_window:
+        if isinstance(model, WindowScorer):
             batches = cut_windows(
                 history,
                 events,
@@ -244,9 +244,11 @@ class JobRunner:
                 sampler,
                 n_drawn=objective.n_drawn,
                 length=model.history_length,
+                with_times=model.reads_times,
                 size=training.batch_size,
                 activity_exponent=training.activity_exponent,
                 user_weights=user_weights,
+                ignores_padding=model.ignores_padding,
             )
         else:
             batches = cut_batches(
@@ -263,7 +265,7 @@ class JobRunner:
             batches,
             sampler,
             tuple(signs),
-            ContextBuilder(model.history_length, history, None, self.device),
+            ContextBuilder(model.history_length, history, None, self.device, reads_times=model.reads_times),
             same_batches_every_epoch=not shuffle,
             extra_loss=plan.extra_loss,
             shared_negatives=shared,

@@ -37,11 +37,11 @@ class ModelBuilder:
         """The events whose users and items a model has rows for, as of this history."""
         return history
 
-    def new(self, history: History, t: int, features: Codes | None = None) -> Scorer:
-        """Return a freshly initialised model for the users and items of a history."""
-        rows = self.rows(history)
+    def new(self, history: History, t: int, features: Codes | None = None, *, with_times: bool | None = None) -> Scorer:
+        """Return a freshly initialised model for the users and items of a history, and its times (None: if any)."""
+        rows, with_times = self.rows(history), history.has_times if with_times is None else with_times
         with self.randomness.seeded("weights", t):
-            return self._build(rows.n_users, rows.n_items, features)
+            return self._build(rows.n_users, rows.n_items, features, with_times=with_times)
 
     def optimizer(self, model: Scorer) -> torch.optim.Optimizer | None:
         """Return a new optimizer; None for a closed-form model."""
@@ -94,10 +94,11 @@ class ModelBuilder:
         started_at: int,
         features: Codes | None = None,
         *,
+        with_times: bool = False,
         mapped: bool = False,
     ) -> Trained:
         """Build the model and the optimizer of `tensors_of`; with `mapped` no optimizer, and nothing is copied."""
-        model = self.new(history, started_at, features)
+        model = self.new(history, started_at, features, with_times=with_times)
         optimizer = None if mapped else self.optimizer(model)
         optimizers.load_tensors(model, optimizer, tensors, assign=mapped)
         return model.eval(), optimizer
@@ -107,7 +108,8 @@ class ModelBuilder:
         try:
             twin = state.model.sharing_memory()
         except RuntimeError:  # PyTorch refuses to copy activations that a model has cached
-            twin = self._build(state.model.n_users, state.model.n_items, state.features)
+            sizes = state.model.n_users, state.model.n_items
+            twin = self._build(*sizes, state.features, with_times=state.model.reads_times)
             twin.load_state_dict(state.model.state_dict())
         optimizer = self.optimizer(twin)
         if optimizer is not None and state.optimizer is not None:
@@ -116,8 +118,9 @@ class ModelBuilder:
                     optimizer.state[shared] = dict(state.optimizer.state[parameter])
         return twin, optimizer
 
-    def _build(self, n_users: int, n_items: int, features: Codes | None) -> Scorer:
-        model = self.model.build(n_users, n_items, with_features=features is not None).to(self.device)
+    def _build(self, n_users: int, n_items: int, features: Codes | None, *, with_times: bool) -> Scorer:
+        options = {"with_features": features is not None, "with_times": with_times}
+        model = self.model.build(n_users, n_items, **options).to(self.device)
         _set_features(model, features)
         return model
 

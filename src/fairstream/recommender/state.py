@@ -86,7 +86,7 @@ class State:
         can_score = self.model.can_score_items(trained).cpu().numpy()
         items = None if can_score.all() else np.flatnonzero(can_score)
         about = (self.model.history_length, self.history, self.trained, self.model.device, items)
-        return ContextBuilder(*about, tilt=self.tilt)
+        return ContextBuilder(*about, tilt=self.tilt, reads_times=self.model.reads_times)
 
     @cached_property
     def fallback(self) -> RecentPopularityScorer:

@@ -16,38 +16,13 @@ from fairstream.errors import DataError
 from fairstream.sampling import NegativeSampler
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _INTERACTIONS_AT_ONCE = 1 << 20
-
-
-class _Cut:
-    """The common part of `Batches` and `Windows`: rows of `users`, `size` of them in a batch."""
-
-    users: Rows
-    codes: Codes
-    size: int
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.users) / self.size)
-
-    def span(self, b: int) -> slice:
-        return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
-
-    @cached_property
-    def have_two_groups(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each batch has users of two or more groups; others have no disparity."""
-        mask = np.empty(len(self), dtype=np.bool_)
-        at_once = max(1, _INTERACTIONS_AT_ONCE // self.size)
-        for first in range(0, len(self), at_once):
-            part = self.codes[self.users[first * self.size : (first + at_once) * self.size]]
-            starts = np.arange(0, len(part), self.size)
-            highest = np.maximum.reduceat(part, starts)
-            lowest = np.minimum.reduceat(np.where(part == UNKNOWN, np.iinfo(part.dtype).max, part), starts)
-            mask[first : first + at_once] = lowest < highest
-        return mask
+_WIDTHS = (2, 8, 32)  # short windows are in batches of their own, which have at most so many places
 
 
 @dataclass(frozen=True, eq=False)
-class Batches(_Cut):
+class Batches:
     """Interactions in chronological order; the columns may be views of a memory-mapped log."""
 
     users: Rows
@@ -61,6 +36,19 @@ class Batches(_Cut):
     def positives(self) -> Rows:
         return self.items
 
+    def __len__(self) -> int:
+        return math.ceil(len(self.users) / self.size)
+
+    def span(self, b: int) -> slice:
+        return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
+
+    @cached_property
+    def have_two_groups(self) -> Flags:
+        """Whether each batch has users of two or more groups; others have no disparity."""
+        at_once = max(1, _INTERACTIONS_AT_ONCE // self.size) * self.size
+        parts = (self.codes[self.users[first : first + at_once]] for first in range(0, len(self.users), at_once))
+        return np.concatenate([_differ(part, np.arange(0, len(part), self.size)) for part in parts])
+
 
 def cut_batches(
     history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
@@ -71,6 +59,12 @@ def cut_batches(
     if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read past the end
         raise DataError("the events contain users or items that do not exist; was the log edited by hand?")
     return Batches(users, items, codes, min(size, len(users)), events, n_before - len(events))
+
+
+def _differ(codes: Codes, starts: Rows) -> Flags:
+    """Whether there are two or more groups from each start to the next."""
+    lowest = np.minimum.reduceat(np.where(codes == UNKNOWN, np.iinfo(codes.dtype).max, codes), starts)
+    return lowest < np.maximum.reduceat(codes, starts)
 
 
 def _with_negatives(history: History, events: Positions, sampler: NegativeSampler, n_drawn: int) -> Positions:
@@ -97,16 +91,17 @@ class Sequences:
     """
 
     items: Rows  # (E,)
-    learned: np.ndarray[Any, np.dtype[np.bool_]]  # (E,) whether each event is to be learned
+    learned: Flags  # (E,) whether each event is to be learned
     user: Rows  # (W,) the number of the window's user
     first: Rows  # (W,) the first event of the user
     last: Rows  # (W,) behind the user's last event to learn
     end: Rows  # (W,) behind the last target of the window, if all slack is in the user's earliest window
     slack: Rows  # (U,) of each user
     length: int
+    minutes: Rows | None = None  # (E,) when each event happened; None: the model reads no times
 
-    def cut(self, shift: Rows) -> tuple[Rows, Rows]:
-        """(W, L) the items and the targets of all windows, cut `shift` (U,) ≤ slack events later.
+    def cut(self, shift: Rows) -> tuple[Rows, Rows, Rows | None]:
+        """(W, L) the items and the targets of all windows, and (W, L + 1) times, cut `shift` (U,) ≤ slack events later.
 
         Each event to learn is a target of one window. A window with fewer targets than places reads earlier items.
         """
@@ -117,7 +112,19 @@ class Sequences:
         is_event, events = events >= self.first[:, None], events.clip(0)
         is_target = is_event & self.learned[events] & (events >= begin[:, None])
         items = self.items[events]
-        return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:]
+        times = None if self.minutes is None else np.where(is_event, self.minutes[events], -1)
+        return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:], times
+
+    @property
+    def n_places(self) -> Rows:
+        """(W,) the number of places that hold an item or a target in any cut."""
+        ends = np.minimum(self.end + self.slack[self.user], self.last)
+        return np.minimum(ends - self.first, self.length)
+
+    def at(self, windows: Rows) -> Sequences:
+        """Select windows."""
+        chosen = {name: getattr(self, name)[windows] for name in ("user", "first", "last", "end")}
+        return replace(self, **chosen)
 
     def random_shift(self, key: int) -> Rows:
         """(U,)"""
@@ -125,33 +132,48 @@ class Sequences:
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(_Cut):
-    """Windows of users' sequences: at each place an item of the user and the item that followed it."""
+class Windows:
+    """Windows of users' sequences: at each place an item of the user and the item that followed it.
+
+    Short windows and long ones are in different batches, so that little of a batch is padding.
+    """
 
     history: Rows  # (W, L) padded with −1 at the front
     targets: Rows  # (W, L) the item that followed each place; −1 where it is not to be learned
     users: Rows  # (W,)
     codes: Codes  # the group of every user row
-    size: int  # windows per batch
+    bounds: Rows  # (batches + 1,) where each batch begins
+    widths: Rows  # (batches,) the last places of a batch's windows; those before them are padding
     weights: Floats  # (W,) the weight of each target of a window; 1 on average over all targets
     sequences: Sequences
     n_without_negatives: int = 0  # events left out because their user has too few items left to draw negatives from
+    times: Rows | None = None
+    """(W, L + 1) whole minutes since 1970: of the events at the places, then of the last target; −1 where unknown."""
 
     @property
     def positives(self) -> Rows:
         return self.targets[self.targets >= 0]
 
+    def __len__(self) -> int:
+        return len(self.widths)
+
+    def span(self, b: int) -> slice:
+        return slice(int(self.bounds[b]), int(self.bounds[b + 1]))
+
+    @cached_property
+    def have_two_groups(self) -> Flags:
+        """Whether each batch has users of two or more groups; others have no disparity."""
+        return _differ(self.codes[self.users], self.bounds[:-1])
+
     @cached_property
     def first_target(self) -> Rows:
         """(batches + 1,) the number of targets before each batch."""
-        counts = (self.targets >= 0).sum(axis=1)
-        before = np.append(0, np.cumsum(counts))
-        return before[[*(self.span(b).start for b in range(len(self))), len(self.users)]]
+        return np.append(0, np.cumsum((self.targets >= 0).sum(axis=1)))[self.bounds]
 
     def cut_again(self, key: int) -> Windows:
         """Return the same windows, cut at random places: an event then has other events before it in its window."""
-        history, targets = self.sequences.cut(self.sequences.random_shift(key))
-        return replace(self, history=history, targets=targets)
+        history, targets, times = self.sequences.cut(self.sequences.random_shift(key))
+        return replace(self, history=history, targets=targets, times=times)
 
 
 def cut_windows(
@@ -163,10 +185,14 @@ def cut_windows(
     n_drawn: int,
     length: int,
     size: int,
+    with_times: bool = False,
     activity_exponent: float = 0.0,
     user_weights: Floats | None = None,
+    ignores_padding: bool = True,
 ) -> Windows:
     """Cut windows of `length` whose targets are the events to learn, about `size` targets in a batch.
+
+    A model that does not ignore padding gets windows of one width.
 
     The weight of an event is (the number of its user's events to learn)^−`activity_exponent`, times the user's
     `user_weights`. A user's first event is predicted from padding alone.
@@ -174,8 +200,8 @@ def cut_windows(
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = np.unique(history.users_at(events))  # (U,)
     bounds, positions = history.positions_of(users)  # (E,) all events of these users
-    order, items = np.argsort(positions), np.empty_like(positions)
-    items[order] = history.items_at(positions[order])
+    items = history.items_of_events(positions)
+    minutes = history.minutes_of_events(positions) if with_times else None
     learned = events[np.searchsorted(events, positions).clip(max=len(events) - 1)] == positions
     places = np.flatnonzero(learned)
     first, last = (places[np.searchsorted(places, bounds[:-1])], places[np.searchsorted(places, bounds[1:]) - 1] + 1)
@@ -186,14 +212,32 @@ def cut_windows(
     before = np.append(0, np.cumsum(learned))
     reach = np.minimum(end + slack[owner], last[owner]), np.maximum(end - length, first[owner])
     useful = np.flatnonzero(before[reach[0]] > before[reach[1]])  # the others have no event to learn
-    useful = useful[np.argsort(positions[end[useful] - 1], kind="stable")]
     owner, end = owner[useful], end[useful]
-    sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length)
-    windows, targets = sequences.cut(np.zeros_like(slack))
-    n_targets, owners = (targets >= 0).sum(axis=1), users[owner]
+    sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length, minutes)
+    n_places, n_targets = sequences.n_places, before[end] - before[np.maximum(end - length, first[owner])]
+    widths = (*(width for width in _WIDTHS if ignores_padding and width < length), length)
+    order, starts, width_of = _group(np.searchsorted(widths, n_places), positions[end - 1], n_targets, size)
+    sequences, owners = sequences.at(order), users[owner[order]]
+    windows, targets, times = sequences.cut(np.zeros_like(slack))
+    n_targets = n_targets[order]
     weights: Floats = np.asarray(np.bincount(owners, n_targets)[owners] ** -activity_exponent, np.float64)
     if user_weights is not None:
         weights *= user_weights[owners]
     weights *= n_targets.sum() / (weights * n_targets).sum()  # 1 on average over the targets
-    size = max(1, round(size / n_targets.mean()))
-    return Windows(windows, targets, owners, codes, size, weights, sequences, n_before - len(events))
+    of_batches = starts, np.array(widths)[width_of]
+    return Windows(windows, targets, owners, codes, *of_batches, weights, sequences, n_before - len(events), times)
+
+
+def _group(kinds: Rows, times: Rows, n_targets: Rows, size: int) -> tuple[Rows, Rows, Rows]:
+    """Put windows into batches of one kind and about `size` targets, in chronological order.
+
+    Returns the order of the windows, where each batch begins, and its kind.
+    """
+    batches: list[Rows] = []
+    for kind in np.unique(kinds):
+        chosen = np.flatnonzero(kinds == kind)
+        chosen = chosen[np.argsort(times[chosen], kind="stable")]
+        batches += np.array_split(chosen, max(1, min(len(chosen), round(n_targets[chosen].sum() / size))))
+    batches.sort(key=lambda batch: times[batch[-1]])
+    starts = np.append(0, np.cumsum([len(batch) for batch in batches]))
+    return np.concatenate(batches), starts, kinds[[batch[0] for batch in batches]]
