@@ -13,6 +13,7 @@ from torch import Tensor
 from fairstream.data import Groups, History
 from fairstream.evaluation import Evaluation, Evaluator
 from fairstream.evaluation.lists import PeriodTask
+from fairstream.evaluation.requests import Requests
 from fairstream.models import Context, ContextBuilder, Scorer
 from fairstream.randomness import Randomness
 
@@ -189,3 +190,12 @@ def test_the_model_reads_no_event_of_the_same_moment(stream: Stream) -> None:
             items = before.items[before.users == user]
             had.add(tuple(sorted(items[items < N_ITEMS].tolist())))
     assert {tuple(row) for rows in read for row in rows} <= had
+
+
+def test_a_request_has_the_time_of_its_moment() -> None:
+    past, late = BY_HAND.where(slice(6)), BY_HAND.where(slice(6, None))
+    history = History.of(past.users, past.items, past.times.astype(float))
+    contexts = ContextBuilder(0, history)
+    requests = Requests.of_events(late.users, late.items, history, contexts, late.times.astype(float), late.times)
+    assert requests.seconds is not None
+    assert list(zip(requests.users, requests.seconds, strict=True)) == [(0, 9.0), (0, 11.0), (1, 9.0), (2, 9.0)]
