@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import METRICS, Metric, resolve_metrics
+from fairstream.evaluation import METRICS, Metric, PeriodTask, resolve_metrics
 from fairstream.models import MODELS, Model, ModelConfig, ModelFactory, resolve_model
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, SURROGATES, FairnessLoss, Loss
 from fairstream.objectives.fairness import MIN_TEMPERATURE
@@ -116,8 +116,9 @@ the smallest largest regret; none."""
 holds it at the lowest cost, and says so if none does."""
     max_group_loss: float = Field(0.02, ge=0, lt=1)
     """The largest share of its quality that least-regret may cost any group."""
-    target_task: Literal["event", "next"] = "next"
-    """The lists by which the target judges: event, at each event of the period just ended; next, one list for it."""
+    target_task: PeriodTask = "next"
+    """The lists by which the target judges: event, at each event of the period just ended; moment, the same with one \
+list for a user's simultaneous events; next, one list for it."""
     target_metric: str = "ndcg@20"
     """The metric by which the target judges, as NAME@K."""
 

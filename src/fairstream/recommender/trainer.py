@@ -150,7 +150,10 @@ class Trainer(JobRunner):
         )
         pretrained = self._fit_all(before, events, progress(0, self.recipe.update_epochs), t, **about)
         state, _ = pretrained.commit(in_place=True)
-        new = events._replace(users=history.users_at(last), items=history.items_at(last), times=history.times_at(last))
+        moments = None if events.moments is None else events.moments[n_first:]
+        new = events._replace(
+            users=history.users_at(last), items=history.items_at(last), times=history.times_at(last), moments=moments
+        )
         replay = self._replay_last(state, new)
         on_update = progress(self.recipe.training.epochs_on(n_first), 0)
         try:
