@@ -95,26 +95,30 @@ def test_windows_over_everything_tile_each_sequence(pieces: list[Pairs], length:
 
 
 @given(PIECES, st.integers(1, 20), st.integers(0, 5))
-def test_trimming_leaves_out_nothing_but_padding(pieces: list[Pairs], length: int, start: int) -> None:
+def test_batches_by_width_leave_out_nothing_but_padding(pieces: list[Pairs], length: int, start: int) -> None:
     log = [pair for piece in pieces for pair in piece]
     assume(len(log) > start)
-    whole, trimmed = (
-        windows_of(history_of(pieces), range(start, len(log)), length=length, with_times=True, trim=trim)
-        for trim in (False, True)
+    whole, grouped = (
+        windows_of(history_of(pieces), range(start, len(log)), length=length, with_times=True, ignores_padding=ignores)
+        for ignores in (False, True)
     )
     most = max(sum(owner == user for owner, _ in log) for user in {user for user, _ in log[start:]})
-    assert trimmed.history.shape[1] == min(length, most)
-    for ours, theirs in ((trimmed, whole), (trimmed.cut_again(3), whole.cut_again(3))):
-        assert (ours.users.tolist(), ours.weights.tolist(), ours.size) == (
-            theirs.users.tolist(),
-            theirs.weights.tolist(),
-            theirs.size,
-        )
-        for name in ("history", "targets", "times"):
-            column, longer = getattr(ours, name), getattr(theirs, name)
-            n_left_out = longer.shape[1] - column.shape[1]
-            assert (longer[:, :n_left_out] == -1).all()
-            assert column.tolist() == longer[:, n_left_out:].tolist()
+    assert grouped.history.shape[1] == min(length, most)
+    for ours, theirs in ((grouped, whole), (grouped.cut_again(3), whole.cut_again(3))):
+        assert contents(ours, length) == contents(theirs, length)
+        for b, width in enumerate(ours.widths.tolist()):
+            at = ours.span(b)
+            assert (ours.history[at, :-width] == -1).all()
+            assert (ours.targets[at, :-width] == -1).all()
+
+
+def contents(windows: Windows, length: int) -> list[Any]:
+    """The windows in an order that does not depend on their batches, padded to `length`."""
+    padding = ((0, 0), (length - windows.history.shape[1], 0))
+    columns = [getattr(windows, name) for name in ("history", "targets", "times")]
+    padded = [np.pad(column, padding, constant_values=-1).tolist() for column in columns]
+    rows = zip(windows.users.tolist(), windows.weights.round(12).tolist(), *padded, strict=True)
+    return sorted(rows)
 
 
 def test_only_events_to_learn_are_targets_and_the_rest_is_what_is_known() -> None:
@@ -239,23 +243,24 @@ def test_the_loss_is_that_of_a_loop_over_single_events(size: int, loss: Loss) ->
     assert WindowEngine(job).epoch(order, 11) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_batch_is_as_wide_as_its_windows_and_loses_nothing_but_padding() -> None:
+def test_a_batch_is_computed_without_its_padding() -> None:
     n_events = [9, 1, 4, 14, 2]  # of each user
     log = [(user, item) for user, n in enumerate(n_events) for item in range(n)]
-    windows = windows_of(history_of([log]), range(len(log)), length=12, size=1000)
-    assert sorted(windows.widths.tolist()) == [2, 8, 12]
-    for key in range(5):
-        cut = windows.cut_again(key)
-        for b, width in enumerate(cut.widths):
-            at = cut.span(b)
-            assert (cut.history[at, :-width] < 0).all()
-            assert (cut.targets[at, :-width] < 0).all()
-            assert (cut.history[at, -width:] >= 0).any(axis=1).all() or width == 2
+    windows = windows_of(history_of([log]), range(len(log)), length=12, size=3, ignores_padding=True)
+    assert set(windows.widths.tolist()) == {2, 8, 12}
     engine = WindowEngine(replace(job_of(), batches=windows))
     is_target = torch.from_numpy(windows.targets >= 0)
-    whole = engine.job.model.states(torch.from_numpy(windows.history))[is_target]
+    model = engine.job.model
+    assert isinstance(model, WindowScorer)
+    whole = model.states(torch.from_numpy(windows.history))[is_target]
     parts = [engine._states(b, is_target[windows.span(b)]) for b in range(len(windows))]
     torch.testing.assert_close(torch.cat(parts), whole)
+
+
+def test_a_few_short_windows_join_longer_ones() -> None:
+    log = [(0, 1), *((1, item) for item in range(20))]
+    windows = windows_of(history_of([log]), range(len(log)), length=12, size=20, ignores_padding=True)
+    assert windows.widths.tolist() == [12]
 
 
 def test_random_cuts_learn_every_event_once_after_other_events() -> None:

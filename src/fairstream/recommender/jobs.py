@@ -245,11 +245,10 @@ class JobRunner:
                 n_drawn=objective.n_drawn,
                 length=model.history_length,
                 with_times=model.reads_times,
-                trim=model.ignores_padding,
+                ignores_padding=model.ignores_padding,
                 size=training.batch_size,
                 activity_exponent=training.activity_exponent,
                 user_weights=user_weights,
-                ignores_padding=model.ignores_padding,
             )
         else:
             batches = cut_batches(

@@ -186,18 +186,15 @@ def cut_windows(
     length: int,
     size: int,
     with_times: bool = False,
-    trim: bool = False,
+    ignores_padding: bool = False,
     activity_exponent: float = 0.0,
     user_weights: Floats | None = None,
-    ignores_padding: bool = True,
 ) -> Windows:
     """Cut windows of `length` whose targets are the events to learn, about `size` targets in a batch.
 
-    A model that does not ignore padding gets windows of one width.
-
     The weight of an event is (the number of its user's events to learn)^−`activity_exponent`, times the user's
-    `user_weights`. A user's first event is predicted from padding alone. `trim` leaves out places that are padding in
-    every window.
+    `user_weights`. A user's first event is predicted from padding alone. If the model `ignores_padding`, short windows
+    are in batches of their own, which leave out places that are padding in every window.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = np.unique(history.users_at(events))  # (U,)
@@ -207,7 +204,7 @@ def cut_windows(
     learned = events[np.searchsorted(events, positions).clip(max=len(events) - 1)] == positions
     places = np.flatnonzero(learned)
     first, last = (places[np.searchsorted(places, bounds[:-1])], places[np.searchsorted(places, bounds[1:]) - 1] + 1)
-    length = min(length, int((last - bounds[:-1]).max())) if trim else length
+    length = min(length, int((last - bounds[:-1]).max())) if ignores_padding else length
     n_windows = -(-(last - first) // length)  # (U,)
     owner = np.repeat(np.arange(len(users)), n_windows)  # (W,)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows)  # of the user's windows
@@ -237,8 +234,11 @@ def _group(kinds: Rows, times: Rows, n_targets: Rows, size: int) -> tuple[Rows, 
     Returns the order of the windows, where each batch begins, and its kind.
     """
     batches: list[Rows] = []
-    for kind in np.unique(kinds):
+    for kind in range(kinds.max() + 1):
         chosen = np.flatnonzero(kinds == kind)
+        if kind < kinds.max() and n_targets[chosen].sum() < size / 2:
+            kinds[chosen] += 1  # too few for a step that counts as much as others
+            continue
         chosen = chosen[np.argsort(times[chosen], kind="stable")]
         batches += np.array_split(chosen, max(1, min(len(chosen), round(n_targets[chosen].sum() / size))))
     batches.sort(key=lambda batch: times[batch[-1]])
