@@ -69,8 +69,9 @@ class MethodConfig(Training):
 
     model: str = "mf"
     """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), item-item (regression on \
-the user's items in closed form), gru and sasrec (they read the user's latest items in order), popularity, \
-recent-popularity, or a registered model. Some models have other defaults for the options below."""
+the user's items in closed form), transitions (which items follow which), gru and sasrec (they read the user's latest \
+items in order), popularity, recent-popularity, or a registered model. Some models have other defaults for the \
+options below."""
     model_settings: dict[str, Any] = Field(default_factory=dict)
     """Hyperparameters of the model: `embedding_dim` of most, `length`, `blocks` and `dropout` of sasrec, `ridge` of \
 item-item, `half_life` of recent-popularity; those of a part of the blend as sequence.length or item_item.ridge."""

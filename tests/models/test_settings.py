@@ -19,7 +19,7 @@ from fairstream.models.config import ModelConfig
         ("sasrec", {"lenght": 9}, "lenght is not a setting of sasrec; its settings are blocks, .*, length"),
         ("popularity", {"embedding_dim": 8}, "embedding_dim is not a setting of popularity; it has none"),
         ("blend", {"sequence.lenght": 9}, "lenght is not a setting of sasrec; .*"),
-        ("blend", {"ridge": 9}, "ridge is not a setting of blend; its settings are item_item, sequence"),
+        ("blend", {"ridge": 9}, "ridge is not a setting of blend; its settings are item_item, sequence, transitions"),
         ("blend", {"sequence": 9, "sequence.length": 9}, "sequence is a part of the model .*; give one of them"),
         ("sasrec", {"length": 0}, r"length must be >= 1, got 0 \(the default is 100\)"),
         ("sasrec", {"dropout": 1.0}, r"dropout must be < 1, got 1.0 \(the default is 0.2\)"),

@@ -98,11 +98,11 @@ class RunConfig(MethodConfig, RuntimeConfig):
     model_config = ConfigDict(extra="allow")  # the options of the method
 
     model: str = "blend"
-    """Base recommender: blend (sasrec, item-item and popularity, weighted by their results on the last period), mf \
-(matrix factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in closed \
-form), gru and sasrec (they read the user's latest items in order), popularity, recent-popularity, or a registered \
-model; mf is the default under the paper's protocol and for Adver. Some models set other defaults for the options \
-below."""
+    """Base recommender: blend (sasrec, item-item, transitions and popularity, weighted by their results on the last \
+period), mf (matrix factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in \
+closed form), transitions (which items follow which), gru and sasrec (they read the user's latest items in order), \
+popularity, recent-popularity, or a registered model; mf is the default under the paper's protocol and for Adver. Some \
+models set other defaults for the options below."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute, as NAME@K; by default those of the protocol at k."""
     tasks: tuple[str, ...] = ()
