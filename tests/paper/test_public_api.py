@@ -20,16 +20,7 @@ PUBLIC = (
     "fairstream.distributed",
 )
 TOOLKIT = ("fairstream.files", "fairstream.pages", "fairstream.plotting", "fairstream.text")
-EXTENSIONS = {
-    "adver.py",
-    "adver_cuda.py",
-    "protocol.py",
-    "recovery.py",
-    "rerank.py",
-    "run.py",
-    "surrogates.py",
-    "theory.py",
-}
+EXTENSIONS = {"adver.py", "protocol.py", "recovery.py", "rerank.py", "run.py", "surrogates.py", "theory.py"}
 """They extend the inner classes of the library, which is not public."""
 FILES = sorted(path for path in Path(fairstream.paper.__file__).parent.rglob("*.py") if path.name not in EXTENSIONS)
 
