@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import warnings
 from typing import Any
@@ -10,37 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
-from adversarial_support import BATCH, N_BATCHES, discriminator, job_of, tensors
-from fairstream.paper.adver import (
-    N_DISCRIMINATOR_STEPS,
-    SLOPE,
-    AdversarialEngine,
-    CapturedAdversarialEngine,
-    choose_adversarial_engine,
-)
+from adversarial_support import BATCH, N_BATCHES, job_of, tensors
+from fairstream.paper.adver import AdversarialEngine, CapturedAdversarialEngine, choose_adversarial_engine
 from fairstream.training import TrainingJob
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 BOTH = pytest.mark.parametrize("model", ["mf", "ncf"])
-KINDS = pytest.mark.parametrize("kind", ["recorded", "fused"])
 KEY = 7
 
 
 def on_device(model: str = "mf", **options: Any) -> TrainingJob:
     return job_of(model, device="cuda", **{"learning_rate": 1e-3, "embedding_dim": 64, **options})
-
-
-def make(kind: str, job: TrainingJob) -> CapturedAdversarialEngine:
-    """The eager steps recorded, or those of the kernels."""
-    if kind == "recorded":
-        return CapturedAdversarialEngine(job, gamma=2.0)
-    from fairstream.paper.adver_cuda import FusedAdversarialEngine
-
-    assert FusedAdversarialEngine.unsupported(job) is None
-    return FusedAdversarialEngine(job, gamma=2.0)
 
 
 def run_both(model: str, n_epochs: int = 3, **options: Any) -> tuple[CapturedAdversarialEngine, AdversarialEngine]:
@@ -92,63 +73,6 @@ def test_replayed_and_eager_steps_of_row_adam_agree_in_double_precision(model: s
 
 
 @BOTH
-@pytest.mark.parametrize("optimizer", ["row", "dense"])
-@pytest.mark.parametrize("n_groups", [2, 3])
-def test_the_kernels_take_the_eager_steps(model: str, optimizer: str, n_groups: int) -> None:
-    """A short batch and a whole one, with users of unknown group."""
-    options: dict[str, Any] = {"n_groups": n_groups, "codes": np.arange(40) % (n_groups + 1) - 1, "dropout": 0.0}
-    fused, eager = (on_device(model, optimizer=optimizer, **options) for _ in range(2))
-    order = np.array([N_BATCHES - 1, 0])
-    losses = [engine.epoch(order, KEY) for engine in (make("fused", fused), AdversarialEngine(eager, gamma=2.0))]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    ours, theirs = tensors(fused), tensors(eager)
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        if name.endswith(("step", "n_updates", "num_batches_tracked")):
-            assert torch.equal(ours[name], value), name
-        elif name.startswith("group_discriminator") and "/" not in name:  # others have gradients that are all rounding
-            assert float((ours[name] - value).norm() / value.norm()) < 1e-3, name
-
-
-def test_the_kernels_drop_what_is_drawn() -> None:
-    """Ten steps and a gradient with dropout, compared with autograd and the same draws."""
-    from fairstream.paper.adver_cuda import _DiscriminatorSteps
-
-    job = on_device(dropout=0.3)
-    fused = discriminator(job)
-    plain = copy.deepcopy(fused)
-    optimizer = torch.optim.Adam(plain.parameters(), lr=1e-3, weight_decay=1e-4, fused=True)
-    source = torch.Generator().manual_seed(0)
-    rows, codes = torch.randn(50, 64, generator=source).cuda(), torch.randint(-1, 2, (50,), generator=source).cuda()
-    steps = _DiscriminatorSteps(fused, job.optimizer)
-    steps.load()
-    torch.manual_seed(1)
-    loss, slope = steps.take(rows, codes)
-    steps.store()
-
-    layers = [part for part in plain.modules() if isinstance(part, torch.nn.Linear)]
-    widths = [64, *(layer.out_features for layer in layers)]
-    torch.manual_seed(1)
-    keep = torch.empty(N_DISCRIMINATOR_STEPS + 1, sum(widths) * 50, dtype=torch.uint8, device="cuda").bernoulli_(0.7)
-    leaf = rows.clone().requires_grad_()
-    for number, kept in enumerate(keep):
-        hidden, parts = leaf, kept.split([50 * width for width in widths])
-        for layer, part in zip(layers[:-1], parts[1:-1], strict=True):
-            hidden = F.leaky_relu(layer(hidden), SLOPE) * part.view(50, -1) / 0.7
-        optimizer.zero_grad()
-        leaf.grad = None
-        expected = F.cross_entropy(layers[-1](hidden), codes, ignore_index=-1)
-        expected.backward()
-        if number < N_DISCRIMINATOR_STEPS:
-            optimizer.step()
-    assert float(loss) == pytest.approx(expected.item(), rel=1e-4)
-    assert leaf.grad is not None
-    assert float((slope - leaf.grad).norm() / leaf.grad.norm()) < 1e-3
-    for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
-        assert float((ours.detach() - theirs.detach()).norm() / theirs.detach().norm()) < 1e-3
-
-
-@BOTH
 def test_unknown_users_and_three_groups(model: str) -> None:
     codes = np.arange(40) % 4 - 1
     captured, eager = run_both(model, dropout=0.0, n_groups=3, codes=codes)
@@ -165,11 +89,10 @@ def test_batches_in_which_nobody_is_known_are_taken_in_their_turn() -> None:
     assert_same(captured.job, eager.job)
 
 
-@KINDS
 @BOTH
-def test_the_capture_leaves_no_trace(model: str, kind: str) -> None:
+def test_the_capture_leaves_no_trace(model: str) -> None:
     training = on_device(model)
-    engine = make(kind, training)
+    engine = CapturedAdversarialEngine(training, gamma=2.0)
     engine.epoch(np.arange(3), KEY)  # these steps are taken one by one
     before, random = tensors(training), torch.cuda.get_rng_state()
     engine._capture(engine._kinds[0])
@@ -183,14 +106,13 @@ def test_the_capture_leaves_no_trace(model: str, kind: str) -> None:
     assert not any(group["capturable"] for group in training.optimizer.param_groups)
 
 
-@KINDS
 @BOTH
-def test_dropout_follows_the_seed(model: str, kind: str) -> None:
+def test_dropout_follows_the_seed(model: str) -> None:
     """The same seed gives the same bits, another seed others, and no two steps drop the same."""
     found = []
     for seed in (0, 0, 1):
         training = on_device(model)
-        engine = make(kind, training)
+        engine = CapturedAdversarialEngine(training, gamma=2.0)
         for epoch in range(2):
             torch.manual_seed(seed + 10 * epoch)
             engine.epoch(np.arange(N_BATCHES), KEY)
@@ -225,18 +147,14 @@ def test_garbage_does_not_break_a_capture() -> None:
 
 
 def test_who_takes_the_steps() -> None:
-    from fairstream.paper.adver_cuda import FusedAdversarialEngine
-
     job = on_device(optimizer="dense")
     for name, expected in (
-        ("auto", FusedAdversarialEngine),
-        ("fused", FusedAdversarialEngine),
+        ("auto", CapturedAdversarialEngine),
+        ("fused", CapturedAdversarialEngine),
         ("reference", AdversarialEngine),
     ):
         assert type(choose_adversarial_engine(name, job, gamma=1.0)(job)) is expected
     by_rows = on_device(optimizer="row")
-    assert type(choose_adversarial_engine("auto", by_rows, gamma=1.0)(by_rows)) is FusedAdversarialEngine
-    by_rows.model.double()
     assert type(choose_adversarial_engine("auto", by_rows, gamma=1.0)(by_rows)) is CapturedAdversarialEngine
 
 

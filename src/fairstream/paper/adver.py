@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from fairstream.training.reference import ReferenceEngine
 N_DISCRIMINATOR_STEPS: Final = 10  # steps of the discriminator for one of the model's
 DROPOUT: Final = 0.3
 _HIDDEN: Final = (128, 256, 128, 128, 64, 32)
-SLOPE: Final = 0.2
+_SLOPE: Final = 0.2
 _DISCRIMINATOR = "group_discriminator"
 
 
@@ -68,7 +67,7 @@ class Discriminator(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for n_in, n_out in pairwise((d, *_HIDDEN)):
-            layers += [nn.Linear(n_in, n_out), nn.LeakyReLU(SLOPE), nn.Dropout(dropout)]
+            layers += [nn.Linear(n_in, n_out), nn.LeakyReLU(_SLOPE), nn.Dropout(dropout)]
         self.hidden = nn.Sequential(*layers)
         self.head = nn.Linear(_HIDDEN[-1], 2)
 
@@ -217,25 +216,18 @@ class AdversarialEngine(ReferenceEngine):
         **conditions: bool,
     ) -> Tensor:
         """Take the steps on one batch; without a user of known group it trains on L_rec alone."""
-        loss, rows = self._loss_and_rows(users, candidates, groups, context, **conditions)
+        with capture_outputs(self.job.model) as outputs:
+            loss = self._loss(users, candidates, groups, context, **conditions)
+        if not outputs:
+            raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")
         if has_known:
-            codes = groups.repeat(len(rows) // len(groups))  # (m B,) with m embeddings a user
+            rows, codes = torch.cat(outputs), groups.repeat(len(outputs))  # (m B, d), (m B,) with m embeddings a user
             fixed_rows = rows.detach()
             for _ in range(N_DISCRIMINATOR_STEPS):
                 self._descend(self._discriminator.loss(fixed_rows, codes), self._against)
             loss = loss - self._gamma * self._discriminator.loss(rows, codes)
         self._descend(loss, self._for)
         return loss.detach()
-
-    def _loss_and_rows(
-        self, users: Tensor, candidates: Tensor, groups: Tensor, context: Context, **conditions: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Return L_rec and the filtered embeddings (m B, d) that it was computed from."""
-        with capture_outputs(self.job.model) as outputs:
-            loss = self._loss(users, candidates, groups, context, **conditions)
-        if not outputs:
-            raise ModelError("Adver filters user embeddings, but this model scores without its own; use another method")
-        return loss, torch.cat(outputs)
 
     def _descend(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
         """Take one step of these parameters alone: the others have no gradient."""
@@ -253,15 +245,7 @@ def choose_adversarial_engine(name: EngineName, job: TrainingJob, *, gamma: floa
     """Return Adver's engine of this name, for a `FilteredModel`."""
     reason = CapturedAdversarialEngine.unsupported(job)
     if name != "reference" and reason is None:
-        return partial(_fastest(job), gamma=gamma)
+        return partial(CapturedAdversarialEngine, gamma=gamma)
     if name == "fused":
         raise ConfigurationError(f"Adver has no fused engine for this job: {reason}; use auto or reference")
     return partial(AdversarialEngine, gamma=gamma)
-
-
-def _fastest(job: TrainingJob) -> type[CapturedAdversarialEngine]:
-    if find_spec("triton") is None:
-        return CapturedAdversarialEngine
-    from fairstream.paper.adver_cuda import FusedAdversarialEngine  # noqa: PLC0415
-
-    return CapturedAdversarialEngine if FusedAdversarialEngine.unsupported(job) else FusedAdversarialEngine
