@@ -25,8 +25,8 @@ _DEFAULTS = {
     "batch_size": 512,
     "schedule": "cosine",
     "activity_exponent": 0.5,
-    "pretrain_epochs": 15,
-    "pretrain_visits": 7_500_000,
+    "pretrain_epochs": 12,
+    "pretrain_visits": 6_000_000,
     "update_epochs": 3,
 }
 _WIDTH_ON_CUDA = {"embedding_dim": 128, "heads": 4, "dropout": 0.3}
@@ -214,7 +214,7 @@ class SASRec(ModelConfig):
     a catalogue of up to 5,000 (100,000 on a GPU), and a sample of 1,024 of a larger one.
 
     The defaults below suit a CPU. On a GPU, unless one of them is given: embedding_dim=128, heads=4, dropout=0.3; and
-    training from scratch takes up to 60 epochs instead of 15, in batches of 2,048 events instead of 512. On a log of
+    training from scratch takes up to 60 epochs instead of 12, in batches of 2,048 events instead of 512. On a log of
     more than 500,000 events it takes fewer epochs (`Training.pretrain_visits`).
 
     Parameters

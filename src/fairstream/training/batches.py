@@ -18,7 +18,7 @@ from fairstream.sampling import NegativeSampler
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _INTERACTIONS_AT_ONCE = 1 << 20
-_WIDTHS = (2, 8, 32)  # short windows are in batches of their own, which have at most so many places
+_WIDTHS = (1, 2, 4, 8, 32)  # short windows are in batches of their own, which have at most so many places
 
 
 @dataclass(frozen=True, eq=False)
