@@ -1,4 +1,6 @@
-"""Quality beside published numbers: `python -m benchmarks.yardstick DATA`; DATA is a folder with `movielens-1m`.
+"""Quality beside published numbers: `python -m benchmarks.yardstick DATA [replay] [time-to-split]`, by default both.
+
+DATA is a folder with `movielens-1m`; `time_to_split.py` also needs `ratings.dat` or `ml-1m.zip` anywhere in it.
 
 RePlay (github.com/sb-ai-lab/RePlay, examples/02_models_comparison.ipynb) compares its models on MovieLens-1M, ratings
 of 3 and more: the first 669,181 events are learned, the others tested, of users and items that are known by then; all
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor
 
 import fairstream as fs
+from benchmarks import time_to_split
 from fairstream.data import History
 from fairstream.data.history import Positions
 from fairstream.models import ItemItemScorer, ModelFactory, PopularityScorer, UserWeights
@@ -126,7 +129,12 @@ def _log(events: pa.Table, users: pa.Table) -> fs.EventLog:
     return fs.read_events(events, users=users, group="gender", advantaged="M")
 
 
+COMPARISONS = {"replay": rows, "time-to-split": time_to_split.rows}
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    for line in rows(Path(sys.argv[1])):
-        print(line, flush=True)
+    for name in sys.argv[2:] or COMPARISONS:
+        for line in COMPARISONS[name](Path(sys.argv[1])):
+            print(line, flush=True)
+        print()

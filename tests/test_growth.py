@@ -250,16 +250,16 @@ def test_an_update_of_a_blend_does_not_copy_what_it_replaces(monkeypatch: pytest
     learn = ItemItemScorer.learn
 
     def learn_and_note(model: ItemItemScorer, *learned: Any, **options: Any) -> None:
-        begun.append((model.gram.data_ptr(), model.weight.data_ptr()))
+        begun.append((model.counts.data_ptr(), model.weight.data_ptr()))
         learn(model, *learned, **options)
 
     monkeypatch.setattr(ItemItemScorer, "learn", learn_and_note)
-    gram, weight = before.gram.clone(), before.weight.clone()
+    gram, weight = before.counts.clone(), before.weight.clone()
     after = rec.update(events_of(500, seed=1)).state.model.item_item
-    assert begun == [(before.gram.data_ptr(), before.weight.data_ptr())]
-    assert torch.equal(before.gram, gram)
+    assert begun == [(before.counts.data_ptr(), before.weight.data_ptr())]
+    assert torch.equal(before.counts, gram)
     assert torch.equal(before.weight, weight)
-    assert not torch.equal(after.gram, gram)
+    assert not torch.equal(after.counts, gram)
 
 
 # ── what should not grow at all ──────────────────────────────────────────────────────────

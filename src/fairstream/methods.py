@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fairstream.configuration import Configuration
 from fairstream.errors import ConfigurationError
-from fairstream.evaluation import METRICS, Metric, resolve_metrics
+from fairstream.evaluation import METRICS, Metric, PeriodTask, resolve_metrics
 from fairstream.models import MODELS, Model, ModelConfig, ModelFactory, resolve_model
 from fairstream.objectives import FAIRNESS_LOSSES, LOSSES, SURROGATES, FairnessLoss, Loss
 from fairstream.objectives.fairness import MIN_TEMPERATURE
@@ -68,8 +69,9 @@ class MethodConfig(Training):
 
     model: str = "mf"
     """Base recommender: mf (matrix factorisation), ncf (neural collaborative filtering), item-item (regression on \
-the user's items in closed form), gru and sasrec (they read the user's latest items in order), popularity, \
-recent-popularity, or a registered model. Some models have other defaults for the options below."""
+the user's items in closed form), transitions (which items follow which), gru and sasrec (they read the user's latest \
+items in order), popularity, recent-popularity, or a registered model. Some models have other defaults for the \
+options below."""
     model_settings: dict[str, Any] = Field(default_factory=dict)
     """Hyperparameters of the model: `embedding_dim` of most, `length`, `blocks` and `dropout` of sasrec, `ridge` of \
 item-item, `half_life` of recent-popularity; those of a part of the blend as sequence.length or item_item.ridge."""
@@ -115,8 +117,9 @@ the smallest largest regret; none."""
 holds it at the lowest cost, and says so if none does."""
     max_group_loss: float = Field(0.02, ge=0, lt=1)
     """The largest share of its quality that least-regret may cost any group."""
-    target_task: Literal["event", "next"] = "next"
-    """The lists by which the target judges: event, at each event of the period just ended; next, one list for it."""
+    target_task: PeriodTask = "next"
+    """The lists by which the target judges: event, at each event of the period just ended; moment, the same with one \
+list for a user's simultaneous events; next, one list for it."""
     target_metric: str = "ndcg@20"
     """The metric by which the target judges, as NAME@K."""
 
@@ -127,8 +130,11 @@ holds it at the lowest cost, and says so if none does."""
         if not isinstance(given, dict):
             return given
         name = given.get("model", cls.model_fields["model"].default)
-        is_known = isinstance(name, str) and name != CUSTOM and name in MODELS
-        return _with_defaults(resolve_model(name, given.get("model_settings")), given) if is_known else given
+        if not (isinstance(name, str) and name != CUSTOM and name in MODELS):
+            return given
+        default = cls.model_fields["device"].default if "device" in cls.model_fields else "cpu"
+        device = _kind_of(given.get("device", default))
+        return _with_defaults(resolve_model(name, given.get("model_settings")), given, device)
 
     @field_validator("model", "method", "strategy", "surrogate", "fairness")
     @classmethod
@@ -238,13 +244,17 @@ _OF_A_LOSS = {
 """Flat options, and their names in a fairness loss."""
 
 
-def _with_defaults(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(model: Model, given: Mapping[str, Any], device: str) -> dict[str, Any]:
     """The options given over the defaults of the model."""
-    updates = {
-        name: model.defaults[name] for name in ("update_epochs", "update_learning_rate") if name in model.defaults
-    }
-    own = {**defaults_for(model.defaults, given, given.get("loss")), **updates}
-    return {**own, **given, "model_settings": dict(model.settings)}
+    defaults = model.defaults_on(device)
+    updates = {name: defaults[name] for name in ("update_epochs", "update_learning_rate") if name in defaults}
+    own = {**defaults_for(defaults, given, given.get("loss")), **updates}
+    return {**own, **given, "model_settings": dict(model.sized(device).settings)}
+
+
+def _kind_of(device: Any) -> str:
+    """The kind of a device that an option names: "cpu" or "cuda"."""
+    return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
 
 
 def _make_loss(name: str, options: Mapping[str, Any]) -> FairnessLoss:
@@ -296,9 +306,9 @@ class Parts:
             if name == "model":
                 part = resolve_model(part)
                 if part.registered_name is not None:
-                    options |= {"model": part.registered_name, "model_settings": dict(part.settings)}
+                    options |= {"model": part.registered_name, "model_settings": dict(part.given)}
                     continue
-                options = _with_defaults(part, options)
+                options = _with_defaults(part, options, _kind_of(options.get("device", "auto")))
             objects[name], options[name] = part, CUSTOM
         if metrics is not None:
             options["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)

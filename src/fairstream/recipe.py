@@ -83,15 +83,17 @@ class Recipe:
         n_fairness_negatives: int | None = None,
         update_epochs: int | None = None,
         update_learning_rate: float | None = None,
+        device: str = "cpu",
     ) -> Recipe:
         """Fill in the options of `FairRecommender`, or raise a ConfigurationError.
 
         `fairness_weight` and `n_fairness_negatives` are λ and μ; by default the attributes `weight` and `n_negatives`
         of the fairness loss, else 0.5 and 4. `update_epochs` and `update_learning_rate` apply if the strategy has
-        none; by default the model's own.
+        none; by default the model's own. `device`, "cpu" or "cuda", decides the model's own settings.
         """
-        model = resolve_model(model)
-        settings = _resolve_training(training).over(model.defaults)
+        model = resolve_model(model).sized(device)
+        own = model.defaults_on(device)
+        settings = _resolve_training(training).over(own)
         target = target_named(target)
         loss, group_weight = _resolve_fairness(fairness)
         plan = _resolve_strategy(strategy)
@@ -100,7 +102,6 @@ class Recipe:
                 f"group weights need a model whose learn takes weights, and that of {model.scorer.__name__} does not; "
                 f"add `weights` to it (see ClosedFormScorer.learn), or leave them out"
             )
-        own = model.defaults
         weight = getattr(loss, "weight", 0.5) if fairness_weight is None else fairness_weight
         check_number("the weight of the fairness loss", weight)
         n_negatives = getattr(loss, "n_negatives", 4) if n_fairness_negatives is None else n_fairness_negatives

@@ -645,7 +645,7 @@ BAD_COMPARISONS = [
     ("seeds apart", [], "no seed in common"),
     ("data apart", [], "only runs on the same data can be compared: sha256"),
     ("good", ["--metric=auc"], "metric must be one of ndcg@4, .*, got 'auc'"),
-    ("good", ["--task=later"], "'--task': 'later' is not one of 'event', 'next', 'remain'"),
+    ("good", ["--task=later"], "'--task': 'later' is not one of 'event', 'moment', 'next', 'remain'"),
     ("good", ["--part=cold"], "no cold users"),
     ("good", ["--against=Retrain"], "against must be one of FADE, Finetune, got 'Retrain'"),
     ("good", ["--json=nowhere/c.json"], "could not be written to nowhere/c.json"),

@@ -33,7 +33,7 @@ def fitted(model: str) -> fs.FairRecommender:
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("model", ["mf", "gru", "popularity", "item-item"])
+@pytest.mark.parametrize("model", ["mf", "gru", "popularity", "item-item", "transitions"])
 @pytest.mark.parametrize("by_event", [True, False])
 def test_an_evaluation_does_not_depend_on_who_makes_the_lists(small_blocks: None, model: str, by_event: bool) -> None:
     rec = fitted(model)

@@ -88,7 +88,7 @@ def evaluated(model: Scorer, stream: Stream, metrics: Any = None, *, is_trained:
     evaluator = Evaluator(min(k, past.n_items), groups, Randomness(0), metrics=metrics)
     contexts = ContextBuilder(model.history_length, past, np.full(past.n_users, is_trained))
     users, items = stream.users[stream.n_past :], stream.items[stream.n_past :]
-    return evaluator.evaluate(model, users, items, history=past, contexts=contexts, t=0, by_event=True)
+    return evaluator.evaluate(model, users, items, history=past, contexts=contexts, t=0, task="event")
 
 
 @given(streams)
@@ -387,7 +387,7 @@ def test_sampled_candidates_and_the_papers_ndcg_do_not_go_with_single_events(pro
             history=past,
             contexts=ContextBuilder(model.history_length, past),
             t=0,
-            by_event=True,
+            task="event",
         )
 
 
@@ -404,5 +404,5 @@ def test_reranking_does_not_go_with_single_events() -> None:
             history=past,
             contexts=contexts,
             t=0,
-            by_event=True,
+            task="event",
         )

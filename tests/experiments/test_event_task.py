@@ -157,7 +157,7 @@ def test_a_recommender_evaluates_the_same_events_alike(stream: Any, log: EventLo
         evaluations[task] = rec.evaluate(later, users=stream.users, task=task, min_group_size=1, n_resamples=0)
         assert evaluations[task]["ndcg@20"] == run.pretrained.tasks[task]["ndcg@20"]
     assert rec.evaluate(later, users=stream.users, n_resamples=0).n_users == evaluations["next"].n_users
-    with pytest.raises(ConfigurationError, match="task must be one of event, next, got 'remain'"):
+    with pytest.raises(ConfigurationError, match="task must be one of event, moment, next, got 'remain'"):
         rec.evaluate(later, users=stream.users, task=cast("Task", "remain"))
 
 
@@ -196,7 +196,7 @@ def test_under_sampled_candidates_or_the_papers_ndcg_it_is_refused_before_anythi
 def test_reranking_and_unknown_names_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="Rerank chooses the lists of all users together"):
         RunConfig(model="mf", method="Rerank", tasks=("event",))
-    with pytest.raises(ConfigurationError, match="task must be one of event, next, remain, got 'later'"):
+    with pytest.raises(ConfigurationError, match="task must be one of event, moment, next, remain, got 'later'"):
         RunConfig(model="mf", tasks=("event", "later"))
 
 

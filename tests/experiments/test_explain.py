@@ -249,7 +249,7 @@ def test_what_is_not_there_is_named(log: EventLog, tmp_path: Path) -> None:
 
 
 def test_only_tasks_about_one_period_can_be_explained() -> None:
-    with pytest.raises(ConfigurationError, match="explain is about the tasks event and next"):
+    with pytest.raises(ConfigurationError, match="explain is about the tasks event, moment and next"):
         RunConfig(tasks="remain", explain=True)
     assert RunConfig(explain=True, method="Rerank").explained_tasks == ("next",)
 

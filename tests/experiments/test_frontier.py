@@ -507,7 +507,7 @@ def test_the_table_has_a_row_for_each_level(frontier: fs.Frontier) -> None:
         ({"n_periods": 0}, "n_periods must be >= 1, got 0"),
         ({"pretrain_ratio": 1.0}, "pretrain_ratio must be < 1, got 1"),
         ({"metric": "ndgc@20"}, "ndgc"),
-        ({"task": "remain"}, "task must be one of event, next, got 'remain'"),
+        ({"task": "remain"}, "task must be one of event, moment, next, got 'remain'"),
         ({"max_gap": -0.1}, "max_gap must be >= 0 and < 1, got -0.1"),
         ({"max_loss": 1.5}, "max_loss must be >= 0 and < 1, got 1.5"),
         ({"n_resamples": 0}, "n_resamples must be >= 1, got 0"),

@@ -32,6 +32,7 @@ OTHER: dict[str, Any] = {
     "n_negatives": 2,
     "n_fairness_negatives": 30,
     "pretrain_epochs": 1,
+    "pretrain_visits": 5000,
     "update_epochs": 2,
     "batch_size": 24,
     "learning_rate": 1e-2,

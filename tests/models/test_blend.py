@@ -52,11 +52,13 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecomm
     n_events, items = torch.tensor([0, 30, 2]), torch.arange(model.n_items).expand(3, -1)
     for task in TASKS:
         context = Context(F.pad(history, (50, 0), value=-1), n_events, task=task)
-        by_item = model.item_item(users, items, context)
+        by_item, by_order = model.item_item(users, items, context), model.transitions(users, items, context)
         said = [
             model.sequence(users, items, Context(F.pad(history, (47, 0), value=-1))),
             10 * by_item,
             torch.log(by_item.clamp(min=0) + 1e-2),
+            10 * by_order,
+            torch.log(by_order + 1e-3),
             *(torch.log(part.popularity + 1).expand(3, -1) for part in model.popular),
         ]
         ranges = [0, 4, 2]
@@ -71,7 +73,7 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecomm
 def test_the_weights_that_made_the_data_are_found() -> None:
     """Requests were answered by chance in proportion to e^(x · w)."""
     rng, n = np.random.default_rng(0), 3000
-    true = torch.tensor([0.9, 0.0, 0.0, 0.6, 0.0, 0.0, 0.0])
+    true = torch.tensor([0.9, 0.0, 0.0, 0.4, 0.0, 0.6, 0.0, 0.0, 0.0, 0.0])
     features = torch.tensor(rng.normal(size=(n, N_ITEMS, len(PARTS))), dtype=torch.float32)
     seen = torch.tensor(rng.random((n, N_ITEMS)) < 0.3)
     shift = torch.zeros(n, N_ITEMS).masked_fill(seen, -torch.inf)
@@ -79,7 +81,7 @@ def test_the_weights_that_made_the_data_are_found() -> None:
     items = np.array([rng.choice(N_ITEMS, p=share / share.sum()) for share in shares])
     rows = np.arange(n)
     known = _CalibrationData(features, shift, _Requests(rows, rows, rows + 1, np.ones(n), rows, items), items)
-    assert torch.allclose(known.fit_weights(torch.full((7,), 0.2)), true, atol=0.12)
+    assert torch.allclose(known.fit_weights(torch.full((len(PARTS),), 0.2)), true, atol=0.12)
 
 
 def evidence_of(

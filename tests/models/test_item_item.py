@@ -19,6 +19,7 @@ from fairstream.models import (
     ItemItemScorer,
     PopularityScorer,
     RecentPopularityScorer,
+    TransitionsScorer,
 )
 from fairstream.models import item_item as module
 
@@ -80,14 +81,14 @@ def test_learned_in_pieces_it_is_what_it_is_at_once(
         part = pairs[:end]
         n_items = max((item for _, item in part), default=-1) + 1
         model.grow(7, n_items)
-        before, kept = model.gram, model.gram.clone()
+        before, kept = model.counts, model.counts.clone()
         history = history_of(part, n_items)
         model.learn(history, range(min(begin, len(part)), len(part)))
         assert torch.equal(before, kept)  # an older state that shares this tensor keeps it
         begin = end
     at_once = learned(history, max_items=max_items)
     assert model.rows.tolist() == at_once.rows.tolist()
-    torch.testing.assert_close(model.gram, at_once.gram, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(model.counts, at_once.counts, rtol=1e-12, atol=1e-12)
     assert_close(scores_of(model, history), scores_of(at_once, history))
 
 
@@ -124,7 +125,7 @@ def test_the_rows_of_the_matrix_lie_in_memory_one_after_the_other() -> None:
     """Scores are sums of rows; PyTorch would copy a matrix of columns for every list."""
     model = learned(history_of([(0, 0), (0, 1), (1, 1), (1, 2)]))
     assert model.weight.is_contiguous()
-    assert model.gram.is_contiguous()
+    assert model.counts.is_contiguous()
 
 
 def test_it_reads_the_history_alone() -> None:
@@ -158,11 +159,11 @@ def test_the_number_of_threads_does_not_show_in_the_matrix(n_threads: int) -> No
     rng = np.random.default_rng(1)
     pairs = rng.permutation(40 * 200)[:2000]
     history = History.of(pairs // 200, pairs % 200)
-    alone = learned(history).gram
+    alone = learned(history).counts
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
-        assert torch.equal(learned(history).gram, alone)
+        assert torch.equal(learned(history).counts, alone)
     finally:
         torch.set_num_threads(before)
 
@@ -177,7 +178,7 @@ def test_the_future_has_no_part_in_the_ridge() -> None:
 # ── weights ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", [PopularityScorer, ItemItemScorer])
+@pytest.mark.parametrize("kind", [PopularityScorer, ItemItemScorer, TransitionsScorer])
 @given(pairs=PAIRS, behind=st.sets(st.integers(0, 6)), weight=st.integers(1, 4))
 def test_a_weight_counts_like_that_many_copies_of_a_user(
     kind: type[ClosedFormScorer], pairs: list[tuple[int, int]], behind: set[int], weight: int

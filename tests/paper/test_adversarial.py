@@ -249,6 +249,19 @@ def test_what_is_captured_is_the_same_step(model: str) -> None:
     assert not engines[1]._have_known.all()
 
 
+@pytest.mark.few(1)
+@CASES
+def test_what_is_captured_is_the_same_step_in_double_precision(model: str, optimizer: Any) -> None:
+    """In single precision the last digit of the start decides the loss after a few epochs, of either engine."""
+    captured, eager = (job_of(model, optimizer, dropout=0.0, learning_rate=1e-3) for _ in range(2))
+    for job in (captured, eager):
+        job.model.double()
+    engines = CapturedAdversarialEngine(captured, gamma=2.0), AdversarialEngine(eager, gamma=2.0)
+    for epoch in range(2):
+        losses = [engine.epoch(np.arange(N_BATCHES), KEY + epoch) for engine in engines]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-8)
+
+
 def test_who_takes_the_steps() -> None:
     for name in ("auto", "reference"):
         job = job_of()

@@ -15,7 +15,7 @@ from fairstream.evaluation import top_k
 from support import make_recommender
 
 QUICK: dict[str, Any] = {"pretrain_epochs": 2, "embedding_dim": 8, "device": "cpu"}
-READERS = ["item-item", "gru", "sasrec", "blend"]
+READERS = ["item-item", "transitions", "gru", "sasrec", "blend"]
 MODELS = ["mf", "recent-popularity", *READERS]
 
 

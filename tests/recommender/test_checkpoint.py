@@ -306,7 +306,7 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("model", ["mf", "item-item", "blend"])
+@pytest.mark.parametrize("model", ["mf", "item-item", "transitions", "blend"])
 def test_a_mapped_checkpoint_recommends_and_observes_the_same_and_learns_nothing(model: str, tmp_path: Path) -> None:
     recommender, (_, later, _) = fitted(model), parts()[0]
     recommender.save(tmp_path)

@@ -18,7 +18,7 @@ import fairstream
 from fairstream import FairRecommender, Period, Plan, Strategy, read_events, synthetic_stream
 from fairstream.data import History
 from fairstream.errors import ConfigurationError
-from fairstream.models import ItemItemScorer, ModelFactory, PopularityScorer
+from fairstream.models import ItemItemScorer, ModelFactory, PopularityScorer, TransitionsScorer
 from fairstream.recommender.jobs import MIN_USERS_OF_AN_ITEM
 from fairstream.testing import check_model
 from support import make_recommender
@@ -26,7 +26,7 @@ from support import make_recommender
 STREAM = synthetic_stream(n_users=60, n_items=30, n_events=1200, seed=3)
 EVENTS, USERS = STREAM.events, STREAM.users
 FIRST, LATER, LAST = EVENTS.slice(0, 700), EVENTS.slice(700, 300), EVENTS.slice(1000)
-MODELS = pytest.mark.parametrize("model", ["popularity", "recent-popularity", "item-item"])
+MODELS = pytest.mark.parametrize("model", ["popularity", "recent-popularity", "item-item", "transitions"])
 
 
 def fitted(
@@ -92,7 +92,9 @@ def test_who_is_forgotten_might_never_have_been_there(model: str, tmp_path: Path
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
                 assert not value[~torch.from_numpy(known)].any()
         one.update(without(LAST, gone), users=USERS)
-    assert set(rec.recommend(gone)["source"].to_pylist()) <= {"popularity" if model == "item-item" else "model"}
+    assert set(rec.recommend(gone)["source"].to_pylist()) <= {
+        "popularity" if model in ("item-item", "transitions") else "model"
+    }
 
 
 @MODELS
@@ -128,13 +130,13 @@ def test_observed_events_are_learned_later_or_never(model: str, learn_later: boo
         else:
             assert one.state.unlearned.tolist() == list(range(len(FIRST), len(FIRST) + len(LATER)))
     if model == "item-item":  # of a user with observed events nothing may be taken off that was never added
-        assert float(tensors(rec)["gram"].min()) >= 0
+        assert float(tensors(rec)["counts"].min()) >= 0
         x = np.zeros((rec.state.history.n_users, rec.model.n_items))
         learned = np.delete(np.arange(len(EVENTS)), rec.state.unlearned)
         history = rec.state.history
         x[history.users[learned], history.items[learned]] = 1
         n = np.maximum(1, x.sum(axis=1, keepdims=True))
-        np.testing.assert_allclose(tensors(rec)["gram"].numpy(), x.T @ (x / np.sqrt(n)), atol=1e-9)
+        np.testing.assert_allclose(tensors(rec)["counts"].numpy(), x.T @ (x / np.sqrt(n)), atol=1e-9)
 
 
 def test_newcomers_are_served_from_their_first_event_on() -> None:
@@ -172,7 +174,7 @@ def test_events_of_a_group_that_is_behind_count_more(advantaged: str, behind: st
     assert tensors(rec)["popularity"].tolist() == counts_of(known, rec, 2.5, behind)
 
 
-@pytest.mark.parametrize("model", [PopularityScorer, ItemItemScorer])
+@pytest.mark.parametrize("model", [PopularityScorer, ItemItemScorer, TransitionsScorer])
 def test_weighted_updates_are_exact_and_survive_a_checkpoint(model: ModelFactory, tmp_path: Path) -> None:
     rec = fitted(model, group_weight=3.0)
     rec.save(tmp_path)

@@ -25,7 +25,7 @@ WEIGHTED: list[tuple[str, dict[str, Any]]] = [
     ("gru", {"group_weight": 3.0, **SHORT}),
     ("blend", {"group_weight": 3.0, **SHORT}),
 ]
-MODELS = ["popularity", "recent-popularity", "item-item", "mf", "sasrec", "gru", "blend"]
+MODELS = ["popularity", "recent-popularity", "item-item", "transitions", "mf", "sasrec", "gru", "blend"]
 TARGETS: dict[str, dict[str, Any]] = {"least-regret": {"target": "least-regret"}, "max-gap": {"max_gap": 0.001}}
 LEVEL = Level("minority", 50.0)
 
@@ -100,7 +100,9 @@ def test_one_user_changes_the_tilt_of_an_item_in_one_case_of_five() -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("model", ["item-item", "popularity", "recent-popularity", "sasrec", "gru", "blend"])
+@pytest.mark.parametrize(
+    "model", ["item-item", "transitions", "popularity", "recent-popularity", "sasrec", "gru", "blend"]
+)
 def test_weights_do_the_same_whichever_group_an_identifiable_user_is_in(model: str) -> None:
     options = SHORT if model in ("sasrec", "gru", "blend") else {}
     world = World.made("new")

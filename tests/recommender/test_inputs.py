@@ -131,7 +131,7 @@ class TestRepeats:
         rec = make_recommender("item-item").fit(log)
         for start in range(1300, 2500, 400):
             rec.update(events.slice(start, 400), users=STREAM.users)
-        np.testing.assert_allclose(rec.model.gram.numpy(), once.model.gram.numpy(), atol=1e-9)
+        np.testing.assert_allclose(rec.model.counts.numpy(), once.model.counts.numpy(), atol=1e-9)
 
 
 class TestUpdatesSayWhatIsUnusual:

@@ -151,7 +151,7 @@ def test_an_evaluation_counts_items_without_events_as_found(learned: FairRecomme
 def test_what_has_had_no_event_is_never_a_negative(
     name: str, fairness_weight: float, most_items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "MAX_RANKED_ITEMS", most_items)
+    monkeypatch.setitem(jobs.MAX_RANKED_ITEMS, "cpu", most_items)
     rec = fitted(name, fairness_weight=fairness_weight)
     rec.update(events(10_000, 1, range(40, COLD.start + 4), seed=1))
     model = rec.model.gradient_part

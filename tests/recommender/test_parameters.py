@@ -69,7 +69,7 @@ def test_a_checkpoint_of_an_older_format_is_one_sentence(tmp_path: Path) -> None
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "format": 3}))
     with pytest.raises(
-        fs.CheckpointError, match=r"\A\S+ has checkpoint format 3, this version reads 5; use the [^.]*\Z"
+        fs.CheckpointError, match=r"\A\S+ has checkpoint format 3, this version reads 6; use the [^.]*\Z"
     ):
         fs.load(tmp_path)
 

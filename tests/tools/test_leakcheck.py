@@ -56,6 +56,9 @@ def test_every_number_is_that_of_counting(train: Events, test: Events) -> None:
         assert found["test"][f"n_{name}"] == len(tested)
     assert found["n_duplicates"] == sum(event in train for event in test)
     assert found["n_repeated_pairs"] == sum(event[:2] in [other[:2] for other in train] for event in test)
+    others = {event[0::2] for event in train}
+    n_tied = sum(event[0::2] in {*others, *(e[0::2] for e in test[:at])} for at, event in enumerate(test))
+    assert found["n_tied"] == (n_tied or None)  # the times are numbers that only order the events
     (begin, *_), (*_, end), last = sorted(e[2] for e in test), sorted(e[2] for e in test), max(e[2] for e in train)
     expected = float(last > begin) if begin == end else np.clip((last - begin) / (end - begin), 0, 1)
     assert found["overlap"] == pytest.approx(expected)
@@ -201,3 +204,20 @@ def test_dates_are_shown_as_dates() -> None:
 def test_what_cannot_be_compared_is_refused(train: Any, test: Any, expected: str) -> None:
     with pytest.raises(DataError, match=expected):
         leakcheck(train, test)
+
+
+# ── equal times ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("times", "said"), [([5, 5, 6], "1 of 3 (33.3 %)"), ([4, 5, 6], "0 of 3 (0.0 %)")])
+def test_test_events_at_the_time_of_the_users_previous_one_are_counted(times: list[int], said: str) -> None:
+    train = table([(1, 1, 10**9), (2, 2, 10**9)])
+    report = leakcheck(train, table([(1, item, 10**9 + time) for item, time in enumerate(times, start=3)]))
+    assert said in next(line for line in str(report).splitlines() if "time of the user's previous one" in line)
+    assert ("the task moment counts them as one request" in str(report)) == (report.n_tied == 1)
+
+
+def test_numbers_that_only_order_the_events_have_no_equal_times() -> None:
+    report = leakcheck(table([(1, 1, 1), (2, 2, 2)]), table([(1, 3, 3), (2, 3, 3)]))
+    assert report.n_tied is None
+    assert "previous one" not in str(report)

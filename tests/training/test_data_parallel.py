@@ -48,12 +48,9 @@ def job_for(case: str, **changes: Any) -> TrainingJob:
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     windows = job.batches
-    last = slice(0, len(windows.users) - (len(windows.users) - 1) % windows.size)  # one window in the last batch
-    columns = {name: getattr(windows, name)[last] for name in ("history", "targets", "users", "weights")}
-    sequences = windows.sequences
-    ends = {name: getattr(sequences, name)[last] for name in ("user", "first", "last", "end")}
-    columns["times"] = None if windows.times is None else windows.times[last]
-    windows = replace(windows, **columns, sequences=replace(sequences, **ends))
+    bounds, widths = windows.bounds, windows.widths
+    one = {"bounds": np.insert(bounds, -1, bounds[-1] - 1), "widths": np.append(widths, widths[-1])}
+    windows = replace(windows, **one)  # one window in the last batch
     job = replace(job, batches=windows)
     if by_window:  # neighbouring windows have different groups: each worker alone would see no disparity
         codes = np.full_like(windows.codes, -1)

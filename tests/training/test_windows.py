@@ -95,26 +95,30 @@ def test_windows_over_everything_tile_each_sequence(pieces: list[Pairs], length:
 
 
 @given(PIECES, st.integers(1, 20), st.integers(0, 5))
-def test_trimming_leaves_out_nothing_but_padding(pieces: list[Pairs], length: int, start: int) -> None:
+def test_batches_by_width_leave_out_nothing_but_padding(pieces: list[Pairs], length: int, start: int) -> None:
     log = [pair for piece in pieces for pair in piece]
     assume(len(log) > start)
-    whole, trimmed = (
-        windows_of(history_of(pieces), range(start, len(log)), length=length, with_times=True, trim=trim)
-        for trim in (False, True)
+    whole, grouped = (
+        windows_of(history_of(pieces), range(start, len(log)), length=length, with_times=True, ignores_padding=ignores)
+        for ignores in (False, True)
     )
     most = max(sum(owner == user for owner, _ in log) for user in {user for user, _ in log[start:]})
-    assert trimmed.history.shape[1] == min(length, most)
-    for ours, theirs in ((trimmed, whole), (trimmed.cut_again(3), whole.cut_again(3))):
-        assert (ours.users.tolist(), ours.weights.tolist(), ours.size) == (
-            theirs.users.tolist(),
-            theirs.weights.tolist(),
-            theirs.size,
-        )
-        for name in ("history", "targets", "times"):
-            column, longer = getattr(ours, name), getattr(theirs, name)
-            n_left_out = longer.shape[1] - column.shape[1]
-            assert (longer[:, :n_left_out] == -1).all()
-            assert column.tolist() == longer[:, n_left_out:].tolist()
+    assert grouped.history.shape[1] == min(length, most)
+    for ours, theirs in ((grouped, whole), (grouped.cut_again(3), whole.cut_again(3))):
+        assert contents(ours, length) == contents(theirs, length)
+        for b, width in enumerate(ours.widths.tolist()):
+            at = ours.span(b)
+            assert (ours.history[at, :-width] == -1).all()
+            assert (ours.targets[at, :-width] == -1).all()
+
+
+def contents(windows: Windows, length: int) -> list[Any]:
+    """The windows in an order that does not depend on their batches, padded to `length`."""
+    padding = ((0, 0), (length - windows.history.shape[1], 0))
+    columns = [getattr(windows, name) for name in ("history", "targets", "times")]
+    padded = [np.pad(column, padding, constant_values=-1).tolist() for column in columns]
+    rows = zip(windows.users.tolist(), windows.weights.round(12).tolist(), *padded, strict=True)
+    return sorted(rows)
 
 
 def test_only_events_to_learn_are_targets_and_the_rest_is_what_is_known() -> None:
@@ -230,28 +234,49 @@ def by_hand(job: TrainingJob, order: list[int], key: int) -> float:
 
 
 @pytest.mark.few
-@pytest.mark.parametrize("ignores_padding", [False, True])
 @pytest.mark.parametrize("loss", [bpr_loss, softmax_loss])
 @pytest.mark.parametrize("size", [5, 9, 1000])
-def test_the_loss_is_that_of_a_loop_over_single_events(
-    size: int, loss: Loss, ignores_padding: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Summed, "ignores_padding", ignores_padding)
+def test_the_loss_is_that_of_a_loop_over_single_events(size: int, loss: Loss) -> None:
     job = job_of(loss=loss, size=size, learning_rate=1e-30)  # a model that stands still can be asked again
     order = np.random.default_rng(2).permutation(len(job.batches))
     expected = by_hand(job, order.tolist(), key=11)
     assert WindowEngine(job).epoch(order, 11) == pytest.approx(expected, rel=1e-5)
 
 
-def test_padding_that_is_not_computed_changes_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    n_events = [9, 1, 4, 14, 2]  # of each user, whose last events come in this order
+def test_a_batch_is_computed_without_its_padding() -> None:
+    n_events = [9, 1, 4, 14, 2]  # of each user
     log = [(user, item) for user, n in enumerate(n_events) for item in range(n)]
-    windows = windows_of(history_of([log]), range(len(log)), length=12, size=1000)
+    windows = windows_of(history_of([log]), range(len(log)), length=12, size=3, ignores_padding=True)
+    assert set(windows.widths.tolist()) == {2, 8, 12}
     engine = WindowEngine(replace(job_of(), batches=windows))
     is_target = torch.from_numpy(windows.targets >= 0)
-    whole = engine._states(0, is_target)
-    monkeypatch.setattr(Summed, "ignores_padding", True)
-    torch.testing.assert_close(engine._states(0, is_target), whole)
+    model = engine.job.model
+    assert isinstance(model, WindowScorer)
+    whole = model.states(torch.from_numpy(windows.history))[is_target]
+    parts = [engine._states(b, is_target[windows.span(b)]) for b in range(len(windows))]
+    torch.testing.assert_close(torch.cat(parts), whole)
+
+
+def test_a_few_short_windows_join_longer_ones() -> None:
+    log = [(0, 1), *((1, item) for item in range(20))]
+    windows = windows_of(history_of([log]), range(len(log)), length=12, size=20, ignores_padding=True)
+    assert windows.widths.tolist() == [12]
+
+
+def test_random_cuts_learn_every_event_once_after_other_events() -> None:
+    n_events = [9, 1, 4, 14, 2, 41]
+    log = [(user, item) for user, n in enumerate(n_events) for item in range(n)]
+    windows = windows_of(history_of([log]), range(len(log)), length=5, size=7)
+    whole = sorted(zip(windows.users.repeat((windows.targets >= 0).sum(axis=1)), windows.positives, strict=True))
+    cuts = [windows.cut_again(key) for key in range(20)]
+    for cut in cuts:
+        is_target = cut.targets >= 0
+        assert sorted(zip(cut.users.repeat(is_target.sum(axis=1)), cut.positives, strict=True)) == whole
+        # The place of a target holds the item before it; each user had the items 0, 1, 2 …
+        assert (cut.history[is_target] == cut.targets[is_target] - 1).all()
+    contexts = {tuple(row) for cut in cuts for row in cut.history[cut.users == 5].tolist()}
+    assert len(contexts) > len(windows.history[windows.users == 5])
+    np.testing.assert_array_equal(windows.cut_again(3).history, cuts[3].history)
 
 
 def test_training_on_windows_lowers_the_loss() -> None:

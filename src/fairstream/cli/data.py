@@ -21,6 +21,7 @@ from fairstream.data.datasets.prepare import Prepared, get_dataset
 from fairstream.data.datasets.sources import SOURCES, data_home, difference_from_paper, nearest, recognise
 from fairstream.data.events import open_events
 from fairstream.data.groups import MAX_GROUPS, Codes, GroupValues, encode_groups, n_values
+from fairstream.data.log import note_on_ties
 from fairstream.data.storage import is_log
 from fairstream.display import Table
 from fairstream.errors import DataError
@@ -157,6 +158,7 @@ class Description:
     last_time: str
     ratings: Ratings | None
     n_repeated: int | None  # left out because they repeat a pair; None for a stored log, which does not record it
+    n_tied: int | None  # that have the time of the user's previous event; None if the times only order the events
     group_columns: tuple[GroupColumn, ...]
     notes: tuple[str, ...]
     paper_dataset: str | None  # the paper's data set with these counts
@@ -196,6 +198,7 @@ def describe(source: str | Path) -> Description:
         last,
         ratings,
         n_repeated,
+        log.n_tied(),
         tuple(columns),
         log.notes,
         known.name if known else None,
@@ -241,7 +244,7 @@ def summary(description: Description) -> list[str]:
     if rated is not None:
         ends = "" if rated.mean is None else f"from {rated.lowest:g} to {rated.highest:g}, mean {rated.mean:.2f}; "
         ratings = f"{ends}{rated.n_above:,} of {rated.n_rated:,} are above {rated.above:g} and count"
-    n_repeated, unlike = description.n_repeated, description.difference
+    n_repeated, n_tied, unlike = description.n_repeated, description.n_tied, description.difference
     unusable = [f"{column.name} ({column.problem})" for column in description.group_columns if column.problem]
     has_groups = any(column.values for column in description.group_columns)
     return [
@@ -249,6 +252,7 @@ def summary(description: Description) -> list[str]:
         f"Time: from {description.first_time} to {description.last_time}",
         f"Ratings: {ratings}",
         *([] if n_repeated is None else [f"Repeated pairs of user and item: {n_repeated:,}"]),
+        *([] if n_tied is None else [f"Equal times: {note_on_ties(n_tied, description.n_events)}"]),
         *(f"Note: {note}" for note in description.notes),
         *([] if unlike is None else [f"Not the paper's: {unlike}"]),
         *([f"Columns that make no groups: {', '.join(unusable)}"] if unusable else []),

@@ -42,7 +42,7 @@ def explain(
         ),
     ] = "periods",
     page: Page = Path("explain.html"),
-    task: Annotated[Literal["event", "next"] | None, task_option("the run's first")] = None,
+    task: Annotated[Literal["event", "moment", "next"] | None, task_option("the run's first")] = None,
     metric: Annotated[str | None, metric_option("the run's first")] = None,
     t: Annotated[
         int | None, typer.Option("--t", help="Number of the period to explain.", show_default="the last")

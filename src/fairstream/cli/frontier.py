@@ -71,7 +71,7 @@ def frontier(
         int, typer.Option(help="Updates after pre-training, each tested on the period that follows it.")
     ] = 5,
     pretrain_ratio: Annotated[float, typer.Option(help="Share of the events to pre-train on.")] = 0.7,
-    task: Annotated[Literal["event", "next"], task_option()] = "next",
+    task: Annotated[Literal["event", "moment", "next"], task_option()] = "next",
     metric: Annotated[str, metric_option()] = "ndcg@20",
     min_group_size: MinGroupSize = 20,
     n_resamples: Annotated[

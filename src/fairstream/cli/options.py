@@ -147,7 +147,7 @@ _METRIC = "Metric, as NAME@K."
 
 def task_option(default: str | bool = True, *, more: str = "") -> Any:
     """The option `--task`, with the help of the tasks that all commands have, and `more`."""
-    words = f"event: each event of the next period; next: one list for it{more}."
+    words = f"event: each event of the next period; moment: simultaneous events as one; next: one list for it{more}."
     return typer.Option(help=words, show_default=default, case_sensitive=False)
 
 
@@ -167,7 +167,7 @@ Metrics = Annotated[
     ),
 ]
 Task = Annotated[
-    Literal["event", "next", "remain"] | None,
+    Literal["event", "moment", "next", "remain"] | None,
     task_option("remain, or one that all runs have", more="; remain: one for everything after it"),
 ]
 MinGroupSize = Annotated[int, typer.Option(min=1, help="A group with fewer tested users is not compared.")]

@@ -21,8 +21,11 @@ from fairstream.display import Summary, Tabular
 from fairstream.errors import DataError
 from fairstream.periods import seconds_of, unit_of
 from fairstream.plotting import area_chart
+from fairstream.text import percent
 
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _IDS_AT_ONCE = 1 << 16
+MIN_SHARE_OF_TIES = 0.01  # of the tested events, for a note of a run
 _IN_NO_GROUP = ": they count overall and in no group"
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", None: "no unit"}
 
@@ -228,6 +231,22 @@ class EventLog(Tabular):
             return ()
         return (f"{n_older} of {len(self)} events are older than the latest known event: they are added after it",)
 
+    @cached_property
+    def _is_tied(self) -> Mask:
+        return tied_events(self.users, self.times)
+
+    def n_tied(self, span: slice = slice(None)) -> int | None:
+        """Return how many events at these positions have the same time as the user's previous event.
+
+        None if no event has and the times are numbers that only order the events.
+
+        >>> from fairstream import read_events
+        >>> read_events(pa.table({"user": [1, 2, 1], "item": [1, 2, 3], "time": [4, 4, 4]})).n_tied()
+        1
+        """
+        n = int(self._is_tied[span].sum())
+        return None if n == 0 and self.seconds is None else n
+
     def n_users_after(self, n_events: int) -> int:
         """Return the number of users among the first `n_events` events."""
         return int(self.users[:n_events].max(initial=-1)) + 1
@@ -314,6 +333,31 @@ def require_events(n_events: int) -> None:
 def is_chronological(times: np.ndarray[Any, Any]) -> bool:
     """Return whether no event comes before an earlier one."""
     return bool(np.all(times[:-1] <= times[1:]))
+
+
+def tied_events(users: Rows, times: np.ndarray[Any, Any]) -> Mask:
+    """(N,) whether each event has the same time as the user's previous one; the events are in chronological order.
+
+    >>> tied_events(np.array([0, 1, 0, 0]), np.array([5, 5, 5, 6])).tolist()
+    [False, False, True, False]
+    """
+    order = np.argsort(users, kind="stable")
+    users, times = users[order], times[order]
+    is_tied = np.zeros(len(users), np.bool_)
+    is_tied[order[1:]] = (users[1:] == users[:-1]) & (times[1:] == times[:-1])
+    return is_tied
+
+
+def note_on_ties(n_tied: int, n_events: int, events: str = "events") -> str:
+    """Say how many events have the same time as the user's previous one, and what that means.
+
+    >>> note_on_ties(0, 10)
+    "0.0 % of the events have the same time as the user's previous one"
+    """
+    share = f"{percent(n_tied / n_events)} of the {events} have the same time as the user's previous one"
+    if not n_tied:
+        return share
+    return f"{share}: the order among them may be that of a file; the task moment counts them as one request"
 
 
 def notes_on_order(*, was_sorted: bool, n_repeated: int, repeats: Repeats = "first") -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairstream.evaluation.by_group import Estimate, GroupScores, group_statistics, panel_scores
 from fairstream.evaluation.gap import Composition, GapExplanation, GroupOutlook, Trial, seed_certificate
-from fairstream.evaluation.lists import ItemLists, Lists, Truth
+from fairstream.evaluation.lists import ItemLists, Lists, PeriodTask, Truth, check_period_task
 from fairstream.evaluation.metrics import DEFAULT_METRICS, METRICS, Metric, MetricAtK, built_in, resolve_metrics
 from fairstream.evaluation.paired import Paired
 from fairstream.evaluation.recommendations import RecommendationComparison, SystemDifference, evaluate_recommendations
@@ -34,6 +34,7 @@ __all__ = [
     "Metric",
     "MetricAtK",
     "Paired",
+    "PeriodTask",
     "RecommendationComparison",
     "Slice",
     "Statistics",
@@ -43,6 +44,7 @@ __all__ = [
     "UserResults",
     "best_items",
     "built_in",
+    "check_period_task",
     "evaluate_recommendations",
     "group_statistics",
     "panel_scores",

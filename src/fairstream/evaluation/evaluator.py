@@ -12,10 +12,10 @@ import torch
 from fairstream.data import Groups, History, Rows
 from fairstream.errors import ConfigurationError
 from fairstream.evaluation.by_group import GroupScores, check_resampling
-from fairstream.evaluation.lists import Floats, Lists, Mask, Truth
+from fairstream.evaluation.lists import Floats, Lists, Mask, PeriodTask, Truth
 from fairstream.evaluation.metrics import DEFAULT_METRICS, Metric, MetricAtK, built_in, resolve_metrics
 from fairstream.evaluation.ranking import evaluating
-from fairstream.evaluation.requests import Requests
+from fairstream.evaluation.requests import Moments, Requests
 from fairstream.evaluation.resampling import GroupPanel
 from fairstream.evaluation.results import EvaluatedLists, Evaluation, Slice, cut_slices
 from fairstream.evaluation.top_k import top_k_at_levels, top_k_of_all
@@ -86,8 +86,9 @@ class Evaluator:
         history: History,
         contexts: ContextBuilder,
         t: int,
-        by_event: bool = False,
+        task: PeriodTask = "next",
         times: Floats | None = None,
+        moments: Moments | None = None,
     ) -> Evaluation:
         """Test a model on the events `users`, `items`, in chronological order, which come after `history`.
 
@@ -95,24 +96,26 @@ class Evaluator:
         period t seeds the random draws.
 
         By default there is one list for each user after `history`, tested on all of the user's events (the tasks `next`
-        and `remain`). With `by_event` there is one for each event, from everything that the user did before it, tested
-        on its item; a user's value is the mean over the user's events (the task `event`). The `times` of the events, in
-        seconds since 1970, are then those of the requests.
+        and `remain`). In the task `event` there is one for each event, from everything that the user did before it,
+        tested on its item; a user's value is the mean over the user's events. The `times` of the events, in seconds
+        since 1970, are then those of the requests. In the task `moment` a user's events with equal `moments`, times in
+        any unit, share one list; without `moments` they all differ.
         """
         if not 1 <= self.depth <= history.n_items:
             raise ConfigurationError(
                 f"k must be between 1 and the number of known items, {history.n_items}, got {self.depth}"
             )
-        contexts = replace(contexts, task="event" if by_event else "next")
-        if by_event:
-            requests = Requests.of_events(users, items, history, contexts, times)
-        else:
+        contexts = replace(contexts, task="next" if task == "next" else "event")
+        if task == "next":
             requests = Requests.of_period(users, items, history, contexts)
+        else:
+            moments = moments if task == "moment" else None
+            requests = Requests.of_events(users, items, history, contexts, times, moments)
         is_cold = requests.users >= history.n_users
         n_cold = len(np.unique(requests.users[is_cold]))
         is_tested = self._tested(is_cold)
         requests, is_cold, draw = requests.where(is_tested), is_cold[is_tested], (t, len(users))
-        levels, hits = self._levels(history, by_event=by_event), None
+        levels, hits = self._levels(history, task), None
         with torch.no_grad():
             if levels:
                 lists, hits = self._lists_at_levels(model, requests, history, tilts(history, self.groups, levels))
@@ -172,15 +175,15 @@ class Evaluator:
         fallback, others = self._newcomers(model, requests.where(~by_model), history)
         return lists.merge(self._rank(fallback, others, self.depth, history, draw, " of newcomers"), by_model)
 
-    def _levels(self, history: History, *, by_event: bool) -> tuple[Level, ...]:
+    def _levels(self, history: History, task: PeriodTask) -> tuple[Level, ...]:
         """The levels of the groups that the history knows; none where the main metric needs more than the hits.
 
-        The task `event` has many more lists, so it is tested at fewer levels.
+        The tasks `event` and `moment` have many more lists, so they are tested at fewer levels.
         """
         names, main = self.groups.names[: self.groups.n_groups_among(history.n_users)], self.resolved_metrics[0]
         if not self.at_levels or len(names) < 2 or main in self.stored_metrics:
             return ()
-        return levels_of(names, COARSE_LADDER if by_event else None)
+        return levels_of(names, None if task == "next" else COARSE_LADDER)
 
     def _lists_at_levels(self, model: Scorer, requests: Requests, history: History, tilts: Tilt) -> tuple[Lists, Mask]:
         """The lists as served, and (L, R, depth) their hits at each level."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -13,6 +13,15 @@ from fairstream.errors import ConfigurationError
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+PeriodTask = Literal["event", "moment", "next"]
+"""When the lists of a test on one period are made: at each event, at each moment with events, or once."""
+
+
+def check_period_task(task: str) -> PeriodTask:
+    """Return the task; raise a ConfigurationError if it is unknown."""
+    if task not in get_args(PeriodTask):
+        raise ConfigurationError(f"task must be one of {', '.join(get_args(PeriodTask))}, got {task!r}")
+    return cast("PeriodTask", task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +140,7 @@ class Truth:
     """The events that the lists of U users are tested on, and what was known before them.
 
     In the task `event` each event has a list: U counts the events, and a user with several events occurs several
-    times.
+    times. So does a user with several moments in the task `moment`.
     """
 
     users: Rows
@@ -143,7 +152,7 @@ class Truth:
     known: TrainingHistory | None = None
     """The events before the test; None for tables of lists, which do not contain them."""
     before: Rows | None = None
-    """(U,) in the task `event`, the position of each event among those observed so far."""
+    """(U,) in the tasks `event` and `moment`, the position of each list among the events observed so far."""
 
     @property
     def past(self) -> TrainingHistory:

@@ -1,4 +1,4 @@
-"""The lists that a test requests of a model, one for each user or for each event, and their ranking in blocks.
+"""The lists that a test requests of a model, one for each user, event or moment, and their ranking in blocks.
 
 The last bit of a matrix product depends on the shapes of the matrices. The tasks of a cluster therefore rank the same
 whole blocks as a single process, and the lists are equal bit for bit.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairstream.data import History, Rows, SeenItems
-from fairstream.data.log import first_of_each, pair_keys
+from fairstream.data.log import first_of_each, pair_keys, tied_events
 from fairstream.distributed import PROCESS_BYTES, current_cluster
 from fairstream.evaluation.lists import Floats, ItemLists, Mask, TrainingHistory, Truth
 from fairstream.models import Context, ContextBuilder, Scorer
@@ -22,6 +22,7 @@ from fairstream.models import Context, ContextBuilder, Scorer
 Rank = Callable[[range], Any]
 """From a block of requests to its ranked lists; for a cluster it is pickled, with all that it refers to."""
 Write = Callable[[slice, Any], None]  # called with the rows of a block, and its ranked lists
+Moments = np.ndarray[Any, Any]  # times in any unit
 _TASKS_PER_CPU = 4
 
 
@@ -29,14 +30,14 @@ _TASKS_PER_CPU = 4
 class Requests:
     """Requested lists, one a row, and what they are tested on."""
 
-    users: Rows  # (R,) user rows, sorted; in the task `event` a user's events follow each other in chronological order
+    users: Rows  # (R,) user rows, sorted; several lists of one user are in chronological order
     positives: ItemLists  # the items that each list should hold
     history: History  # the users' events; their items are left out of the users' lists
     contexts: ContextBuilder
     before: Rows | None = None
-    """(R,) in the task `event`, the position in `history` of each list; None: all lists come at its end."""
-    n_earlier: Rows | None = None  # (R,) in the task `event`, the number of the user's events before each
-    seconds: Floats | None = None  # (R,) in the task `event`, the time of each tested event; None: unknown
+    """(R,) in the tasks `event` and `moment`, the position in `history` of each list; None: all come at its end."""
+    n_earlier: Rows | None = None  # (R,) in the same tasks, the number of the user's events before each
+    seconds: Floats | None = None  # (R,) in the same tasks, the time of each request; None: unknown
 
     @classmethod
     def of_period(cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder) -> Requests:
@@ -50,9 +51,18 @@ class Requests:
 
     @classmethod
     def of_events(
-        cls, users: Rows, items: Rows, history: History, contexts: ContextBuilder, times: Floats | None = None
+        cls,
+        users: Rows,
+        items: Rows,
+        history: History,
+        contexts: ContextBuilder,
+        times: Floats | None = None,
+        moments: Moments | None = None,
     ) -> Requests:
         """Request one list for each event, from everything before it, and test it on the event's item.
+
+        With `moments`, the times of the events, a user's events with the same time share a list, made from everything
+        before the first of them.
 
         The model reads earlier events of the period, but was not trained on them. It has no row for items that are not
         in `history`, so it does not read events with them. It also reads events that repeat an item of the user; they
@@ -67,14 +77,19 @@ class Requests:
         # The user's events in the history, and those before this one in the period: `rows` is sorted.
         n_earlier = history.n_events_of(rows) + np.arange(len(rows)) - np.searchsorted(rows, rows)
         before, tested, seconds = before[order], items[order], None if times is None else times[order]
+        is_tied = np.zeros(len(rows), np.bool_) if moments is None else tied_events(rows, moments[order])
+        request = np.cumsum(~is_tied) - 1  # of each event
         # Whether the event is the user's first with its item, here and in the history.
         is_first = np.zeros(len(rows), np.bool_)
         is_first[first_of_each(pair_keys(rows, tested))] = True
         is_first &= ~history.seen.has(rows, tested)
-        if not is_first.all():
-            rows, tested, before, n_earlier = (part[is_first] for part in (rows, tested, before, n_earlier))
-            seconds = None if seconds is None else seconds[is_first]
-        positives = ItemLists(np.arange(len(rows) + 1), tested)
+        in_order = np.lexsort((tested, request))  # the lists of `ItemLists` are sorted
+        tested, begins = tested[in_order[is_first[in_order]]], np.flatnonzero(~is_tied)
+        counts = np.bincount(request[is_first], minlength=len(begins))
+        begins, counts = begins[counts > 0], counts[counts > 0]
+        rows, before, n_earlier = (part[begins] for part in (rows, before, n_earlier))
+        seconds = None if seconds is None else seconds[begins]
+        positives = ItemLists(np.concatenate([[0], np.cumsum(counts)]), tested)
         return cls(rows, positives, observed, contexts.observing(observed), before, n_earlier, seconds)
 
     def __len__(self) -> int:

@@ -60,7 +60,7 @@ class EvaluatedLists:
     codes: Codes  # (R,) the group of each list's user
     is_cold: Mask  # (R,) whether the user had no event before the period
     n_rankable: int  # items from this row on could not be recommended
-    n_earlier: Rows | None = None  # (R,) in the task `event`, the number of the user's events before each
+    n_earlier: Rows | None = None  # (R,) in the tasks `event` and `moment`, the number of the user's events before each
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,8 +99,8 @@ class Evaluation(Tabular):
     notes: tuple[str, ...] = ()
     """What was left out, assumed, or is unusual: one sentence each."""
     n_cold_users: int | None = None
-    """Users without history; `strict` tests them too, on the fallback (in the task `event` until they have one).
-    None: unknown for the lists of other recommenders."""
+    """Users without history; `strict` tests them too, on the fallback (with several lists, until they
+    have one). None: unknown for the lists of other recommenders."""
     n_without_list: int = 0
     """Users without a list in those of another recommender: tested with an empty one, or excluded."""
     slices: Mapping[str, Slice] = field(default_factory=dict)
@@ -267,8 +267,8 @@ def cut_slices(test: EvaluatedLists) -> Iterator[tuple[str, Mask, Lists, Truth]]
 
     `warm_users`, `cold_users` and `no_group` are parts of the users. In `cold_items` (items without
     events, which only a recommender that knows their content can rank) and `new_items` (items that
-    arrived with the last period) only these items count as positives. The task `event` has more
-    slices, by the number of the user's events before each list.
+    arrived with the last period) only these items count as positives. The tasks `event` and
+    `moment` have more slices, by the number of the user's events before each list.
     """
     lists, truth, history, n_earlier = test.lists, test.truth, test.truth.past.history, test.n_earlier
     masks = {"warm_users": ~test.is_cold, "cold_users": test.is_cold, "no_group": test.codes == UNKNOWN}

@@ -63,7 +63,8 @@ class AggregateMetric:
 class UserResults:
     """The tested users and the ranks of their hits: enough to compute the built-in metrics again.
 
-    A user has one list, or in the task `event` one for each event; a user's value is the mean over the user's lists.
+    A user has one list, or in the task `event` one for each event and in `moment` one for each moment; a user's value
+    is the mean over the user's lists.
     """
 
     users: Rows
@@ -75,7 +76,7 @@ class UserResults:
     """NAME@K → (U,) values of metrics that the hits and the name do not determine; empty if no user was tested."""
     totals: Mapping[str, AggregateMetric] = field(default_factory=dict)
     """NAME@K → metrics with one number for all users."""
-    n_lists: Rows | None = None  # (U,) in the task `event`, the number of each user's lists; None: one each
+    n_lists: Rows | None = None  # (U,) in these tasks, the number of each user's lists; None: one each
     levels: tuple[Level, ...] = ()  # the levels of `level_values`, `NO_LEVEL` first
     level_values: Array | None = None  # (U, L) the users' values of the main metric at each level
     strata: Codes | None = None  # (U,) what the user's history is like, see `strata_of`

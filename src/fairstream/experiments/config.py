@@ -17,10 +17,12 @@ from fairstream.training import RuntimeConfig
 
 TASK_NAMES = {  # the last two: Section 4.1 of the paper
     "event": "each event of the next period (next event)",
+    "moment": "each moment of the next period, with all of a user's events at that time",
     "next": "the next period (Task-N)",
     "remain": "everything after the period (Task-R)",
 }
 TASKS = tuple(TASK_NAMES)
+DEFAULT_TASKS = ("event", "next", "remain")
 PAPER_TASKS = ("remain", "next")
 REPAIRS = ("leak", "ranking", "ndcg", "cold-users", "optimizer")
 """Repairs of the paper's protocol; `fairstream.paper.protocol` describes each."""
@@ -32,18 +34,28 @@ class Protocol:
 
     metrics: Mapping[str, Metric] = field(default_factory=lambda: DEFAULT_METRICS)  # by name, the main one first
     defaults: Mapping[str, Any] = field(default_factory=dict)  # for the options of a run
-    tasks: tuple[str, ...] = TASKS  # of a run that names none
+    tasks: tuple[str, ...] = DEFAULT_TASKS  # of a run that names none
     way_of_testing: tuple[bool, ...] = (True, True, True)
     """Whether all items are ranked, the NDCG is true, and newcomers are tested: equal in runs to be compared."""
     cuts_whole_batches: bool = False  # whether periods are cut in whole batches, and by number alone
     run: Callable[..., Any] | None = None  # its kind of `Run`, with the parameters of `Run`
 
-    def check_events(self) -> None:
-        """Raise a `ConfigurationError` where the task event cannot be evaluated."""
+    def check_task(self, task: str, reranker: str | None = None) -> None:
+        """Raise a `ConfigurationError` if a task with several lists a user cannot be evaluated.
+
+        `reranker` is the method that chooses the lists of all users together, if one does.
+        """
+        if task not in ("event", "moment"):
+            return
         if not all(self.way_of_testing[:2]):
             raise ConfigurationError(
-                "the task event ranks all known items and needs the true NDCG; use the protocol strict, or at least "
-                "paper+ranking+ndcg"
+                f"the task {task} ranks all known items and needs the true NDCG; use the protocol strict, or at least "
+                f"paper+ranking+ndcg"
+            )
+        if reranker is not None:
+            raise ConfigurationError(
+                f"the task {task} makes a list for one user at a time, and {reranker} chooses the lists of all users "
+                f"together; evaluate it on the tasks next and remain"
             )
 
 
@@ -86,17 +98,18 @@ class RunConfig(MethodConfig, RuntimeConfig):
     model_config = ConfigDict(extra="allow")  # the options of the method
 
     model: str = "blend"
-    """Base recommender: blend (sasrec, item-item and popularity, weighted by their results on the last period), mf \
-(matrix factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in closed \
-form), gru and sasrec (they read the user's latest items in order), popularity, recent-popularity, or a registered \
-model; mf is the default under the paper's protocol and for Adver. Some models set other defaults for the options \
-below."""
+    """Base recommender: blend (sasrec, item-item, transitions and popularity, weighted by their results on the last \
+period), mf (matrix factorisation), ncf (neural collaborative filtering), item-item (regression on the user's items in \
+closed form), transitions (which items follow which), gru and sasrec (they read the user's latest items in order), \
+popularity, recent-popularity, or a registered model; mf is the default under the paper's protocol and for Adver. Some \
+models set other defaults for the options below."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute, as NAME@K; by default those of the protocol at k."""
     tasks: tuple[str, ...] = ()
     """What is evaluated after each update: event (at each event of the next period, from everything \
-before it), next (one list a user for the next period), remain (for everything after it); by default all \
-of them under strict, and next and remain under the paper's protocol and for methods that rerank."""
+before it), moment (the same, with one list for a user's simultaneous events), next (one list a user for \
+the next period), remain (for everything after it); by default all but moment under strict, and next and \
+remain under the paper's protocol and for methods that rerank."""
     plugins: tuple[str, ...] = ()
     """Modules, or .py files, that register custom models, losses, metrics and strategies."""
     protocol: str = "strict"
@@ -187,14 +200,9 @@ model on the new period, too, and repeats the update without the fairness lever,
     @model_validator(mode="after")
     def _tasks_fit(self) -> Self:
         if self.explain and not self.explained_tasks:
-            raise ValueError("explain is about the tasks event and next; evaluate one of them, too")
-        if "event" in self.tasks:
-            protocol_of(self.protocol).check_events()
-            if METHODS[self.method].lever == "lists":
-                raise ValueError(
-                    f"the task event makes a list for one user at a time, and {self.method} chooses the lists of all "
-                    f"users together; evaluate it on the tasks next and remain"
-                )
+            raise ValueError("explain is about the tasks event, moment and next; evaluate one of them, too")
+        for task in self.tasks:
+            protocol_of(self.protocol).check_task(task, self.method if METHODS[self.method].lever == "lists" else None)
         return self
 
     @model_validator(mode="after")

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 
 from fairstream.display import Summary, Table, Tabular
-from fairstream.evaluation import Estimate, GroupScores
+from fairstream.evaluation import Estimate, GroupScores, PeriodTask
 from fairstream.evaluation.score_cells import CHANCE_MARK, gap_cells, regret_cells, shown_groups
 from fairstream.experiments.compare import ON_FRONT, estimate_columns
-from fairstream.models import Level, Task
+from fairstream.models import Level
 from fairstream.models.levels import ALONE
 from fairstream.objectives import DisparityLoss
 from fairstream.plotting import tradeoff_chart
@@ -22,7 +22,7 @@ from fairstream.strategies import MaxGap
 from fairstream.text import between, counted, number, percent, signed, signed_percent
 
 MAX_LOSS: Final = 0.01  # the share of the quality that may be lost by default
-FRONTIER_TASKS = {"event": "at each event", "next": "in one list a period"}
+FRONTIER_TASKS = {"event": "at each event", "moment": "at each moment", "next": "in one list a period"}
 RECOMMENDED = "◆"
 
 LeverName = Literal["level", "group_weight", "fairness_weight"]
@@ -124,7 +124,7 @@ class Frontier(Tabular):
 
     lever: LeverName
     metric: str
-    task: Task
+    task: PeriodTask
     attribute: str
     """What makes the groups."""
     groups: tuple[str, ...]

@@ -24,6 +24,7 @@ _LEFT_OUT_AT = {
     "update_learning_rate": None,
     "schedule": "constant",
     "activity_exponent": 0.0,
+    "pretrain_visits": None,
     "feature_buckets": 4096,
     "layers": 4,
     "group_weight": 1.0,

@@ -23,6 +23,7 @@ from fairstream.evaluation import (
     Metric,
     MetricAtK,
     Paired,
+    PeriodTask,
     UserResults,
     resolve_metrics,
     score_periods,
@@ -38,7 +39,7 @@ from fairstream.experiments.record import Record
 from fairstream.experiments.run import Run
 from fairstream.experiments.store import Store
 from fairstream.methods import MethodConfig, Parts
-from fairstream.models import MODELS, ClosedFormScorer, Level, Task, levels_of
+from fairstream.models import MODELS, ClosedFormScorer, Level, levels_of
 from fairstream.models.levels import ALONE
 from fairstream.objectives import DisparityLoss
 from fairstream.randomness import Randomness
@@ -177,7 +178,7 @@ def measure_frontier(
     levels: Sequence[float | str] | None,
     n_periods: int,
     pretrain_ratio: float,
-    task: Task,
+    task: PeriodTask,
     metric: str | Mapping[str, Metric],
     max_gap: float | None,
     max_loss: float | None,
@@ -315,7 +316,7 @@ class _Progress:
             self._on_progress(stage, min(1.0, work / self._total))
 
 
-def _furthest_behind(first: Run, task: Task, min_group_size: int) -> str:
+def _furthest_behind(first: Run, task: PeriodTask, min_group_size: int) -> str:
     """Return the group that is furthest behind in the first test, which comes before all tested periods."""
     score = next(iter(first.begin().tasks[task].metrics.values()))
     if score.furthest_behind_group is not None:

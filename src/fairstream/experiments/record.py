@@ -1,8 +1,9 @@
 """A finished run: Parquet in a store, JSON as its export.
 
-The Parquet file has a row for each tested user of each period and task, in the task `event` for each event, with a
-column for each metric that the hits do not determine; everything else is JSON in its metadata, the results compressed.
-A store keeps seconds in a separate file: they differ each time, and a repeated run must give the same bytes.
+The Parquet file has a row for each tested user of each period and task, in the task `event` for each event and in
+`moment` for each moment, with a column for each metric that the hits do not determine; everything else is JSON in its
+metadata, the results compressed. A store keeps seconds in a separate file: they differ each time, and a repeated run
+must give the same bytes.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class Record:
         return [self.tests[result["t"], task] for result in self.about["periods"]]
 
     def table(self) -> pa.Table:
-        """One row for each tested user of each period and task; in the task `event` for each event."""
+        """One row for each tested user of each period and task; in the tasks `event` and `moment` for each list."""
         schema = _with_values(name for tested in self.tests.values() for name in tested.values)
         parts = [_rows(t, task, tested, schema) for (t, task), tested in self.tests.items()]
         return pa.concat_tables([schema.empty_table(), *parts]).combine_chunks()
@@ -303,7 +304,7 @@ def _read_tests(
     tests = {}
     for t, task in [(result["t"], task) for result in record.results for task in result["tasks"]]:
         rows = table.filter((pc.field("t") == t) & (pc.field("task") == task))
-        tested = _tested(rows, record.config["k"], totals.get((t, task), {}), by_event=task == "event")
+        tested = _tested(rows, record.config["k"], totals.get((t, task), {}), has_lists=task in ("event", "moment"))
         tests[t, task] = _with_levels(tested, rows, levels.get((t, task), ()))
     return tests
 
@@ -365,7 +366,7 @@ def _with_levels(tested: UserResults, rows: pa.Table, levels: tuple[Level, ...])
     return replace(tested, strata=strata, levels=levels, level_values=values)
 
 
-def _tested(rows: pa.Table, k: int, totals: Mapping[str, AggregateMetric], *, by_event: bool) -> UserResults:
+def _tested(rows: pa.Table, k: int, totals: Mapping[str, AggregateMetric], *, has_lists: bool) -> UserResults:
     n, ranks = len(rows), rows["hit_ranks"].combine_chunks()
     hits = np.zeros((n, k), np.bool_)
     hits[pc.list_parent_indices(ranks).to_numpy(), ranks.flatten().to_numpy().astype(np.int64) - 1] = True
@@ -375,7 +376,7 @@ def _tested(rows: pa.Table, k: int, totals: Mapping[str, AggregateMetric], *, by
 
     stored = [name for name in rows.column_names if "@" in name and n and not rows[name].null_count]
     first, n_lists = np.arange(n), None
-    if by_event:
+    if has_lists:
         _, first, n_lists = np.unique(column("user", np.int64), return_index=True, return_counts=True)
     return UserResults(
         column("user", np.int64)[first],

@@ -12,9 +12,10 @@ import torch
 
 from fairstream.data import EventLog, History
 from fairstream.data.datasets.sources import recognise
+from fairstream.data.log import MIN_SHARE_OF_TIES, note_on_ties
 from fairstream.display import Summary, Table, Tabular
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, Metric
+from fairstream.evaluation import Evaluation, Evaluator, Metric, check_period_task
 from fairstream.evaluation.by_group import ordered
 from fairstream.evaluation.score_cells import FEW_GROUPS, group_cells, group_headings, regret_sentences
 from fairstream.experiments.config import RunConfig, protocol_of
@@ -61,7 +62,8 @@ class Run(Tabular, Iterator[PeriodResult]):
         self._trainer = self._make_trainer(parts or Parts())
         readable = self._trainer.readable(log)
         self._features = None if readable.features is None else readable.features.of(log.item_ids)
-        self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes)
+        self._tested = slice(self.periods.ends[0], self.periods.ends[-1])
+        self.notes: tuple[str, ...] = (*readable.notes, *self.periods.notes, *self._notes_on_ties())
         if self.groups.is_empty:
             self.notes += (NO_GROUPS,)
         self._trainer.fixed_weights(self.groups)  # raises now, not at the first fit
@@ -87,6 +89,11 @@ class Run(Tabular, Iterator[PeriodResult]):
         config, randomness = self.config, Randomness(self.config.seed)
         options = (config.k, self.groups, randomness, config.min_group_size, config.n_resamples, metrics)
         return Evaluator(*options, at_levels=True)
+
+    def _notes_on_ties(self) -> tuple[str, ...]:
+        n, n_tied = self._tested.stop - self._tested.start, self.log.n_tied(self._tested) or 0
+        is_worth_saying = "event" in self.config.tasks and n_tied >= MIN_SHARE_OF_TIES * n
+        return (note_on_ties(n_tied, n, "tested events"),) if is_worth_saying else ()
 
     def __next__(self) -> PeriodResult:
         before = self.results[-1] if self.results else self.begin()
@@ -121,9 +128,9 @@ class Run(Tabular, Iterator[PeriodResult]):
         """Events that training is expected to visit in each period, all epochs together; the first is pre-training."""
         config, ends = self.config, self.periods.ends
         if isinstance(self._trainer.recipe.strategy, Retrain):
-            return [end * config.pretrain_epochs for end in ends[: self.periods.last]]
+            return [end * config.epochs_on(end) for end in ends[: self.periods.last]]
         updates = np.diff(ends[: self.periods.last]).tolist()
-        return [ends[0] * config.pretrain_epochs, *(n * config.update_epochs for n in updates)]
+        return [ends[0] * config.epochs_on(ends[0]), *(n * config.update_epochs for n in updates)]
 
     def learned(self) -> Tensors:
         """Return the current model and optimizer, and which users the model was trained on."""
@@ -164,7 +171,8 @@ class Run(Tabular, Iterator[PeriodResult]):
     def _events(self, t: int) -> NewEvents:
         at, log = self.periods.span(t), self.log
         ids, times = (log.user_ids, log.item_ids), None if log.seconds is None else log.seconds[at]
-        return NewEvents(log.users[at], log.items[at], *ids, self.groups, features=self._features, times=times)
+        about: dict[str, Any] = {"features": self._features, "times": times, "moments": log.times[at]}
+        return NewEvents(log.users[at], log.items[at], *ids, self.groups, **about)
 
     def _on_epoch(self, t: int) -> Callable[[int, int], None]:
         return lambda done, total: None if self.on_progress is None else self.on_progress(t, done, total)
@@ -252,8 +260,9 @@ class Run(Tabular, Iterator[PeriodResult]):
             history=state.history,
             contexts=state.contexts,
             t=t,
-            by_event=task == "event",
+            task=check_period_task("next" if task == "remain" else task),
             times=None if seconds is None else seconds[span],
+            moments=self.log.times[span],
         )
 
     def _summary(self) -> Summary:
@@ -331,6 +340,7 @@ class Run(Tabular, Iterator[PeriodResult]):
                 "columns": {**asdict(self.log.columns), "text_ids": list(self.log.columns.text_ids)},
                 "period_ends": list(self.periods.ends),
                 "period_begins": begins,
+                "n_tied": self.log.n_tied(self._tested),
             },
             "versions": {**versions(), "device": str(self._trainer.device)},
             "notes": list(self._notes_on_fairness),

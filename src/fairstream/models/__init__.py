@@ -27,6 +27,7 @@ from fairstream.models.scorer import (
 )
 from fairstream.models.sequence import GRU4Rec, GRU4RecScorer, SASRec, SASRecScorer
 from fairstream.models.tables import ItemTable, Table, UserTable
+from fairstream.models.transitions import Transitions, TransitionsScorer
 
 for _name, _model in {
     "mf": MF,
@@ -36,6 +37,7 @@ for _name, _model in {
     "popularity": Popularity,
     "recent-popularity": RecentPopularity,
     "item-item": ItemItem,
+    "transitions": Transitions,
     "blend": Blend,
 }.items():
     MODELS.register(_name, _model)
@@ -75,6 +77,8 @@ __all__ = [
     "Table",
     "Task",
     "Tilt",
+    "Transitions",
+    "TransitionsScorer",
     "UserTable",
     "UserWeights",
     "WindowScorer",

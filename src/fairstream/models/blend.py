@@ -1,10 +1,10 @@
-"""A blend of a sequence model, item–item regression and popularity, with weights learned from recent periods."""
+"""A blend of a sequence model, item–item regression, transitions and popularity; it learns its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,24 +19,26 @@ from fairstream.models.item_item import ItemItem
 from fairstream.models.popularity import PopularityScorer, RecentPopularityScorer
 from fairstream.models.scorer import BlockScorer, Scorer, UserWeights, WindowScorer
 from fairstream.models.sequence import SASRec, SASRecScorer
+from fairstream.models.transitions import Transitions
 
 LENGTHS = (1, 2, 5, 20)  # where ranges of history lengths begin: 0, 1, 2–4, 5–19, 20 and more
 MAX_REQUESTS = 400  # requests of a period that the weights of a task and a range of lengths are learned from, at most
 MAX_CANDIDATES = 1_000  # items that each request compares with its positives, at most
 MEMORY = 8  # periods that count equally in the weights; older ones fade
-HALF_LIVES = (0.1, 0.05, 0.02)  # of recent popularity, as shares of all events
-PARTS = ("sequence", "item-item", "log item-item", "popularity", *(f"popularity of {share}" for share in HALF_LIVES))
+HALF_LIVES = (0.1, 0.05, 0.02, 0.01)  # of recent popularity, as shares of all events
+_PAIRS = ("item-item", "log item-item", "transitions", "log transitions")
+PARTS = ("sequence", *_PAIRS, "popularity", *(f"popularity of {share}" for share in HALF_LIVES))
 _PRIOR: Mapping[Task, tuple[float, ...]] = {
-    "event": (0.8, 0.2, 0.2, 0.0, 0.1, 0.0, 0.0),
-    "next": (0.1, 0.2, 0.3, 0.2, 0.3, 0.0, 0.0),
+    "event": (0.8, 0.2, 0.2, 0.2, 0.3, 0.0, 0.1, 0.0, 0.0, 0.0),
+    "next": (0.1, 0.2, 0.3, 0.0, 0.0, 0.2, 0.3, 0.0, 0.0, 0.0),
 }
-_PRIOR_OF_NEWCOMERS = (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+_PRIOR_OF_NEWCOMERS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 _PRIOR_STRENGTH = 0.01
 _TOLERANCE = 1e-6  # of the likelihood; relevant differences between parts are hundreds of times as large
 _MIN_REQUESTS = 30
 _SCORES_AT_ONCE = 1 << 20
-_ITEM_ITEM_SCALE = 10.0  # brings scores of item–item, mostly below 1, to the range of the other parts
-_MIN_ITEM_ITEM = 1e-2
+_PAIR_SCALE = 10.0  # brings scores of item–item and transitions, mostly below 1, to the range of the other parts
+_MIN_ITEM_ITEM, _MIN_TRANSITION = 1e-2, 1e-3  # smaller scores have the same logarithm
 
 
 class BlendScorer(Scorer):
@@ -54,6 +56,7 @@ class BlendScorer(Scorer):
         *,
         sequence: SASRec | None = None,
         item_item: ItemItem | None = None,
+        transitions: Transitions | None = None,
         with_features: bool = False,
         with_times: bool = False,
     ) -> None:
@@ -62,7 +65,8 @@ class BlendScorer(Scorer):
         self.sequence = (sequence or SASRec()).build(n_users, n_items, **options)
         self.reads_times = self.sequence.reads_times
         self.item_item = (item_item or ItemItem()).build(n_users, n_items)
-        self.history_length = max(self.sequence.history_length, self.item_item.history_length)
+        self.transitions = (transitions or Transitions()).build(n_users, n_items)
+        self.history_length = max(part.history_length for part in (self.sequence, self.item_item, self.transitions))
         recent = (RecentPopularityScorer(n_users, n_items, half_life=share) for share in HALF_LIVES)
         self.popular = nn.ModuleList([PopularityScorer(n_users, n_items), *recent])
         prior = [[_prior(task, length) for length in range(len(LENGTHS) + 1)] for task in TASKS]
@@ -77,11 +81,11 @@ class BlendScorer(Scorer):
     @property
     def notes(self) -> tuple[str, ...]:
         guess = "there were too few events to learn the blend's weights, so they are a guess: update it with more"
-        return (*self.item_item.notes, *(() if bool(self.n_periods.any()) else (guess,)))
+        return (*self.item_item.notes, *self.transitions.notes, *(() if bool(self.n_periods.any()) else (guess,)))
 
     def grow(self, n_users: int, n_items: int) -> None:
         super().grow(n_users, n_items)
-        for part in (self.item_item, *self._popularities()):
+        for part in (self.item_item, self.transitions, *self._popularities()):
             part.grow(n_users, n_items)
 
     # ── scoring ──────────────────────────────────────────────────────────────────────────
@@ -89,7 +93,8 @@ class BlendScorer(Scorer):
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         parts = [
             self.sequence(users, items, self._latest(context)),
-            *_item_item_parts(self.item_item(users, items, context)),
+            *_with_logarithm(self.item_item(users, items, context), _MIN_ITEM_ITEM),
+            *_with_logarithm(self.transitions(users, items, context), _MIN_TRANSITION),
             *(popular[items] for popular in self._log_popularity()),
         ]
         return self._blended(self._weights_of(context), parts)
@@ -108,11 +113,12 @@ class BlendScorer(Scorer):
 
     def _part_scorer(self, users: Tensor, context: Context) -> Callable[[int, int], list[Tensor]]:
         sequence = self.sequence.block_scorer(users, self._latest(context))
-        item_item = self.item_item.block_scorer(users, context)
+        item_item, transitions = (part.block_scorer(users, context) for part in (self.item_item, self.transitions))
         popular = self._log_popularity()
         return lambda start, stop: [
             sequence(start, stop),
-            *_item_item_parts(item_item(start, stop)),
+            *_with_logarithm(item_item(start, stop), _MIN_ITEM_ITEM),
+            *_with_logarithm(transitions(start, stop), _MIN_TRANSITION),
             *(part[start:stop].expand(len(users), -1) for part in popular),
         ]
 
@@ -291,8 +297,8 @@ def _prior(task: Task, length: int) -> tuple[float, ...]:
     return _PRIOR[task] if length else _PRIOR_OF_NEWCOMERS
 
 
-def _item_item_parts(scores: Tensor) -> tuple[Tensor, Tensor]:
-    return scores * _ITEM_ITEM_SCALE, scores.clamp(min=0).add(_MIN_ITEM_ITEM).log()
+def _with_logarithm(scores: Tensor, least: float) -> tuple[Tensor, Tensor]:
+    return scores * _PAIR_SCALE, scores.clamp(min=0).add(least).log()
 
 
 def _length_range(n_events: Tensor) -> Tensor:
@@ -301,19 +307,19 @@ def _length_range(n_events: Tensor) -> Tensor:
 
 
 class Blend(ModelConfig):
-    """A log-linear blend of a sequence model, item–item regression and popularity: s_ui = Σ_p w_p f_p(u, i).
+    """A log-linear blend of a sequence model, two closed forms and popularity: s_ui = Σ_p w_p f_p(u, i).
 
-    The parts f_p are the logits of `sequence`, the scores of `item_item` and their logarithm, and the logarithms of
-    the items' popularity, overall and with three half-lives. The weights w_p depend on the task (the very next
-    event, or a list for the coming period) and on the length of the user's history. Maximum likelihood sets them from
-    how the parts rank new events before learning them: in `fit` the last 5 % of the events, in each update the new
-    period. They are the mean of all periods so far; from the ninth on, older ones fade. With too few events to learn
-    from, they are fixed values, and a note says so.
+    The parts f_p are the logits of `sequence`, the scores of `item_item` and of `transitions` and their logarithms, and
+    the logarithms of the items' popularity, overall and with four half-lives. The weights w_p depend on the task (the
+    very next event, or a list for the coming period) and on the length of the user's history. Maximum likelihood sets
+    them from how the parts rank new events before learning them: in `fit` the last 5 % of the events, in each update
+    the new period. They are the mean of all periods so far; from the ninth on, older ones fade. With too few events to
+    learn from, they are fixed values, and a note says so.
 
     Gradient descent trains the sequence model, with a fairness loss if there is one. Group weights act on all parts
     and on the weights of the blend.
 
-    Cost: that of `SASRec` and of `ItemItem` together.
+    Cost: that of `SASRec`, `ItemItem` and `Transitions` together.
 
     Parameters
     ----------
@@ -321,6 +327,8 @@ class Blend(ModelConfig):
         The sequence model.
     item_item
         The item–item regression.
+    transitions
+        Which items follow which.
 
     References
     ----------
@@ -330,17 +338,24 @@ class Blend(ModelConfig):
     --------
     >>> model = Blend(sequence=SASRec(length=100)).build(n_users=3, n_items=5)
     >>> model.sequence.history_length, [round(weight, 1) for weight in model.weights[0, 3].tolist()]
-    (100, [0.8, 0.2, 0.2, 0.0, 0.1, 0.0, 0.0])
+    (100, [0.8, 0.2, 0.2, 0.2, 0.3, 0.0, 0.1, 0.0, 0.0, 0.0])
 
     """
 
     scorer = BlendScorer
     sequence: SASRec = SASRec()
     item_item: ItemItem = ItemItem()
+    transitions: Transitions = Transitions()
 
     def build(self, n_users: int, n_items: int, *, with_features: bool = False, with_times: bool = False) -> Scorer:
-        parts: dict[str, Any] = {"sequence": self.sequence, "item_item": self.item_item}
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("sequence", "item_item", "transitions")}
         return BlendScorer(n_users, n_items, **parts, with_features=with_features, with_times=with_times)
+
+    def defaults_on(self, device: str) -> Mapping[str, Any]:
+        return self.sequence.defaults_on(device)
+
+    def sized(self, device: str) -> Self:
+        return self.with_options(sequence=self.sequence.sized(device))
 
     @property
     def reads_features(self) -> bool:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -29,8 +29,8 @@ class ModelConfig(Configuration):
     Examples
     --------
     >>> from fairstream.models import SASRec
-    >>> SASRec(length=200, blocks=4).with_options(dropout=0.3)
-    SASRec(length=200, blocks=4, dropout=0.3)
+    >>> SASRec(length=200, blocks=2).with_options(dropout=0.3)
+    SASRec(length=200, blocks=2, dropout=0.3)
 
     """
 
@@ -54,6 +54,11 @@ class ModelConfig(Configuration):
         return self.model_dump(mode="json")
 
     @property
+    def given(self) -> dict[str, Any]:
+        """The hyperparameters that were given, as JSON holds them."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    @property
     def registered_name(self) -> str | None:
         """The name in the registry; None: it has none."""
         return MODELS.name_of(type(self))
@@ -67,10 +72,17 @@ class ModelConfig(Configuration):
     def _unknown(cls, name: str) -> str:
         return _unknown_setting(name, MODELS.name_of(cls) or cls.__name__, cls.model_fields)
 
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """Training settings that suit the model better than the paper's."""
+    def defaults_on(self, device: str) -> Mapping[str, Any]:
+        """Training settings that suit the model better than the paper's, on a device: "cpu" or "cuda"."""
         return self.scorer.defaults
+
+    def sized(self, device: str) -> Self:
+        """Return the model with the defaults of a device, which only the settings that were not given have."""
+        return self
+
+    def with_options(self, **options: Any) -> Self:
+        """Return the same model with some settings changed; those that were not given stay so."""
+        return type(self)(**{**self.given, **options})
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,11 @@ class CustomModel:
         parameters = list(inspect.signature(self.factory).parameters.values())
         keywords = [p for at, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY or at > 1]
         return [p for p in keywords if p.name != _TIMES]
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The settings that were given."""
+        return self.settings
 
     @property
     def all_settings(self) -> dict[str, Any]:
@@ -121,10 +138,13 @@ class CustomModel:
                 kind = type(self.factory(1, 1, **self.settings))
         return check_kind(kind)
 
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """Training settings that suit the model better than the paper's."""
+    def defaults_on(self, device: str) -> Mapping[str, Any]:
+        """Training settings that suit the model better than the paper's, on a device: "cpu" or "cuda"."""
         return self.scorer.defaults
+
+    def sized(self, device: str) -> Self:
+        """Return the model itself: it has the same size on every device."""
+        return self
 
     @property
     def reads_features(self) -> bool:
@@ -183,7 +203,7 @@ def resolve_model(
         )
     given = _nested(settings or {})
     if isinstance(model, ModelConfig):
-        return model.with_options(**_merged(model.model_dump(), given)) if given else model
+        return model.with_options(**_merged(model.given, given)) if given else model
     if isinstance(model, CustomModel):
         return CustomModel(model.factory, {**model.settings, **given}) if given else model
     part = MODELS[model] if isinstance(model, str) else model
@@ -204,7 +224,7 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         first, _, rest = name.partition(".")
         if rest:
             part = nested.get(first, {})
-            part = part.model_dump() if isinstance(part, ModelConfig) else part
+            part = part.given if isinstance(part, ModelConfig) else part
             if not isinstance(part, Mapping):
                 raise ConfigurationError(f"{first} is a part of the model and {name} its setting; give one of them")
             nested[first] = _merged(part, _nested({rest: value}))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,31 +14,30 @@ from torch import Tensor
 
 from fairstream.compiled import njit, parallel_ranges
 from fairstream.data import History, Rows, SeenItems
-from fairstream.data.history import Positions
+from fairstream.data.history import Floats, Positions
 from fairstream.errors import ModelError
 from fairstream.models.config import ModelConfig
 from fairstream.models.context import Context
 from fairstream.models.scorer import ClosedFormScorer, UserWeights
 
 _SCORES_AT_ONCE = 1 << 22
-_STRIPES = 64
+STRIPES = 64  # each thread adds to the rows of some stripes
 
 
-class ItemItemScorer(ClosedFormScorer):
-    """s_ui = Σ_j B_ji over the items j of the user's history; see `ItemItem`."""
+class ItemPairScorer(ClosedFormScorer):
+    """s_ui = Σ_j a_j W_ji over the items j of the user's history, with W computed from sums over pairs of items."""
 
-    history_length = 1000
-    gram: Tensor  # (m, m) G of the items `rows`
-    weight: Tensor  # (m, m) B of the same items
-    rows: Tensor  # (m,) the items of G and B, ascending
+    name: ClassVar[str]
+    """Of the model, in notes."""
+    counts: Tensor  # (m, m) the sums, over pairs of the items `rows`
+    weight: Tensor  # (m, m) W of the same items
+    rows: Tensor  # (m,) the items of both, ascending
 
-    def __init__(
-        self, n_users: int, n_items: int, *, ridge: float = 10.0, activity: float = 0.5, max_items: int = 10_000
-    ) -> None:
+    def __init__(self, n_items: int, max_items: int) -> None:
         super().__init__()
-        self._ridge, self._activity, self._max_items, self._n_items = ridge, activity, max_items, n_items
+        self._max_items, self._n_items = max_items, n_items
         m = min(n_items, max_items)
-        self.register_buffer("gram", torch.zeros(m, m, dtype=torch.float64))
+        self.register_buffer("counts", torch.zeros(m, m, dtype=torch.float64))
         self.register_buffer("weight", torch.zeros(m, m))
         self.register_buffer("rows", torch.arange(m))
 
@@ -50,7 +50,7 @@ class ItemItemScorer(ClosedFormScorer):
         n_kept = len(self.rows)
         if n_kept == self._n_items:
             return ()
-        return (f"item-item knows the {n_kept} most popular of {self._n_items} items; all others score 0",)
+        return (f"{self.name} knows the {n_kept} most popular of {self._n_items} items; all others score 0",)
 
     def grow(self, n_users: int, n_items: int) -> None:
         """Items beyond `max_items` wait for the next `learn`, which may find them popular."""
@@ -58,21 +58,23 @@ class ItemItemScorer(ClosedFormScorer):
         self._n_items = max(n_items, self._n_items)
         if m > before:
             more = (0, m - before, 0, m - before)
-            self.gram, self.weight = F.pad(self.gram, more), F.pad(self.weight, more)
+            self.counts, self.weight = F.pad(self.counts, more), F.pad(self.weight, more)
             self.rows = torch.cat([self.rows, torch.arange(before, m, device=self.rows.device)])
 
     # ── learning ─────────────────────────────────────────────────────────────────────────
 
     def learn(self, history: History, new: Positions, weights: UserWeights | None = None) -> None:
         rows = self._chosen(history)
-        gram = self.gram.numpy(force=True).copy()  # older states keep theirs
+        counts = self.counts.numpy(force=True).copy()  # older states keep theirs
         if not np.array_equal(rows, self.rows.numpy(force=True)):
-            gram, new = np.zeros_like(gram), range(len(history))
+            counts, new = np.zeros_like(counts), range(len(history))
         if len(new) > 0:
-            self._add(gram, rows, history, new, weights)
+            places = np.full(self._n_items, -1, np.int64)
+            places[rows] = np.arange(len(rows))
+            self._add(counts, places, history, new, weights)
         self.rows = torch.from_numpy(rows).to(self.device)
-        self.gram = torch.from_numpy(gram).to(self.device)
-        self.weight = _regression(self.gram, self._ridge)
+        self.counts = torch.from_numpy(counts).to(self.device)
+        self.weight = self._solve()
 
     def _chosen(self, history: History) -> Rows:
         """The most popular items, at most `max_items`; of equals the earlier ones."""
@@ -82,34 +84,24 @@ class ItemItemScorer(ClosedFormScorer):
         counts = np.bincount(history.items, minlength=self._n_items)
         return np.sort(np.argsort(-counts, kind="stable")[:m])
 
-    def _add(
-        self,
-        gram: np.ndarray[Any, np.dtype[np.float64]],
-        rows: Rows,
-        history: History,
-        new: Positions,
-        weights: UserWeights | None,
-    ) -> None:
-        """Replace the parts of the users who have new events."""
-        new = history.first_interactions(new)  # x_u holds zeros and ones: repeats change nothing
-        pairs = SeenItems.from_pairs(history.users_at(new), history.items_at(new))
-        users = pairs.distinct_users()
-        bounds, items = history.seen.lists(users)
-        is_new = pairs.has(np.repeat(users, np.diff(bounds)), items)
-        n_after = np.diff(bounds)
-        n_before = n_after - np.add.reduceat(is_new.astype(np.int64), bounds[:-1])
-        counts = np.ones(len(users)) if weights is None else weights[users]
-        before, after = (counts * _activity_weights(n, self._activity) for n in (n_before, n_after))
-        places = np.full(self._n_items, -1, np.int64)
-        places[rows] = np.arange(len(rows))
-        parallel_ranges(_STRIPES, partial(_add_pairs, gram, bounds, places[items], is_new, before, after))
+    @abstractmethod
+    def _add(self, counts: Floats, places: Rows, history: History, new: Positions, weights: UserWeights | None) -> None:
+        """Add new events to the sums; `places` (n_items,) are the items' places in `rows`, −1 if they have none."""
+
+    @abstractmethod
+    def _solve(self) -> Tensor:
+        """W from the sums."""
 
     # ── scoring ──────────────────────────────────────────────────────────────────────────
+
+    def _importance(self, history: Tensor) -> Tensor | None:
+        """(B, L) a_j of each place of the histories; None: 1."""
+        return None
 
     def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
         assert context.history is not None
         begin, end = torch.searchsorted(self.rows, torch.tensor([start, stop], device=self.rows.device)).tolist()
-        sums = self._sums(context.history, begin, end)
+        sums = self._sums(context.history[:, -self.history_length :], begin, end)
         if end - begin == stop - start:
             return sums
         scores = sums.new_zeros(len(sums), stop - start)
@@ -117,7 +109,8 @@ class ItemItemScorer(ClosedFormScorer):
         return scores
 
     def _sums(self, history: Tensor, begin: int, end: int) -> Tensor:
-        """(B, L) → (B, end − begin): the sums of the rows of B that belong to each history."""
+        """(B, L) → (B, end − begin): the sums of the rows of W that belong to each history."""
+        history = history.contiguous()
         places = torch.searchsorted(self.rows, history).clamp(max=max(0, len(self.rows) - 1))
         if not len(self.rows):
             return self.weight.new_zeros(len(history), 0)
@@ -127,7 +120,14 @@ class ItemItemScorer(ClosedFormScorer):
             # PyTorch would copy all rows of a block of columns; copy only those of the histories.
             used, places = torch.unique(places, return_inverse=True)
             weight = weight[used, begin:end]
-        return F.embedding_bag(places, weight[:, : end - begin], n_items.cumsum(0) - n_items, mode="sum")
+        importance = self._importance(history)
+        return F.embedding_bag(
+            places,
+            weight[:, : end - begin],
+            n_items.cumsum(0) - n_items,
+            mode="sum",
+            per_sample_weights=None if importance is None else importance[is_item],
+        )
 
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         assert context.history is not None
@@ -140,7 +140,36 @@ class ItemItemScorer(ClosedFormScorer):
         return scores
 
 
-def _activity_weights(n_items: Rows, activity: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+class ItemItemScorer(ItemPairScorer):
+    """s_ui = Σ_j B_ji over the items j of the user's history; see `ItemItem`."""
+
+    name = "item-item"
+    history_length = 1000
+
+    def __init__(
+        self, n_users: int, n_items: int, *, ridge: float = 10.0, activity: float = 0.5, max_items: int = 10_000
+    ) -> None:
+        super().__init__(n_items, max_items)
+        self._ridge, self._activity = ridge, activity
+
+    def _add(self, counts: Floats, places: Rows, history: History, new: Positions, weights: UserWeights | None) -> None:
+        """Replace the parts of the users who have new events."""
+        new = history.first_interactions(new)  # x_u holds zeros and ones: repeats change nothing
+        pairs = SeenItems.from_pairs(history.users_at(new), history.items_at(new))
+        users = pairs.distinct_users()
+        bounds, items = history.seen.lists(users)
+        is_new = pairs.has(np.repeat(users, np.diff(bounds)), items)
+        n_after = np.diff(bounds)
+        n_before = n_after - np.add.reduceat(is_new.astype(np.int64), bounds[:-1])
+        times = np.ones(len(users)) if weights is None else weights[users]
+        before, after = (times * _activity_weights(n, self._activity) for n in (n_before, n_after))
+        parallel_ranges(STRIPES, partial(_add_pairs, counts, bounds, places[items], is_new, before, after))
+
+    def _solve(self) -> Tensor:
+        return _regression(self.counts, self._ridge)
+
+
+def _activity_weights(n_items: Rows, activity: float) -> Floats:
     """n^−activity, and 0 for users without any item."""
     return np.where(n_items > 0, np.maximum(n_items, 1.0) ** -activity, 0.0)
 
@@ -171,7 +200,7 @@ def _add_pairs(gram: Any, bounds: Any, places: Any, is_new: Any, before: Any, af
         change = after[u] - before[u]
         for a in range(bounds[u], bounds[u + 1]):
             i = places[a]
-            if i < 0 or not first <= i % _STRIPES < end:
+            if i < 0 or not first <= i % STRIPES < end:
                 continue
             for b in range(bounds[u], bounds[u + 1]):
                 j = places[b]

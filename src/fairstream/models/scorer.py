@@ -250,12 +250,18 @@ class WindowScorer(Scorer):
 
     def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
         """The states and the items' rows; a bias is the last number of an item, with 1 in the user's vector."""
+        factors, states = self.factors(), self._last_states(context)
+        if factors is None or factors[1] is None:
+            return None if factors is None else (states, factors[0])
+        rows, bias = factors[0], factors[1]
+        return torch.cat([states, states.new_ones(len(states), 1)], 1), torch.cat([rows, bias[:, None]], 1)
+
+    def factors(self) -> tuple[Tensor, Tensor | None] | None:
+        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias. None: they are not."""
         if type(self).score_states is not WindowScorer.score_states:
             return None
-        states, rows, bias = self._last_states(context), self.item.embeddings(), getattr(self, "bias", None)
-        if bias is None:
-            return states, rows
-        return torch.cat([states, states.new_ones(len(states), 1)], 1), torch.cat([rows, bias.embeddings()], 1)
+        bias: ItemTable | None = getattr(self, "bias", None)
+        return self.item.embeddings(), None if bias is None else bias.embeddings().squeeze(-1)
 
     def _last_states(self, context: Context) -> Tensor:
         assert context.history is not None

@@ -12,7 +12,7 @@ from fairstream.objectives.fairness import (
 )
 from fairstream.objectives.group_dro import GroupDROLoss
 from fairstream.objectives.hit import positive_hit, relaxed_permutation
-from fairstream.objectives.objective import AmongAll, Objective
+from fairstream.objectives.objective import AmongAll, FactoredAmongAll, Objective, Ranked
 from fairstream.objectives.recommendation import LOSSES, MEAN_LOSSES, Loss, bpr_loss, sampled_softmax_loss, softmax_loss
 
 __all__ = [
@@ -23,11 +23,13 @@ __all__ = [
     "AmongAll",
     "Disparity",
     "DisparityLoss",
+    "FactoredAmongAll",
     "FairnessLoss",
     "GroupDROLoss",
     "LargestGapLoss",
     "Loss",
     "Objective",
+    "Ranked",
     "bpr_loss",
     "differentiable_disparity",
     "fairness_loss",

@@ -6,11 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairstream.errors import ModelError
 from fairstream.objectives.fairness import DisparityLoss, FairnessLoss
-from fairstream.objectives.recommendation import Loss, against_all_others, bpr_loss
+from fairstream.objectives.recommendation import (
+    Loss,
+    against_all_others,
+    bpr_loss,
+    factored_softmax_loss,
+    softmax_loss,
+)
 
 
 class AmongAll(NamedTuple):
@@ -19,6 +26,24 @@ class AmongAll(NamedTuple):
     scores: Tensor  # (B, C)
     positives: Tensor  # (B,) the column of the positive
     weights: Tensor  # (B,) the weight of each interaction; 1 on average
+
+
+class FactoredAmongAll(NamedTuple):
+    """The same for scores that are inner products, which the softmax loss does not keep."""
+
+    states: Tensor  # (B, d)
+    rows: Tensor  # (n_items, d)
+    bias: Tensor | None  # (n_items,)
+    positives: Tensor  # (B,)
+    weights: Tensor  # (B,)
+
+    @property
+    def scores(self) -> Tensor:
+        """(B, n_items)"""
+        return F.linear(self.states, self.rows, self.bias)
+
+
+Ranked = AmongAll | FactoredAmongAll
 
 
 @dataclass(frozen=True)
@@ -77,7 +102,7 @@ class Objective:
         signs: Tensor,
         *,
         has_two_groups: bool,
-        among_all: AmongAll | None = None,
+        among_all: Ranked | None = None,
     ) -> Tensor:
         """Compute the loss of B interactions.
 
@@ -90,19 +115,21 @@ class Objective:
             return l_rec
         return l_rec + self.lambda_ * self.fairness_of(scores, groups, signs, among_all)
 
-    def recommendation(self, scores: Tensor, among_all: AmongAll | None) -> Tensor:
+    def recommendation(self, scores: Tensor, among_all: Ranked | None) -> Tensor:
+        if isinstance(among_all, FactoredAmongAll) and self.loss is softmax_loss:
+            return factored_softmax_loss(*among_all)
         if _ranks_all_items(self.loss):
             assert among_all is not None
-            l_rec = self.loss(*among_all)
+            l_rec = self.loss(among_all.scores, among_all.positives, among_all.weights)
         else:
             l_rec = self.loss(scores[:, : 1 + self.n])
         return _one_number(l_rec, "a loss")
 
-    def fairness_of(self, scores: Tensor, groups: Tensor, signs: Tensor, among_all: AmongAll | None = None) -> Tensor:
+    def fairness_of(self, scores: Tensor, groups: Tensor, signs: Tensor, among_all: Ranked | None = None) -> Tensor:
         l_fair = self.fairness(self.fairness_scores(scores, among_all), groups, signs)
         return _one_number(l_fair, "a fairness loss")
 
-    def fairness_scores(self, scores: Tensor, among_all: AmongAll | None) -> Tensor:
+    def fairness_scores(self, scores: Tensor, among_all: Ranked | None) -> Tensor:
         if not self._is_fairness_among_all:
             return scores[:, : 1 + self.mu]
         assert among_all is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,52 @@ def softmax_loss(scores: Tensor, positives: Tensor, weights: Tensor) -> Tensor:
 
 
 softmax_loss.candidates = "all"  # type: ignore[attr-defined]
+
+
+def factored_softmax_loss(
+    states: Tensor, rows: Tensor, bias: Tensor | None, positives: Tensor, weights: Tensor
+) -> Tensor:
+    """`softmax_loss` of the scores ⟨states, rows⟩ + bias, in memory that does not grow with their number.
+
+    states (B, d), rows (n_items, d), bias (n_items,), positives (B,), weights (B,) → scalar. The scores of a few
+    interactions at a time are computed, and with them the gradient, so that no (B, n_items) matrix is ever kept.
+
+    >>> factored_softmax_loss(torch.zeros(1, 2), torch.zeros(4, 2), None, torch.tensor([2]), torch.ones(1))
+    tensor(1.3863)
+    """
+    bias = rows.new_zeros(len(rows)) if bias is None else bias
+    loss: Tensor = _FactoredSoftmax.apply(states, rows, bias, positives, weights)  # type: ignore[no-untyped-call]
+    return loss
+
+
+_SCORES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 26}  # on a CPU they fit into the cache
+
+
+class _FactoredSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, rows: Tensor, bias: Tensor, positives: Tensor, weights: Tensor) -> Tensor:
+        of_states, of_rows, of_bias = (torch.zeros_like(part) for part in (states, rows, bias))
+        total = states.new_zeros(())
+        size = max(1, _SCORES_AT_ONCE.get(states.device.type, 1 << 19) // len(rows))
+        parts: Any = (states, of_states, positives, weights / len(states))
+        for x, dx, target, weight in zip(*(part.split(size) for part in parts), strict=True):
+            scores = torch.addmm(bias, x, rows.T)  # (b, n_items)
+            log_total = scores.logsumexp(dim=1)
+            total += weight @ (log_total - scores.gather(1, target[:, None]).squeeze(1))
+            # d loss / d scores = weight · (softmax − 1 at the positive)
+            change = scores.sub_(log_total[:, None]).exp_().mul_(weight[:, None])
+            change.scatter_add_(1, target[:, None], -weight[:, None])
+            torch.mm(change, rows, out=dx)
+            of_rows.addmm_(change.T, x)
+            of_bias += change.sum(dim=0)
+        ctx.save_for_backward(of_states, of_rows, of_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        of_states, of_rows, of_bias = (part * grads[0] for part in ctx.saved_tensors)
+        return of_states, of_rows, of_bias, None, None
+
 
 MEAN_LOSSES = (bpr_loss, sampled_softmax_loss, softmax_loss)  # a batch can be divided or padded
 

@@ -123,8 +123,8 @@ def fairness_report(
     name
         The name of the system in the report.
     task
-        Of a run: "next", "event" or "remain"; by default the first of them that it has. Of a recommender: "next"
-        (the default) or "event".
+        Of a run: "next", "event" or another of its tasks; by default the first of them that it has. Of a recommender:
+        "next" (the default), "event" or "moment".
     against
         Of a run: another run on the same data, such as one without a target. The report says who gained and who lost.
         By default the same model without a level.
@@ -364,7 +364,7 @@ def _answers(subject: Subject, declared: Mapping[str, Any]) -> list[dict[str, st
 
 def _on_quality(subject: Subject) -> str:
     level = f"{subject.metric} is {number(subject.score.mean)} over {subject.n_tested:,} people"
-    if subject.hit is not None and subject.task != "event":
+    if subject.hit is not None and subject.task not in ("event", "moment"):
         k = subject.hit[0].rpartition("@")[2]
         share = percent(subject.hit[1])
         level = f"For {share} of people, the list of {k} held something that they chose afterwards ({level})"

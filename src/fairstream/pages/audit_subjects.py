@@ -85,7 +85,7 @@ def of_runs(runs: Runs, against: Runs | None, task: str | None) -> Subject:
     metric, summary = record.metrics[0], record.about["summary"]
     scores = {each: GroupScores.from_dict(by_metric[metric]) for each, by_metric in summary.items()}
     if task is None:
-        task = next((each for each in ("next", "event") if each in scores), next(iter(scores)))
+        task = next((each for each in ("next", "event", "moment") if each in scores), next(iter(scores)))
     if task not in scores:
         raise ConfigurationError(f"task must be one of {', '.join(scores)}, got {task!r}")
     score, tested = scores[task], record.tested(task)

@@ -21,7 +21,7 @@ PARTS = {
     "lever": "fairness lever",
 }
 """The names of the parts, in order."""
-TASKS = {"event": "at each event", "next": "with one list for the period"}
+TASKS = {"event": "at each event", "moment": "at each moment", "next": "with one list for the period"}
 _EVERYONE = "Everyone"
 _ROW_HEIGHT, _PERIODS_HEIGHT = 30, 200
 _MARGIN = 0.05

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from fairstream.data import UNKNOWN
 from fairstream.errors import ConfigurationError, ModelError
 from fairstream.models import Context, Model, Scorer, UserTable
-from fairstream.training import EngineName
+from fairstream.training import Batches, EngineName
 from fairstream.training.engine import Engine, TrainingJob
 from fairstream.training.engines.cuda_graph import CapturedEngine
 from fairstream.training.optimizers import grow_state
 from fairstream.training.reference import ReferenceEngine
-from fairstream.training.row_adam import RowAdam
 
 N_DISCRIMINATOR_STEPS: Final = 10  # steps of the discriminator for one of the model's
 DROPOUT: Final = 0.3
@@ -198,6 +197,7 @@ class AdversarialEngine(ReferenceEngine):
         theirs = {id(p) for p in discriminator.parameters()}
         self._for = [p for p in job.model.parameters() if p.requires_grad and id(p) not in theirs]
         batches = job.batches
+        assert isinstance(batches, Batches)
         is_known = batches.codes[batches.users] != UNKNOWN
         # Computed once on the host: reading it from the device would block every step.
         self._have_known = np.logical_or.reduceat(is_known, np.arange(0, len(is_known), batches.size))
@@ -239,12 +239,6 @@ class AdversarialEngine(ReferenceEngine):
 
 class CapturedAdversarialEngine(CapturedEngine, AdversarialEngine):
     """The same steps on CUDA, all eleven of a batch in one graph. Dropout draws from PyTorch's generator, as usual."""
-
-    @staticmethod
-    def unsupported(job: TrainingJob) -> str | None:
-        if isinstance(job.optimizer, RowAdam):
-            return "a recorded row Adam updates the discriminator differently; use the dense optimizer"
-        return CapturedEngine.unsupported(job)
 
 
 def choose_adversarial_engine(name: EngineName, job: TrainingJob, *, gamma: float) -> Callable[[TrainingJob], Engine]:

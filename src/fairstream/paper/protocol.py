@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from fairstream.data import History, Rows, SeenItems
-from fairstream.errors import ConfigurationError
 from fairstream.evaluation import DEFAULT_METRICS, Evaluation, Evaluator, ItemLists, Lists, Metric
 from fairstream.evaluation.lists import Mask
 from fairstream.evaluation.metrics import retrieved_ndcg, true_ndcg
@@ -107,13 +106,7 @@ class PaperEvaluator(Evaluator):
 
     def evaluate(self, *events: Any, **about: Any) -> Evaluation:
         """Evaluate as `Evaluator.evaluate` does, with a report if Rerank chose the lists."""
-        if about.get("by_event"):
-            self.protocol.check_events()
-            if self.rerank is not None:
-                raise ConfigurationError(
-                    "the task event makes a list for one user at a time, and Rerank chooses the lists of all users "
-                    "together; evaluate it on the tasks next and remain"
-                )
+        self.protocol.check_task(about.get("task", "next"), None if self.rerank is None else "Rerank")
         evaluation = super().evaluate(*events, **about)
         if self.rerank is None:
             return evaluation

@@ -41,7 +41,7 @@ from fairstream.training import train as run_epochs
 from fairstream.training.data_parallel import train_on_cluster, why_not_divided
 from fairstream.training.optimizers import own_memory, set_learning_rate
 
-MAX_RANKED_ITEMS = 5_000  # sequence models rank each positive among all items of a catalogue up to this size …
+MAX_RANKED_ITEMS = {"cpu": 5_000, "cuda": 100_000}  # sequence models rank each positive among all items up to here …
 N_SHARED = 1_024  # … and among a sample of this size, drawn for each batch, in a larger one
 MIN_USERS_OF_AN_ITEM = 10  # fewer users of known groups could be identified by the item: their events count once
 
@@ -132,7 +132,7 @@ class JobRunner:
             return TrainingResult(model, None, None, None, history.users_at(events), history.items_at(events))
         is_fresh, recipe, training = request.plan.start == "fresh", self.recipe, self.recipe.training
         rate = training.learning_rate if is_fresh else recipe.update_learning_rate
-        epochs = request.plan.epochs or (training.pretrain_epochs if is_fresh else recipe.update_epochs)
+        epochs = request.plan.epochs or (training.epochs_on(len(events)) if is_fresh else recipe.update_epochs)
         job = self._job(request, model.gradient_part.train(), optimizer)
         make_engine: Any = recipe.engine_choice(self.engine, job)
         cluster, notes = self._cluster_for(job)
@@ -245,7 +245,7 @@ class JobRunner:
                 n_drawn=objective.n_drawn,
                 length=model.history_length,
                 with_times=model.reads_times,
-                trim=model.ignores_padding,
+                ignores_padding=model.ignores_padding,
                 size=training.batch_size,
                 activity_exponent=training.activity_exponent,
                 user_weights=user_weights,
@@ -273,7 +273,9 @@ class JobRunner:
 
     def _shared_negatives(self, history: History, n_items: int, among: Rows | None) -> SharedNegatives | None:
         """A sample of the items if they are too many to score, or the items with events; None: all items."""
-        if (n_items if among is None else len(among)) <= MAX_RANKED_ITEMS:
+        # The scores of described items are kept (`EveryItem`), so that fewer of them fit.
+        limit = MAX_RANKED_ITEMS[self.device.type if among is None else "cpu"]
+        if (n_items if among is None else len(among)) <= limit:
             return None if among is None else EveryItem(among, self.device)
         counts = np.bincount(history.items, minlength=n_items)
         return SharedNegatives(counts if among is None else counts[among], N_SHARED, self.device, rows=among)

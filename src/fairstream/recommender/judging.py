@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fairstream.evaluation import Evaluation, Evaluator, Metric, resolve_metrics
+from fairstream.evaluation import Evaluation, Evaluator, Metric, PeriodTask, resolve_metrics
 from fairstream.models import ContextBuilder, RecentPopularityScorer
 from fairstream.recommender.state import NewEvents, State
 from fairstream.strategies import PeriodReplay, ReplayGroups, Target, UserQuality
@@ -55,7 +55,7 @@ def replay_levels(
     name = f"{metric.name.rpartition('@')[0]}@{min(metric.k, state.history.n_items)}"
     if known is None or not known.tested.levels or next(iter(known.metrics)) != name:
         evaluator = replace(evaluator.plain, metrics={name: metric.metric}, k=1, n_resamples=0, at_levels=True)
-        known = evaluate_state(evaluator, state, events, by_event=target.task == "event")
+        known = evaluate_state(evaluator, state, events, task=target.task)
     results, names = known.tested, events.groups.names
     if results.level_values is None:
         return None
@@ -66,7 +66,7 @@ def replay_levels(
 
 
 def evaluate_state(
-    evaluator: Evaluator, state: State, events: NewEvents, *, by_event: bool = False, is_popularity: bool = False
+    evaluator: Evaluator, state: State, events: NewEvents, *, task: PeriodTask = "next", is_popularity: bool = False
 ) -> Evaluation:
     """Evaluate the model of a state on new events, or recent popularity in its place."""
     model, contexts = state.model, state.contexts
@@ -74,5 +74,5 @@ def evaluate_state(
         n_items, device = evaluator.n_rankable(state.history), state.model.device
         model = RecentPopularityScorer.of(state.history, n_items).eval().to(device)
         contexts = ContextBuilder(0, state.history, None, device)  # without a level: a baseline
-    about: Any = {"history": state.history, "contexts": contexts, "t": state.t, "times": events.times}
-    return evaluator.evaluate(model, events.users, events.items, **about, by_event=by_event)
+    about: dict[str, Any] = {"history": state.history, "contexts": contexts, "t": state.t, "task": task}
+    return evaluator.evaluate(model, events.users, events.items, **about, times=events.times, moments=events.moments)

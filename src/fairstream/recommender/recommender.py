@@ -20,7 +20,15 @@ from fairstream.data.groups import read_more_groups
 from fairstream.data.reading import to_table
 from fairstream.display import ReprMixin, Summary
 from fairstream.errors import ConfigurationError, DataError
-from fairstream.evaluation import Evaluation, Evaluator, GapExplanation, Metric, resolve_metrics
+from fairstream.evaluation import (
+    Evaluation,
+    Evaluator,
+    GapExplanation,
+    Metric,
+    PeriodTask,
+    check_period_task,
+    resolve_metrics,
+)
 from fairstream.methods import METHODS, NO_GROUPS, MethodConfig, Parts
 from fairstream.models import CustomModel, Model, ModelConfig, ModelFactory, Scorer, Task, resolve_model
 from fairstream.randomness import Randomness
@@ -29,7 +37,7 @@ from fairstream.recommender.checkpoint import read_checkpoint, read_options, rea
 from fairstream.recommender.gaps import explain_replays
 from fairstream.recommender.holder import StateHolder
 from fairstream.recommender.judging import evaluate_state
-from fairstream.recommender.lists import ListMaker, check_task, id_or_ids, users_in
+from fairstream.recommender.lists import ListMaker, id_or_ids, users_in
 from fairstream.recommender.state import NewEvents, State
 from fairstream.recommender.trainer import Trainer, Update
 from fairstream.recommender.vectors import similar_items, write_vectors
@@ -118,9 +126,10 @@ class FairRecommender(ReprMixin):
         parts: dict[str, Any] = {"fairness": fairness, "target": target, "strategy": strategy, "training": training}
         runtime_options: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
         self._params: dict[str, Any] = {"model": model, **parts, "metrics": metrics, **runtime_options}
-        recipe, runtime = Recipe.resolve(model, **parts), RuntimeConfig(**runtime_options)
-        custom = dict(metrics) if isinstance(metrics, Mapping) else {}
-        self._trainer = Trainer(recipe, Randomness(runtime.seed), runtime.torch_device(), runtime.engine, custom)
+        runtime = RuntimeConfig(**runtime_options)
+        torch_device, custom = runtime.torch_device(), dict(metrics) if isinstance(metrics, Mapping) else {}
+        recipe = Recipe.resolve(model, **parts, device=torch_device.type)
+        self._trainer = Trainer(recipe, Randomness(runtime.seed), torch_device, runtime.engine, custom)
         resolve_metrics(metrics, 1, {})  # an unknown name is an error now, not at the first evaluation
         if (goal := recipe.target) is not None:
             resolve_metrics(custom if goal.metric in custom else (goal.metric,), 20, {})
@@ -247,7 +256,7 @@ class FairRecommender(ReprMixin):
         changed = {**self._params, **{name: value for name, value in params.items() if name in self._params}}
         parts = _parts(self.recipe)
         if changed != self._params:  # the settings are those of the new parts
-            parts = _parts(Recipe.resolve(**{name: changed[name] for name in parts}))
+            parts = _parts(Recipe.resolve(**{name: changed[name] for name in parts}, device=self._trainer.device.type))
         known = _with_nested(changed, parts)
         if unknown := sorted(set(params) - set(known)):
             raise ConfigurationError(
@@ -315,6 +324,7 @@ class FairRecommender(ReprMixin):
             features=features,
             n_items=0 if features is None else len(item_ids),
             times=log.seconds,
+            moments=log.times,
         )
         with self._changing():
             candidate = self._trainer_with(groups).fit(first, on_epoch, columns=log.columns)
@@ -667,7 +677,7 @@ class FairRecommender(ReprMixin):
         events: Any,
         *,
         users: Any = None,
-        task: Task = "next",
+        task: PeriodTask = "next",
         k: int | None = None,
         metrics: Metrics | None = None,
         min_group_size: int = 20,
@@ -686,7 +696,7 @@ class FairRecommender(ReprMixin):
             As for `update`.
         task
             "next": one list for each user, tested on all of the user's events. "event": one list for each event, from
-            the user's events before it.
+            the user's events before it. "moment": the same, but a user's events with equal times share one list.
         k
             Length of the lists, by default 20; at most the number of known items.
         metrics
@@ -708,7 +718,7 @@ class FairRecommender(ReprMixin):
             Its metrics by name.
 
         """
-        check_task(task)
+        check_period_task(task)
         with self._reading() as state:
             state.require_groups("an evaluation")
             new = NewEvents.align(self._read_more(state, events, users, None), state)
@@ -727,7 +737,7 @@ class FairRecommender(ReprMixin):
                 keep_lists=keep_lists,
                 at_levels=at_levels,
             )
-            evaluation = evaluate_state(evaluator, state, new, by_event=task == "event", is_popularity=baseline)
+            evaluation = evaluate_state(evaluator, state, new, task=task, is_popularity=baseline)
         tested = new.user_ids.ids.take(evaluation.tested.users)
         return replace(evaluation, users=tested, notes=(*notes, *evaluation.notes))
 
@@ -807,7 +817,7 @@ class FairRecommender(ReprMixin):
         levels: Sequence[float | str] | None = None,
         n_periods: int = 5,
         pretrain_ratio: float = 0.7,
-        task: Task | None = None,
+        task: PeriodTask | None = None,
         metric: str | None = None,
         max_gap: float | None = None,
         max_loss: float | None = None,
@@ -839,7 +849,7 @@ class FairRecommender(ReprMixin):
         pretrain_ratio
             Share of the events before these periods.
         task, metric
-            "event" or "next", and NAME@K; by default those of the target.
+            "event", "moment" or "next", and NAME@K; by default those of the target.
         max_gap
             The accepted gap; by default the target's.
         max_loss
@@ -878,7 +888,7 @@ class FairRecommender(ReprMixin):
             levels=levels,
             n_periods=n_periods,
             pretrain_ratio=pretrain_ratio,
-            task=check_task(task or target.task),
+            task=check_period_task(task or target.task),
             metric={metric: custom[metric]} if metric in custom else metric,
             max_gap=target.gap if max_gap is None and isinstance(target, MaxGap) else max_gap,
             max_loss=max_loss,

@@ -145,6 +145,7 @@ class NewEvents(NamedTuple):
     features: Codes | None = None  # as in a state
     n_items: int = 0  # the minimum number of known items; some may have no events
     times: Floats | None = None  # in seconds since 1970; None: they only order the events
+    moments: np.ndarray[Any, Any] | None = None  # the times in any unit; None: they all differ
 
     @classmethod
     def align(cls, log: EventLog, state: State) -> NewEvents:
@@ -162,8 +163,8 @@ class NewEvents(NamedTuple):
         if features is not None:
             notes = (*notes, *notes_on_undescribed(features[item_rows]))
         last_time, n_items = max(times, default=None), 0 if features is None else len(item_ids)
-        seconds = None if log.seconds is None else log.seconds[new]
-        return cls(users[new], items[new], user_ids, item_ids, groups, last_time, notes, features, n_items, seconds)
+        about = (groups, last_time, notes, features, n_items, None if log.seconds is None else log.seconds[new])
+        return cls(users[new], items[new], user_ids, item_ids, *about, log.times[new])
 
 
 def _merged_features(log: EventLog, state: State, item_ids: Vocabulary) -> Codes | None:

@@ -150,9 +150,12 @@ class Trainer(JobRunner):
         )
         pretrained = self._fit_all(before, events, progress(0, self.recipe.update_epochs), t, **about)
         state, _ = pretrained.commit(in_place=True)
-        new = events._replace(users=history.users_at(last), items=history.items_at(last), times=history.times_at(last))
+        moments = None if events.moments is None else events.moments[n_first:]
+        new = events._replace(
+            users=history.users_at(last), items=history.items_at(last), times=history.times_at(last), moments=moments
+        )
         replay = self._replay_last(state, new)
-        on_update = progress(self.recipe.training.pretrain_epochs, 0)
+        on_update = progress(self.recipe.training.epochs_on(n_first), 0)
         try:
             candidate = self.with_strategy(FineTune()).update(state, new, on_epoch=on_update)
         except DataError:  # no user of the last events has items left to draw negatives from

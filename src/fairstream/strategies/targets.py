@@ -11,13 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
 from fairstream.configuration import check_number
 from fairstream.errors import ConfigurationError
+from fairstream.evaluation.lists import PeriodTask, check_period_task
 from fairstream.models import NO_LEVEL, Level
 from fairstream.models.levels import ALONE
 from fairstream.strategies.replay import ONE_SIDED, SIGNIFICANCE, PeriodReplay, PooledReplay
@@ -67,7 +68,8 @@ class LeastRegret(_Target):
     max_group_loss
         The largest share of its quality that any group may lose on past periods.
     task
-        The lists to replay: "next", one for the period just ended; "event", one at each of its events.
+        The lists to replay: "next", one for the period just ended; "event", one at each of its events; "moment", one
+        for simultaneous events of a user.
     metric
         NAME@K.
 
@@ -79,12 +81,12 @@ class LeastRegret(_Target):
     """
 
     max_group_loss: float = 0.02
-    task: Literal["event", "next"] = "next"
+    task: PeriodTask = "next"
     metric: str = "ndcg@20"
 
     def __post_init__(self) -> None:
         check_number("max_group_loss", self.max_group_loss, least=0, below=1)
-        _check_task(self.task)
+        check_period_task(self.task)
 
     def _choose(self, pooled: PooledReplay) -> tuple[int, str, bool | None]:
         n_periods = _periods(pooled.n_periods)
@@ -118,7 +120,8 @@ class MaxGap(_Target):
     gap
         The largest accepted gap between a group and the rest, in `metric`.
     task
-        The lists to replay: "next", one for the period just ended; "event", one at each of its events.
+        The lists to replay: "next", one for the period just ended; "event", one at each of its events; "moment", one
+        for simultaneous events of a user.
     metric
         NAME@K.
 
@@ -130,12 +133,12 @@ class MaxGap(_Target):
     """
 
     gap: float
-    task: Literal["event", "next"] = "next"
+    task: PeriodTask = "next"
     metric: str = "ndcg@20"
 
     def __post_init__(self) -> None:
         check_number("gap", self.gap, above=0, below=1)
-        _check_task(self.task)
+        check_period_task(self.task)
 
     def _choose(self, pooled: PooledReplay) -> tuple[int, str, bool | None]:
         gaps, n_periods = pooled.gaps, _periods(pooled.n_periods)
@@ -201,8 +204,3 @@ def _served(level: Level) -> str:
 
 def _periods(n: int) -> str:
     return "the period that has ended" if n == 1 else f"the last {n} periods"
-
-
-def _check_task(task: str) -> None:
-    if task not in ("event", "next"):
-        raise ConfigurationError(f"task must be one of event, next, got {task!r}")

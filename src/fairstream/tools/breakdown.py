@@ -21,8 +21,8 @@ WEIGHT, REACHABLE, KNOWN, VALUES = 0, 1, 2, 3  # columns of a breakdown; those o
 class Breakdown:
     """Each tested user's share in each stratum, as sums that add up over users.
 
-    A user counts once. In the task `event` the user's events share that equally, and can lie in several strata.
-    Each user has an entry for each stratum with any of the user's lists.
+    A user counts once. In the tasks `event` and `moment` the user's lists share that equally, and can lie in several
+    strata. Each user has an entry for each stratum with any of the user's lists.
     """
 
     users: Rows  # (U,) sorted

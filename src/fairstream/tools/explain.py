@@ -94,7 +94,7 @@ class Explained:
     name: str  # the name of the run or of the workspace
     group: str  # the attribute that makes the groups
     metric: str
-    task: str  # event or next
+    task: str  # event, moment or next
     t: int  # the period to explain
     tested: tuple[str, str]  # what was tested on what, before and after
     periods: Mapping[int, Explanation]  # all explained periods, in order

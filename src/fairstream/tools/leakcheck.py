@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from fairstream.data.events import EventParser
+from fairstream.data.log import note_on_ties, tied_events
 from fairstream.data.reading import SUFFIXES, Columns, find_file, to_table
 from fairstream.data.vocabulary import Rows, Vocabulary
 from fairstream.errors import DataError
-from fairstream.periods import readable_times
+from fairstream.periods import readable_times, seconds_of
 from fairstream.text import percent, text_table
 
 Kind = Literal["none", "across users", "within users", "random"]
@@ -71,6 +72,9 @@ class LeakReport:
     """Test events that are training events too: the same user, item and time."""
     n_repeated_pairs: int
     """Test events whose user and item occur together in training, at any time."""
+    n_tied: int | None
+    """Test events with the same time as the user's previous event, which may be a training event. None if there are
+    none and the times are numbers that only order the events."""
 
     @property
     def leaks(self) -> bool:
@@ -129,12 +133,17 @@ class LeakReport:
             ["test events that are training events too", of(self.n_duplicates, self.test.n_events)],
             ["test events with a pair known from training", of(self.n_repeated_pairs, self.test.n_events)],
         ]
+        ties = []
+        if self.n_tied is not None:
+            counts.append(["test events with the time of the user's previous one", of(self.n_tied, self.test.n_events)])
+            ties = [f"{note_on_ties(self.n_tied, self.test.n_events, 'test events')}."] if self.n_tied else []
         return "\n\n".join(
             [
                 self.verdict,
                 text_table(["", "events", "users", "items", "from", "to"], parts),
                 text_table(["", "all", "same user", "same item"], shares),
                 text_table(["in the test", ""], counts),
+                *ties,
             ]
         )
 
@@ -208,6 +217,9 @@ def leakcheck(
     )[1]
     events = pairs * len(moments) + ranks
     n = len(before)
+    in_order = np.argsort(ranks, kind="stable")
+    is_tied = tied_events(np.concatenate([known.users, tested.users])[in_order], ranks[in_order])
+    n_tied = int(is_tied[in_order >= n].sum())
     return LeakReport(
         kind=_kind_of_leak(everyone, same_user),
         train=known.describe(),
@@ -222,6 +234,7 @@ def leakcheck(
         n_new_items=n_new_items,
         n_duplicates=int(np.isin(events[n:], events[:n]).sum()),
         n_repeated_pairs=int(np.isin(pairs[n:], pairs[:n]).sum()),
+        n_tied=None if n_tied == 0 and seconds_of(moments) is None else n_tied,
     )
 
 

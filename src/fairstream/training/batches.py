@@ -16,38 +16,13 @@ from fairstream.errors import DataError
 from fairstream.sampling import NegativeSampler
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _INTERACTIONS_AT_ONCE = 1 << 20
-
-
-class _Cut:
-    """The common part of `Batches` and `Windows`: rows of `users`, `size` of them in a batch."""
-
-    users: Rows
-    codes: Codes
-    size: int
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.users) / self.size)
-
-    def span(self, b: int) -> slice:
-        return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
-
-    @cached_property
-    def have_two_groups(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each batch has users of two or more groups; others have no disparity."""
-        mask = np.empty(len(self), dtype=np.bool_)
-        at_once = max(1, _INTERACTIONS_AT_ONCE // self.size)
-        for first in range(0, len(self), at_once):
-            part = self.codes[self.users[first * self.size : (first + at_once) * self.size]]
-            starts = np.arange(0, len(part), self.size)
-            highest = np.maximum.reduceat(part, starts)
-            lowest = np.minimum.reduceat(np.where(part == UNKNOWN, np.iinfo(part.dtype).max, part), starts)
-            mask[first : first + at_once] = lowest < highest
-        return mask
+_WIDTHS = (2, 8, 32)  # short windows are in batches of their own, which have at most so many places
 
 
 @dataclass(frozen=True, eq=False)
-class Batches(_Cut):
+class Batches:
     """Interactions in chronological order; the columns may be views of a memory-mapped log."""
 
     users: Rows
@@ -61,6 +36,19 @@ class Batches(_Cut):
     def positives(self) -> Rows:
         return self.items
 
+    def __len__(self) -> int:
+        return math.ceil(len(self.users) / self.size)
+
+    def span(self, b: int) -> slice:
+        return slice(b * self.size, min((b + 1) * self.size, len(self.users)))
+
+    @cached_property
+    def have_two_groups(self) -> Flags:
+        """Whether each batch has users of two or more groups; others have no disparity."""
+        at_once = max(1, _INTERACTIONS_AT_ONCE // self.size) * self.size
+        parts = (self.codes[self.users[first : first + at_once]] for first in range(0, len(self.users), at_once))
+        return np.concatenate([_differ(part, np.arange(0, len(part), self.size)) for part in parts])
+
 
 def cut_batches(
     history: History, events: Positions, codes: Codes, sampler: NegativeSampler, *, n_drawn: int, size: int
@@ -71,6 +59,12 @@ def cut_batches(
     if users.max() >= len(codes) or items.max() >= sampler.n_items:  # compiled code would read past the end
         raise DataError("the events contain users or items that do not exist; was the log edited by hand?")
     return Batches(users, items, codes, min(size, len(users)), events, n_before - len(events))
+
+
+def _differ(codes: Codes, starts: Rows) -> Flags:
+    """Whether there are two or more groups from each start to the next."""
+    lowest = np.minimum.reduceat(np.where(codes == UNKNOWN, np.iinfo(codes.dtype).max, codes), starts)
+    return lowest < np.maximum.reduceat(codes, starts)
 
 
 def _with_negatives(history: History, events: Positions, sampler: NegativeSampler, n_drawn: int) -> Positions:
@@ -97,7 +91,7 @@ class Sequences:
     """
 
     items: Rows  # (E,)
-    learned: np.ndarray[Any, np.dtype[np.bool_]]  # (E,) whether each event is to be learned
+    learned: Flags  # (E,) whether each event is to be learned
     user: Rows  # (W,) the number of the window's user
     first: Rows  # (W,) the first event of the user
     last: Rows  # (W,) behind the user's last event to learn
@@ -121,20 +115,35 @@ class Sequences:
         times = None if self.minutes is None else np.where(is_event, self.minutes[events], -1)
         return np.where(is_event, items, -1)[:, :-1], np.where(is_target, items, -1)[:, 1:], times
 
+    @property
+    def n_places(self) -> Rows:
+        """(W,) the number of places that hold an item or a target in any cut."""
+        ends = np.minimum(self.end + self.slack[self.user], self.last)
+        return np.minimum(ends - self.first, self.length)
+
+    def at(self, windows: Rows) -> Sequences:
+        """Select windows."""
+        chosen = {name: getattr(self, name)[windows] for name in ("user", "first", "last", "end")}
+        return replace(self, **chosen)
+
     def random_shift(self, key: int) -> Rows:
         """(U,)"""
         return np.random.default_rng(key).integers(0, self.slack + 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(_Cut):
-    """Windows of users' sequences: at each place an item of the user and the item that followed it."""
+class Windows:
+    """Windows of users' sequences: at each place an item of the user and the item that followed it.
+
+    Short windows and long ones are in different batches, so that little of a batch is padding.
+    """
 
     history: Rows  # (W, L) padded with −1 at the front
     targets: Rows  # (W, L) the item that followed each place; −1 where it is not to be learned
     users: Rows  # (W,)
     codes: Codes  # the group of every user row
-    size: int  # windows per batch
+    bounds: Rows  # (batches + 1,) where each batch begins
+    widths: Rows  # (batches,) the last places of a batch's windows; those before them are padding
     weights: Floats  # (W,) the weight of each target of a window; 1 on average over all targets
     sequences: Sequences
     n_without_negatives: int = 0  # events left out because their user has too few items left to draw negatives from
@@ -145,12 +154,21 @@ class Windows(_Cut):
     def positives(self) -> Rows:
         return self.targets[self.targets >= 0]
 
+    def __len__(self) -> int:
+        return len(self.widths)
+
+    def span(self, b: int) -> slice:
+        return slice(int(self.bounds[b]), int(self.bounds[b + 1]))
+
+    @cached_property
+    def have_two_groups(self) -> Flags:
+        """Whether each batch has users of two or more groups; others have no disparity."""
+        return _differ(self.codes[self.users], self.bounds[:-1])
+
     @cached_property
     def first_target(self) -> Rows:
         """(batches + 1,) the number of targets before each batch."""
-        counts = (self.targets >= 0).sum(axis=1)
-        before = np.append(0, np.cumsum(counts))
-        return before[[*(self.span(b).start for b in range(len(self))), len(self.users)]]
+        return np.append(0, np.cumsum((self.targets >= 0).sum(axis=1)))[self.bounds]
 
     def cut_again(self, key: int) -> Windows:
         """Return the same windows, cut at random places: an event then has other events before it in its window."""
@@ -168,15 +186,15 @@ def cut_windows(
     length: int,
     size: int,
     with_times: bool = False,
-    trim: bool = False,
+    ignores_padding: bool = False,
     activity_exponent: float = 0.0,
     user_weights: Floats | None = None,
 ) -> Windows:
     """Cut windows of `length` whose targets are the events to learn, about `size` targets in a batch.
 
     The weight of an event is (the number of its user's events to learn)^−`activity_exponent`, times the user's
-    `user_weights`. A user's first event is predicted from padding alone. `trim` leaves out places that are padding in
-    every window.
+    `user_weights`. A user's first event is predicted from padding alone. If the model `ignores_padding`, short windows
+    are in batches of their own, which leave out places that are padding in every window.
     """
     n_before, events = len(events), np.asarray(_with_negatives(history, events, sampler, n_drawn))
     users = np.unique(history.users_at(events))  # (U,)
@@ -186,7 +204,7 @@ def cut_windows(
     learned = events[np.searchsorted(events, positions).clip(max=len(events) - 1)] == positions
     places = np.flatnonzero(learned)
     first, last = (places[np.searchsorted(places, bounds[:-1])], places[np.searchsorted(places, bounds[1:]) - 1] + 1)
-    length = min(length, int((last - bounds[:-1]).max())) if trim else length
+    length = min(length, int((last - bounds[:-1]).max())) if ignores_padding else length
     n_windows = -(-(last - first) // length)  # (U,)
     owner = np.repeat(np.arange(len(users)), n_windows)  # (W,)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows)  # of the user's windows
@@ -194,14 +212,35 @@ def cut_windows(
     before = np.append(0, np.cumsum(learned))
     reach = np.minimum(end + slack[owner], last[owner]), np.maximum(end - length, first[owner])
     useful = np.flatnonzero(before[reach[0]] > before[reach[1]])  # the others have no event to learn
-    useful = useful[np.argsort(positions[end[useful] - 1], kind="stable")]
     owner, end = owner[useful], end[useful]
     sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length, minutes)
+    n_places, n_targets = sequences.n_places, before[end] - before[np.maximum(end - length, first[owner])]
+    widths = (*(width for width in _WIDTHS if ignores_padding and width < length), length)
+    order, starts, width_of = _group(np.searchsorted(widths, n_places), positions[end - 1], n_targets, size)
+    sequences, owners = sequences.at(order), users[owner[order]]
     windows, targets, times = sequences.cut(np.zeros_like(slack))
-    n_targets, owners = (targets >= 0).sum(axis=1), users[owner]
+    n_targets = n_targets[order]
     weights: Floats = np.asarray(np.bincount(owners, n_targets)[owners] ** -activity_exponent, np.float64)
     if user_weights is not None:
         weights *= user_weights[owners]
     weights *= n_targets.sum() / (weights * n_targets).sum()  # 1 on average over the targets
-    size = max(1, round(size / n_targets.mean()))
-    return Windows(windows, targets, owners, codes, size, weights, sequences, n_before - len(events), times)
+    of_batches = starts, np.array(widths)[width_of]
+    return Windows(windows, targets, owners, codes, *of_batches, weights, sequences, n_before - len(events), times)
+
+
+def _group(kinds: Rows, times: Rows, n_targets: Rows, size: int) -> tuple[Rows, Rows, Rows]:
+    """Put windows into batches of one kind and about `size` targets, in chronological order.
+
+    Returns the order of the windows, where each batch begins, and its kind.
+    """
+    batches: list[Rows] = []
+    for kind in range(kinds.max() + 1):
+        chosen = np.flatnonzero(kinds == kind)
+        if kind < kinds.max() and n_targets[chosen].sum() < size / 2:
+            kinds[chosen] += 1  # too few for a step that counts as much as others
+            continue
+        chosen = chosen[np.argsort(times[chosen], kind="stable")]
+        batches += np.array_split(chosen, max(1, min(len(chosen), round(n_targets[chosen].sum() / size))))
+    batches.sort(key=lambda batch: times[batch[-1]])
+    starts = np.append(0, np.cumsum([len(batch) for batch in batches]))
+    return np.concatenate(batches), starts, kinds[[batch[0] for batch in batches]]

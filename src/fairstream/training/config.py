@@ -15,6 +15,7 @@ from fairstream.registry import CUSTOM
 from fairstream.threads import Threads
 
 EngineName = Literal["auto", "reference", "fused"]
+_MIN_EPOCHS = 3
 ScheduleName = Literal["constant", "cosine"]
 
 
@@ -30,6 +31,9 @@ class Training(Configuration):
         n, negative items per interaction in the recommendation loss.
     pretrain_epochs
         Epochs of training from scratch: of `fit`, and of every retraining.
+    pretrain_visits
+        Events that training from scratch visits at most, all epochs together; on a larger log it takes fewer epochs,
+        but at least 3. None: no limit. An explicit `pretrain_epochs` has no limit by default.
     batch_size
         Interactions per batch; windows of users' sequences for sequence models.
     learning_rate, l2, schedule
@@ -56,6 +60,9 @@ class Training(Configuration):
     """n, negative items per interaction in the recommendation loss."""
     pretrain_epochs: int = Field(100, ge=1)
     """Epochs of pre-training, and of every retraining from scratch."""
+    pretrain_visits: int | None = Field(None, ge=1)
+    """Events that training from scratch visits at most, all epochs together: a larger log gets fewer epochs, at \
+least 3; by default no limit where pretrain_epochs is given."""
     batch_size: int = Field(256, ge=1)
     """Interactions per batch."""
     learning_rate: float = Field(1e-3, gt=0)
@@ -89,6 +96,16 @@ loss: 0 lets heavy users decide, 1 gives every user the same weight."""
         """Return the same settings with some changed; those that were not given stay the model's own."""
         return type(self)(**{**self.given, **options})
 
+    def epochs_on(self, n_events: int) -> int:
+        """Return the epochs of training from scratch on a log of this size.
+
+        >>> Training(pretrain_epochs=15, pretrain_visits=7_500_000).epochs_on(1_000_000)
+        7
+        """
+        if self.pretrain_visits is None:
+            return self.pretrain_epochs
+        return min(self.pretrain_epochs, max(_MIN_EPOCHS, self.pretrain_visits // max(1, n_events)))
+
     def over(self, defaults: Mapping[str, Any]) -> Self:
         return type(self)(**{**defaults_for(defaults, self.model_fields_set, self.loss), **self.given})
 
@@ -102,6 +119,8 @@ def defaults_for(defaults: Mapping[str, Any], given: Any, loss: object) -> dict[
     own = {name: value for name, value in defaults.items() if name in Training.model_fields}
     if "loss" in given and loss != own.get("loss"):
         own.pop("activity_exponent", None)
+    if "pretrain_epochs" in given:
+        own.pop("pretrain_visits", None)
     return own
 
 

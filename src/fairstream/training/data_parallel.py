@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fairstream.data import History, Rows
 from fairstream.distributed import Cluster, TrainWorker
 from fairstream.models import ContextBuilder
-from fairstream.objectives import MEAN_LOSSES, AmongAll, Disparity, DisparityLoss, fairness_loss
+from fairstream.objectives import MEAN_LOSSES, Disparity, DisparityLoss, Ranked, fairness_loss
 from fairstream.training.batches import Floats, Windows
 from fairstream.training.engine import TrainingJob
 from fairstream.training.optimizers import load_tensors, named_tensors, state_tensors
@@ -53,7 +53,6 @@ def why_not_divided(job: TrainingJob) -> str | None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Share(Windows):
-    bounds: Rows  # (batches + 1,) where each batch begins
     positions: Rows  # (M,) the position of each target in the whole job, which decides its negatives
     shares: Floats  # (batches,) the share of each batch's targets; 0: the only window of the batch is another worker's
     have_two_groups: np.ndarray[Any, np.dtype[np.bool_]]  # whether each global batch has users of two groups or more
@@ -75,22 +74,16 @@ class _Share(Windows):
             windows.targets[own],
             windows.users[own],
             windows.codes,
-            windows.size,
+            bounds,
+            windows.widths,
             windows.weights[own],
             windows.sequences,
             windows.n_without_negatives,
             None if windows.times is None else windows.times[own],
-            bounds=bounds,
             positions=np.repeat(before[own] - before_own, n_targets[own]) + np.arange(n_targets[own].sum()),
             shares=n_share / np.diff(windows.first_target),
             have_two_groups=windows.have_two_groups,
         )
-
-    def __len__(self) -> int:
-        return len(self.shares)
-
-    def span(self, b: int) -> slice:
-        return slice(int(self.bounds[b]), int(self.bounds[b + 1]))
 
 
 class _LossModule(nn.Module):
@@ -171,7 +164,7 @@ class ShareEngine(WindowEngine):
             self._reported = self._reported + fairness.detach() / self._n_workers  # every worker computes all of it
         return self._n_workers * loss
 
-    def _fairness(self, scores: Tensor, groups: Tensor, among_all: AmongAll | None) -> Tensor:
+    def _fairness(self, scores: Tensor, groups: Tensor, among_all: Ranked | None) -> Tensor:
         """Return L_fair of the global batch; its gradient flows through this worker's part of the sums."""
         fairness, signs = self.job.objective.fairness, self._signs
         assert isinstance(fairness, DisparityLoss)
@@ -197,7 +190,7 @@ def train_on_cluster(
         _train_share,
         (replace(job, contexts=contexts), options),
         name=training_name(job, options),
-        max_workers=min(job.batches.size, len(job.batches.users)),  # a window for each worker
+        max_workers=int(np.diff(job.batches.bounds).max()),  # a window for each worker
         on_epoch=on_epoch,
     )
     load_tensors(job.model, job.optimizer, {name: torch.tensor(value) for name, value in tensors.items()})
@@ -241,7 +234,8 @@ def training_name(job: TrainingJob, options: Mapping[str, Any]) -> str:
     """
     windows, digest = job.batches, hashlib.blake2b(digest_size=16)
     assert isinstance(windows, Windows)
-    columns: list[Any] = [windows.users, windows.codes, windows.history, windows.targets, windows.weights]
+    names = "users", "codes", "history", "targets", "weights", "bounds"
+    columns: list[Any] = [getattr(windows, name) for name in names]
     tensors = (*job.model.parameters(), *state_tensors(job.optimizer, job.model).values())
     columns += [] if windows.times is None else [windows.times]
     for column in (*columns, np.asarray(job.signs), *(value.detach().numpy() for value in tensors)):
@@ -249,6 +243,6 @@ def training_name(job: TrainingJob, options: Mapping[str, Any]) -> str:
         digest.update(np.ascontiguousarray(column).data)
     rates = [(group["lr"], group["weight_decay"]) for group in job.optimizer.param_groups]
     kinds = (type(job.model).__qualname__, type(job.optimizer).__qualname__)
-    rest = (windows.size, *kinds, rates, job.objective, sorted(options.items()))
+    rest = (*kinds, rates, job.objective, sorted(options.items()))
     digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(rest)).encode())  # a function is known by its name
     return digest.hexdigest()

@@ -9,7 +9,7 @@ from torch import Tensor
 from fairstream.data import Rows
 from fairstream.errors import ModelError
 from fairstream.models import NO_CONTEXT, Context, WindowScorer
-from fairstream.objectives import AmongAll
+from fairstream.objectives import AmongAll, FactoredAmongAll, Ranked
 from fairstream.training.batches import Batches, Windows
 from fairstream.training.engine import Batch, Engine, TrainingJob
 
@@ -81,9 +81,6 @@ class ReferenceEngine(Engine):
         return loss
 
 
-_WIDTHS = (1, 2, 8)  # windows with at most this many places are computed separately from wider ones
-
-
 class WindowEngine(Engine):
     """The same step on windows of users' sequences: a loss at every place of a window."""
 
@@ -137,7 +134,7 @@ class WindowEngine(Engine):
         begin, end = self._windows.first_target[b : b + 2]
         return int(begin), int(end)
 
-    def _scores(self, b: int, key: int) -> tuple[Tensor, Tensor, Tensor, AmongAll | None]:
+    def _scores(self, b: int, key: int) -> tuple[Tensor, Tensor, Tensor, Ranked | None]:
         """Return groups (M,), candidates (M, 1 + n) and scores of a batch, and the scores of all items if needed."""
         job, model, (begin, end) = self.job, self.job.model, self._target_span(b)
         assert isinstance(model, WindowScorer)
@@ -172,26 +169,11 @@ class WindowEngine(Engine):
         return Context(known, (known >= 0).sum(dim=1), times)
 
     def _states(self, b: int, is_target: Tensor) -> Tensor:
-        """Return the states (M, d) at the targets of a batch, computed without most of the padding of short windows."""
-        model, rows = self.job.model, self._windows.span(b)
-        history, times = self._history[rows], None if self._times is None else self._times[rows]
+        """Return the states (M, d) at the targets of a batch."""
+        model, rows, width = self.job.model, self._windows.span(b), int(self._windows.widths[b])
         assert isinstance(model, WindowScorer)
-        if not model.ignores_padding:
-            return model.states_at(history, times)[is_target]
-        length = history.shape[1]
-        widths = [*(width for width in _WIDTHS if width < length), length]
-        n_places = ((history >= 0).sum(dim=1) + 1).clamp(max=length)  # a first event is predicted from padding
-        chosen = torch.bucketize(n_places, torch.tensor(widths, device=self._device))
-        number = is_target.flatten().cumsum(0).view_as(is_target) - 1  # (W, L) the index of each target in the batch
-        states, numbers = [], []
-        for at, width in enumerate(widths):
-            some = torch.nonzero(chosen == at).squeeze(1)
-            if len(some):
-                targets = is_target[some, -width:]
-                part = None if times is None else times[some, -width - 1 :]
-                states.append(model.states_at(history[some, -width:], part)[targets])
-                numbers.append(number[some, -width:][targets])
-        return torch.cat(states)[torch.cat(numbers).argsort()]  # back in the order of the targets
+        times = None if self._times is None else self._times[rows, -width - 1 :]
+        return model.states_at(self._history[rows, -width:], times)[is_target[:, -width:]]
 
 
 def descend(job: TrainingJob, loss: Tensor) -> Tensor:
@@ -208,12 +190,15 @@ def descend(job: TrainingJob, loss: Tensor) -> Tensor:
 
 def among_all_items(
     model: WindowScorer, states: Tensor, positives: Tensor, weights: Tensor, shared: tuple[Tensor, Tensor] | None
-) -> AmongAll:
+) -> Ranked:
     """Score M places against all items, or against a `shared` sample of them: (items, log of their expected counts).
 
     In a sample, log(expected count) is subtracted from the score of each item, so that Σ e^s estimates the sum over
     all items.
     """
+    factors = model.factors() if shared is None else None
+    if factors is not None:
+        return FactoredAmongAll(states, *factors, positives, weights)
     if shared is None:
         return AmongAll(model.score_states(states, None), positives, weights)
     items, log_expected = shared  # (S,)

@@ -164,6 +164,7 @@ class CapturedEngine(Replayed, ReferenceEngine):
 
     def _step_on(self, b: Tensor, kind: Any) -> Tensor:
         size, conditions = kind
+        assert isinstance(self.job.batches, Batches)
         rows = b * self.job.batches.size + self._within[:size]  # (B,)
         users, candidates, groups = (
             column.index_select(0, rows) for column in (self._users, self._held_candidates, self._groups)
@@ -186,7 +187,7 @@ class CapturedWindowEngine(Replayed, WindowEngine):
 
     def __init__(self, job: TrainingJob) -> None:
         super().__init__(job)
-        self._within = torch.arange(self._windows.size, device=self._device)
+        self._within = torch.arange(int(np.diff(self._windows.bounds).max()), device=self._device)
         self._shared = self._draw_shared(0)
         n_targets = len(self._target_items)
         self._negatives = torch.zeros(n_targets, 1 + job.objective.n_drawn, dtype=torch.int64, device=self._device)
@@ -195,23 +196,25 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         self._windows = windows
         counts = np.diff(windows.first_target)
         if counts.max() > self._capacity:  # graphs read the tensors of the first load, unless these become too small
-            self._capacity = min(math.ceil(1.1 * counts.max()), windows.size * windows.targets.shape[1])
+            self._capacity = math.ceil(1.1 * counts.max())
             self._columns: tuple[Tensor, ...] = ()
             self._forget_graphs()
-        shape, length = (len(windows), self._capacity), windows.targets.shape[1]
+        shape = len(windows), self._capacity
         is_target = np.arange(shape[1]) < counts[:, None]  # (batches, M)
         window, place = np.nonzero(windows.targets >= 0)
         number = np.repeat(windows.first_target[:-1, None], shape[1], axis=1)  # fillers repeat the first target
         number[is_target] = np.arange(counts.sum())
-        places = np.full(shape, windows.size * length)  # after the last place of a batch
-        places[is_target] = window % windows.size * length + place
+        batch = np.repeat(np.arange(len(windows)), counts)
+        width, skipped = windows.widths[batch], windows.targets.shape[1] - windows.widths[batch]
+        places = np.full(shape, -1)  # among those of the batch
+        places[is_target] = (window - windows.bounds[batch]) * width + place - skipped
         groups = np.full(shape, UNKNOWN, dtype=np.int64)
         groups[is_target] = windows.codes[windows.users[window]]
         weights = np.zeros(shape, dtype=np.float32)  # a filler's is 0
         weights[is_target] = windows.weights[window]
         self._target_users = windows.users[window]
         items = windows.targets[window, place]
-        parts = [windows.history, items, number, places, groups, weights, counts]
+        parts = [windows.history, items, number, places, groups, weights, counts, windows.bounds[:-1]]
         columns = [torch.from_numpy(part) for part in (*parts, windows.times) if part is not None]
         if self._columns:
             for column, fresh in zip(self._columns, columns, strict=True):
@@ -231,7 +234,8 @@ class CapturedWindowEngine(Replayed, WindowEngine):
 
     def _kind(self, b: int) -> Kind:
         at = self._windows.span(b)
-        return at.stop - at.start, self.job.objective.is_fair_on(has_two_groups=self._have_two_groups[b])
+        is_fair = self.job.objective.is_fair_on(has_two_groups=self._have_two_groups[b])
+        return at.stop - at.start, int(self._windows.widths[b]), is_fair
 
     def _draw(self, key: int) -> None:
         self._cut_again(key)
@@ -249,17 +253,17 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         return tuple(torch.stack(column) for column in zip(*drawn, strict=True))
 
     def _step_on(self, b: Tensor, kind: Any) -> Tensor:
-        size, is_fair = kind
+        size, width, is_fair = kind
         job, model, objective = self.job, self.job.model, self.job.objective
         assert isinstance(model, WindowScorer)
-        rows = b * self._windows.size + self._within[:size]  # (W,)
-        history = self._history.index_select(0, rows)  # (W, L)
-        number, places, groups, weights, count = (column.index_select(0, b)[0] for column in self._by_batch)
+        number, places, groups, weights, count, start = (column.index_select(0, b)[0] for column in self._by_batch)
+        rows = start + self._within[:size]  # (W,)
+        history = self._history.index_select(0, rows)[:, -width:]  # (W, width)
         candidates = self._negatives.index_select(0, number)  # (M, 1 + n)
-        is_filler = (places == self._windows.size * history.shape[1])[:, None]
-        # Fillers point behind the last place; the clamp gives them some state, and the loss ignores it.
-        times = None if self._times is None else self._times.index_select(0, rows)  # (W, L + 1)
-        states = model.states_at(history, times).flatten(0, 1).index_select(0, places.clamp(max=history.numel() - 1))
+        is_filler = (places < 0)[:, None]
+        times = None if self._times is None else self._times.index_select(0, rows)[:, -width - 1 :]
+        # The clamp gives fillers some state, and the loss ignores it.
+        states = model.states_at(history, times).flatten(0, 1).index_select(0, places.clamp(min=0))
         among_all = None
         if objective.needs_all_items:
             shared = tuple(column.index_select(0, b)[0] for column in self._shared)
