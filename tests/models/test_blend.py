@@ -54,7 +54,7 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(fitted: fs.FairRecomm
         context = Context(F.pad(history, (50, 0), value=-1), n_events, task=task)
         by_item, by_order = model.item_item(users, items, context), model.transitions(users, items, context)
         said = [
-            model.sequence(users, items, Context(F.pad(history, (47, 0), value=-1))),
+            model.sequence(users, items, Context(F.pad(history, (47, 0), value=-1), task=task)),
             10 * by_item,
             torch.log(by_item.clamp(min=0) + 1e-2),
             10 * by_order,

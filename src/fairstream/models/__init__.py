@@ -17,7 +17,9 @@ from fairstream.models.ncf import NCF, NCFScorer
 from fairstream.models.popularity import Popularity, PopularityScorer, RecentPopularity, RecentPopularityScorer
 from fairstream.models.scorer import (
     ClosedFormScorer,
+    ItemHead,
     ModelFactory,
+    PeriodHead,
     Scorer,
     UserWeights,
     WindowScorer,
@@ -57,6 +59,7 @@ __all__ = [
     "CustomModel",
     "GRU4Rec",
     "GRU4RecScorer",
+    "ItemHead",
     "ItemItem",
     "ItemItemScorer",
     "ItemTable",
@@ -67,6 +70,7 @@ __all__ = [
     "ModelConfig",
     "ModelFactory",
     "NCFScorer",
+    "PeriodHead",
     "Popularity",
     "PopularityScorer",
     "RecentPopularity",

@@ -197,12 +197,54 @@ class Scorer(nn.Module, ABC):
         return copy.deepcopy(self, memo)
 
 
-class WindowScorer(Scorer):
+class ItemHead(nn.Module):
+    """Scores items for states: ⟨state, item⟩ + bias with the tables `item` and, if there is one, `bias`."""
+
+    item: ItemTable
+
+    def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
+        """States (M, d), items (M, C), or (C,) for all states, or None for all items → scores (M, C)."""
+        rows = self.item.embeddings() if items is None else self.item(items)
+        table: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
+        bias = None if table is None else (table.embeddings() if items is None else table(items)).squeeze(-1)
+        if rows.dim() == 2:
+            return F.linear(states, rows, bias)
+        scores = (rows @ states.unsqueeze(-1)).squeeze(-1)
+        return scores if bias is None else scores + bias
+
+    def factors(self) -> tuple[Tensor, Tensor | None] | None:
+        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias. None: they are not."""
+        if type(self).score_states is not ItemHead.score_states:
+            return None
+        bias: ItemTable | None = getattr(self, "bias", None)
+        return self.item.embeddings(), None if bias is None else bias.embeddings().squeeze(-1)
+
+
+class PeriodHead(ItemHead):
+    """Predicts any of the user's later events, for lists of a whole period (dense all-action).
+
+    It has its own rows of items and reads the states x of a model that predicts the next event: y = x + W₂ SiLU(W₁ x).
+    Its loss does not reach the model, which stays as good at the next event.
+    """
+
+    def __init__(self, n_items: int, d: int, *, std: float, feature_buckets: int = 0) -> None:
+        super().__init__()
+        self.item = ItemTable(n_items, d, std=std, feature_buckets=feature_buckets)
+        self.bias = ItemTable(n_items, 1, weight_decay=False, feature_buckets=feature_buckets)
+        self.inner, self.outer = nn.Linear(d, d), nn.Linear(d, d)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(M, d) → (M, d)"""
+        added: Tensor = states + self.outer(F.silu(self.inner(states)))
+        return added
+
+
+class WindowScorer(Scorer, ItemHead):
     """A model that reads a sequence of items and predicts the next item at every place.
 
     It is trained on windows of users' sequences: one pass over a window of L items gives L predictions. A subclass
-    defines `states`. Scores are ⟨state, item⟩ + bias with the tables `item` and, if there is one, `bias`; override
-    `score_states` for other scores.
+    defines `states`. Scores are those of an `ItemHead` with the tables `item` and, if there is one, `bias`; override
+    `score_states` for other scores. A model with a `period_head` scores lists of a period by that.
     """
 
     item: ItemTable
@@ -222,50 +264,41 @@ class WindowScorer(Scorer):
         states: Callable[..., Tensor] = self.states
         return states(history) if times is None else states(history, times)
 
-    def score_states(self, states: Tensor, items: Tensor | None) -> Tensor:
-        """States (M, d), items (M, C), or (C,) for all states, or None for all items → scores (M, C)."""
-        rows = self.item.embeddings() if items is None else self.item(items)
-        table: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
-        bias = None if table is None else (table.embeddings() if items is None else table(items)).squeeze(-1)
-        if rows.dim() == 2:
-            return F.linear(states, rows, bias)
-        scores = (rows @ states.unsqueeze(-1)).squeeze(-1)
-        return scores if bias is None else scores + bias
+    def heads(self, states: Tensor) -> list[tuple[ItemHead, Tensor]]:
+        """States (..., d) → the heads to train, with their states: the model itself, and its `period_head` if any."""
+        period: PeriodHead | None = getattr(self, "period_head", None)
+        return [(self, states)] if period is None else [(self, states), (period, period(states.detach()))]
+
+    def _head(self, context: Context) -> tuple[ItemHead, Tensor]:
+        """The head for the task of a context, and its states (B, d) now."""
+        assert context.history is not None
+        return self.heads(self.states_at(context.history, context.times)[:, -1])[-1 if context.task == "next" else 0]
 
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
-        return self.score_states(self._last_states(context), items)
+        head, states = self._head(context)
+        return head.score_states(states, items)
 
     def score_range(self, users: Tensor, start: int, stop: int, context: Context) -> Tensor:
         return self.block_scorer(users, context)(start, stop)
 
     def block_scorer(self, users: Tensor, context: Context) -> BlockScorer:
-        states = self._last_states(context)  # once for all blocks
+        head, states = self._head(context)  # once for all blocks
 
         def score(start: int, stop: int) -> Tensor:
             if stop - start == self.item.num_embeddings:  # nothing has to be copied
-                return self.score_states(states, None)
-            return self.score_states(states, torch.arange(start, stop, device=states.device))
+                return head.score_states(states, None)
+            return head.score_states(states, torch.arange(start, stop, device=states.device))
 
         return score
 
     def vectors(self, users: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
         """The states and the items' rows; a bias is the last number of an item, with 1 in the user's vector."""
-        factors, states = self.factors(), self._last_states(context)
+        head, states = self._head(context)
+        factors = head.factors()
         if factors is None or factors[1] is None:
             return None if factors is None else (states, factors[0])
         rows, bias = factors[0], factors[1]
         return torch.cat([states, states.new_ones(len(states), 1)], 1), torch.cat([rows, bias[:, None]], 1)
-
-    def factors(self) -> tuple[Tensor, Tensor | None] | None:
-        """Rows (n_items, d) and biases (n_items,) of all items: scores are ⟨state, row⟩ + bias. None: they are not."""
-        if type(self).score_states is not WindowScorer.score_states:
-            return None
-        bias: ItemTable | None = getattr(self, "bias", None)
-        return self.item.embeddings(), None if bias is None else bias.embeddings().squeeze(-1)
-
-    def _last_states(self, context: Context) -> Tensor:
-        assert context.history is not None
-        return self.states_at(context.history, context.times)[:, -1]
 
 
 class ClosedFormScorer(Scorer):

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fairstream.models.config import FEATURE_BUCKETS, ModelConfig
-from fairstream.models.scorer import WindowScorer
+from fairstream.models.scorer import PeriodHead, WindowScorer
 from fairstream.models.tables import ItemTable
 
 _STD = 0.05
@@ -52,6 +52,7 @@ class GRU4RecScorer(WindowScorer):
         self.history_length = length
         self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
         self.bias = ItemTable(n_items, 1, weight_decay=False, feature_buckets=feature_buckets)
+        self.period_head = PeriodHead(n_items, embedding_dim, std=_STD, feature_buckets=feature_buckets)
         self.gru = nn.GRU(embedding_dim, embedding_dim, batch_first=True)
         self.dropout = nn.Dropout(dropout)
 
@@ -85,6 +86,7 @@ class SASRecScorer(WindowScorer):
         self.history_length, self.reads_times = length, with_times
         self.item = ItemTable(n_items, embedding_dim, padding=True, std=_STD, feature_buckets=feature_buckets)
         self.bias = ItemTable(n_items, 1, weight_decay=False, feature_buckets=feature_buckets)
+        self.period_head = PeriodHead(n_items, embedding_dim, std=_STD, feature_buckets=feature_buckets)
         n_elapsed = len(_ELAPSED) if with_times else 0
         self.blocks = nn.ModuleList(
             _GatedBlock(embedding_dim, length, heads, dropout, n_elapsed) for _ in range(blocks)
@@ -192,7 +194,7 @@ class GRU4Rec(ModelConfig):
     --------
     >>> model = GRU4Rec(embedding_dim=16, length=100).build(n_users=3, n_items=5)
     >>> model.history_length, sum(parameter.numel() for parameter in model.parameters())
-    (100, 1717)
+    (100, 2346)
 
     """
 
@@ -242,7 +244,7 @@ class SASRec(ModelConfig):
     --------
     >>> model = SASRec(embedding_dim=16, blocks=4, length=200).build(n_users=3, n_items=5)
     >>> len(model.blocks), model.history_length, sum(parameter.numel() for parameter in model.parameters())
-    (4, 200, 14965)
+    (4, 200, 15594)
 
     """
 

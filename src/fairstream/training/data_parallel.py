@@ -145,6 +145,10 @@ class ShareEngine(WindowEngine):
         self.job.optimizer.step()
         return self._reported
 
+    @property
+    def _positions(self) -> Rows:
+        return self._share.positions
+
     def _draw_negatives(self, b: int, key: int) -> Tensor:
         begin, end = self._target_span(b)
         positions, n_drawn = self._share.positions[begin:end], self.job.objective.n_drawn
@@ -153,13 +157,14 @@ class ShareEngine(WindowEngine):
     def local_loss(self, b: int, key: int) -> Tensor:
         """Return a loss whose gradient, averaged over the workers by DDP, is that of the global batch."""
         objective, share = self.job.objective, float(self._share.shares[b])
-        groups, _, scores, among_all = self._scores(b, key)
-        loss = share * objective.recommendation(scores, among_all)
+        groups, heads = self._heads(b, key)
+        loss = torch.stack([share * objective.recommendation(head.scores, head.among_all) for head in heads]).sum()
         self._reported = loss.detach()
         if objective.is_fair_on(has_two_groups=self._have_two_groups[b]):
             if share == 0:
                 groups = torch.full_like(groups, -1)
-            fairness = objective.lambda_ * self._fairness(scores, groups, among_all)
+            disparities = [self._fairness(head.scores, groups, head.among_all) for head in heads]
+            fairness = objective.lambda_ * torch.stack(disparities).sum()
             loss = loss + fairness
             self._reported = self._reported + fairness.detach() / self._n_workers  # every worker computes all of it
         return self._n_workers * loss

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairstream.data import Rows
 from fairstream.errors import ModelError
-from fairstream.models import NO_CONTEXT, Context, WindowScorer
-from fairstream.objectives import AmongAll, FactoredAmongAll, Ranked
+from fairstream.models import NO_CONTEXT, Context, ItemHead, WindowScorer
+from fairstream.objectives import AmongAll, FactoredAmongAll, Objective, Ranked
+from fairstream.sampling import uniform
 from fairstream.training.batches import Batches, Windows
 from fairstream.training.engine import Batch, Engine, TrainingJob
 
@@ -81,8 +84,20 @@ class ReferenceEngine(Engine):
         return loss
 
 
+class HeadScores(NamedTuple):
+    """The scores of one head at the targets of a batch."""
+
+    objective: Objective
+    candidates: Tensor  # (M, 1 + n)
+    scores: Tensor  # (M, 1 + n)
+    among_all: Ranked | None  # the scores of all items if a loss needs them
+
+
 class WindowEngine(Engine):
-    """The same step on windows of users' sequences: a loss at every place of a window."""
+    """The same step on windows of users' sequences: a loss at every place of a window.
+
+    The next event is the target of the model, and any later event of the window that of its `period_head`, if any.
+    """
 
     name = "reference"
 
@@ -90,6 +105,8 @@ class WindowEngine(Engine):
         super().__init__(job)
         windows = job.batches
         assert isinstance(windows, Windows)
+        # A fairness loss with state has one for each head.
+        self._objectives = self.job.objective, job.objective.start(len(job.signs), job.model.device)
         self._device = job.model.device
         self._groups = torch.tensor(windows.codes[windows.users].astype(np.int64), device=self._device)
         self._signs = torch.tensor(job.signs, device=self._device)
@@ -105,6 +122,7 @@ class WindowEngine(Engine):
         is_target = windows.targets >= 0
         counts = is_target.sum(axis=1)
         self._target_users = windows.users.repeat(counts)
+        self._last_targets = np.repeat(np.cumsum(counts) - 1, counts)  # (N,) of the window of each target
         self._target_items = torch.tensor(windows.targets[is_target], device=self._device)
         self._weights = torch.tensor(windows.weights.repeat(counts), dtype=torch.float32, device=self._device)
 
@@ -122,33 +140,46 @@ class WindowEngine(Engine):
 
     def _step(self, b: int, key: int) -> Tensor:
         job, (begin, end) = self.job, self._target_span(b)
-        groups, candidates, scores, among_all = self._scores(b, key)
-        loss = job.objective(scores, groups, self._signs, has_two_groups=self._have_two_groups[b], among_all=among_all)
+        groups, heads = self._heads(b, key)
+        options = {"groups": groups, "signs": self._signs, "has_two_groups": self._have_two_groups[b]}
+        losses = [head.objective(head.scores, **options, among_all=head.among_all) for head in heads]
         if job.extra_loss is not None:
             rows = torch.from_numpy(self._target_users[begin:end]).to(self._device)
-            loss = loss + job.extra_loss(job.model, Batch(rows, candidates, scores, self._context(b)))
-        return descend(job, loss)
+            losses.append(job.extra_loss(job.model, Batch(rows, *heads[0][1:3], self._context(b))))
+        return descend(job, sum(losses[1:], losses[0]))
 
     def _target_span(self, b: int) -> tuple[int, int]:
         """Return the index of the first target of a batch, and of the first after it."""
         begin, end = self._windows.first_target[b : b + 2]
         return int(begin), int(end)
 
-    def _scores(self, b: int, key: int) -> tuple[Tensor, Tensor, Tensor, Ranked | None]:
-        """Return groups (M,), candidates (M, 1 + n) and scores of a batch, and the scores of all items if needed."""
-        job, model, (begin, end) = self.job, self.job.model, self._target_span(b)
-        assert isinstance(model, WindowScorer)
-        candidates = torch.cat([self._target_items[begin:end, None], self._draw_negatives(b, key)], dim=1)  # (M, 1 + n)
+    def _heads(self, b: int, key: int) -> tuple[Tensor, list[HeadScores]]:
+        """Return the groups (M,) of a batch and the scores of each head."""
+        job, (begin, end) = self.job, self._target_span(b)
+        assert isinstance(job.model, WindowScorer)
         is_target = self._targets[self._windows.span(b)] >= 0
         groups = self._groups[self._windows.span(b), None].expand_as(is_target)[is_target]
-        states = self._states(b, is_target)  # (M, d)
-        among_all = None
-        if job.objective.needs_all_items:
-            shared = None if job.shared_negatives is None else job.shared_negatives.draw(key, b)
-            among_all = among_all_items(model, states, candidates[:, 0], self._weights[begin:end], shared)
-        scores = model.score_states(states, candidates)
-        check_scores(scores, candidates)
-        return groups, candidates, scores, among_all
+        heads, negatives = job.model.heads(self._states(b, is_target)), self._draw_negatives(b, key)
+        shared = None if job.shared_negatives is None else job.shared_negatives.draw(key, b)
+        targets = [self._target_items[begin:end]]
+        if len(heads) > 1:
+            targets.append(self._target_items[self._later_targets(key, begin, end)])
+        candidates = [torch.cat([items[:, None], negatives], dim=1) for items in targets]  # (M, 1 + n)
+        weights = self._weights[begin:end]
+        parts = zip(heads, self._objectives, candidates, strict=False)
+        return groups, [score_head(*head, objective, of, weights, shared) for head, objective, of in parts]
+
+    def _later_targets(self, key: int, begin: int, end: int) -> Tensor:
+        """(M,) for each of these targets, which of the targets from it to the end of its window is its later event."""
+        at = np.arange(begin, end)
+        draws = uniform((key + 1) % (1 << 64), torch.from_numpy(self._positions[begin:end])).numpy()
+        later = at + np.floor(draws * (self._last_targets[begin:end] - at + 1)).astype(np.int64)
+        return torch.from_numpy(later).to(self._device)
+
+    @property
+    def _positions(self) -> Rows:
+        """(N,) the position of each target in the job, which decides its draws."""
+        return np.arange(len(self._target_users))
 
     def _draw_negatives(self, b: int, key: int) -> Tensor:
         """(M, max(n, μ))"""
@@ -189,23 +220,40 @@ def descend(job: TrainingJob, loss: Tensor) -> Tensor:
 
 
 def among_all_items(
-    model: WindowScorer, states: Tensor, positives: Tensor, weights: Tensor, shared: tuple[Tensor, Tensor] | None
+    head: ItemHead, states: Tensor, positives: Tensor, weights: Tensor, shared: tuple[Tensor, Tensor] | None
 ) -> Ranked:
     """Score M places against all items, or against a `shared` sample of them: (items, log of their expected counts).
 
     In a sample, log(expected count) is subtracted from the score of each item, so that Σ e^s estimates the sum over
     all items.
     """
-    factors = model.factors() if shared is None else None
+    factors = head.factors() if shared is None else None
     if factors is not None:
         return FactoredAmongAll(states, *factors, positives, weights)
     if shared is None:
-        return AmongAll(model.score_states(states, None), positives, weights)
+        return AmongAll(head.score_states(states, None), positives, weights)
     items, log_expected = shared  # (S,)
-    others = model.score_states(states, items) - log_expected
+    others = head.score_states(states, items) - log_expected
     others = others.masked_fill(items == positives[:, None], -torch.inf)
-    scores = torch.cat([model.score_states(states, positives[:, None]), others], dim=1)
+    scores = torch.cat([head.score_states(states, positives[:, None]), others], dim=1)
     return AmongAll(scores, torch.zeros_like(positives), weights)
+
+
+def score_head(
+    head: ItemHead,
+    states: Tensor,
+    objective: Objective,
+    candidates: Tensor,
+    weights: Tensor,
+    shared: tuple[Tensor, Tensor] | None,
+) -> HeadScores:
+    """Score the candidates (M, 1 + n) for states (M, d), and all items if the objective needs them."""
+    among_all = None
+    if objective.needs_all_items:
+        among_all = among_all_items(head, states, candidates[:, 0], weights, shared)
+    scores = head.score_states(states, candidates)
+    check_scores(scores, candidates)
+    return HeadScores(objective, candidates, scores, among_all)
 
 
 def check_scores(scores: Tensor, candidates: Tensor) -> None:

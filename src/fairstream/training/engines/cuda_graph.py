@@ -24,7 +24,7 @@ from fairstream.models import NO_CONTEXT, Context, WindowScorer
 from fairstream.objectives import MEAN_LOSSES
 from fairstream.training.batches import Batches, Windows
 from fairstream.training.engine import Engine, TrainingJob
-from fairstream.training.reference import ReferenceEngine, WindowEngine, among_all_items, check_scores, descend
+from fairstream.training.reference import ReferenceEngine, WindowEngine, descend, score_head
 from fairstream.training.row_adam import RowAdam
 
 _N_WARM_UPS: Final = 1
@@ -190,7 +190,10 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         self._within = torch.arange(int(np.diff(self._windows.bounds).max()), device=self._device)
         self._shared = self._draw_shared(0)
         n_targets = len(self._target_items)
-        self._negatives = torch.zeros(n_targets, 1 + job.objective.n_drawn, dtype=torch.int64, device=self._device)
+        # (heads, N, 1 + n) the candidates of each head
+        n_heads = 1 if getattr(job.model, "period_head", None) is None else 2
+        shape = (n_heads, n_targets, 1 + job.objective.n_drawn)
+        self._candidates = torch.zeros(shape, dtype=torch.int64, device=self._device)
 
     def _load(self, windows: Windows) -> None:
         self._windows = windows
@@ -213,6 +216,8 @@ class CapturedWindowEngine(Replayed, WindowEngine):
         weights = np.zeros(shape, dtype=np.float32)  # a filler's is 0
         weights[is_target] = windows.weights[window]
         self._target_users = windows.users[window]
+        n_of_window = np.bincount(window, minlength=len(windows.users))
+        self._last_targets = np.repeat(np.cumsum(n_of_window) - 1, n_of_window)
         items = windows.targets[window, place]
         parts = [windows.history, items, number, places, groups, weights, counts, windows.bounds[:-1]]
         columns = [torch.from_numpy(part) for part in (*parts, windows.times) if part is not None]
@@ -240,7 +245,10 @@ class CapturedWindowEngine(Replayed, WindowEngine):
     def _draw(self, key: int) -> None:
         self._cut_again(key)
         drawn = self.job.sampler.draw(self._target_users, self.job.objective.n_drawn, key)
-        self._negatives.copy_(torch.cat([self._target_items[:, None], drawn], dim=1))
+        self._candidates[:, :, 1:] = drawn
+        self._candidates[0, :, 0] = self._target_items
+        if len(self._candidates) > 1:
+            self._candidates[1, :, 0] = self._target_items[self._later_targets(key, 0, len(self._target_users))]
         for column, fresh in zip(self._shared, self._draw_shared(key), strict=True):
             column.copy_(fresh)
 
@@ -254,32 +262,29 @@ class CapturedWindowEngine(Replayed, WindowEngine):
 
     def _step_on(self, b: Tensor, kind: Any) -> Tensor:
         size, width, is_fair = kind
-        job, model, objective = self.job, self.job.model, self.job.objective
+        job, model = self.job, self.job.model
         assert isinstance(model, WindowScorer)
         number, places, groups, weights, count, start = (column.index_select(0, b)[0] for column in self._by_batch)
         rows = start + self._within[:size]  # (W,)
         history = self._history.index_select(0, rows)[:, -width:]  # (W, width)
-        candidates = self._negatives.index_select(0, number)  # (M, 1 + n)
+        candidates = self._candidates.index_select(1, number)  # (heads, M, 1 + n)
         is_filler = (places < 0)[:, None]
         times = None if self._times is None else self._times.index_select(0, rows)[:, -width - 1 :]
         # The clamp gives fillers some state, and the loss ignores it.
         states = model.states_at(history, times).flatten(0, 1).index_select(0, places.clamp(min=0))
-        among_all = None
-        if objective.needs_all_items:
-            shared = tuple(column.index_select(0, b)[0] for column in self._shared)
-            among_all = among_all_items(
-                model, states, candidates[:, 0], weights, (shared[0], shared[1]) if shared else None
-            )
-        scores = model.score_states(states, candidates)
-        check_scores(scores, candidates)
-        filler = torch.zeros_like(scores[:1])
-        filler[:, 0] = 1e4
-        scores = torch.where(is_filler, filler, scores)
-        l_rec = objective.recommendation(scores, among_all)
-        loss = l_rec * (len(candidates) / count.to(l_rec.dtype))
-        if is_fair:
-            loss = loss + objective.lambda_ * objective.fairness_of(scores, groups, self._signs, among_all)
-        return descend(job, loss)
+        shared: Any = tuple(column.index_select(0, b)[0] for column in self._shared) or None
+        losses = []
+        for head, objective, of_head in zip(model.heads(states), self._objectives, candidates, strict=False):
+            _, _, scores, among_all = score_head(*head, objective, of_head, weights, shared)
+            filler = torch.zeros_like(scores[:1])
+            filler[:, 0] = 1e4
+            scores = torch.where(is_filler, filler, scores)
+            l_rec = objective.recommendation(scores, among_all)
+            losses.append(l_rec * (len(scores) / count.to(l_rec.dtype)))
+            if is_fair:
+                fairness = objective.fairness_of(scores, groups, self._signs, among_all)
+                losses.append(objective.lambda_ * fairness)
+        return descend(job, sum(losses[1:], losses[0]))
 
 
 def not_capturable(job: TrainingJob, n_places: int = 0) -> str | None:
