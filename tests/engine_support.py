@@ -97,8 +97,8 @@ class Timed(SASRecScorer):
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__(n_users, n_items, embedding_dim=8, length=12, with_times=True, dropout=0.0)
-        for block in self.blocks:
-            nn.init.normal_(block.elapsed[1:])
+        for table in (self.since, *(block.elapsed for block in self.blocks)):
+            nn.init.normal_(table[1:])
 
 
 OWN: dict[str, type[Scorer]] = {

@@ -486,7 +486,7 @@ def learned_up_to_the_second_period(model: str, world: World) -> FairRecommender
     events, users = world.tables(N_FIRST, N_FIRST + N_EACH)
     recommender.update(events, users=users)
     for name, parameter in recommender.model.named_parameters():
-        if name.endswith("elapsed"):
+        if name.endswith(("elapsed", "since")):
             nn.init.normal_(parameter.data[1:], std=3.0)
     return recommender
 

@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import fairstream as fs
 from engine_support import job_of
 from fairstream.data import History
-from fairstream.models import ContextBuilder, SASRecScorer, Scorer, resolve_model
+from fairstream.models import ContextBuilder, SASRec, SASRecScorer, Scorer, resolve_model
 from fairstream.models.sequence import _ELAPSED
 from fairstream.periods import minutes_of
 from fairstream.sampling import NegativeSampler
@@ -30,8 +32,8 @@ def timed_model(length: int = LENGTH, **options: Any) -> SASRecScorer:
     torch.manual_seed(0)
     model = SASRecScorer(0, N_ITEMS, embedding_dim=8, length=length, with_times=True, dropout=0.0, **options).eval()
     torch.nn.init.normal_(model.item.weight)
-    for block in model.blocks:
-        torch.nn.init.normal_(block.elapsed[1:])
+    for table in (model.since, *(block.elapsed for block in model.blocks)):
+        torch.nn.init.normal_(table[1:])
     return model
 
 
@@ -57,7 +59,7 @@ def test_a_state_depends_on_times_up_to_its_request_alone() -> None:
         request[:, place + 1] += 10**5
         assert torch.equal(model.states(items, later)[:, : place + 1], states[:, : place + 1])
         is_same = torch.allclose(model.states(items, request)[:, place], states[:, place], atol=1e-3)
-        assert is_same == (place == 0)  # all attention is on the only event there
+        assert not is_same
     assert torch.equal(model.states(items, times + 10**6), states)  # only differences count
     times[:, -1] = 0
     assert (model._elapsed(times)[:, -1] == 1).all()  # a request before an event counts as in the event's minute
@@ -78,8 +80,8 @@ def test_without_timestamps_the_model_is_as_before() -> None:
         torch.manual_seed(3)
         plain = resolve_model(name).build(N_USERS, N_ITEMS)
         assert (timed.reads_times, plain.reads_times) == (True, False)
-        more = {key for key in timed.state_dict() if key.endswith("elapsed")}
-        assert len(more) == 4
+        more = {key for key in timed.state_dict() if key.endswith(("elapsed", "since"))}
+        assert len(more) == 5
         assert plain.state_dict().keys() == timed.state_dict().keys() - more
         assert all(torch.equal(value, timed.state_dict()[key]) for key, value in plain.state_dict().items())
     assert not resolve_model("gru").build(N_USERS, N_ITEMS, with_times=True).reads_times
@@ -160,3 +162,45 @@ def test_an_engine_gives_each_target_its_times() -> None:
     job = job_of("timed", "dense", extra_loss=extra)
     WindowEngine(replace(job, same_batches_every_epoch=True)).epoch(np.arange(len(job.batches)), 1)
     assert len(batches) == len(job.batches)
+
+
+# ── a stream in which time matters ───────────────────────────────────────────────────────
+
+HOMES, N_CHAIN = 6, 60
+
+
+def stream_of_returns(n_users: int, n_events: int) -> pa.Table:
+    """People who come back within minutes take the item after their last one, after days one of their home's ten."""
+    rng, rows = np.random.default_rng(0), list[tuple[float, int, int]]()
+    for user in range(n_users):
+        home, had, time = 10 * int(rng.integers(HOMES)), list[int](), 1.7e9 + rng.uniform(0, 30 * 86_400)
+        for n in range(n_events):
+            is_soon = n > 0 and rng.random() < 0.5
+            time += rng.uniform(120, 300) if is_soon else rng.uniform(2, 10) * 86_400
+            following = [(had[-1] + 1) % N_CHAIN] if is_soon else []
+            free = [item for item in (*following, *rng.permutation(10) + home) if item not in had]
+            had.append(int(free[0]) if free else int(rng.integers(N_CHAIN)))
+            rows.append((time, user, had[-1]))
+    times, users, items = zip(*sorted(rows), strict=True)
+    return pa.table({"user_id": users, "item_id": items, "timestamp": (np.array(times) * 1e6).astype("datetime64[us]")})
+
+
+@pytest.mark.slow
+def test_when_people_come_back_decides_what_they_get() -> None:
+    events = stream_of_returns(800, 12)
+    model = SASRec(embedding_dim=32, length=12)
+    training = fs.Training(pretrain_epochs=60, batch_size=256, threads=1)
+    rec = fs.FairRecommender(model, target=None, training=training, device="cpu").fit(events)
+    history, users = rec.state.history, np.arange(800)
+    last = history.latest_positions(users, 1)[0][:, 0]
+    ids = np.array(rec.state.item_ids.ids.to_pylist())
+    following = (ids[history.items_of_events(last)] + 1) % N_CHAIN
+    is_new = ~history.seen.has(users, np.argsort(ids)[following])  # else the truth is another item
+    shares = []
+    for elapsed in (180, 5 * 86_400):
+        context = rec.state.contexts.at(users, None, 60.0 * history.minutes_of_events(last) + elapsed)
+        with torch.no_grad():
+            scores = rec.model.score_range(torch.from_numpy(users), 0, history.n_items, context)
+        shares.append(float((ids[scores.argmax(dim=1).numpy()] == following)[is_new].mean()))
+    assert shares[0] > 0.7
+    assert shares[1] < 0.3

@@ -140,7 +140,7 @@ def fitted_with_times(model: str) -> FairRecommender:
     recommender = make_recommender(model, device="cpu", pretrain_epochs=1, update_epochs=1, embedding_dim=8)
     recommender.fit(pa.table({**columns, "time": (times * 1e6).astype(np.int64)}))
     for name, parameter in recommender.state.model.named_parameters():
-        if name.endswith("elapsed"):
+        if name.endswith(("elapsed", "since")):
             torch.nn.init.normal_(parameter.data[1:], std=3.0)
     return recommender
 

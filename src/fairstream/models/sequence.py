@@ -92,6 +92,7 @@ class SASRecScorer(WindowScorer):
             _GatedBlock(embedding_dim, length, heads, dropout, n_elapsed) for _ in range(blocks)
         )
         if with_times:
+            self.since = nn.Parameter(torch.zeros(1 + n_elapsed, embedding_dim))  # row 0, an unknown time, stays 0
             self.register_buffer("elapsed", torch.tensor(_ELAPSED), persistent=False)
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = nn.Dropout(dropout)
@@ -103,7 +104,10 @@ class SASRecScorer(WindowScorer):
         # Padding attends to itself: a softmax over no place at all would be NaN.
         is_visible = ((distance >= 0) & is_item[:, None, :]) | (distance == 0)  # (B, L, L)
         elapsed = None if times is None else self._elapsed(times)
-        x = self.dropout(self.item(history) * math.sqrt(self.item.embedding_dim))
+        x = self.item(history) * math.sqrt(self.item.embedding_dim)
+        if elapsed is not None:  # the time from each item to its own request: attention weights alone cannot tell it
+            x = x + F.embedding(elapsed.diagonal(dim1=1, dim2=2), self.since, padding_idx=0)
+        x = self.dropout(x)
         for block in self.blocks:
             x = block(x, is_visible, elapsed)
         normed: Tensor = self.norm(x)
@@ -206,8 +210,8 @@ class SASRec(ModelConfig):
 
     Attention has a learned bias for each distance between items instead of one for each place, so it does not matter
     where a window begins. If the events have timestamps, it also has one for each range of the time from an item to
-    the request: 1, 2, 3, 4 … minutes, then ranges that grow by 35 % each. There is no user table: the model serves
-    every user from the first event on.
+    the request, and an embedding of the time since the last item: 1, 2, 3, 4 … minutes, then ranges that grow by 35 %
+    each. There is no user table: the model serves every user from the first event on.
 
     Cost: 4 · embedding_dim bytes per item (12 · embedding_dim with the optimizer). Training on a window of L items
     takes O(L · embedding_dim · (blocks · (embedding_dim + L) + C)) operations. The softmax loss ranks all C items of
