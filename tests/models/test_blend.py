@@ -278,6 +278,28 @@ def test_where_order_decides_a_list_for_the_period_is_better_than_without_order(
     assert quality["blend"] > 1.6 * quality["item-item"]  # 1.4 with the guess, 2.0 with learned weights
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.3], ids=["tastes alone", "partners follow"])
+def test_none_of_its_parts_is_better_alone(share: float) -> None:
+    """A user's events are of one taste, some items more often than others, or the partner of the user's last item."""
+    rng, n_users, n_items, n_tastes = np.random.default_rng(0), 400, 240, 8
+    taste, partner = rng.integers(n_tastes, size=n_users), rng.permutation(n_items)
+    at, rows = taste, list[tuple[int, int]]()
+    for _ in range(30):
+        liked = (taste + n_tastes * (rng.geometric(0.1, n_users) - 1)) % n_items
+        at = np.where(rng.random(n_users) < share, partner[at], liked)
+        rows += enumerate(at.tolist())
+    users, items = zip(*rows, strict=True)
+    events = pa.table({"user": users, "item": items, "time": range(len(rows))})
+    quality: dict[str, float | None] = {}
+    for model in ("blend", "sasrec", "transitions", "item-item", "popularity", "recent-popularity"):
+        epochs = {"pretrain_epochs": 8} if model in ("blend", "sasrec") else {}
+        rec = make_recommender(model, device="cpu", **epochs).fit(events.slice(0, 24 * n_users))
+        later = events.slice(24 * n_users)
+        quality[model] = rec.evaluate(later, task="event", n_resamples=0)["ndcg@20"].mean
+    assert quality.pop("blend") > max(quality.values()) - 0.005, quality
+
+
 @pytest.mark.few(2)  # the first and the last: before and after older periods fade
 @pytest.mark.parametrize("n_before", [0, 1, 2, MEMORY - 1, MEMORY, 5 * MEMORY])
 def test_every_period_counts_the_same_until_older_ones_fade(

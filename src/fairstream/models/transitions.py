@@ -28,9 +28,9 @@ class TransitionsScorer(ItemPairScorer):
         n_users: int,
         n_items: int,
         *,
-        decay: float = 1.0,
-        length: int = 10,
-        smoothing: float = 1.0,
+        decay: float = 0.5,
+        length: int = 5,
+        smoothing: float = 0.1,
         max_items: int = 10_000,
     ) -> None:
         super().__init__(n_items, max_items)
@@ -114,13 +114,13 @@ class Transitions(ModelConfig):
     >>> model.learn(history, range(5))
     >>> context = Context(history=torch.tensor([[-1, 0], [-1, 1]]))  # item 1 has followed item 0, and nothing item 1
     >>> model.score_range(torch.tensor([7, 8]), 0, 3, context)
-    tensor([[0.0000, 0.5000, 0.0000],
+    tensor([[0.0000, 0.9091, 0.0000],
             [0.0000, 0.0000, 0.0000]])
 
     """
 
     scorer = TransitionsScorer
-    decay: float = Field(1.0, gt=0)
-    length: int = Field(10, ge=1)
-    smoothing: float = Field(1.0, ge=0)
+    decay: float = Field(0.5, gt=0)
+    length: int = Field(5, ge=1)
+    smoothing: float = Field(0.1, ge=0)
     max_items: int = Field(10_000, ge=1)
