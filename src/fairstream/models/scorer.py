@@ -22,6 +22,7 @@ from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 
 BlockScorer = Callable[[int, int], Tensor]  # (start, stop) → the scores of the items from `start` to `stop`
 _SCORES_AT_ONCE = 1 << 18
+_N_SHIFTS = 20  # of the biases in `match_shares`; by then they hardly move
 
 UserWeights = np.ndarray[Any, np.dtype[np.float64]]  # (n_users,) how many times the events of each user count
 
@@ -244,6 +245,28 @@ class WindowScorer(Scorer):
         if bias is None:
             return states, rows
         return torch.cat([states, states.new_ones(len(states), 1)], 1), torch.cat([rows, bias.embeddings()], 1)
+
+    @torch.no_grad()
+    def match_shares(self, context: Context, weights: Tensor, counts: Tensor, is_trained: Tensor) -> None:
+        """Let new items begin at 0, then shift the biases until each item is expected as often as it was chosen.
+
+        b_i ← b_i + log((c_i + 1) / (e_i + 1)), repeatedly, with c_i the `counts` (n_items,) of a period and
+        e_i = Σ_r w_r softmax_i(s_r), from the context of R of its requests and their `weights` (R,), which add up to
+        Σ_i c_i. `is_trained` (n_items,) marks the items with trained rows; items without either keep their bias.
+        """
+        bias: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
+        if bias is None:
+            return
+        is_new, is_known = ~is_trained & (counts > 0), is_trained | (counts > 0)
+        for table in (self.item, bias):
+            table.weight[is_new] = 0.0
+        self.eval()
+        scores = self.score_states(self._last_states(context), None).masked_fill(~is_known, -torch.inf)  # (R, n_items)
+        shift = torch.zeros_like(scores[0])
+        for _ in range(_N_SHIFTS):
+            expected = weights @ (scores + shift).softmax(dim=1)
+            shift += ((counts + 1) / (expected + 1)).log()
+        bias.weight[is_known] += shift[is_known, None]
 
     def _last_states(self, context: Context) -> Tensor:
         assert context.history is not None

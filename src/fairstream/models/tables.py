@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-OWN_DROPOUT = 0.3  # share of the own rows of items that training leaves out where items have features
+OWN_DROPOUT = 0.1  # share of the own rows of items that training leaves out where items have features
 _GENERATOR: ContextVar[torch.Generator | None] = ContextVar("generator of new rows", default=None)
 
 
