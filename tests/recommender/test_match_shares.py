@@ -35,21 +35,37 @@ def fitted(**training: Any) -> fs.FairRecommender:
     return rec.fit(period(range(N_ITEMS), 150, 0, 0))
 
 
-def test_expected_counts_become_the_smoothed_counts() -> None:
+def test_expected_counts_move_to_the_counts_of_the_period() -> None:
     torch.manual_seed(0)
     model = SASRecScorer(0, 6, embedding_dim=8)
-    history = torch.randint(-1, 5, (40, 50))
+    history, weights = torch.randint(-1, 5, (40, 50)), torch.full((40,), 2.0)
     counts = torch.tensor([30.0, 20.0, 10.0, 0.0, 0.0, 20.0])
     is_trained = torch.tensor([True, True, True, True, False, False])
-    before = model.bias.weight[4].item()
-    model.match_shares(Context(history), torch.full((40,), 2.0), counts, is_trained)
-    scores = model.score_states(model.states(history)[:, -1], None)
-    scores[:, 4] = -torch.inf  # neither trained nor chosen
-    expected = 2 * scores.softmax(dim=1).sum(dim=0)
-    assert (expected - counts).abs().max() < 1.0  # one event of each item is smoothing
-    assert model.bias.weight[4].item() == before
+
+    def expected() -> torch.Tensor:
+        scores = model.score_states(model.eval().states(history)[:, -1], None)
+        scores[:, 4] = -torch.inf  # neither trained nor chosen
+        return (weights @ scores.softmax(dim=1)).detach()
+
+    before, bias = expected(), model.bias.weight[4].item()
+    model.match_shares(Context(history), weights, counts, is_trained)
+    after = expected()
+    assert ((after - counts).abs() < (before - counts).abs())[[0, 3, 5]].all()
+    assert after[5].item() == pytest.approx(20, abs=0.5)  # new: nothing but its count is known
+    assert after[3] > 0.5  # a trained item may be chosen again
+    assert model.bias.weight[4].item() == bias
     assert not model.item.weight[5].any()
     assert model.item.weight[4].any()
+
+
+def test_chance_alone_moves_no_bias() -> None:
+    torch.manual_seed(0)
+    model = SASRecScorer(0, 50, embedding_dim=8)
+    history = torch.randint(-1, 50, (40, 50))
+    before = model.bias.weight.detach().clone()
+    counts = torch.full((50,), 4.0).scatter_add(0, torch.arange(50), torch.tensor([1.0, -1.0] * 25))
+    model.match_shares(Context(history), torch.full((40,), 5.0), counts, torch.ones(50, dtype=torch.bool))
+    assert torch.allclose(model.bias.weight, before, atol=1e-3)
 
 
 def test_an_update_learns_the_popularity_of_new_items() -> None:

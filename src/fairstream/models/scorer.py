@@ -248,11 +248,13 @@ class WindowScorer(Scorer):
 
     @torch.no_grad()
     def match_shares(self, context: Context, weights: Tensor, counts: Tensor, is_trained: Tensor) -> None:
-        """Let new items begin at 0, then shift the biases until each item is expected as often as it was chosen.
+        """Let new items begin at 0, then shift the biases until the expected counts follow the `counts` of a period.
 
-        b_i ← b_i + log((c_i + 1) / (e_i + 1)), repeatedly, with c_i the `counts` (n_items,) of a period and
-        e_i = Σ_r w_r softmax_i(s_r), from the context of R of its requests and their `weights` (R,), which add up to
-        Σ_i c_i. `is_trained` (n_items,) marks the items with trained rows; items without either keep their bias.
+        e_i = Σ_r w_r softmax_i(s_r) is what the model expects of R requests of the period, given their context and
+        their `weights` (R,), which add up to Σ_i c_i. A new item is to be expected c_i times, an item with a trained
+        row e_i (c_i + a) / (e_i + a) times: the posterior mean of a Poisson rate whose prior has the mean e_i and the
+        variance e_i² / a. The trained items' counts (n_items,) tell a: where they deviate from e_i by chance alone,
+        the biases stay. `is_trained` (n_items,) marks these items.
         """
         bias: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
         if bias is None:
@@ -262,10 +264,15 @@ class WindowScorer(Scorer):
             table.weight[is_new] = 0.0
         self.eval()
         scores = self.score_states(self._last_states(context), None).masked_fill(~is_known, -torch.inf)  # (R, n_items)
-        shift = torch.zeros_like(scores[0])
+        expected = weights @ scores.softmax(dim=1)
+        excess = ((counts - expected) ** 2 / expected - 1)[is_trained].sum() / expected[is_trained].sum()
+        prior = 1 / excess.clamp(min=1e-6)
+        target = torch.where(is_trained, expected * (counts + prior) / (expected + prior), counts)
+        target *= counts.sum() / target.sum()
+        shift = torch.zeros_like(expected)
         for _ in range(_N_SHIFTS):
-            expected = weights @ (scores + shift).softmax(dim=1)
-            shift += ((counts + 1) / (expected + 1)).log()
+            shift[is_known] += (target / (weights @ (scores + shift).softmax(dim=1)))[is_known].log()
+        shift -= shift[is_trained].mean()  # items without events keep their place
         bias.weight[is_known] += shift[is_known, None]
 
     def _last_states(self, context: Context) -> Tensor:

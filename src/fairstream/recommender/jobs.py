@@ -172,7 +172,7 @@ class JobRunner:
         return is_window and job.objective.needs_all_items and n_items <= MAX_RANKED_ITEMS
 
     def _match_shares(self, request: TrainingRequest, job: TrainingJob) -> None:
-        """Let the biases of a sequence model follow the period: its few steps of training could not."""
+        """Let the biases of a sequence model follow the period: its few steps of training cannot."""
         model, history, events = job.model, request.history, np.asarray(request.events)
         assert isinstance(model, WindowScorer)
         users, items = history.users_at(events), history.items_at(events)
@@ -184,9 +184,9 @@ class JobRunner:
         chosen = np.linspace(0, len(events) - 1, min(len(events), MAX_MATCHED_REQUESTS)).astype(np.int64)
         context = job.contexts.at(users[chosen], events[chosen])
         scaled = weights[chosen] * (counts.sum() / weights[chosen].sum())
-        parts = (torch.from_numpy(part).float().to(self.device) for part in (scaled, counts))
+        each, total = (torch.from_numpy(part).float().to(self.device) for part in (scaled, counts))
         with limit_threads(training_threads(self.recipe.training.threads)):
-            model.match_shares(context, *parts, torch.from_numpy(is_trained).to(self.device))
+            model.match_shares(context, each, total, torch.from_numpy(is_trained).to(self.device))
         model.train()
 
     def update_closed_forms(
