@@ -160,7 +160,7 @@ def test_what_has_had_no_event_is_never_a_negative(
         own = table.weight[rec.state.item_ids.lookup(list(COLD[4:]))]
         assert not own.any()  # scored by features alone
         taken = table.weight[rec.state.item_ids.lookup(list(COLD[:4]))]
-        assert taken.abs().sum(dim=1).all()
+        assert taken.any()  # training leaves out some of them
 
 
 def test_features_given_again_replace_those_before() -> None:
@@ -244,15 +244,16 @@ def test_notes_count_items_without_features() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_an_embedding_is_the_own_row_plus_the_mean_of_the_features(sparse: bool) -> None:
+def test_an_embedding_is_the_own_row_plus_the_scaled_sum_of_the_features(sparse: bool) -> None:
     torch.manual_seed(0)
-    table = ItemTable(3, 4, padding=True, feature_buckets=8)
+    table = ItemTable(3, 4, padding=True, feature_buckets=8).eval()
     assert table.features is not None
     table.sparse = table.features.sparse = sparse
     torch.nn.init.normal_(table.weight)
     table.set_features(torch.tensor([[1, 9, -1], [-1, -1, -1], [15, 2, 3], [4, -1, -1]]))  # a later row is left out
     features = table.features.weight
-    expected = table.weight + torch.stack([features[[1, 1]].mean(0), torch.zeros(4), features[[7, 2, 3]].mean(0)])
+    sums = [features[[1, 1]].sum(0) / 2**0.5, torch.zeros(4), features[[7, 2, 3]].sum(0) / 3**0.5]
+    expected = table.weight + torch.stack(sums)
     assert torch.allclose(table.embeddings(), expected)
     looked_up = table(torch.tensor([[2, -1], [0, 1]]))
     assert torch.allclose(looked_up, torch.stack([expected[2], torch.zeros(4), expected[0], expected[1]]).view(2, 2, 4))
@@ -263,6 +264,17 @@ def test_an_embedding_is_the_own_row_plus_the_mean_of_the_features(sparse: bool)
     assert torch.equal(moved > 0, torch.isin(torch.arange(8), torch.tensor([7, 2, 3])))
     table.grow(5)
     assert not table(torch.tensor([3, 4])).any()
+
+
+def test_training_leaves_out_some_own_rows() -> None:
+    torch.manual_seed(0)
+    table = ItemTable(200, 4, feature_buckets=8)
+    torch.nn.init.ones_(table.weight)
+    for embedded in (table(torch.arange(200)), table.embeddings()):
+        assert set(embedded.isclose(torch.zeros(())).all(dim=1).tolist()) == {True, False}  # whole rows
+        assert embedded.mean().item() == pytest.approx(1, abs=0.15)
+    assert table.eval().embeddings().eq(1).all()
+    assert ItemTable(200, 4).embeddings().isfinite().all()
 
 
 @pytest.mark.parametrize("d", [1, 16])

@@ -22,6 +22,7 @@ from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 
 BlockScorer = Callable[[int, int], Tensor]  # (start, stop) → the scores of the items from `start` to `stop`
 _SCORES_AT_ONCE = 1 << 18
+_N_SHIFTS = 20  # of the biases in `match_shares`; by then they hardly move
 
 UserWeights = np.ndarray[Any, np.dtype[np.float64]]  # (n_users,) how many times the events of each user count
 
@@ -219,6 +220,34 @@ class ItemHead(nn.Module):
         bias: ItemTable | None = getattr(self, "bias", None)
         return self.item.embeddings(), None if bias is None else bias.embeddings().squeeze(-1)
 
+    @torch.no_grad()
+    def match_shares(self, states: Tensor, weights: Tensor, counts: Tensor, is_trained: Tensor) -> None:
+        """Let new items begin at 0, then shift the biases until the expected counts follow the `counts` of a period.
+
+        e_i = Σ_r w_r softmax_i(s_r) is what the head expects of R requests of the period, given their `states` (R, d)
+        and `weights` (R,), which add up to Σ_i c_i. A new item is to be expected c_i times, an item with a trained
+        row e_i (c_i + a) / (e_i + a) times: the posterior mean of a Poisson rate whose prior has the mean e_i and the
+        variance e_i² / a. The trained items' counts (n_items,) tell a: where they deviate from e_i by chance alone,
+        the biases stay. `is_trained` (n_items,) marks these items.
+        """
+        bias: ItemTable | None = getattr(self, "bias", None)  # (n_items, 1)
+        if bias is None:
+            return
+        is_new, is_known = ~is_trained & (counts > 0), is_trained | (counts > 0)
+        for table in (self.item, bias):
+            table.weight[is_new] = 0.0
+        scores = self.score_states(states, None).masked_fill(~is_known, -torch.inf)  # (R, n_items)
+        expected = weights @ scores.softmax(dim=1)
+        excess = ((counts - expected) ** 2 / expected - 1)[is_trained].sum() / expected[is_trained].sum()
+        prior = 1 / excess.clamp(min=1e-6)
+        target = torch.where(is_trained, expected * (counts + prior) / (expected + prior), counts)
+        target *= counts.sum() / target.sum()
+        shift = torch.zeros_like(expected)
+        for _ in range(_N_SHIFTS):
+            shift[is_known] += (target / (weights @ (scores + shift).softmax(dim=1)))[is_known].log()
+        shift -= shift[is_trained].mean()  # items without events keep their place
+        bias.weight[is_known] += shift[is_known, None]
+
 
 class PeriodHead(ItemHead):
     """Predicts any of the user's later events, for lists of a whole period (dense all-action).
@@ -271,8 +300,12 @@ class WindowScorer(Scorer, ItemHead):
 
     def _head(self, context: Context) -> tuple[ItemHead, Tensor]:
         """The head for the task of a context, and its states (B, d) now."""
+        return self.heads_at(context)[-1 if context.task == "next" else 0]
+
+    def heads_at(self, context: Context) -> list[tuple[ItemHead, Tensor]]:
+        """The heads with their states (B, d) now."""
         assert context.history is not None
-        return self.heads(self.states_at(context.history, context.times)[:, -1])[-1 if context.task == "next" else 0]
+        return self.heads(self.states_at(context.history, context.times)[:, -1])
 
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         head, states = self._head(context)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+OWN_DROPOUT = 0.1  # share of the own rows of items that training leaves out where items have features
 _GENERATOR: ContextVar[torch.Generator | None] = ContextVar("generator of new rows", default=None)
 
 
@@ -119,15 +120,16 @@ class UserTable(Table):
 class ItemTable(Table):
     """A table with one row per item; with `padding=True` it can look up histories padded with −1.
 
-    With `feature_buckets` the embedding of an item is its own row, which starts at 0, plus the mean of the rows of its
-    features, in a second table with this number of rows. So an item without events is known by its features.
+    With `feature_buckets` the embedding of an item is its own row, which starts at 0, plus the sum of the rows of its
+    n features, over √n, in a second table with this number of rows. So an item without events is known by its features.
+    Training leaves out own rows at random, so that the features learn what they can say alone.
 
     >>> table = ItemTable(4, 2, padding=True)
     >>> table(torch.tensor([-1])).tolist()
     [[0.0, 0.0]]
     >>> table = ItemTable(2, 3, feature_buckets=16)
     >>> table.set_features(torch.tensor([[17, -1], [3, 20]]))
-    >>> torch.equal(table(torch.tensor([1]))[0], table.features.weight[[3, 4]].mean(dim=0))
+    >>> torch.allclose(table(torch.tensor([1]))[0], table.features.weight[[3, 4]].sum(dim=0) / 2**0.5)
     True
     """
 
@@ -140,6 +142,7 @@ class ItemTable(Table):
         super().__init__(n_rows, n_columns, std=0.0 if feature_buckets else std, **options)
         self.features: Table | None = None
         if feature_buckets:
+            self.own_dropout = nn.Dropout(OWN_DROPOUT)
             self.features = Table(feature_buckets, n_columns, padding=True, weight_decay=self.weight_decay, std=std)
             self.register_buffer("codes", torch.empty(n_rows, 0, dtype=torch.int64), persistent=False)
 
@@ -155,7 +158,8 @@ class ItemTable(Table):
         own = super().forward(rows)
         if self.features is None:
             return own
-        return own + self._of_features(self.codes[rows.clamp(min=0)].masked_fill((rows < 0).unsqueeze(-1), -1))
+        codes = self.codes[rows.clamp(min=0)].masked_fill((rows < 0).unsqueeze(-1), -1)
+        return self._without_some(own) + self._of_features(codes)
 
     def is_known(self, trained: Tensor) -> Tensor:
         """(n,) whether each of the first n items has a trained row, or shares a feature with an item that has one."""
@@ -169,13 +173,19 @@ class ItemTable(Table):
 
     def embeddings(self) -> Tensor:
         """(n_items, d) those of all items."""
-        return self.weight if self.features is None else self.weight + self._of_features(self.codes)
+        if self.features is None:
+            return self.weight
+        return self._without_some(self.weight) + self._of_features(self.codes)
+
+    def _without_some(self, own: Tensor) -> Tensor:
+        """Set whole rows (..., d) to 0 at random in training, and scale the others up."""
+        return own * self.own_dropout(torch.ones_like(own[..., :1])) if self.training else own
 
     def _of_features(self, codes: Tensor) -> Tensor:
         assert self.features is not None
         n_features = (codes >= 0).sum(dim=-1, keepdim=True).clamp(min=1)
-        means: Tensor = self.features(codes).sum(dim=-2) / n_features
-        return means
+        scaled: Tensor = self.features(codes).sum(dim=-2) / n_features.sqrt()  # as long as one row, however many
+        return scaled
 
     def grow(self, n_rows: int) -> None:
         """Append rows; new items have no features until `set_features`."""

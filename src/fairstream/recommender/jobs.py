@@ -15,7 +15,7 @@ from fairstream.data.groups import UNKNOWN
 from fairstream.data.history import Positions
 from fairstream.distributed import Cluster, current_cluster
 from fairstream.errors import ConfigurationError
-from fairstream.models import ContextBuilder, Scorer, UserWeights, WindowScorer, closed_forms, takes_weights
+from fairstream.models import ContextBuilder, Mask, Scorer, UserWeights, WindowScorer, closed_forms, takes_weights
 from fairstream.objectives import Objective
 from fairstream.randomness import Randomness
 from fairstream.recipe import Recipe
@@ -43,6 +43,8 @@ from fairstream.training.optimizers import own_memory, set_learning_rate
 
 MAX_RANKED_ITEMS = {"cpu": 5_000, "cuda": 100_000}  # sequence models rank each positive among all items up to here …
 N_SHARED = 1_024  # … and among a sample of this size, drawn for each batch, in a larger one
+MAX_MATCHED_REQUESTS = 2_500  # of a period, to which an update matches the biases of a sequence model …
+MAX_MATCHED_SCORES = 1 << 27  # … fewer where they would have more scores than this
 MIN_USERS_OF_AN_ITEM = 10  # fewer users of known groups could be identified by the item: their events count once
 
 
@@ -57,6 +59,7 @@ class TrainingRequest:
     unlearned: Rows  # positions of the events that the model has not learned
     event_weights: Mapping[str, float]  # how many times the events of each group count
     was_weighted: bool = False  # whether the model has learned events with other weights
+    trained_items: Mask | None = None  # of the model that an update starts from
 
     @property
     def events(self) -> Positions:
@@ -138,9 +141,12 @@ class JobRunner:
         cluster, notes = self._cluster_for(job)
         # A recipe may choose a function that makes any engine.
         is_engine = isinstance(make_engine, type) and issubclass(make_engine, Engine)
-        works_on_copy = is_shared and cluster is None and is_engine and make_engine.works_on_copy(job)
+        matches = not is_fresh and self._matches_shares(job)
+        works_on_copy = is_shared and cluster is None and is_engine and make_engine.works_on_copy(job) and not matches
         if is_shared and not works_on_copy:
             own_memory(optimizer, model)
+        if matches:
+            self._match_shares(request, job)
         set_learning_rate(optimizer, rate)
         if is_fresh and training.schedule == "cosine":
             job = replace(job, schedule=Schedule(optimizer, rate, epochs * len(job.batches)))
@@ -159,6 +165,32 @@ class JobRunner:
             engine.finish(in_place=True)  # no other state shares the memory
             engine = None
         return TrainingResult(model, optimizer, report, engine, job.batches.users, job.batches.positives, notes)
+
+    @staticmethod
+    def _matches_shares(job: TrainingJob) -> bool:
+        """Return whether the softmax over all items of the catalogue gives their shares."""
+        is_window, n_items = isinstance(job.model, WindowScorer), job.sampler.n_items
+        return is_window and job.objective.needs_all_items and n_items <= MAX_RANKED_ITEMS[job.model.device.type]
+
+    def _match_shares(self, request: TrainingRequest, job: TrainingJob) -> None:
+        """Let the biases of a sequence model follow the period: its few steps of training cannot."""
+        model, history, events = job.model, request.history, np.asarray(request.events)
+        assert isinstance(model, WindowScorer)
+        users, items = history.users_at(events), history.items_at(events)
+        weights = np.ones(len(events)) if request.user_weights is None else request.user_weights[users]
+        counts = np.bincount(items, weights, minlength=model.n_items)
+        is_trained = np.zeros(model.n_items, np.bool_)
+        if request.trained_items is not None:
+            is_trained[: len(request.trained_items)] = request.trained_items
+        n_chosen = min(len(events), MAX_MATCHED_REQUESTS, MAX_MATCHED_SCORES // model.n_items)
+        chosen = np.linspace(0, len(events) - 1, n_chosen).astype(np.int64)
+        context = job.contexts.at(users[chosen], events[chosen])
+        scaled = weights[chosen] * (counts.sum() / weights[chosen].sum())
+        each, total = (torch.from_numpy(part).float().to(self.device) for part in (scaled, counts))
+        with limit_threads(training_threads(self.recipe.training.threads)), torch.no_grad():
+            for head, states in model.eval().heads_at(context):
+                head.match_shares(states, each, total, torch.from_numpy(is_trained).to(self.device))
+        model.train()
 
     def update_closed_forms(
         self,

@@ -246,7 +246,7 @@ class Trainer(JobRunner):
         unlearned = np.arange(len(history)) if is_fresh else unlearned
         weights = self.fixed_weights(events.groups)
         was_weighted = any(weight != 1 for weight in state.event_weights.values())
-        request = TrainingRequest(plan, history, events, t, unlearned, weights, was_weighted)
+        request = TrainingRequest(plan, history, events, t, unlearned, weights, was_weighted, state.trained_items)
         start = self.models.grow(state, history, events.features, always=True) if calibrates or not is_fresh else None
         # Training changes the twin, and calibration needs the model as it was.
         previous = start[0].sharing_memory() if calibrates and start is not None else None

@@ -1,0 +1,96 @@
+"""Updates of sequence models: the biases follow the shares of the items in the new period."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import fairstream as fs
+from fairstream.models import Context
+from fairstream.models.sequence import SASRecScorer
+
+N_USERS, N_ITEMS = 60, 12
+
+
+def period(items: range, n: int, seed: int, first: int) -> pa.Table:
+    """Events of different users with some of the items; the first items are chosen most."""
+    rng = np.random.default_rng(seed)
+    pairs = rng.permutation([(u, i) for u in range(N_USERS) for i in items if rng.random() < 1 / (1 + i - items[0])])
+    times = first + np.arange(min(n, len(pairs)))
+    return pa.table({"user_id": pairs[:n, 0], "item_id": pairs[:n, 1], "time": times})
+
+
+def fitted(**training: Any) -> fs.FairRecommender:
+    options = {"pretrain_epochs": 2, "threads": 1, **training}
+    rec = fs.FairRecommender(
+        fs.models.SASRec(embedding_dim=8, dropout=0.0),
+        strategy=fs.FineTune(epochs=1, learning_rate=1e-9),  # nothing but the biases moves
+        training=fs.Training(**options),
+        device="cpu",
+    )
+    return rec.fit(period(range(N_ITEMS), 150, 0, 0))
+
+
+def test_expected_counts_move_to_the_counts_of_the_period() -> None:
+    torch.manual_seed(0)
+    model = SASRecScorer(0, 6, embedding_dim=8)
+    history, weights = torch.randint(-1, 5, (40, 50)), torch.full((40,), 2.0)
+    counts = torch.tensor([30.0, 20.0, 10.0, 0.0, 0.0, 20.0])
+    is_trained = torch.tensor([True, True, True, True, False, False])
+
+    def expected() -> torch.Tensor:
+        scores = model.score_states(model.eval().states(history)[:, -1], None)
+        scores[:, 4] = -torch.inf  # neither trained nor chosen
+        return (weights @ scores.softmax(dim=1)).detach()
+
+    before, bias = expected(), model.bias.weight[4].item()
+    model.match_shares(Context(history), weights, counts, is_trained)
+    after = expected()
+    assert ((after - counts).abs() < (before - counts).abs())[[0, 3, 5]].all()
+    assert after[5].item() == pytest.approx(20, abs=0.5)  # new: nothing but its count is known
+    assert after[3] > 0.5  # a trained item may be chosen again
+    assert model.bias.weight[4].item() == bias
+    assert not model.item.weight[5].any()
+    assert model.item.weight[4].any()
+
+
+def test_chance_alone_moves_no_bias() -> None:
+    torch.manual_seed(0)
+    model = SASRecScorer(0, 50, embedding_dim=8)
+    history = torch.randint(-1, 50, (40, 50))
+    before = model.bias.weight.detach().clone()
+    counts = torch.full((50,), 4.0).scatter_add(0, torch.arange(50), torch.tensor([1.0, -1.0] * 25))
+    model.match_shares(Context(history), torch.full((40,), 5.0), counts, torch.ones(50, dtype=torch.bool))
+    assert torch.allclose(model.bias.weight, before, atol=1e-3)
+
+
+def test_an_update_learns_the_popularity_of_new_items() -> None:
+    rec = fitted()
+    new = range(N_ITEMS, N_ITEMS + 4)
+    rec.update(period(new, 80, 1, 1_000))
+    bias = rec.model.bias.weight[:, 0].detach()
+    rows = rec.state.item_ids.lookup(list(new))
+    assert bias[rows[0]] > bias[rows[3]] + 0.5  # chosen more often
+    assert bias[rows].min() > bias[rec.state.item_ids.lookup(list(range(N_ITEMS)))].max()  # nobody chose an old one
+
+
+@pytest.mark.parametrize("loss", ["sampled-softmax", "bpr"])
+def test_a_loss_without_shares_leaves_the_biases_to_training(loss: str) -> None:
+    rec = fitted(loss=loss)
+    before = rec.model.bias.weight.detach().clone()
+    rec.update(period(range(N_ITEMS, N_ITEMS + 4), 80, 1, 1_000))
+    assert torch.allclose(rec.model.bias.weight[: len(before)], before, atol=1e-6)
+
+
+def test_an_update_leaves_the_state_before_it_as_it_was() -> None:
+    rec = fitted()
+    rec.observe(period(range(N_ITEMS, N_ITEMS + 2), 10, 2, 500))  # its rows exist before they are trained
+    before = rec.state
+    held = {name: value.clone() for name, value in before.model.state_dict().items()}
+    rec.update(period(range(N_ITEMS, N_ITEMS + 4), 80, 1, 1_000))
+    assert all(torch.equal(value, held[name]) for name, value in before.model.state_dict().items())
+    assert not torch.equal(rec.model.bias.weight[:N_ITEMS], held["bias.weight"][:N_ITEMS])
