@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import fairstream as fs
-from fairstream.models import Context
 from fairstream.models.sequence import SASRecScorer
 
 N_USERS, N_ITEMS = 60, 12
@@ -48,7 +47,7 @@ def test_expected_counts_move_to_the_counts_of_the_period() -> None:
         return (weights @ scores.softmax(dim=1)).detach()
 
     before, bias = expected(), model.bias.weight[4].item()
-    model.match_shares(Context(history), weights, counts, is_trained)
+    model.match_shares(model.states(history)[:, -1], weights, counts, is_trained)
     after = expected()
     assert ((after - counts).abs() < (before - counts).abs())[[0, 3, 5]].all()
     assert after[5].item() == pytest.approx(20, abs=0.5)  # new: nothing but its count is known
@@ -64,7 +63,8 @@ def test_chance_alone_moves_no_bias() -> None:
     history = torch.randint(-1, 50, (40, 50))
     before = model.bias.weight.detach().clone()
     counts = torch.full((50,), 4.0).scatter_add(0, torch.arange(50), torch.tensor([1.0, -1.0] * 25))
-    model.match_shares(Context(history), torch.full((40,), 5.0), counts, torch.ones(50, dtype=torch.bool))
+    states, is_trained = model.eval().states(history)[:, -1], torch.ones(50, dtype=torch.bool)
+    model.match_shares(states, torch.full((40,), 5.0), counts, is_trained)
     assert torch.allclose(model.bias.weight, before, atol=1e-3)
 
 

@@ -94,7 +94,7 @@ class ModelBuilder:
         started_at: int,
         features: Codes | None = None,
         *,
-        with_times: bool = False,
+        with_times: bool | None = None,
         mapped: bool = False,
     ) -> Trained:
         """Build the model and the optimizer of `tensors_of`; with `mapped` no optimizer, and nothing is copied."""
