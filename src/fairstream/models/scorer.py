@@ -22,6 +22,8 @@ from fairstream.models.tables import ItemTable, Table, UserTable, keep_capacity
 
 BlockScorer = Callable[[int, int], Tensor]  # (start, stop) → the scores of the items from `start` to `stop`
 _SCORES_AT_ONCE = 1 << 18
+_PAIRS_AT_ONCE = 1 << 22  # pairs of places whose attention is computed at once outside of training
+WIDTHS = (1, 2, 4, 8, 32)  # histories with at most so many items are computed with so many places
 _N_SHIFTS = 20  # of the biases in `match_shares`; by then they hardly move
 
 UserWeights = np.ndarray[Any, np.dtype[np.float64]]  # (n_users,) how many times the events of each user count
@@ -304,8 +306,23 @@ class WindowScorer(Scorer, ItemHead):
 
     def heads_at(self, context: Context) -> list[tuple[ItemHead, Tensor]]:
         """The heads with their states (B, d) now."""
-        assert context.history is not None
-        return self.heads(self.states_at(context.history, context.times)[:, -1])
+        history, times = context.history, context.times
+        assert history is not None
+        length = max(1, history.shape[1])
+        widths = torch.tensor([*(w for w in WIDTHS if self.ignores_padding and w < length), length])
+        kinds = torch.bucketize((history >= 0).sum(dim=1), widths.to(history.device))
+        rows, states = [], []
+        for kind in kinds.unique().tolist():  # short histories are computed without their padding
+            width = int(widths[kind])
+            for part in (kinds == kind).nonzero().squeeze(1).split(max(1, _PAIRS_AT_ONCE // width**2)):
+                of_part = None if times is None else times[part, -width - 1 :]
+                states.append(self.states_at(history[part, -width:], of_part)[:, -1])
+                rows.append(part)
+        if len(rows) == 1:
+            return self.heads(states[0])
+        if not rows:
+            return self.heads(self.states_at(history, times)[:, -1])
+        return self.heads(torch.cat(states)[torch.cat(rows).argsort()])
 
     def forward(self, users: Tensor, items: Tensor, context: Context) -> Tensor:
         head, states = self._head(context)

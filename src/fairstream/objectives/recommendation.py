@@ -80,7 +80,7 @@ class _FactoredSoftmax(torch.autograd.Function):
         of_states, of_rows, of_bias = (torch.zeros_like(part) for part in (states, rows, bias))
         total = states.new_zeros(())
         size = max(1, _SCORES_AT_ONCE.get(states.device.type, 1 << 19) // len(rows))
-        parts: Any = (states, of_states, positives, weights / len(states))
+        parts: Any = (states, of_states, positives, weights.to(states) / len(states))
         for x, dx, target, weight in zip(*(part.split(size) for part in parts), strict=True):
             scores = torch.addmm(bias, x, rows.T)  # (b, n_items)
             log_total = scores.logsumexp(dim=1)

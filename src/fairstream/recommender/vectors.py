@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fairstream.data import Rows
 from fairstream.errors import CheckpointError, ConfigurationError
 from fairstream.evaluation.ranking import evaluating
 from fairstream.files import new_folder
+from fairstream.models import Task
 from fairstream.recommender.state import State
 
 _USERS_AT_ONCE = 4096
@@ -57,7 +59,7 @@ def write_vectors(folder: Path, state: State, model: str) -> None:
     items = np.arange(state.history.n_items) if state.contexts.items is None else state.contexts.items
     parts, of_items = [], None
     for start in range(0, max(1, len(rows)), _USERS_AT_ONCE):
-        both = _vectors(state, rows[start : start + _USERS_AT_ONCE])
+        both = _vectors(state, rows[start : start + _USERS_AT_ONCE], "next")
         if both is None:
             raise ConfigurationError(
                 f"the scores of the model {model} are not inner products of vectors, so an index cannot use them; "
@@ -85,10 +87,11 @@ def write_vectors(folder: Path, state: State, model: str) -> None:
         raise CheckpointError(f"the vectors could not be written to {folder}: {error.strerror or error}") from None
 
 
-def _vectors(state: State, users: Rows) -> list[Floats] | None:
+def _vectors(state: State, users: Rows, task: Task = "event") -> list[Floats] | None:
     """(U, d) of users and (n_items, d) of all items: the vectors that the model scores with; None if it has none."""
+    contexts = replace(state.contexts, task=task)
     with torch.no_grad(), evaluating(state.model):
-        both = state.model.vectors(torch.from_numpy(users).to(state.model.device), state.contexts.at(users))
+        both = state.model.vectors(torch.from_numpy(users).to(state.model.device), contexts.at(users))
     return both and [part.detach().float().cpu().numpy() for part in both]
 
 

@@ -13,12 +13,12 @@ from fairstream.data import UNKNOWN, History, Rows
 from fairstream.data.groups import Codes
 from fairstream.data.history import Positions
 from fairstream.errors import DataError
+from fairstream.models.scorer import WIDTHS
 from fairstream.sampling import NegativeSampler
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _INTERACTIONS_AT_ONCE = 1 << 20
-_WIDTHS = (1, 2, 4, 8, 32)  # short windows are in batches of their own, which have at most so many places
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,7 @@ def cut_windows(
     owner, end = owner[useful], end[useful]
     sequences = Sequences(items, learned, owner, bounds[owner], last[owner], end, slack, length, minutes)
     n_places, n_targets = sequences.n_places, before[end] - before[np.maximum(end - length, first[owner])]
-    widths = (*(width for width in _WIDTHS if ignores_padding and width < length), length)
+    widths = (*(width for width in WIDTHS if ignores_padding and width < length), length)
     order, starts, width_of = _group(np.searchsorted(widths, n_places), positions[end - 1], n_targets, size)
     sequences, owners = sequences.at(order), users[owner[order]]
     windows, targets, times = sequences.cut(np.zeros_like(slack))
